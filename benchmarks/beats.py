@@ -17,7 +17,7 @@ import psutil
 
 from benchmarks.load import RUN, make_run, new_client
 from benchmarks.replicas import Called, DisturbedError, leader_of
-from paceline.coordinator.client import Client
+from paceline.coordinator.client.aio import Client
 from paceline.coordinator.proto import cluster_pb2 as pb
 
 JOIN_AT_ONCE = 32

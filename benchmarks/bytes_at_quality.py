@@ -21,11 +21,11 @@ import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Codec, Compression, Plan, StrategyOptions
-from paceline.sync.rate_schedule import RateSchedule, RateShape
+from paceline.sync.schedule import RateSchedule, RateShape
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 RESULT = Path(__file__).parent / "results" / "bytes_at_quality.json"
 WORKERS = 4

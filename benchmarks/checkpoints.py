@@ -13,15 +13,15 @@ from itertools import chain
 from pathlib import Path
 
 from benchmarks.report import Ratio, tell_and_write
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.events.read import History, read_history
 from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 RESULTS = Path(__file__).parent / "results" / "checkpoints.json"
 # name: (hidden units of two layers, samples of a batch, steps)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.tasks.cifar10 import Cifar10Task
+from paceline.tasks.cifar10.task import Cifar10Task
 
 WARM_UP = 2
 IMAGES = 5000

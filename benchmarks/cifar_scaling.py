@@ -15,11 +15,11 @@ from pathlib import Path
 
 from benchmarks.cifar_peer import IMAGES, WARM_UP
 from benchmarks.report import Ratio, write
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
 from paceline.events.read import read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Device, Plan, Transport
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 RESULT = Path(__file__).parent / "results" / "cifar_scaling.json"
 GOAL = 1.85

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from paceline.config.train_config import TrainConfig
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import StragglerRule
 
 SIZES = (4, 8)
 RARELY = StragglerRule(probability=0.05, factor=10.0)

@@ -24,7 +24,7 @@ from benchmarks import beats, memory, replicas
 from benchmarks.load import Figures
 from benchmarks.replicas import Called, Cluster
 from benchmarks.report import Ratio, write
-from paceline.coordinator.shell.tokens import FILE_NAME
+from paceline.coordinator.server.tokens import TOKENS_NAME
 
 RESULTS = Path(__file__).parent / "results" / "coordinator.json"
 CLIENTS = (1, 64)
@@ -92,7 +92,7 @@ def ratios(measured: Measured) -> Iterator[Ratio]:
 
 def living(size: Size, folder: Path) -> Ratio:
     def measure(cluster: Called, place: Path) -> beats.Cost:
-        return beats.measure(cluster, place / FILE_NAME, WORKERS, size.beat_s)
+        return beats.measure(cluster, place / TOKENS_NAME, WORKERS, size.beat_s)
 
     cost = _undisturbed(measure, folder)
     followers = ", ".join(f"{share:.3f}" for share in cost.followers)
@@ -107,7 +107,7 @@ def living(size: Size, folder: Path) -> Ratio:
 
 def growth(commands: int, folder: Path) -> tuple[Ratio, memory.Growth]:
     def measure(cluster: Called, place: Path) -> memory.Growth:
-        return memory.measure(cluster, place / FILE_NAME, place, commands, CLIENTS[-1])
+        return memory.measure(cluster, place / TOKENS_NAME, place, commands, CLIENTS[-1])
 
     found = _undisturbed(measure, folder)
     tenth, half, end = (found.at(share) for share in (0.1, 0.5, 1.0))

@@ -21,8 +21,8 @@ from benchmarks.dashboard_cost import share_kept
 from benchmarks.dashboard_killed import SIDE_S, survived
 from benchmarks.dashboard_load import Writer, growth, served
 from benchmarks.report import Ratio, tell_and_write
-from paceline.clock import SystemClock
-from paceline.dashboard.settings import PAGE
+from paceline.core.clock import SystemClock
+from paceline.dashboard.launch import PAGE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

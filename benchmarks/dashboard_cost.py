@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.dashboard_load import Server, served
-from paceline import environ
-from paceline.clock import SystemClock
+from paceline.core import environ
+from paceline.core.clock import SystemClock
 from paceline.events.read import read_history
 
 WORKERS, BATCH, WARM_UP = 2, 32, 100

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.dashboard_load import served, viewers
-from paceline import environ
-from paceline.clock import SystemClock
+from paceline.core import environ
+from paceline.core.clock import SystemClock
 from paceline.events.read import read_history
 
 SIDE_S = 3.0

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from paceline.clock import SystemClock, unix_now_s
+from paceline.core.clock import SystemClock, unix_now_s
 from paceline.events.log import EventLog, write_header
 from paceline.events.schema import StepRow
 from paceline.plan.codec import dumps, plan_hash

@@ -17,7 +17,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.dashboard_load import Server, served
-from paceline.clock import SystemClock, monotonic_s
+from paceline.core.clock import SystemClock, monotonic_s
 
 FOLDER = Path("screenshots")
 PAGES = ("Overview", "Workers", "Timeline", "Coordinator", "Metrics", "Lab", "Compare")

@@ -11,10 +11,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Device, EventDetail, Launcher, Plan, Transport
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 ROUNDS = 3
 

@@ -13,17 +13,17 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paceline.app.progress import Progress
-from paceline.app.train import train
-from paceline.clock import monotonic_s
-from paceline.config.facts import look_up_facts
+from paceline.config.environment import probe_machine
 from paceline.config.train_config import TrainConfig
-from paceline.errors import PacelineError
+from paceline.core.clock import monotonic_s
+from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
-from paceline.tasks.cifar_files import find, read_images
+from paceline.tasks.cifar10.data import find_data, read_images
+from paceline.training.progress import Progress
+from paceline.training.run import train
 
 RESULT = Path(__file__).parent / "results" / "gpu_cifar.json"
 SINGLE_GOAL = 0.70
@@ -103,7 +103,7 @@ def plan_of(mode: str, said: argparse.Namespace, images: int) -> Plan:
         timeout=120.0,
         seed=said.seed,
     )
-    return resolve(config, look_up_facts(config))
+    return resolve(config, probe_machine(config))
 
 
 def measure(launcher: LocalLauncher, plan: Plan, limit_s: float, epochs: float) -> Row:
@@ -174,7 +174,7 @@ def _said() -> argparse.Namespace:
 
 def main() -> None:
     said, started_s = _said(), monotonic_s()
-    images = len(read_images(find(str(said.data)), subset=said.subset).training[1])
+    images = len(read_images(find_data(str(said.data)), subset=said.subset).training[1])
     print(
         f"{images} images, {said.epochs:g} epochs, {said.batch} images a step, {said.amp}, on {said.device}"
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.gpu_llama_runs import Asked, FailedError, LimitError, Row, command, measured, mfu, resumed
 from benchmarks.gpu_llama_table import curves, table
-from paceline.clock import monotonic_s
+from paceline.core.clock import monotonic_s
 
 MODEL = "llama_v3_1b"
 BF16 = ("--task-option", "dtype=bfloat16")

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.tasks.llama_attention import causal
-from paceline.tasks.llama_gpu import can_flash, can_quack
-from paceline.tasks.llama_loss import mean_loss
-from paceline.tasks.llama_model import Llama
-from paceline.tasks.llama_network import network
-from paceline.tasks.llama_parts import Owed, gated, looked_up, scaled
-from paceline.tasks.llama_shapes import SHAPES
+from paceline.tasks.llama.attention import causal_attention
+from paceline.tasks.llama.feed_forward import gated_network
+from paceline.tasks.llama.loss import mean_loss
+from paceline.tasks.llama.model import Llama
+from paceline.tasks.llama.ops import TiedGradient, can_flash, can_quack, embed_tokens, gated, scale_in_place
+from paceline.tasks.llama.shapes import SHAPES
 from paceline.tasks.optim import Adam
 
 Row = dict[str, object]
@@ -55,7 +54,10 @@ def _network(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
 
     sizes = ((3, 200, 256), (2 * 384, 256), (256, 384), (3, 200, 256))
     return _compared(
-        network, plain, tuple(torch.randn(*size, device=device) / size[-1] ** 0.5 for size in sizes), dtype
+        gated_network,
+        plain,
+        tuple(torch.randn(*size, device=device) / size[-1] ** 0.5 for size in sizes),
+        dtype,
     )
 
 
@@ -91,7 +93,7 @@ def _embedding(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     tokens = torch.randint(0, 300, (4, 50), device=device)
     weight = torch.randn(300, 96, device=device)
     return _compared(
-        lambda w: looked_up(w, tokens), lambda w: functional.embedding(tokens, w), (weight,), dtype
+        lambda w: embed_tokens(w, tokens), lambda w: functional.embedding(tokens, w), (weight,), dtype
     )
 
 
@@ -99,7 +101,7 @@ def _scale(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     numbers = torch.randn(100_003, device=device).to(dtype)
     errors = {}
     for by in (1.0, 0.3):
-        found = scaled(numbers.clone(), torch.tensor(by, device=device))
+        found = scale_in_place(numbers.clone(), torch.tensor(by, device=device))
         errors[f"by {by}"] = _error(found, numbers.double() * by)
     return errors
 
@@ -117,7 +119,7 @@ def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
         mixed: Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
         return mixed.transpose(1, 2)
 
-    return _compared(causal, plain, parts, dtype)
+    return _compared(causal_attention, plain, parts, dtype)
 
 
 def _tied(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
@@ -125,8 +127,8 @@ def _tied(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     tokens = torch.randint(0, 300, (4, 50), device=device)
 
     def ours(table: Tensor) -> Tensor:
-        owed = Owed()
-        return mean_loss(looked_up(table, tokens, owed).flatten(0, 1), table, tokens.flatten(), owed=owed)
+        owed = TiedGradient()
+        return mean_loss(embed_tokens(table, tokens, owed).flatten(0, 1), table, tokens.flatten(), owed=owed)
 
     def plain(table: Tensor) -> Tensor:
         return functional.cross_entropy(

@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from benchmarks.gpu_llama_kernels import kernels
-from paceline.clock import monotonic_s
-from paceline.tasks.llama_files import config
-from paceline.tasks.llama_model import ATTENTION
-from paceline.tasks.llama_shapes import SHAPES, LlamaShape
-from paceline.tasks.llama_text import Windows, split, tokens_of
-from paceline.tasks.toy_text import toy_text
+from paceline.core.clock import monotonic_s
+from paceline.tasks.llama.model import ATTENTION
+from paceline.tasks.llama.shapes import SHAPES, LlamaShape
+from paceline.tasks.llama.text import Windows, split, tokens_of
+from paceline.tasks.llama.weights import config
+from paceline.tasks.text import toy_text
 
 Row = dict[str, object]
 WARM, TIMED = 3, 8

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.checkpoints.catalog import folders
+from paceline.events.performance import peak_flops
 from paceline.events.read import read_history
 from paceline.events.schema import StepRow
-from paceline.events.speed import peak_flops
 from paceline.events.summary import WARM_STEPS, end_ns
-from paceline.tasks.llama_shapes import SHAPES
+from paceline.tasks.llama.shapes import SHAPES
 
 Row = dict[str, object]
 

@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
-from paceline.config.facts import look_up_facts
+from paceline.config.environment import probe_machine
 from paceline.config.train_config import TrainConfig
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.resolve import resolve
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 Row = dict[str, object]
 TASKS: dict[str, dict[str, str | None]] = {"charlm": {"data": None}, "cifar10": {"data": "synthetic"}}
@@ -29,7 +29,7 @@ def _train(config: TrainConfig, launcher: LocalLauncher) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         return dict(
             train(
-                resolve(config, look_up_facts(config)), Path(folder) / "run", SilentWatcher(), warm=launcher
+                resolve(config, probe_machine(config)), Path(folder) / "run", SilentWatcher(), warm=launcher
             )
         )
 

@@ -27,11 +27,19 @@ from benchmarks.runs import TRIED, plan_for, processors, really_run
 from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan
-from paceline.simulate.advice import Advice, advise
-from paceline.simulate.compare import REPEATS, SMALLEST
+from paceline.simulate.advice import MIN_DIFFERENCE, REPEATS, Advice, advise
 from paceline.simulate.predict import predict
 from paceline.simulate.profile import Profile, profile_from_plan
-from paceline.simulate.ways import Alone, Apart, Blocks, Candidate, Way, candidates, usual_options, way_of
+from paceline.simulate.strategy_models import (
+    Asynchronous,
+    Candidate,
+    ElasticAveraging,
+    SingleWorker,
+    StrategyModel,
+    candidates,
+    default_options,
+    strategy_model_of,
+)
 
 RESULTS = Path(__file__).parent / "results" / "grid.json"
 RUN_S = 1.0  # about how long ssgd should take, so that coming up matters little
@@ -81,7 +89,7 @@ def examine(launcher: LocalLauncher, cell: Cell) -> Row:
         measured_s=measured,
         best=best,
         regret=regret,
-        right=pick == best or regret <= SMALLEST,
+        right=pick == best or regret <= MIN_DIFFERENCE,
     )
 
 
@@ -107,20 +115,20 @@ def _compared(measured: dict[str, list[float]], *, is_random: bool) -> dict[str,
 
 def _steps(cell: Cell) -> int:
     plan = plan_for("ssgd", cell.config(steps=100))
-    found = predict(_profile(plan), way_of(plan.mode, plan.strategy), steps=100, seed=plan.seed)
+    found = predict(_profile(plan), strategy_model_of(plan.mode, plan.strategy), steps=100, seed=plan.seed)
     return min(MOST, max(FEWEST, round(RUN_S / found.total_s * 100)))
 
 
 def _allowed(cell: Cell) -> list[Candidate]:
     settings, plan = cell.settings, plan_for("ssgd", cell.config(steps=1))
-    options = replace(usual_options(plan), staleness=settings.bound, sync_every=settings.period)
+    options = replace(default_options(plan), staleness=settings.bound, sync_every=settings.period)
     found = candidates(options, plan.num_workers)
-    found = [c for c in found if c.way != Alone()]  # a cluster is given
+    found = [c for c in found if c.way != SingleWorker()]  # a cluster is given
     return [c for c in found if not (settings.is_bounded and _never_waits(c.way))]
 
 
-def _never_waits(way: Way) -> bool:
-    return way == Apart(None) or isinstance(way, Blocks)
+def _never_waits(way: StrategyModel) -> bool:
+    return way == Asynchronous(None) or isinstance(way, ElasticAveraging)
 
 
 def _advice(cell: Cell, steps: int, allowed: list[Candidate]) -> Advice:

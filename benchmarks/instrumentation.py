@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import Ratio
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import EventDetail, Plan, Transport
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 STEPS = 2000
 

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import grpc.aio
 
-from paceline.app.lab.nodes import Nodes, nodes
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell import tokens
+from paceline.coordinator.server import tokens
+from paceline.faults.scenarios.coordinator_nodes import CoordinatorNodes, nodes
 
 RESULTS = Path(__file__).parent / "results" / "lighthouse.json"
 WORKER = Path(__file__).parent / "torchft_worker.py"
@@ -104,11 +104,11 @@ def _run(folder: Path, options: argparse.Namespace) -> Found:
 
 
 @contextmanager
-def _proxy(cluster: Nodes, workers: int) -> Iterator[str]:
+def _proxy(cluster: CoordinatorNodes, workers: int) -> Iterator[str]:
     command = [sys.executable, "-m", "paceline", "lighthouse", "proxy", "--json", "--stop-with-stdin"]
     command += ["--listen", "127.0.0.1:0", "--min-replicas", str(workers)]
     command += ["--at", ",".join(cluster.addresses.values())]
-    command += ["--token-file", str(cluster.folder / tokens.FILE_NAME)]
+    command += ["--token-file", str(cluster.folder / tokens.TOKENS_NAME)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None, "its output is piped to us"
@@ -148,7 +148,7 @@ def _are_together(logs: Sequence[Path], workers: int) -> bool:
     return all(sum(s.is_committed and s.members == workers for s in _read(log)) > 40 for log in logs)
 
 
-def _has_caught_up(cluster: Nodes, node: int) -> bool:
+def _has_caught_up(cluster: CoordinatorNodes, node: int) -> bool:
     try:
         status = cluster.client.of_node(cluster.addresses[node], "Status", pb.StatusRequest())
         if not status.leader_address:

@@ -17,10 +17,10 @@ import grpc
 import grpc.aio
 
 from benchmarks import etcd_wire
-from paceline.clock import monotonic_s
-from paceline.coordinator.client import Client
+from paceline.coordinator.client.aio import Client
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell import security
+from paceline.coordinator.server import security
+from paceline.core.clock import monotonic_s
 
 VALUE_BYTES = 64
 WARM_UP_S = 1.0

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from paceline.clock import SystemClock, monotonic_s
+from paceline.core.clock import SystemClock, monotonic_s
 from paceline.events.log import EventLog, write_header
 from paceline.events.log_summary import summarise_log
 from paceline.events.schema import ServerRow, StepRow

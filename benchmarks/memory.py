@@ -11,7 +11,7 @@ import psutil
 
 from benchmarks.load import make_run, mark, new_client
 from benchmarks.replicas import Called, DisturbedError, leader_of
-from paceline.clock import monotonic_s
+from paceline.core.clock import monotonic_s
 
 KEYS = 3_000  # three times what is kept of one run, so that old ones are forgotten
 SAMPLES = 20

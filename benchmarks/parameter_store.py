@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.report import Ratio
-from paceline.clock import SystemClock
+from paceline.core.clock import SystemClock
+from paceline.core.ids import Clock, Rank
 from paceline.events.log import MemoryLog
-from paceline.ids import Clock, Rank
 from paceline.plan.plan import Plan
 from paceline.strategies.asgd import Asgd
 from paceline.tasks.optim import Sgd
@@ -27,7 +27,7 @@ from paceline.tasks.tensor_samples import TensorSamples
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
 from paceline.worker.replica import Replica
-from paceline.worker.server import ParameterServer
+from paceline.worker.server.core import ParameterServer
 
 SIZES = (("100 MB", 25_000_000, 20, 0.90), ("1 MB", 250_000, 1000, 0.50))
 

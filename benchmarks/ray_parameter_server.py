@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline import environ
-from paceline.clock import monotonic_s
+from paceline.core import environ
+from paceline.core.clock import monotonic_s
 from paceline.plan.codec import Json
 from paceline.sync.samples import SampleStream
 from paceline.tasks.xor import XorTask

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import Ratio, write
-from paceline.app.benchmark import Contender
-from paceline.app.benchmark_plan import RAY_TRAIN, TorchRequest, lay_out
-from paceline.app.benchmark_torch import contenders_of
-from paceline.benchmark.measured import Measured, usual_warm_up
-from paceline.config.facts import Facts
+from paceline.comparison.benchmark.runner import Contender
+from paceline.comparison.benchmark.schema import Measured, default_warm_up
+from paceline.comparison.benchmark.torch_layout import RAY_TRAIN, TorchRequest, lay_out
+from paceline.comparison.benchmark.torch_runner import contenders_of
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.launchers.apart import run_apart
+from paceline.launchers.isolated import run_isolated
 from paceline.plan.codec import Json
 from paceline.plan.plan import Option
 
@@ -54,10 +54,10 @@ def turn(one: Contender, seed: int) -> Measured:
 def of_documentation(batch: int, steps: int) -> float:
     """Samples/s of Ray's example."""
     order: dict[str, Json] = {"workers": WORKERS, "batch": batch, "steps": steps, **MEGABYTE}
-    order["warm_up"] = usual_warm_up(steps)
+    order["warm_up"] = default_warm_up(steps)
     with tempfile.TemporaryDirectory() as folder:
         entry, log = "benchmarks.ray_parameter_server:run", Path(folder) / "log.txt"
-        answered = run_apart(entry, [order], log=log, note=print)
+        answered = run_isolated(entry, [order], log=log, note=print)
     print(f"  its accuracy {answered.values[0]['accuracy']}")
     return float(str(answered.values[0]["samples_per_s"]))
 

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.recovery_peers import WORKERS, Peer, RayTrain, Torchft, Torchrun, TunedTorchft
-from paceline.app.lab.kill_worker import gaps_s
-from paceline.app.lab.training import end_ns, training, usual_plan
 from paceline.events.read import History
+from paceline.faults.scenarios.training import default_plan, end_ns, training
+from paceline.faults.scenarios.workers import gaps_s
 
 RESULTS = Path(__file__).parent / "results" / "recovery.json"
 START_S, RECOVER_S = 120.0, 120.0
@@ -39,7 +39,7 @@ class Kill:
 
 
 def kills_of_ours(times: int, dice: random.Random) -> Iterator[Kill]:
-    plan = usual_plan(workers=WORKERS, steps=1_000_000)
+    plan = default_plan(workers=WORKERS, steps=1_000_000)
     with tempfile.TemporaryDirectory() as folder, training(plan, Path(folder)) as run:
         generation, kills = run.until_in(WORKERS, 0), []
         for number in range(times):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from paceline.app.cluster_up import free_ports
+from paceline.coordinator.admin.launch import free_ports
 
 WORKERS = 3
 ROOT = Path(__file__).parent.parent

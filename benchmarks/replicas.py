@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.load import Figures, new_client
-from paceline.coordinator.shell.tokens import FILE_NAME, load_or_create_tokens
+from paceline.coordinator.server.tokens import TOKENS_NAME, load_or_create_tokens
 
 NODES = 3
 _PYTHON = f"{shlex.quote(sys.executable)} -m"
@@ -65,14 +65,14 @@ class Inside:
 
 @contextmanager
 def ours(folder: Path) -> Iterator[Called]:
-    token_file = folder / FILE_NAME
+    token_file = folder / TOKENS_NAME
     load_or_create_tokens(token_file)
     addresses = free_addresses(NODES)
     peers = ",".join(f"{number}={address}" for number, address in enumerate(addresses, start=1))
     quoted = shlex.quote(str(folder))
     orders = [
         f"{_PYTHON} paceline coordinator start --id {number} --peers {peers} --stop-with-stdin "
-        f"--data-dir {quoted}/{number} --token-file {quoted}/{FILE_NAME}"
+        f"--data-dir {quoted}/{number} --token-file {quoted}/{TOKENS_NAME}"
         for number in range(1, NODES + 1)
     ]
     with processes(orders, folder / "nodes.log") as nodes:

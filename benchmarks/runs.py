@@ -3,29 +3,28 @@
 import tempfile
 from pathlib import Path
 
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
-from paceline.config.facts import Facts, look_up_facts
+from paceline.config.environment import Facts, probe_machine
 from paceline.config.train_config import TrainConfig
 from paceline.events.read import History, read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
-from paceline.plan.per_mode import config_for
 from paceline.plan.plan import Plan
-from paceline.plan.resolve import resolve
-from paceline.simulate.ways import KNOWN
+from paceline.plan.resolve import config_for_mode, resolve
+from paceline.simulate.strategy_models import PREDICTABLE_MODES
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 # single is no cluster; ddp and ps wait for all at every step, as ssgd does, and cost no less.
-TRIED = tuple(mode for mode in MODES if mode in KNOWN - {"single", "ddp", "ps"})
+TRIED = tuple(mode for mode in MODES if mode in PREDICTABLE_MODES - {"single", "ddp", "ps"})
 
 
 def processors() -> int:
-    return look_up_facts(TrainConfig()).cpu_count
+    return probe_machine(TrainConfig()).cpu_count
 
 
 def plan_for(mode: str, config: TrainConfig) -> Plan:
     """The config under this mode; settings that the mode does not read are left out."""
-    return resolve(config_for(config, mode), Facts())
+    return resolve(config_for_mode(config, mode), Facts())
 
 
 def really_run(launcher: LocalLauncher, plan: Plan) -> History:

@@ -19,21 +19,26 @@ from pathlib import Path
 from benchmarks.report import Ratio, tell_and_write
 from benchmarks.runs import TRIED, plan_for, processors, really_run
 from paceline.config.train_config import TrainConfig
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.events.read import History
 from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.performance import sleeping_plan, slotted_plan
 from paceline.plan.plan import Plan, StrategyOptions, Transport
-from paceline.simulate.costs import usual_costs
 from paceline.simulate.predict import outline, predict
 from paceline.simulate.prediction import Outline
-from paceline.simulate.profile import Profile, profile_from_plan
+from paceline.simulate.profile import Exponential, Profile, default_costs, profile_from_plan
 from paceline.simulate.recording import profile_of
-from paceline.simulate.step_times import Exponential
-from paceline.simulate.ways import Adapting, Apart, Backup, Way, candidates, way_of
-from paceline.sync.setting import Allowed
-from paceline.sync.stragglers import StragglerRule
+from paceline.simulate.strategy_models import (
+    Adaptive,
+    Asynchronous,
+    BackupWorkers,
+    StrategyModel,
+    candidates,
+    strategy_model_of,
+)
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.fault_rules import StragglerRule
 
 RESULTS = Path(__file__).parent / "results" / "simulator.json"
 WORKERS, EVENTS, PACE_S, STEPS = 8, 400_000, 0.04, 60
@@ -49,20 +54,20 @@ def measure(launcher: LocalLauncher, rounds: int) -> Iterator[Ratio]:
 
 def _speeds(rounds: int) -> Iterator[Ratio]:
     plain = _profile(())
-    cases: list[tuple[str, Profile, Way]] = [
+    cases: list[tuple[str, Profile, StrategyModel]] = [
         (candidate.label, plain, candidate.way)
         for candidate in candidates(StrategyOptions(staleness=3, sync_every=8), WORKERS)
     ]
     slowed = _profile((StragglerRule(probability=0.1, factor=4.0),))
-    costly = replace(plain, costs=usual_costs(Transport.SHM))
+    costly = replace(plain, costs=default_costs(Transport.SHM))
     for label, bound in (("asgd", None), ("ssp (bound 3)", 3)):
-        cases.append((f"{label}, random stragglers", slowed, Apart(bound)))
-        cases.append((f"{label}, a server's costs", costly, Apart(bound)))
-    cases += [(f"ssp (bound {bound})", plain, Apart(bound)) for bound in (0, 64)]
-    cases += [(f"backup (all but {spare})", plain, Backup(spare)) for spare in (1, 2)]
-    cases.append(("backup (all but 1), a server's costs", costly, Backup(1)))
+        cases.append((f"{label}, random stragglers", slowed, Asynchronous(bound)))
+        cases.append((f"{label}, a server's costs", costly, Asynchronous(bound)))
+    cases += [(f"ssp (bound {bound})", plain, Asynchronous(bound)) for bound in (0, 64)]
+    cases += [(f"backup (all but {spare})", plain, BackupWorkers(spare)) for spare in (1, 2)]
+    cases.append(("backup (all but 1), a server's costs", costly, BackupWorkers(1)))
     lasting = replace(_profile((StragglerRule(worker=1, factor=3.0),)), batch_sizes=(8,) * WORKERS)
-    cases += [(f"adaptive ({way.value}), one 3x", lasting, Adapting(way, 8)) for way in Allowed]
+    cases += [(f"adaptive ({way.value}), one 3x", lasting, Adaptive(way, 8)) for way in Allowed]
     for name, profile, way in cases:
         speeds = tuple(_million_events_per_s(profile, way) for _ in range(rounds))
         detail = f"{WORKERS} workers, {EVENTS:,} gradients"
@@ -74,7 +79,7 @@ def _profile(rules: tuple[StragglerRule, ...]) -> Profile:
     return Profile(num_workers=WORKERS, step_times=models, batch_sizes=(1,) * WORKERS, stragglers=rules)
 
 
-def _million_events_per_s(profile: Profile, way: Way) -> float:
+def _million_events_per_s(profile: Profile, way: StrategyModel) -> float:
     started_s = time.process_time()
     found = predict(profile, way, steps=EVENTS // WORKERS, seed=1)
     return found.events / (time.process_time() - started_s) / 1e6
@@ -131,7 +136,7 @@ def _predictions(plan: Plan, history: History) -> dict[str, Outline]:
     profiles = {"plan": profile_from_plan(plan, processors=processors())}
     with suppress(PacelineError):
         profiles["recording"] = profile_of(history, plan)
-    way = way_of(plan.mode, plan.strategy)
+    way = strategy_model_of(plan.mode, plan.strategy)
     return {
         source: outline(profile, way, steps=plan.steps, seed=plan.seed)
         for source, profile in profiles.items()

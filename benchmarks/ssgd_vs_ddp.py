@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import Ratio
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
 from paceline.events.read import read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, Transport
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 WARM_UP = 50
 # name, hidden, layers, steps, goal: two hidden layers make 0.06, 0.30 and 5.6 million parameters

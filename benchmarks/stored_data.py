@@ -14,15 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.app.shard import shard
-from paceline.clock import SystemClock
-from paceline.datasets.cache import BlockCache
-from paceline.datasets.fetching import Fetcher
-from paceline.datasets.opening import DataSet
-from paceline.datasets.reader import PartReader
-from paceline.datasets.reading import read_index
-from paceline.datasets.store import FolderStore
+from paceline.core.clock import SystemClock
+from paceline.datasets.fetching import BlockCache, Fetcher, read_index
+from paceline.datasets.opening import DataSet, PartReader
+from paceline.storage.store import FolderStore
 from paceline.sync.samples import SampleStream
+from paceline.tasks.sharding import shard
 from paceline.worker.gradient import AHEAD
 
 RESULT = Path(__file__).parent / "results" / "stored_data.json"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import Ratio
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
 from paceline.events.read import History, read_history
 from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, Transport
-from paceline.sync.stragglers import StragglerRule, Stragglers
+from paceline.sync.fault_rules import StragglerRule, Stragglers
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 WORKERS, PACE_S, STEPS = 8, 0.1, 60
 

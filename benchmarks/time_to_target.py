@@ -16,15 +16,14 @@ from pathlib import Path
 
 from benchmarks.report import Ratio, write
 from benchmarks.runs import TRIED, plan_for, processors, really_run
-from paceline.app.advise import advise_on
-from paceline.app.simulate import Conditions, scene_of_plan
 from paceline.config.train_config import TrainConfig
-from paceline.events.curve import first_below, running_loss
+from paceline.events.performance import first_below, running_loss
 from paceline.events.read import History
 from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import AsgdVariant
-from paceline.sync.stragglers import StragglerRule
+from paceline.simulate.what_if import Conditions, advise_on, input_from_plan
+from paceline.sync.fault_rules import StragglerRule
 
 RESULTS = Path(__file__).parent / "results" / "time_to_target.json"
 WORKERS, PACE_S, STEPS, BATCH, LR = 8, 0.04, 170, 16, 1.0
@@ -85,7 +84,7 @@ def config(scene: Scene, *, seed: int) -> TrainConfig:
 
 def advised(scene: Scene) -> str:
     plan = plan_for("ssgd", config(scene, seed=0))
-    return advise_on(scene_of_plan(plan, Conditions(processors=processors()))).advised.candidate.mode
+    return advise_on(input_from_plan(plan, Conditions(processors=processors()))).advised.candidate.mode
 
 
 Times = dict[str, list[float | None]]  # by strategy, one per seed; None: the target was never reached

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 
 import psutil
 
-from paceline.events.sample_rows import HostRow, LinkRow, ProcessRow
-from paceline.events.schema import SCHEMA
+from paceline.events.schema import SCHEMA, HostRow, LinkRow, ProcessRow
+from paceline.monitoring.view.run_view import RunView
 from paceline.plan.plan import Plan
-from paceline.watch.view import RunView
 
 T0_NS = 5_000_000_000_000
 UNIX_S = 1_800_000_000.0

@@ -21,18 +21,18 @@ from torch import Tensor, nn
 
 import paceline
 from benchmarks.report import Ratio, write
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
-from paceline.events import custom
+from paceline.events import custom_metrics
 from paceline.events.read import read_history
 from paceline.events.schema import StepRow
 from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
+from paceline.monitoring.probes import collector
+from paceline.monitoring.probes.host import HostProbe
+from paceline.monitoring.view.feed import Feed
 from paceline.plan.plan import Plan
 from paceline.tasks.xor import XorTask
-from paceline.watch import collector
-from paceline.watch.feed import Feed
-from paceline.watch.host_door import HostDoor
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 RESULTS = Path(__file__).parent / "results" / "watch_overhead.json"
 GOAL = 0.99
@@ -130,13 +130,13 @@ def call_ns() -> float:
     for i in range(100_000):
         paceline.metric("told", i)
         if i % 32 == 0:
-            custom.rows_of_step(i, 0)
+            custom_metrics.rows_of_step(i, 0)
     return (time.perf_counter_ns() - began) / 100_000
 
 
 def look_ms() -> float:
     """Of the collector's thread, once a second: a look at the machine and at two processes."""
-    door, pids = HostDoor(Path.cwd()), {"worker-0": os.getpid(), "worker-1": os.getppid()}
+    door, pids = HostProbe(Path.cwd()), {"worker-0": os.getpid(), "worker-1": os.getppid()}
     began_ns = time.thread_time_ns()
     for _ in range(100):
         door.look(0)

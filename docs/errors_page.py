@@ -4,14 +4,12 @@ from itertools import groupby
 
 from docs.messages import Message, messages
 from docs.tables import code, prose, table
-from paceline.errors import ExitCode
-from paceline.explained.catalogue import CATALOGUE
-from paceline.explained.exit_codes import MEANINGS
-from paceline.explained.row import Row
+from paceline.core.error_catalog.index import ERROR_CATALOG, EXIT_CODE_MEANINGS
+from paceline.core.errors import ErrorEntry, ExitCode
 
 
 def errors_page() -> list[str]:
-    found = messages({row.kind: row.code for row in CATALOGUE.values() if row.kind})
+    found = messages({row.kind: row.code for row in ERROR_CATALOG.values() if row.kind})
     by_code = {name: list(group) for name, group in groupby(found, key=lambda message: message.code)}
     lines = [
         "# Errors",
@@ -34,18 +32,18 @@ def errors_page() -> list[str]:
             ("code", "exit code", "why"),
             (
                 (f"[{row.code}](#{row.code.lower()})", str(int(row.exit_code)), row.why)
-                for row in CATALOGUE.values()
+                for row in ERROR_CATALOG.values()
             ),
         ),
         "",
         "In the messages below, `…` stands for what is only known when it happens.",
     ]
-    for row in CATALOGUE.values():
+    for row in ERROR_CATALOG.values():
         lines += _section(row, by_code.get(row.code, []))
     return lines
 
 
-def _section(row: Row, said: list[Message]) -> list[str]:
+def _section(row: ErrorEntry, said: list[Message]) -> list[str]:
     name = row.kind.rpartition(":")[2]
     raised = f" Raised as {code(name)}." if name else ""
     meaning = f"{row.why[0].upper()}{row.why[1:]}. Exit code [{int(row.exit_code)}](exit-codes.md).{raised}"
@@ -67,7 +65,7 @@ def _section(row: Row, said: list[Message]) -> list[str]:
 
 
 def exit_codes_page() -> list[str]:
-    rows = ((str(int(exit_code)), MEANINGS[exit_code]) for exit_code in ExitCode)
+    rows = ((str(int(exit_code)), EXIT_CODE_MEANINGS[exit_code]) for exit_code in ExitCode)
     return [
         "# Exit codes",
         "",

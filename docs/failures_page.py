@@ -1,8 +1,8 @@
 """Which failures of jobs on a cluster are known? The rows of the table, as a page."""
 
 from docs.tables import code, table
-from paceline.kube.diagnosis.failure import Failure, Remedy
-from paceline.kube.diagnosis.table import FAILURES, UNKNOWN
+from paceline.k8s.diagnose.classify import FAILURES, UNKNOWN
+from paceline.k8s.diagnose.findings import Failure, Remedy
 
 _REMEDIES = {
     Remedy.STOP: "remove the job",

@@ -23,27 +23,31 @@ from docs.runbook_pages import alerts_page
 from docs.runbook_pages import write as write_runbooks
 from docs.tables import code, prose, table
 from paceline.cli.commands import COMMANDS
-from paceline.cli.completing import help_of
 from paceline.cli.examples import EXAMPLES
 from paceline.cli.main import cli
-from paceline.cli.options import COMMON
+from paceline.cli.options import COMMON, help_of
 from paceline.config.key import Key
 from paceline.config.keys import KEYS
-from paceline.environ import RESERVED
-from paceline.events.sample_rows import CoordinatorRow, CustomRow, GpuRow, HostRow, LinkRow, ProcessRow
+from paceline.core.environ import RESERVED
 from paceline.events.schema import (
     COLUMN_KINDS,
     PHASES,
     PLAIN_KINDS,
     SCHEMA,
     AbandonedRow,
+    CoordinatorRow,
+    CustomRow,
+    GpuRow,
+    HostRow,
+    LinkRow,
     PartRow,
+    ProcessRow,
     ServerRow,
     StepRow,
 )
 from paceline.events.segments import SEGMENT_SCHEMA
-from paceline.laws import catalog as laws_catalog
-from paceline.laws.law import Law
+from paceline.laws import runner as laws_catalog
+from paceline.laws.lab import Law
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, OPTIMIZERS, TASKS, TRANSPORTS, Mode
 from paceline.plan.compression import CODECS
 from paceline.plan.plan import Codec

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from docs.tables import code, table
-from paceline.coordinator.shell.identity import in_words, roles_for
+from paceline.coordinator.server.access_policy import describe_roles, roles_for
 
 PROTO = "paceline/coordinator/proto/cluster.proto"
 TORCHFT = "paceline/coordinator/proto/torchft.proto"
@@ -121,7 +121,8 @@ def _service(
             code(method.name),
             _streamed(method.input_type, method.client_streaming),
             _streamed(method.output_type, method.server_streaming),
-            in_words(roles_for(f"/{package}.{service.name}/{method.name}")) or "anybody on this machine",
+            describe_roles(roles_for(f"/{package}.{service.name}/{method.name}"))
+            or "anybody on this machine",
             comments.get((*way, _MEMBERS, number), ""),
         )
         for number, method in enumerate(service.method)

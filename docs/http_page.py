@@ -1,10 +1,10 @@
 """What can be asked of a dashboard? Read from its table of roads."""
 
 from docs.tables import code, prose, table
-from paceline.dashboard.asked import MOST_BYTES
-from paceline.dashboard.guard import HEADERS
-from paceline.dashboard.mailbox import ROOM, Kind
-from paceline.dashboard.roads import ROADS
+from paceline.dashboard.auth import HEADERS
+from paceline.dashboard.requests import MAX_BYTES
+from paceline.dashboard.routes import ROUTES
+from paceline.dashboard.stream import CAPACITY, Kind
 
 _KINDS = {
     Kind.FRAME: "new rows of steps: after, seq, now_s, steps",
@@ -21,17 +21,17 @@ def http_page() -> list[str]:
         "What `paceline dashboard` answers. Every request shows the token: as `Authorization: Bearer TOKEN`,",
         "or as the cookie that opening the printed address sets. What changes something must come from the",
         "dashboard's own page or from a program with the bearer, as `application/json` of at most",
-        f'{MOST_BYTES} bytes. An error is `{{"error": …, "hint": …}}`.',
+        f'{MAX_BYTES} bytes. An error is `{{"error": …, "hint": …}}`.',
         "See [what a dashboard is](../concepts/dashboard.md).",
         "",
         *table(
             ("request", "answer", "takes"),
-            ((code(f"{road.method} {road.path}"), prose(road.what), prose(road.takes)) for road in ROADS),
+            ((code(f"{road.method} {road.path}"), prose(road.what), prose(road.takes)) for road in ROUTES),
         ),
         "",
         "## Events of the stream",
         "",
-        f"A viewer that does not read has room for {ROOM} of them.",
+        f"A viewer that does not read has room for {CAPACITY} of them.",
         "",
         *table(("event", "holds"), ((code(kind.value), text) for kind, text in _KINDS.items())),
         "",

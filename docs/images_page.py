@@ -1,12 +1,12 @@
 """Which conflicts of images are known? The rules' own table, and the matrix, as a page."""
 
 from docs.tables import code, table
-from paceline.images.bases import catalog
-from paceline.images.log import SIGNATURES
-from paceline.images.matrix import TorchRow, matrix
-from paceline.images.project import Level
-from paceline.images.rules import PATTERNS
-from paceline.images.rules.pattern import Pattern
+from paceline.images.lint.bases import catalog
+from paceline.images.lint.build_log import SIGNATURES
+from paceline.images.lint.matrix import TorchRow, matrix
+from paceline.images.lint.project import Level
+from paceline.images.lint.rules import PATTERNS
+from paceline.images.lint.rules.pattern import Pattern
 
 _LEVELS = {
     Level.PROBLEM: "the build, the import or the run fails; exit code 8 unless it is mended",

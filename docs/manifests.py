@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

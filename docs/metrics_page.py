@@ -1,7 +1,7 @@
 """Which metrics are exported? The catalogue, as a page."""
 
 from docs.tables import code, table
-from paceline.watch.catalogue import FAMILIES
+from paceline.monitoring.metrics.catalog import FAMILIES
 
 
 def metrics_page() -> list[str]:

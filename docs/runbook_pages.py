@@ -4,9 +4,9 @@
 from pathlib import Path
 
 from docs.tables import code, table
-from paceline.watch.promql import duration, expression
-from paceline.watch.rule_file import default_rules
-from paceline.watch.rules import Rule
+from paceline.monitoring.alerts.rule_file import default_rules
+from paceline.monitoring.alerts.rules import Rule
+from paceline.monitoring.metrics.provisioning import duration, expression
 
 FOLDER = Path(__file__).parent / "runbooks"
 _NOTE = "<!-- Written by `make docs` from docs/runbook_pages.py and the default rules. Do not edit. -->"

@@ -324,7 +324,7 @@ def _import_from(
 
 
 # Not `paceline.cluster/1` or `paceline.cluster.v1`: names of formats, which stay.
-DOTTED = re.compile(r"(?<![\w.])(?:paceline|tests)(?:\.[A-Za-z_]\w*)+(?!/\d|[\w.]*\.v\d|\w)")
+DOTTED = re.compile(r"(?<![\w.])(?:paceline|tests)(?:\.[A-Za-z_]\w*)+(?!-|/\d|[\w.]*\.v\d|\w)")
 PATH = re.compile(r"(?<![\w./-])((?:\.\./)*(?:src/)?)((?:paceline|tests)(?:/\w+)+)\.py\b")
 
 # `app/train.py` in comments and link texts, without the package.
@@ -712,12 +712,12 @@ def _renamed(source: str, symbols: dict[str, str]) -> str:
         if isinstance(node, ast.Name) and node.id in symbols and node.id not in hidden:
             is_field = in_class and isinstance(node.ctx, ast.Store)
             edits.extend([] if is_field else [Edit(*offsets.span(node), symbols[node.id])])
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if node.name in symbols and id(node) in top:
-                start, _ = offsets.span(node)
-                at = re.compile(rf"\b{node.name}\b").search(source, start)
-                assert at is not None
-                edits.append(Edit(at.start(), at.end(), symbols[node.name]))
+        if id(node) in top and getattr(node, "name", None) in symbols:
+            assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            start, _ = offsets.span(node)
+            at = re.compile(rf"\b{node.name}\b").search(source, start)
+            assert at is not None
+            edits.append(Edit(at.start(), at.end(), symbols[node.name]))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             outside = [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
             outside += getattr(node, "decorator_list", [])

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.api.arguments import import_name, written
+from paceline.api.arguments import import_name, parse_kwargs
 from paceline.config.load import load
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.tasks.xor import XorTask
 
 
 def test_values_of_python_are_settings() -> None:
-    flags = written(
+    flags = parse_kwargs(
         "train",
         {
             "steps": np.int64(5),

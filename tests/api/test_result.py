@@ -11,15 +11,15 @@ from tests.fixtures.command import paceline as command
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real
 
-from paceline.api.result import from_json, result_of
-from paceline.errors import PacelineError
+from paceline.api.result import from_json, read_result
+from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import EventDetail
 
 
 def test_the_numbers_losses_and_weights_of_a_run(launcher: LocalLauncher, tmp_path: Path) -> None:
     run = real(small_plan("asgd", steps=20), tmp_path / "run", launcher)
-    result = result_of(run.run_dir)
+    result = read_result(run.run_dir)
     assert result.metrics == run.result["metrics"]
     assert (result.loss, result.wall_s) == (run.result["loss"], run.result["wall_s"])
     assert (result.mode, result.workers, result.stopped_early) == ("asgd", 2, False)
@@ -38,7 +38,7 @@ def test_the_numbers_losses_and_weights_of_a_run(launcher: LocalLauncher, tmp_pa
 
 def test_a_run_without_events_has_no_losses(launcher: LocalLauncher, tmp_path: Path) -> None:
     run = real(small_plan("single", events=EventDetail.OFF), tmp_path / "run", launcher)
-    result = result_of(run.run_dir)
+    result = read_result(run.run_dir)
     assert (result.loss, result.bytes_out, result.steps) == (None, None, None)
     with pytest.raises(PacelineError, match="events off"):
         result.losses()

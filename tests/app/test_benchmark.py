@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from tests.benchmark.made import run
 
-from paceline.app.benchmark import BASELINE, Contender, Note, benchmark
-from paceline.benchmark.compared import Benchmark
-from paceline.benchmark.measured import Measured
-from paceline.errors import ConfigError
+from paceline.comparison.benchmark.runner import BASELINE, Contender, LogFunction, benchmark
+from paceline.comparison.benchmark.schema import Benchmark, Measured
+from paceline.core.errors import ConfigError
 
 FOUND = (
     "comparison.json",
@@ -19,15 +18,15 @@ FOUND = (
 )
 
 
-def alone(_folder: Path, _seed: int, _note: Note) -> Measured:
+def alone(_folder: Path, _seed: int, _note: LogFunction) -> Measured:
     return run(BASELINE, 1, 100.0, 50.0)
 
 
-def together(_folder: Path, _seed: int, _note: Note) -> Measured:
+def together(_folder: Path, _seed: int, _note: LogFunction) -> Measured:
     return run("ssgd", 2, 80.0, 90.0)
 
 
-def interrupted(_folder: Path, _seed: int, _note: Note) -> Measured:
+def interrupted(_folder: Path, _seed: int, _note: LogFunction) -> Measured:
     raise KeyboardInterrupt
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from paceline.app.benchmark_plan import Layout, TorchRequest, lay_out
-from paceline.config.facts import Facts
+from paceline.comparison.benchmark.torch_layout import Layout, TorchRequest, lay_out
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.plan import Launcher, Transport
 
 FACTS = Facts(modules=frozenset({"ray"}))

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from paceline.app.cluster_access import named_by_environment
-from paceline.app.cluster_kill import _pid, _victim
-from paceline.app.cluster_status import NodeLine, Report
-from paceline.coordinator.cluster_file import ClusterFile, pid_file
-from paceline.errors import ConfigError, NotReadyError
+from paceline.coordinator.admin.operations import _pid, _victim
+from paceline.coordinator.admin.status import NodeRow, StatusReport
+from paceline.coordinator.client.endpoints import addresses_from_environment
+from paceline.coordinator.client.nodes_file import NodesFile, pid_file
+from paceline.core.errors import ConfigError, NotReadyError
 
 
-def _report(leader: int | None) -> Report:
+def _report(leader: int | None) -> StatusReport:
     living = [
-        NodeLine(node=n, address=f"127.0.0.1:{n}", role="follower", is_voter=True, term=2) for n in (1, 2)
+        NodeRow(node=n, address=f"127.0.0.1:{n}", role="follower", is_voter=True, term=2) for n in (1, 2)
     ]
-    dead = NodeLine(node=3, address="127.0.0.1:3", role="no answer", is_voter=True)
-    return Report(
+    dead = NodeRow(node=3, address="127.0.0.1:3", role="no answer", is_voter=True)
+    return StatusReport(
         cluster="c", version="1", leader=leader, term=2, nodes=(*living, dead), sessions=0, leases=0
     )
 
@@ -48,11 +48,11 @@ def test_a_process_that_is_no_node_is_never_struck(tmp_path: Path) -> None:
 def test_the_environment_may_name_the_folder_of_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ClusterFile(cluster="c", nodes={1: "127.0.0.1:7401", 2: "127.0.0.1:7402"}).write(tmp_path)
+    NodesFile(cluster="c", nodes={1: "127.0.0.1:7401", 2: "127.0.0.1:7402"}).write(tmp_path)
     monkeypatch.setenv("PACELINE_COORDINATOR", str(tmp_path))
-    assert named_by_environment() == ("127.0.0.1:7401", "127.0.0.1:7402")
+    assert addresses_from_environment() == ("127.0.0.1:7401", "127.0.0.1:7402")
     monkeypatch.setenv("PACELINE_COORDINATOR", "127.0.0.1:7409")
-    assert named_by_environment() == ("127.0.0.1:7409",)
+    assert addresses_from_environment() == ("127.0.0.1:7409",)
     monkeypatch.setenv("PACELINE_COORDINATOR", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError):
-        named_by_environment()
+        addresses_from_environment()

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.app.compare import Coming, StoppedError, compare
-from paceline.app.compare_plan import CompareRequest
-from paceline.app.progress import SilentWatcher, Watcher
-from paceline.app.report import report
+from paceline.comparison.layout import CompareRequest
+from paceline.comparison.report.runs import report
+from paceline.comparison.runner import StoppedError, UpcomingRun, compare
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, PacelineError
+from paceline.core.errors import ConfigError, PacelineError
 from paceline.launchers.local import LocalLauncher
+from paceline.training.progress import SilentWatcher, Watcher
 
 CONFIG = TrainConfig(task="xor", steps=6, batch_size=8, launcher="virtual")
 REQUEST = CompareRequest(config=CONFIG, modes=("ssgd", "asgd"), worker_counts=(2,), repeats=2)
@@ -25,7 +25,7 @@ class Heard:
         self.names: list[str] = []
         self._stop_before = stop_before
 
-    def __call__(self, coming: Coming) -> Watcher:
+    def __call__(self, coming: UpcomingRun) -> Watcher:
         if coming.number == self._stop_before:
             raise StoppedError("SIGINT")
         self.names.append(coming.turn.name)

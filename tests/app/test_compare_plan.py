@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.app.compare_plan import PACE_S, CompareRequest, lay_out, order_of
-from paceline.config.facts import Facts
+from paceline.comparison.layout import PACE_S, CompareRequest, lay_out, order_of
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError
-from paceline.sync.stragglers import StragglerRule
+from paceline.core.errors import ConfigError
+from paceline.sync.fault_rules import StragglerRule
 
 SLOW = (StragglerRule(worker=0, factor=3.0),)
 

@@ -1,8 +1,8 @@
 """Is the demonstration a fair comparison?"""
 
-from paceline.app.demo import FACTOR, INTRODUCTION, LEFT_OUT, STRAGGLER, DemoRow, demo_plans, meaning
+from paceline.comparison.demo import FACTOR, INTRODUCTION, LEFT_OUT, STRAGGLER, DemoRow, demo_plans, meaning
 from paceline.plan.catalog import MODES
-from paceline.worker.virtual import run_virtual
+from paceline.worker.entry.virtual import run_virtual
 
 
 def test_every_mode_does_equal_work_on_equal_samples() -> None:

@@ -9,10 +9,9 @@ import pytest
 from tests.fixtures.cifar_folder import archive_of, cifar_files, cifar_folder
 from tests.fixtures.file_server import Served, file_server
 
-from paceline.app.download import UnreachableFileError, WrongFileError
-from paceline.app.fetch import Fetched, fetch_cifar10
-from paceline.errors import ConfigError, ExitCode, NotReadyError
-from paceline.tasks.cifar_files import ARCHIVE, FOLDER
+from paceline.core.errors import ConfigError, ExitCode, NotReadyError
+from paceline.tasks.cifar10.data import ARCHIVE, FOLDER
+from paceline.tasks.cifar10.download import Fetched, UnreachableFileError, WrongFileError, fetch_cifar10
 
 FILES = cifar_files(python2=True)
 PACKED = archive_of(FILES)

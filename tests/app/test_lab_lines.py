@@ -10,9 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from paceline.app.lab.lines import lines
-from paceline.app.lab.weather import Weather
-from paceline.coordinator.shell.callers import ports_of
+from paceline.coordinator.server.partitions import local_ports_of
+from paceline.faults.scenarios.coordinator_nodes import LinkConditions, lines
 
 SHORT_S = 0.2
 
@@ -91,13 +90,13 @@ def test_who_is_not_cut_off_is_not_disturbed_and_a_new_line_is_cut_as_well() -> 
 
 def test_the_kernel_says_which_ports_are_whose() -> None:
     with stranger() as other_pid, echo() as target, call(target) as caller:
-        assert caller.getsockname()[1] in ports_of([os.getpid()])
-        assert caller.getsockname()[1] not in ports_of([other_pid])
+        assert caller.getsockname()[1] in local_ports_of([os.getpid()])
+        assert caller.getsockname()[1] not in local_ports_of([other_pid])
 
 
 def test_bad_weather_is_the_same_for_the_same_seed() -> None:
-    one = Weather(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
-    other = Weather(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
+    one = LinkConditions(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
+    other = LinkConditions(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
     assert [one.next() for _ in range(50)] == [other.next() for _ in range(50)]
     assert one.lost > 0
     assert one.stalled > 0
@@ -106,7 +105,7 @@ def test_bad_weather_is_the_same_for_the_same_seed() -> None:
 
 def test_a_lost_piece_breaks_its_connection() -> None:
     with echo() as target, lines({1: target}) as doors, call(doors.addresses[1]) as caller:
-        doors.set_weather(Weather(lost_share=1.0))
+        doors.set_weather(LinkConditions(lost_share=1.0))
         caller.sendall(b"gone")
         with suppress(ConnectionResetError):  # the same, said more plainly
             assert caller.recv(100) == b""

@@ -2,40 +2,40 @@
 
 import os
 
-from paceline.app.lab.memory import MOST_GROWTH_MB, Piles, memory_mb
+from paceline.faults.scenarios.soak import MAX_GROWTH_MB, LeakCheck, memory_mb
 
 
-def holds(piles: Piles, what: str) -> bool:
+def holds(piles: LeakCheck, what: str) -> bool:
     found = [one for one in piles.expectations() if what in one.what]
     assert len(found) == 1
     return found[0].ok
 
 
 def test_what_stays_the_same_after_a_warm_up_is_flat() -> None:
-    piles = Piles()
+    piles = LeakCheck()
     for _ in range(12):
         piles.look(os.getpid(), {"worker-0": os.getpid()})
     assert all(one.ok for one in piles.expectations()), piles.expectations()
 
 
 def test_memory_that_grows_after_the_warm_up_is_noticed() -> None:
-    piles = Piles()
+    piles = LeakCheck()
     for number in range(40):
         piles.look(os.getpid(), {})
-        piles.command[-1] = 100.0 + number * MOST_GROWTH_MB / 10
+        piles.command[-1] = 100.0 + number * MAX_GROWTH_MB / 10
     assert not holds(piles, "memory of the command")
 
 
 def test_memory_that_grows_only_at_first_is_not() -> None:
-    piles = Piles()
+    piles = LeakCheck()
     for number in range(40):
         piles.look(os.getpid(), {})
-        piles.command[-1] = 100.0 + min(number, 8) * MOST_GROWTH_MB
+        piles.command[-1] = 100.0 + min(number, 8) * MAX_GROWTH_MB
     assert holds(piles, "memory of the command")
 
 
 def test_a_file_that_is_left_open_at_every_fault_is_noticed() -> None:
-    piles = Piles()
+    piles = LeakCheck()
     opened = []
     for _ in range(20):
         opened.append(os.open("/dev/null", os.O_RDONLY))

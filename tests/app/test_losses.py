@@ -7,10 +7,10 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from tests.fixtures.waiting import until
 
-from paceline.app.losses import Losses
-from paceline.coordinator.client import UnreachableError
-from paceline.coordinator.embedded import EmbeddedNode
+from paceline.coordinator.admin.serve import EmbeddedNode
+from paceline.coordinator.client.aio import UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.training.elastic import LostWorkerReporter
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -32,7 +32,7 @@ class Silent:
 
 def test_nobody_waits_for_a_silent_coordinator_and_its_silence_is_said_once() -> None:
     client, notes = Silent(), list[str]()
-    losses = Losses(client, "r", notes.append)
+    losses = LostWorkerReporter(client, "r", notes.append)
     losses.tell("worker-0", 1, "killed")  # returns, although nobody has answered
     losses.tell("worker-1", 2, "killed")
     until(lambda: client.asked == 1, "the first is being told")
@@ -48,7 +48,7 @@ def test_the_process_that_is_gone_leaves_and_its_successor_stays(tmp_path: Path)
         node.client.write("Runs.Create", creating, pb.Run)
         joining = pb.JoinRun(run="r", worker="worker-0", role="worker", facts={"pid": "7"})
         node.client.write("Members.Join", joining, pb.Worker)
-        losses = Losses(node.client, "r", lambda _: None)
+        losses = LostWorkerReporter(node.client, "r", lambda _: None)
 
         def living() -> list[str]:
             listed = node.client.read("Members.List", pb.ListWorkers(run="r"), pb.WorkerList)

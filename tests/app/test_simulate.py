@@ -6,51 +6,57 @@ import pytest
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real
 
-from paceline.app.advise import advise_on, command_for
-from paceline.app.simulate import Conditions, scene_of_plan, scene_of_run, simulate
-from paceline.errors import ConfigError, PacelineError
+from paceline.core.errors import ConfigError, PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Codec, Compression
-from paceline.simulate.ways import KNOWN
-from paceline.sync.stragglers import StragglerRule
+from paceline.simulate.strategy_models import PREDICTABLE_MODES
+from paceline.simulate.what_if import (
+    Conditions,
+    advise_on,
+    command_for,
+    input_from_plan,
+    input_from_run,
+    simulate_modes,
+)
+from paceline.sync.fault_rules import StragglerRule
 
 ONE_SLOW = (StragglerRule(worker=1, factor=3.0),)
 PLAN = small_plan("ssgd", num_workers=4, steps=100, pace_s=0.01, stragglers=ONE_SLOW)
 
 
 def test_every_mode_does_the_same_work_for_any_number_of_workers() -> None:
-    rows = simulate(scene_of_plan(PLAN, Conditions()), [1, 2, 4])
+    rows = simulate_modes(input_from_plan(PLAN, Conditions()), [1, 2, 4])
     assert {row.num_workers for row in rows} == {1, 2, 4}
     for row in rows:
         assert sum(row.prediction.steps) == PLAN.total_gradients, row.label
-    assert {row.mode for row in rows} == KNOWN
+    assert {row.mode for row in rows} == PREDICTABLE_MODES
 
 
 def test_a_slow_link_and_large_parameters_cost_time_and_bytes() -> None:
-    near = simulate(scene_of_plan(PLAN, Conditions()))
+    near = simulate_modes(input_from_plan(PLAN, Conditions()))
     network = Conditions(latency_s=0.001, bytes_per_s=1e8, parameter_bytes=10**6)
-    for fast, slow in zip(near, simulate(scene_of_plan(PLAN, network)), strict=True):
+    for fast, slow in zip(near, simulate_modes(input_from_plan(PLAN, network)), strict=True):
         if fast.mode != "single":
             assert slow.prediction.total_s > fast.prediction.total_s
             assert slow.prediction.bytes_out > 0
 
 
 def test_step_times_may_vary_around_the_pace() -> None:
-    steady = simulate(scene_of_plan(PLAN, Conditions()))
-    varied = simulate(scene_of_plan(PLAN, Conditions(spread="exponential")))
+    steady = simulate_modes(input_from_plan(PLAN, Conditions()))
+    varied = simulate_modes(input_from_plan(PLAN, Conditions(spread="exponential")))
     ssgd = next(i for i, row in enumerate(steady) if row.mode == "ssgd")
     assert varied[ssgd].prediction.total_s > steady[ssgd].prediction.total_s
 
 
 def test_without_a_pace_there_is_nothing_to_predict() -> None:
     with pytest.raises(ConfigError, match=r"pace is 0"):
-        scene_of_plan(small_plan("ssgd"), Conditions())
+        input_from_plan(small_plan("ssgd"), Conditions())
 
 
 def test_a_recorded_run_is_learnt_from(launcher: LocalLauncher, tmp_path: Path) -> None:
     plan = small_plan("ssgd", num_workers=2, steps=40, pace_s=0.01, stragglers=ONE_SLOW)
     real(plan, tmp_path / "run", launcher)
-    scene = scene_of_run(tmp_path / "run")
+    scene = input_from_run(tmp_path / "run")
     advice = advise_on(scene)
     mode = advice.advised.candidate.mode
     assert mode in ("asgd", "easgd")  # no worker waits; which is faster depends on the measured exchanges
@@ -62,10 +68,10 @@ def test_a_recorded_run_is_learnt_from(launcher: LocalLauncher, tmp_path: Path) 
 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PacelineError, match=r"plan\.json"):
-        scene_of_run(tmp_path)
+        input_from_run(tmp_path)
 
 
 def test_a_prediction_refuses_what_it_knows_nothing_of() -> None:
     plan = small_plan("ssgd", pace_s=0.01, compress=Compression(codec=Codec.INT8))
     with pytest.raises(ConfigError, match="knows nothing of compression"):
-        scene_of_plan(plan, Conditions())
+        input_from_plan(plan, Conditions())

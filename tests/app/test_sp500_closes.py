@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.app.sp500.closes import Closes, Columns, read_closes
-from paceline.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, Problem
+from paceline.datasets.sp500 import Closes, Columns, read_closes
 
 
 def read(path: Path, text: str, *, columns: Columns | None = None, max_gap_days: int = 10) -> Closes:

@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.closes import made_up, walk
 
-from paceline.app.sp500.prepare import embargo, prepare
-from paceline.app.sp500.windows import FEATURES, LOOKBACK, Floats, Samples, features_of, samples_of
+from paceline.datasets.sp500 import (
+    FEATURES,
+    LOOKBACK,
+    Floats,
+    Samples,
+    embargo,
+    features_of,
+    prepare,
+    samples_of,
+)
 
 WINDOW = 7
 Builder = Callable[[Floats], Samples]

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from tests.fixtures.closes import csv_of, made_up
 
-from paceline.app.sp500.closes import Closes
-from paceline.app.sp500.prepare import FEWEST_TRAINING, prepare
-from paceline.app.sp500.windows import FEATURES
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, PacelineError
+from paceline.core.errors import ConfigError, PacelineError
+from paceline.datasets.sp500 import FEATURES, MIN_TRAINING, Closes, prepare
 
 
 def test_the_same_closes_give_the_same_bytes(tmp_path: Path) -> None:
@@ -52,7 +50,7 @@ def test_the_message_about_too_few_closes_is_exact(tmp_path: Path) -> None:
     smaller = int(nearly.value.hint.split()[-1])
     assert prepare(made_up(100), tmp_path / "s.npz", window=smaller, test_fraction=0.2).window == smaller
     done = prepare(made_up(needed), tmp_path / "s.npz", window=30, test_fraction=0.2)
-    assert done.train.samples == FEWEST_TRAINING
+    assert done.train.samples == MIN_TRAINING
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:

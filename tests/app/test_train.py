@@ -8,10 +8,10 @@ from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import Watching, real, resumed, virtual_hash
 from tests.fixtures.scripted import MODE
 
-from paceline.app.progress import Progress
-from paceline.app.train import resumable, train
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json, plan_hash, read
+from paceline.training.progress import Progress
+from paceline.training.run import load_resumable, train
 
 
 @dataclass
@@ -59,7 +59,7 @@ def test_a_resumed_runs_progress_begins_where_it_stopped(launcher: LocalLauncher
     stopped = real(plan, tmp_path, launcher, stop_at=10)
     (done,) = {len(rows) for rows in stopped.history.steps.values()}
     watcher = Listening()
-    _, checkpoint = resumable(tmp_path)
+    _, checkpoint = load_resumable(tmp_path)
     train(plan, tmp_path, watcher, warm=launcher, resume_from=checkpoint)
     steps = [progress.step for progress in watcher.heard]
     assert steps[0] >= done

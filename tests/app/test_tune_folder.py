@@ -7,12 +7,21 @@ from pathlib import Path
 import pytest
 from tests.fixtures.searches import Here, laid_out
 
-from paceline.app.tune import Book, heard, known_to_asha
-from paceline.app.tune_folder import Record, Seen, Status, TuneFolder, best_of, stopped_ahead, waiting
-from paceline.app.tune_plan import Trial, Tuning
-from paceline.app.tune_trial import WORST, begun
-from paceline.errors import ConfigError, FolderInUseError, PacelineError
+from paceline.core.errors import ConfigError, FolderInUseError, PacelineError
 from paceline.plan.codec import dumps
+from paceline.tune.experiment import (
+    Record,
+    Status,
+    Trial,
+    TrialEvaluation,
+    TuneFolder,
+    Tuning,
+    best_of,
+    stopped_ahead,
+    unfinished_trials,
+)
+from paceline.tune.runner import SearchRecorder, apply_report, rung_history
+from paceline.tune.trial import WORST, resume_point
 
 OVER = (Status.FINISHED, Status.STOPPED, Status.FAILED)
 
@@ -53,12 +62,12 @@ def test_what_was_decided_comes_back_whole(folder: TuneFolder, tuning: Tuning) -
 def test_trials_that_are_over_are_not_repeated_and_all_others_are_made(
     folder: TuneFolder, tuning: Tuning
 ) -> None:
-    assert waiting(tuning, folder.records(tuning)) == list(tuning.trials)
+    assert unfinished_trials(tuning, folder.records(tuning)) == list(tuning.trials)
     for number, status in enumerate(OVER, start=1):
         folder.write(over(number, 0.5, status))
     for status in set(Status) - set(OVER):
         folder.write(over(4, 0.5, status))
-        assert [trial.number for trial in waiting(tuning, folder.records(tuning))] == [4], status
+        assert [trial.number for trial in unfinished_trials(tuning, folder.records(tuning))] == [4], status
 
 
 def test_the_best_is_of_those_that_came_to_their_end(folder: TuneFolder, tuning: Tuning) -> None:
@@ -124,13 +133,13 @@ def test_two_at_once_do_not_work_on_one_search(folder: TuneFolder) -> None:
 def test_evaluations_are_kept_and_one_that_goes_back_takes_back_what_came_later() -> None:
     record = Record(number=1, status=Status.RUNNING)
     for step in (4, 8, 12):
-        record = heard(record, report(step, 1 / step))
-    record = heard(record, report(14))
+        record = apply_report(record, report(step, 1 / step))
+    record = apply_report(record, report(14))
     assert [(one.step, one.rung) for one in record.evaluations] == [(4, 1), (8, 2), (12, 3)]
     assert (record.step, record.value) == (14, 1 / 12)
-    again = heard(record, report(8, 0.5))
+    again = apply_report(record, report(8, 0.5))
     assert [(one.step, one.value) for one in again.evaluations] == [(4, 0.25), (8, 0.5)]
-    nothing = heard(record, {**report(16, 0.0), "has_value": False})
+    nothing = apply_report(record, {**report(16, 0.0), "has_value": False})
     assert nothing.evaluations[-1].value is None
 
 
@@ -145,34 +154,34 @@ def test_evaluations_are_kept_and_one_that_goes_back_takes_back_what_came_later(
     ],
 )
 def test_a_report_says_how_a_trial_stands(state: str | None, status: Status) -> None:
-    record = heard(Record(number=1, status=Status.RUNNING), report(40, 0.1, state=state, seconds=2.0))
+    record = apply_report(Record(number=1, status=Status.RUNNING), report(40, 0.1, state=state, seconds=2.0))
     assert (record.status, record.seconds, record.value) == (status, 2.0, 0.1)
 
 
 def test_asha_is_told_what_earlier_sessions_have_seen(tuning: Tuning) -> None:
-    seen = (Seen(step=4, rung=1, value=0.5), Seen(step=8, rung=2, value=None))
+    seen = (TrialEvaluation(step=4, rung=1, value=0.5), TrialEvaluation(step=8, rung=2, value=None))
     records = {
         1: replace(over(1, 0.5, Status.STOPPED), evaluations=seen),
         2: replace(over(2, 0.5), evaluations=seen),
         3: replace(over(3, 0.5, Status.FAILED), evaluations=seen),
         4: over(4, 0.5),
     }
-    assert known_to_asha(tuning, records) == (((1, 0.5), (2, WORST)),) * 2
-    assert known_to_asha(replace(tuning, lower_is_better=False), records)[0] == ((1, -0.5), (2, WORST))
+    assert rung_history(tuning, records) == (((1, 0.5), (2, WORST)),) * 2
+    assert rung_history(replace(tuning, lower_is_better=False), records)[0] == ((1, -0.5), (2, WORST))
 
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.RUNNING, Status.LOST])
 def test_a_trial_that_goes_on_does_not_compete_with_its_own_past(tuning: Tuning, status: Status) -> None:
-    seen = (Seen(step=4, rung=1, value=0.5),)
-    assert known_to_asha(tuning, {1: replace(over(1, 0.5, status), evaluations=seen)}) == ()
+    seen = (TrialEvaluation(step=4, rung=1, value=0.5),)
+    assert rung_history(tuning, {1: replace(over(1, 0.5, status), evaluations=seen)}) == ()
 
 
 def test_asha_is_not_told_of_trials_that_are_evaluated_at_their_end_only(tuning: Tuning) -> None:
     blind = replace(tuning.trials[0], plan=replace(tuning.trials[0].plan, evaluation=None))
     mixed = replace(tuning, trials=(blind, *tuning.trials[1:]))
-    at_the_end = replace(over(1, 0.1), evaluations=(Seen(step=40, rung=1, value=0.1),))
-    on_the_way = replace(over(2, 0.5), evaluations=(Seen(step=4, rung=1, value=0.5),))
-    assert known_to_asha(mixed, {1: at_the_end, 2: on_the_way}) == (((1, 0.5),),)
+    at_the_end = replace(over(1, 0.1), evaluations=(TrialEvaluation(step=40, rung=1, value=0.1),))
+    on_the_way = replace(over(2, 0.5), evaluations=(TrialEvaluation(step=4, rung=1, value=0.5),))
+    assert rung_history(mixed, {1: at_the_end, 2: on_the_way}) == (((1, 0.5),),)
 
 
 class Watching:
@@ -195,17 +204,19 @@ def test_a_trial_whose_process_never_started_is_lost_and_the_search_goes_on(
     folder: TuneFolder, tuning: Tuning
 ) -> None:
     watching = Watching()
-    book = Book(tuning, folder, {}, watching)
+    book = SearchRecorder(tuning, folder, {}, watching)
     book.lost(2, "no node would have it")
     assert watching.ends == [(2, Status.LOST, "no node would have it")]
     assert folder.records(tuning)[2].status is Status.LOST
-    assert tuning.trials[1] in waiting(tuning, folder.records(tuning)), "it is tried again by --resume"
+    assert tuning.trials[1] in unfinished_trials(tuning, folder.records(tuning)), (
+        "it is tried again by --resume"
+    )
 
 
 def test_a_run_of_another_plan_or_without_a_checkpoint_is_begun_anew(tuning: Tuning, tmp_path: Path) -> None:
     plan = tuning.trials[0].plan
-    assert begun(plan, tmp_path) is None
+    assert resume_point(plan, tmp_path) is None
     (tmp_path / "plan.json").write_text(dumps(plan))
-    assert begun(plan, tmp_path) is None, "it has no checkpoint"
+    assert resume_point(plan, tmp_path) is None, "it has no checkpoint"
     (tmp_path / "plan.json").write_text(dumps(tuning.trials[1].plan))
-    assert begun(plan, tmp_path) is None
+    assert resume_point(plan, tmp_path) is None

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.fixtures.searches import Here, laid_out
 
-from paceline.app.tune_plan import Trial, cpus_of, rung_of
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.load import load
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
+from paceline.tune.experiment import Trial, cpus_of, rung_of
 
 
 def refused(here: Here, *searches: str, **more: object) -> str:

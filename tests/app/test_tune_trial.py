@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.fixtures.searches import Here, laid_out
 
-from paceline.app.tune_plan import Trial
-from paceline.app.tune_trial import WORST, Order, concluded, done, valued
 from paceline.plan.codec import Json, dumps, plan_hash
+from paceline.tune.experiment import Trial
+from paceline.tune.trial import WORST, TrialOrder, final_report, finished_result, value_report
 
-ORDER = Order(number=1, plan="", run_dir="", folder="", metric=("test_loss",), lower_is_better=True)
+ORDER = TrialOrder(number=1, plan="", run_dir="", folder="", metric=("test_loss",), lower_is_better=True)
 
 
 @pytest.fixture
@@ -24,17 +24,20 @@ def evaluated(step: int, loss: float) -> Json:
 
 
 def test_asha_compares_what_is_evaluated_on_the_way(trial: Trial) -> None:
-    found = valued({"test_loss": 0.5}, 8, trial.plan, ORDER)
+    found = value_report({"test_loss": 0.5}, 8, trial.plan, ORDER)
     assert (found["value"], found["rung"], found["score"]) == (0.5, 2, 0.5)
-    assert valued({"test_loss": 0.5}, 8, trial.plan, replace(ORDER, lower_is_better=False))["score"] == -0.5
-    nothing = valued({"test_loss": None}, 8, trial.plan, ORDER)
+    assert (
+        value_report({"test_loss": 0.5}, 8, trial.plan, replace(ORDER, lower_is_better=False))["score"]
+        == -0.5
+    )
+    nothing = value_report({"test_loss": None}, 8, trial.plan, ORDER)
     assert (nothing["has_value"], nothing["score"]) == (False, WORST)
-    assert valued({"accuracy": 0.5}, 8, trial.plan, ORDER) == {}
+    assert value_report({"accuracy": 0.5}, 8, trial.plan, ORDER) == {}
 
 
 def test_what_is_known_at_the_end_only_is_no_rival_at_the_first_evaluation(trial: Trial) -> None:
     plan = replace(trial.plan, evaluation=None)
-    found = concluded({"metrics": {"test_loss": 0.1}}, plan, ORDER)
+    found = final_report({"metrics": {"test_loss": 0.1}}, plan, ORDER)
     assert (found["state"], found["value"], found["step"]) == ("finished", 0.1, 40)
     assert "score" not in found
 
@@ -46,19 +49,19 @@ def test_a_trial_that_ended_by_its_own_patience_is_recorded_where_it_ended(trial
         "metrics": {},
     }
     early: dict[str, Json] = {**result, "stopped_by": "early stop: test_loss was no better"}
-    found = concluded(early, trial.plan, ORDER)
+    found = final_report(early, trial.plan, ORDER)
     assert (found["state"], found["step"], found["rung"], found["value"]) == ("finished", 12, 3, 0.2)
-    assert concluded(result, trial.plan, ORDER)["step"] == 40
-    other = concluded(early, trial.plan, replace(ORDER, metric=("accuracy",)))
+    assert final_report(result, trial.plan, ORDER)["step"] == 40
+    other = final_report(early, trial.plan, replace(ORDER, metric=("accuracy",)))
     assert (other["state"], other["known"], other["step"]) == ("unmeasured", "test_loss", 12)
 
 
 def test_half_a_result_is_none_so_that_the_trial_is_done_again(trial: Trial, tmp_path: Path) -> None:
-    assert done(trial.plan, tmp_path) is None
+    assert finished_result(trial.plan, tmp_path) is None
     (tmp_path / "plan.json").write_text(dumps(trial.plan))
     text = json.dumps({"plan": plan_hash(trial.plan), "stopped_early": False, "wall_s": 1.5})
     for half in ("", text[:-1]):
         (tmp_path / "result.json").write_text(half)
-        assert done(trial.plan, tmp_path) is None
+        assert finished_result(trial.plan, tmp_path) is None
     (tmp_path / "result.json").write_text(text)
-    assert done(trial.plan, tmp_path) == json.loads(text)
+    assert finished_result(trial.plan, tmp_path) == json.loads(text)

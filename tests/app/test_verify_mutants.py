@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.fixtures.warm_command import warm_paceline
 
-from paceline.app.verify import verify_run
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
+from paceline.training.verify import verify_run
 
 ONLY_WITH_PROCESSES = ("ddp", "fsdp")
 STATIC = [name for name in MODES if name not in ONLY_WITH_PROCESSES]

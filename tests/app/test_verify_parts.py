@@ -1,9 +1,8 @@
 """Is it noticed when a part has a share twice, has lost one, or is ahead at the end?"""
 
-from paceline.app.verify_parts import verify_parts
-from paceline.app.verify_servers import verify_servers
-from paceline.events.read import History, PlainEvent, put_in_order
+from paceline.events.read import History, PlainEvent, sort_history
 from paceline.events.schema import PartRow, ServerRow
+from paceline.training.verify import verify_parts, verify_servers
 
 
 def history(*shares: int, counted: int = 3, outcome: str = "finished") -> History:
@@ -47,7 +46,7 @@ def test_rows_that_both_servers_wrote_and_what_came_after_a_checkpoint_count_onc
     back = PlainEvent("server_restored", "server-1-a", 102, {"part": 1, "version": 2, "pid": 1})
     found.parts.append(PartRow(103, 1, 1, 2, 3))  # done again
     found.plain.insert(2, back)
-    put_in_order(found)
+    sort_history(found)
     assert [row.position for row in found.parts] == [0, 1, 2]
     assert found.parts[-1].rank == 1
     assert len(found.server) == 3, "part 0 did not go back"

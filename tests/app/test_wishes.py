@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from tests.fixtures.waiting import until
 
-from paceline.app.cluster_up import free_ports
-from paceline.app.wishes import Wishes, has_effect
-from paceline.coordinator.embedded import EmbeddedNode
+from paceline.coordinator.admin.launch import free_ports
+from paceline.coordinator.admin.serve import EmbeddedNode
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.tokens import FILE_NAME
-from paceline.launchers.resizing import Granted, Refused, Wish
+from paceline.coordinator.server import security
+from paceline.coordinator.server.tokens import TOKENS_NAME
+from paceline.launchers.supervision import Granted, OperatorRequest, Refused
+from paceline.training.action_poller import ActionPoller, has_effect
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def node(tmp_path: Path) -> Iterator[EmbeddedNode]:
         yield found
 
 
-def desk(node: EmbeddedNode) -> Wishes:
-    return Wishes([node.address], security.client_access(token_file=node.folder / FILE_NAME), "r")
+def desk(node: EmbeddedNode) -> ActionPoller:
+    return ActionPoller([node.address], security.client_access(token_file=node.folder / TOKENS_NAME), "r")
 
 
 def ask(node: EmbeddedNode, kind: str, **details: str) -> int:
@@ -37,8 +37,8 @@ def action(node: EmbeddedNode, number: int) -> pb.Action:
     return next(found for found in listed.actions if found.action == number)
 
 
-def heard(wishes: Wishes) -> list[Wish]:
-    found: list[Wish] = []
+def heard(wishes: ActionPoller) -> list[OperatorRequest]:
+    found: list[OperatorRequest] = []
 
     def any_came() -> bool:
         found.extend(wishes.wishes())
@@ -51,7 +51,7 @@ def heard(wishes: Wishes) -> list[Wish]:
 def test_a_refusal_comes_back_with_its_reason(node: EmbeddedNode) -> None:
     with desk(node) as wishes:
         number = ask(node, "add", count="9")
-        assert heard(wishes) == [Wish(number, "add", 9)]
+        assert heard(wishes) == [OperatorRequest(number, "add", 9)]
         wishes.answer(Refused(number, "there is no room"))
         until(lambda: action(node, number).phase == pb.ACTION_REFUSED, "the refusal is in the log")
         assert action(node, number).steps[-1].note == "there is no room"
@@ -79,7 +79,7 @@ def test_other_actions_are_somebody_elses(node: EmbeddedNode) -> None:
     with desk(node) as wishes:
         ask(node, "pause")
         number = ask(node, "remove", count="many")
-        assert heard(wishes) == [Wish(number, "remove", 0)]
+        assert heard(wishes) == [OperatorRequest(number, "remove", 0)]
 
 
 def test_a_revoked_generation_shows_no_effect() -> None:
@@ -93,9 +93,9 @@ def test_a_revoked_generation_shows_no_effect() -> None:
 
 def test_a_run_that_stops_gives_up_a_coordinator_whose_nodes_refuse_connections(tmp_path: Path) -> None:
     with EmbeddedNode(tmp_path) as node:
-        access = security.client_access(token_file=node.folder / FILE_NAME)
+        access = security.client_access(token_file=node.folder / TOKENS_NAME)
     nodes = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    with Wishes(nodes, access, "r", last_checkpoint=lambda: "the last checkpoint is step 20") as wishes:
+    with ActionPoller(nodes, access, "r", last_checkpoint=lambda: "the last checkpoint is step 20") as wishes:
         wishes.stopping()
         until(wishes.is_alone, "the coordinator is given up")
         (text,) = [text for text in wishes.news() if "stopping without it" in text]
@@ -107,5 +107,5 @@ def test_a_run_that_stops_keeps_a_coordinator_that_leads(node: EmbeddedNode) -> 
     with desk(node) as wishes:
         wishes.stopping()
         number = ask(node, "add")
-        assert heard(wishes) == [Wish(number, "add")]
+        assert heard(wishes) == [OperatorRequest(number, "add")]
         assert not wishes.is_alone()

@@ -60,7 +60,9 @@ def test_a_plain_rule_for_all_would_have_deleted_a_release() -> None:
 
 
 def test_a_repository_that_push_makes_keeps_the_same() -> None:
-    pushed = pytest.importorskip("paceline.engines.lifecycle", reason="this paceline makes no repositories")
+    pushed = pytest.importorskip(
+        "paceline.images.push.references", reason="this paceline makes no repositories"
+    )
     by_itself = says(parameters(SourceUrl=SOURCE))["repositories"]["paceline-images"]["lifecycle"]
     assert [_rule(rule) for rule in json.loads(pushed.policy())["rules"]] == [
         _rule(rule) for rule in by_itself["rules"]

@@ -1,6 +1,6 @@
 """Measured runs with numbers made by hand, so that what follows from them can be worked out on paper."""
 
-from paceline.benchmark.measured import Cluster, Measured, Seen
+from paceline.comparison.benchmark.schema import Cluster, HistoryPoint, Measured
 
 
 def run(
@@ -29,7 +29,9 @@ def run(
         steady_samples_per_s=rate,
         warm_up="the first epoch",
         metrics={"test_accuracy": accuracy, "test_loss": 1.0},
-        history=tuple(Seen(epoch=float(n), seconds=10.0 * n, metrics={"loss": 2.0 / n}) for n in (1, 2)),
+        history=tuple(
+            HistoryPoint(epoch=float(n), seconds=10.0 * n, metrics={"loss": 2.0 / n}) for n in (1, 2)
+        ),
         cluster=Cluster(nodes=1, cpus=4.0, memory_bytes=8 << 30) if on_ray else None,
         facts={"tensorflow": "2.21"},
     )

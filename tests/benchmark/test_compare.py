@@ -6,9 +6,8 @@ import pytest
 from tests.benchmark.made import run
 from tests.report.made import MACHINE
 
-from paceline.benchmark.compare import Runs, compare
-from paceline.benchmark.compared import Benchmark
-from paceline.benchmark.measured import steady_rate, usual_warm_up
+from paceline.comparison.benchmark.assess import Runs, compare
+from paceline.comparison.benchmark.schema import Benchmark, default_warm_up, steady_rate
 
 
 def compared(runs: Runs, subject: str = "ray") -> Benchmark:
@@ -93,4 +92,4 @@ def test_the_steady_rate_leaves_the_first_steps_out() -> None:
     starts = [0.0, 5.0, 6.0, 7.0, 8.0]  # the first step took five seconds, the others one each
     assert steady_rate(starts, 10, 1) == 10.0
     assert steady_rate(starts, 10, 4) is None
-    assert [usual_warm_up(steps) for steps in (3, 100, 1000)] == [1, 10, 20]
+    assert [default_warm_up(steps) for steps in (3, 100, 1000)] == [1, 10, 20]

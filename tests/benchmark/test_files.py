@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.benchmark.made import run
 from tests.benchmark.test_compare import compared, pair
 
-from paceline.benchmark.files import forget, write_all
-from paceline.benchmark.measured import read, write
+from paceline.comparison.benchmark.runner import remove_results, write_all
+from paceline.comparison.benchmark.schema import read_measured, write_measured
 
 
 def test_the_classic_files_are_there_with_the_names_that_scripts_look_for(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_the_page_shows_what_comparison_json_holds_and_asks_nobody(tmp_path: Pat
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     found = replace(run("ray", 2, 5.0, None, on_ray=True), epochs=None)
-    write(found, tmp_path / "measured.json")
-    assert read(tmp_path / "measured.json") == found
+    write_measured(found, tmp_path / "measured.json")
+    assert read_measured(tmp_path / "measured.json") == found
 
 
 def test_an_earlier_benchmark_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ def test_an_earlier_benchmark_is_forgotten_and_nothing_else(tmp_path: Path) -> N
     for path in others:
         path.touch()
     write_all(compared(pair()), tmp_path)
-    forget(tmp_path)
+    remove_results(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(others)
-    forget(tmp_path / "nowhere")
+    remove_results(tmp_path / "nowhere")

@@ -1,6 +1,6 @@
 """Is a failure of other processes one sentence, about the one who is to blame?"""
 
-from paceline.benchmark.keras_failure import failure_of, sentence
+from paceline.comparison.benchmark.keras_process import failure_of, sentence
 
 RAISED = """Traceback (most recent call last):
   File "loop.py", line 3, in train_loop

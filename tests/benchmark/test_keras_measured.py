@@ -2,10 +2,15 @@
 
 import pytest
 
-from paceline.benchmark.keras_measured import Told, line_of, measured_of, steady_rate_of
-from paceline.benchmark.keras_settings import KerasSettings
-from paceline.benchmark.keras_side import end_of
-from paceline.errors import TrainingError
+from paceline.comparison.benchmark.keras_process import end_of
+from paceline.comparison.benchmark.keras_schema import (
+    KerasSettings,
+    ProcessReport,
+    format_epoch,
+    measured_of,
+    steady_rate_of,
+)
+from paceline.core.errors import TrainingError
 from paceline.plan.codec import Json
 
 SETTINGS = KerasSettings(num_workers=2, batch_size=32, epochs=3)
@@ -50,7 +55,7 @@ def answer(cluster: Json = None) -> dict[str, Json]:
 
 
 def test_the_baseline_is_one_worker_with_the_whole_batch() -> None:
-    found = measured_of(Told.of(answer()), SETTINGS, called_unix_s=1000.0, total_s=30.0)
+    found = measured_of(ProcessReport.of(answer()), SETTINGS, called_unix_s=1000.0, total_s=30.0)
     assert (found.workers, found.global_batch, found.worker_batch) == (1, 32, 32)
     assert (found.steps, found.samples, found.epochs) == (9, 288, 3.0)
     assert found.first_step_s == 10.0
@@ -69,7 +74,7 @@ def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept() -> None:
         "memory_bytes": 1 << 30,
         "ray": "2.60.0",
     }
-    found = measured_of(Told.of(answer(cluster)), SETTINGS, called_unix_s=1000.0, total_s=30.0)
+    found = measured_of(ProcessReport.of(answer(cluster)), SETTINGS, called_unix_s=1000.0, total_s=30.0)
     assert (found.workers, found.global_batch, found.worker_batch) == (2, 32, 16)
     assert (found.steps, found.samples) == (9, 288)
     assert found.cluster is not None
@@ -83,7 +88,7 @@ def test_one_epoch_has_no_steady_part() -> None:
 
 
 def test_who_waits_reads_a_line_for_each_epoch() -> None:
-    line = line_of(epoch(2, 0.0, 4.0), 3).strip()
+    line = format_epoch(epoch(2, 0.0, 4.0), 3).strip()
     assert line == "epoch 2 of 3: loss 1.000, validation accuracy 20.0 %, 4.0 s"
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.fixtures.command import ROOT
 
 PROBE = """
-from paceline.benchmark.keras_door import Normalisation, _usual_callbacks, build_model
-from paceline.benchmark.keras_settings import KerasSettings
+from paceline.comparison.benchmark.keras_backend import Normalisation, _usual_callbacks, build_model
+from paceline.comparison.benchmark.keras_schema import KerasSettings
 model = build_model(KerasSettings(), Normalisation(means=(0, 0, 0), deviations=(1, 1, 1)))
 print("filters", *(layer.filters for layer in model.layers if "conv" in layer.name))
 print("dense", *(layer.units for layer in model.layers if "dense" in layer.name))

@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 from tests.fixtures.cifar_folder import cifar_folder
 
-from paceline.benchmark.keras_needs import INSTALL, check_cluster, check_data, check_packages, too_small
-from paceline.benchmark.keras_settings import KerasSettings
-from paceline.errors import ConfigError, ExitCode, NotReadyError
-from paceline.launchers.ray_door import RayUnreachableError
-from paceline.launchers.ray_needs import Node
+from paceline.comparison.benchmark.keras_runner import (
+    INSTALL,
+    check_cluster,
+    check_data,
+    check_packages,
+    too_small,
+)
+from paceline.comparison.benchmark.keras_schema import KerasSettings
+from paceline.core.errors import ConfigError, ExitCode, NotReadyError
+from paceline.launchers.ray.client import RayUnreachableError
+from paceline.launchers.ray.resources import Node
 
 GOOD = {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "ray": "2.60.0"}
 

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.benchmark.keras_parts import part_of_baseline, part_of_worker, pictures_of
-from paceline.benchmark.keras_settings import KerasSettings, check_settings, counts_of
-from paceline.errors import ConfigError
-from paceline.tasks.cifar_files import Images
-from paceline.tasks.cifar_synthetic import synthetic_images
+from paceline.comparison.benchmark.keras_data import part_of_baseline, part_of_worker, pictures_of
+from paceline.comparison.benchmark.keras_schema import KerasSettings, check_settings, counts_of
+from paceline.core.errors import ConfigError
+from paceline.tasks.cifar10.data import Images, synthetic_images
 
 
 def numbered(read: int, test: int) -> Images:

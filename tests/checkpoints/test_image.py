@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 from torch import Tensor
 
-from paceline.checkpoints.image import Image
+from paceline.checkpoints.snapshot import SnapshotImage
 
 _DTYPES = [
     torch.float64,
@@ -26,14 +26,14 @@ _tensors = st.builds(
 )
 
 
-def filled(image: Image, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def filled(image: SnapshotImage, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     image.fill(tensors)
     return load(bytes(image.data))
 
 
 @given(st.dictionaries(st.text(min_size=1).filter(lambda n: n != "__metadata__"), _tensors, max_size=6))
 def test_any_tensors_are_read_back_by_the_formats_own_library(tensors: dict[str, Tensor]) -> None:
-    again = filled(Image(), tensors)
+    again = filled(SnapshotImage(), tensors)
     assert again.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert again[name].dtype == tensor.dtype
@@ -41,7 +41,7 @@ def test_any_tensors_are_read_back_by_the_formats_own_library(tensors: dict[str,
 
 
 def test_the_next_snapshot_of_the_same_shapes_takes_no_new_memory() -> None:
-    image, live = Image(), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(7)}
+    image, live = SnapshotImage(), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(7)}
     filled(image, live)
     place = torch.frombuffer(image.data, dtype=torch.uint8).data_ptr()
     live["w"].mul_(2)
@@ -50,7 +50,7 @@ def test_the_next_snapshot_of_the_same_shapes_takes_no_new_memory() -> None:
 
 
 def test_new_tensors_may_come_and_others_change_their_shape() -> None:
-    image = Image()
+    image = SnapshotImage()
     filled(image, {"w": torch.zeros(3)})
     again = filled(image, {"w": torch.ones(2, 2), "momentum": torch.ones(5, dtype=torch.float64)})
     assert torch.equal(again["w"], torch.ones(2, 2))
@@ -59,7 +59,7 @@ def test_new_tensors_may_come_and_others_change_their_shape() -> None:
 
 def test_it_is_a_copy_also_of_tensors_that_lie_crosswise() -> None:
     live = torch.arange(6.0).reshape(2, 3)
-    image = Image()
+    image = SnapshotImage()
     again = filled(image, {"w": live.t()})
     live.zero_()
     assert again["w"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
@@ -68,4 +68,4 @@ def test_it_is_a_copy_also_of_tensors_that_lie_crosswise() -> None:
 
 def test_what_the_format_does_not_know_is_refused_when_saving() -> None:
     with pytest.raises(AssertionError, match=r"w is torch\.complex128, which a checkpoint cannot hold"):
-        Image().fill({"w": torch.zeros(2, dtype=torch.complex128)})
+        SnapshotImage().fill({"w": torch.zeros(2, dtype=torch.complex128)})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from paceline.checkpoints.nested import join, split
+from paceline.checkpoints.snapshot import join_tensors, split_tensors
 
 _tensors = st.builds(
     lambda shape, dtype: torch.arange(torch.Size(shape).numel()).to(dtype).reshape(shape),
@@ -39,13 +39,13 @@ def same(one: Any, other: Any) -> bool:  # Any: nested state
 
 @given(_nested)
 def test_any_nested_state_comes_back_as_it_was(state: Any) -> None:  # Any: nested state
-    skeleton, tensors = split(state)
-    assert same(join(json.loads(json.dumps(skeleton)), tensors), state)
+    skeleton, tensors = split_tensors(state)
+    assert same(join_tensors(json.loads(json.dumps(skeleton)), tensors), state)
 
 
 def test_tuples_come_back_as_lists_which_is_all_that_json_knows() -> None:
-    skeleton, tensors = split({"betas": (0.9, 0.999)})
-    assert join(skeleton, tensors) == {"betas": [0.9, 0.999]}
+    skeleton, tensors = split_tensors({"betas": (0.9, 0.999)})
+    assert join_tensors(skeleton, tensors) == {"betas": [0.9, 0.999]}
 
 
 def test_torchs_own_optimizer_goes_on_from_what_came_back() -> None:
@@ -53,20 +53,20 @@ def test_torchs_own_optimizer_goes_on_from_what_came_back() -> None:
     optimizer = torch.optim.Adam([own], lr=0.1)
     own.grad = torch.ones(3)
     optimizer.step()
-    skeleton, tensors = split(optimizer.state_dict())
+    skeleton, tensors = split_tensors(optimizer.state_dict())
     again = torch.optim.Adam([own], lr=0.7)
-    again.load_state_dict(join(json.loads(json.dumps(skeleton)), tensors))
+    again.load_state_dict(join_tensors(json.loads(json.dumps(skeleton)), tensors))
     assert same(again.state_dict()["state"], optimizer.state_dict()["state"])
     assert again.param_groups[0]["lr"] == 0.1
 
 
 def test_what_json_cannot_hold_is_refused_when_saving() -> None:
     with pytest.raises(AssertionError, match=r"state\.schedule is a function"):
-        split({"schedule": lambda: 1})
+        split_tensors({"schedule": lambda: 1})
 
 
 def test_a_saved_tensor_is_a_copy() -> None:
     live = torch.ones(2)
-    _, tensors = split({"m": live})
+    _, tensors = split_tensors({"m": live})
     live.zero_()
     assert tensors["state.m"].tolist() == [1.0, 1.0]

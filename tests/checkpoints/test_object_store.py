@@ -13,12 +13,12 @@ import torch
 from tests.fixtures.command import paceline
 from tests.fixtures.s3_server import BUCKET, empty_bucket, s3_server
 
-from paceline.app.checkpoint_keeper import CheckpointKeeper
 from paceline.checkpoints.catalog import DAMAGED, folder_at, verified
-from paceline.checkpoints.object_store import ObjectStore, StoreError, fetch_newest
-from paceline.checkpoints.store import Snapshot, write_snapshot
-from paceline.errors import PacelineError
+from paceline.checkpoints.snapshot import Snapshot, write_snapshot
+from paceline.core.errors import PacelineError
 from paceline.plan.plan import Plan
+from paceline.storage.checkpoint_store import ObjectStore, StoreError, fetch_newest
+from paceline.training.checkpoints import CheckpointUploader
 
 pytest.importorskip("boto3", reason="the object store is NOT tested: pip install 'moto[server]' boto3")
 pytest.importorskip("moto.server", reason="the object store is NOT tested: pip install 'moto[server]'")
@@ -101,7 +101,7 @@ def test_what_the_store_damaged_is_noticed_and_the_one_before_taken(
 @pytest.mark.usefixtures("client")
 def test_the_keeper_copies_what_is_new_and_removes_what_is_old(tmp_path: Path) -> None:
     notes: list[str] = []
-    keeper = CheckpointKeeper(PLAN, tmp_path, ObjectStore(URL), notes.append)
+    keeper = CheckpointUploader(PLAN, tmp_path, ObjectStore(URL), notes.append)
     for number in range(1, 6):
         write(tmp_path / "checkpoints", number)
         keeper.heard({"ev": "checkpoint", "path": "", "removed": ""})
@@ -115,7 +115,7 @@ def test_the_keeper_copies_what_is_new_and_removes_what_is_old(tmp_path: Path) -
 def test_a_store_that_does_not_answer_is_said_once(client: Any, tmp_path: Path) -> None:
     notes: list[str] = []
     client.delete_bucket(Bucket=BUCKET)
-    keeper = CheckpointKeeper(PLAN, tmp_path, ObjectStore(URL), notes.append)
+    keeper = CheckpointUploader(PLAN, tmp_path, ObjectStore(URL), notes.append)
     for number in (1, 2):
         write(tmp_path / "checkpoints", number)
         keeper.heard({"ev": "checkpoint", "path": "", "removed": ""})
@@ -164,8 +164,8 @@ def test_a_run_is_resumed_on_another_machine_from_the_store_alone(client: Any, t
 def test_without_boto3_the_user_is_told_what_to_install() -> None:
     code = (
         "import sys; sys.modules['boto3'] = None\n"
-        "from paceline.checkpoints.object_store import ObjectStore\n"
-        "from paceline.errors import NotReadyError\n"
+        "from paceline.storage.checkpoint_store import ObjectStore\n"
+        "from paceline.core.errors import NotReadyError\n"
         "try:\n    ObjectStore('s3://bucket/x')\n"
         "except NotReadyError as error:\n    print(error.what, error.hint)\n"
     )

@@ -7,14 +7,14 @@ import pytest
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import RealRun, Watching, real, resumed
 
-from paceline.app.train import resumable, train
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import dumps
 from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions, Transport
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.topology import Topology
-from paceline.worker.replay import replay
+from paceline.training.run import load_resumable, train
+from paceline.worker.replay.schedule import replay
 
 STEPS = 60
 ADAM = OptimizerChoice(name="adam", lr=0.01)
@@ -108,7 +108,7 @@ def test_what_was_abandoned_before_a_checkpoint_is_still_told_after_a_resume(
 def test_a_run_may_be_stopped_and_resumed_more_than_once(launcher: LocalLauncher, tmp_path: Path) -> None:
     plan = replace(plan_of("asgd"), pace_s=0.04)  # so that each wish to stop is heard before the end
     real(plan, tmp_path, launcher, stop_at=3)
-    _, checkpoint = resumable(tmp_path)
+    _, checkpoint = load_resumable(tmp_path)
     second = train(plan, tmp_path, Watching(launcher, stop_at=30), warm=launcher, resume_from=checkpoint)
     assert second["stopped_early"] is True
     last = resumed(tmp_path, launcher)
@@ -128,7 +128,7 @@ def test_a_finished_run_that_is_resumed_keeps_its_model(
 def test_a_run_that_left_no_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(dumps(small_plan("ssgd")))
     with pytest.raises(PacelineError) as caught:
-        resumable(tmp_path)
+        load_resumable(tmp_path)
     assert "no complete checkpoint" in caught.value.what
     assert "--checkpoint-every" in caught.value.hint
 
@@ -138,7 +138,7 @@ def test_what_was_made_with_another_model_is_refused(
     mode: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     real(plan_of(mode), tmp_path, launcher, stop_at=3)
-    plan, checkpoint = resumable(tmp_path)
+    plan, checkpoint = load_resumable(tmp_path)
     more = replace(plan, task_options={"batch_norm": True})
     with pytest.raises(PacelineError, match="does not fit what is trained: it has no"):
         train(more, tmp_path, Watching(launcher), warm=launcher, resume_from=checkpoint)

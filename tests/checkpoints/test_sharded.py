@@ -10,18 +10,18 @@ import torch
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import RealRun, Watching, real
 
-from paceline.app.checkpoints import verify_checkpoints
-from paceline.app.train import resumable, train
-from paceline.app.verify import verify_run
 from paceline.checkpoints.catalog import newest_complete
 from paceline.checkpoints.sharded import read_whole
-from paceline.checkpoints.store import write_snapshot
-from paceline.clock import SystemClock
-from paceline.errors import ConfigError, PacelineError
+from paceline.checkpoints.snapshot import write_snapshot
+from paceline.core.clock import SystemClock
+from paceline.core.errors import ConfigError, PacelineError
+from paceline.core.ids import Rank
 from paceline.events.read import read_history
-from paceline.ids import Rank
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import OptimizerChoice, Plan
+from paceline.training.checkpoints import verify_checkpoints
+from paceline.training.run import load_resumable, train
+from paceline.training.verify import verify_run
 from paceline.transport.torch_dist import join_group, leave_group
 from paceline.worker.sharded_replica import ShardedReplica
 from paceline.worker.wiring import build_task, set_up_torch
@@ -36,7 +36,7 @@ def plan_of(steps: int, **changes: object) -> Plan:
 
 def went_on(run_dir: Path, steps: int, launcher: LocalLauncher, *, workers: int | None = None) -> RealRun:
     """The run, resumed and with more steps to do than it was planned for."""
-    plan, checkpoint = resumable(run_dir, workers)
+    plan, checkpoint = load_resumable(run_dir, workers)
     result = train(
         replace(plan, steps=steps), run_dir, Watching(launcher), warm=launcher, resume_from=checkpoint
     )
@@ -104,13 +104,13 @@ def test_what_was_done_after_the_checkpoint_by_workers_that_are_no_more_does_not
 def test_workers_that_cannot_share_the_batch_are_refused(launcher: LocalLauncher, tmp_path: Path) -> None:
     real(plan_of(2), tmp_path, launcher)
     with pytest.raises(ConfigError, match="3 workers cannot share the 8 samples of a step equally"):
-        resumable(tmp_path, 3)
+        load_resumable(tmp_path, 3)
 
 
 def test_in_other_modes_the_number_stays(launcher: LocalLauncher, tmp_path: Path) -> None:
     real(small_plan("ssgd", steps=2), tmp_path, launcher)
     with pytest.raises(ConfigError, match="num_workers cannot be changed when a run of mode ssgd is resumed"):
-        resumable(tmp_path, 1)
+        load_resumable(tmp_path, 1)
 
 
 def test_a_checkpoint_counts_only_with_all_its_parts(launcher: LocalLauncher, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_any_changed_byte_of_a_part_is_noticed(suffix: str, launcher: LocalLaunc
 
 def test_what_was_made_with_another_model_is_refused(launcher: LocalLauncher, tmp_path: Path) -> None:
     real(plan_of(2), tmp_path, launcher)
-    plan, checkpoint = resumable(tmp_path)
+    plan, checkpoint = load_resumable(tmp_path)
     other = replace(plan, steps=4, task_options={"batch_norm": True})
     with pytest.raises(PacelineError, match="does not fit what is trained"):
         train(other, tmp_path, Watching(launcher), warm=launcher, resume_from=checkpoint)

@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoints.catalog import Checkpoint, folder_at, newest_complete
-from paceline.checkpoints.retention import KEPT, remove_old, set_aside
-from paceline.checkpoints.store import Snapshot, read_snapshot, write_snapshot
-from paceline.errors import PacelineError
+from paceline.checkpoints.catalog import (
+    KEEP_CHECKPOINTS,
+    Checkpoint,
+    folder_at,
+    newest_complete,
+    remove_old,
+    set_aside,
+)
+from paceline.checkpoints.snapshot import Snapshot, read_snapshot, write_snapshot
+from paceline.core.errors import PacelineError
 
 
 def snapshot(clock: int) -> Snapshot:
@@ -92,7 +98,7 @@ def test_only_the_last_few_checkpoints_are_kept(tmp_path: Path) -> None:
         write(tmp_path, clock)
         remove_old(tmp_path, participants=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == [folder_at(tmp_path, n).name for n in (5, 6, 7)]
-    assert KEPT == 3
+    assert KEEP_CHECKPOINTS == 3
 
 
 def test_a_worker_that_is_one_checkpoint_ahead_removes_no_whole_one_that_is_needed(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import torch
 from tests.fixtures.full_disk import files_of_at_most
 
 from paceline.checkpoints.catalog import folder_at, newest_complete, newest_shared
-from paceline.checkpoints.store import Snapshot, Wrote, read_snapshot
-from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, Place
+from paceline.checkpoints.snapshot import Snapshot, WriteResult, read_snapshot
+from paceline.checkpoints.writer import Cataloguer, CheckpointWriter, SnapshotTarget
 from paceline.events.log import MemoryLog
-from paceline.worker.telling import CheckpointTeller, Report
+from paceline.worker.reporting import CheckpointReporter, Report
 
 
 class SlowCoordinator(Cataloguer):
@@ -24,7 +24,7 @@ class SlowCoordinator(Cataloguer):
     def begin(self, generation: int, at: int) -> None:
         assert self.may_go_on.wait(120), "nobody let the writer go on"
 
-    def durable(self, generation: int, at: int, file: Path, wrote: Wrote) -> bool:
+    def durable(self, generation: int, at: int, file: Path, wrote: WriteResult) -> bool:
         assert file.exists()
         self.noted.append((generation, at, wrote.sha256))
         return True
@@ -40,7 +40,7 @@ class Stage:
     cataloguer: Cataloguer = field(default_factory=Cataloguer)
 
     def __post_init__(self) -> None:
-        place = Place(root=self.root, who="worker-0", participants=self.participants, keep=self.keep)
+        place = SnapshotTarget(root=self.root, who="worker-0", participants=self.participants, keep=self.keep)
         self.writer = CheckpointWriter(place, self.cataloguer)
         self.live = torch.zeros(1000)
 
@@ -106,7 +106,7 @@ def test_where_all_must_save_the_same_ones_nobody_leaves_one_out(tmp_path: Path)
 
 def test_a_full_disk_is_said_once_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
     stage, log, told = Stage(tmp_path), MemoryLog(), list[Report]()
-    teller = CheckpointTeller(log, told.append)
+    teller = CheckpointReporter(log, told.append)
     stage.save(1)
     stage.writer.drain()
     with files_of_at_most(16):  # bytes: as on a disk that is full

@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.cli.benchmark_options import behind_flags, number_said
-from paceline.config.written import Written
-from paceline.errors import ConfigError
+from paceline.cli.benchmark import number_setting, with_benchmark_variables
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError
 
 
 @pytest.fixture
@@ -13,32 +13,32 @@ def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def keys(entries: list[Written]) -> dict[str, object]:
+def keys(entries: list[RawSetting]) -> dict[str, object]:
     return {entry.key: entry.raw for entry in entries}
 
 
 @pytest.mark.usefixtures("_variables")
 def test_a_variable_is_heard_where_no_flag_says_otherwise() -> None:
-    flags = [Written(key="batch_size", raw="64", where="--batch-size")]
-    assert keys(behind_flags(flags)) == {"batch_size": "64", "epochs": "3", "num_workers": "4"}
-    assert keys(behind_flags([], ["num_workers"])) == {"batch_size": "128", "epochs": "3"}
+    flags = [RawSetting(key="batch_size", raw="64", where="--batch-size")]
+    assert keys(with_benchmark_variables(flags)) == {"batch_size": "64", "epochs": "3", "num_workers": "4"}
+    assert keys(with_benchmark_variables([], ["num_workers"])) == {"batch_size": "128", "epochs": "3"}
 
 
 @pytest.mark.usefixtures("_variables")
 def test_whoever_says_steps_has_said_how_long() -> None:
-    found = behind_flags([Written(key="steps", raw="10", where="--steps")])
+    found = with_benchmark_variables([RawSetting(key="steps", raw="10", where="--steps")])
     assert keys(found) == {"steps": "10", "batch_size": "128", "num_workers": "4"}
 
 
 def test_a_number_is_the_flag_s_or_the_variable_s_or_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EPOCHS", raising=False)
-    assert number_said("epochs", None, 5) == 5
+    assert number_setting("epochs", None, 5) == 5
     monkeypatch.setenv("EPOCHS", "2")
-    assert number_said("epochs", None, 5) == 2
-    assert number_said("epochs", 9, 5) == 9
+    assert number_setting("epochs", None, 5) == 2
+    assert number_setting("epochs", 9, 5) == 9
     monkeypatch.setenv("EPOCHS", "many")
     with pytest.raises(ConfigError) as told:
-        number_said("epochs", None, 5)
+        number_setting("epochs", None, 5)
     (problem,) = told.value.problems
     assert problem.where == "EPOCHS"
     assert "'many'" in problem.what

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 
 Captured = pytest.CaptureFixture[str]
 TINY = ("--data", "synthetic", "--subset", "80", "--test-subset", "20", "--width", "4")

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from tests.fixtures.waiting import NEVER_S
 
-from paceline.cli.browser import opener
+from paceline.cli.dashboard import browser_opener
 
 URL = "http://127.0.0.1:8642/?token=secret&more=1"
 
@@ -32,7 +32,7 @@ class Started(webbrowser.BaseBrowser):
 def test_it_is_led_there_by_a_file_of_this_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = Started()
     monkeypatch.setattr(webbrowser, "open", browser.open)
-    with opener(print) as show:
+    with browser_opener(print) as show:
         show(URL)
         told, page, mode = browser.seen.get(timeout=NEVER_S)
     assert "secret" not in told
@@ -46,6 +46,6 @@ def test_it_is_led_there_by_a_file_of_this_user_alone(monkeypatch: pytest.Monkey
 def test_a_machine_without_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webbrowser, "open", lambda _url: False)
     said: queue.Queue[str] = queue.Queue()
-    with opener(said.put) as show:
+    with browser_opener(said.put) as show:
         show(URL)
         assert said.get(timeout=NEVER_S) == "no browser was found on this machine"

@@ -11,7 +11,7 @@ from tests.kube.clusters import CLUSTERS
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 
 Captured = pytest.CaptureFixture[str]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "clusters"

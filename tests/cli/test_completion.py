@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete, ShellComplete
 
-from paceline.cli.completion import VARIABLE
-from paceline.cli.main import cli, run
+from paceline.cli.main import COMPLETION_VARIABLE, cli, run
 from paceline.cli.session import Session
 
 HEAVY = ("torch", "numpy", "rich", "yaml", "grpc", "google.protobuf", "asyncio", "ray")
 PROBE = """
 import sys
-from paceline.cli.completion import answer
+from paceline.cli.main import answer
 answer("bash_complete")
 print([m for m in {heavy} if m in sys.modules], file=sys.stderr)
 """
@@ -34,7 +33,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def next_words(*words: str) -> list[str]:
     """What may follow; the last word is begun."""
-    made: ShellComplete = BashComplete(cli, {}, "paceline", VARIABLE)
+    made: ShellComplete = BashComplete(cli, {}, "paceline", COMPLETION_VARIABLE)
     return [item.value for item in made.get_completions(list(words[:-1]), words[-1])]
 
 
@@ -79,7 +78,7 @@ def test_asking_imports_nothing_heavy() -> None:
 def test_the_script_can_be_read_by_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", shell], Session()) == 0
     script = capsys.readouterr().out
-    assert f"{VARIABLE}={shell}_complete" in script
+    assert f"{COMPLETION_VARIABLE}={shell}_complete" in script
     if shutil.which(shell) is not None:
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 

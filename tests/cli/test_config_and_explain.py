@@ -7,7 +7,7 @@ import pytest
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.explained.catalogue import CATALOGUE
+from paceline.core.error_catalog.index import ERROR_CATALOG
 
 Captured = pytest.CaptureFixture[str]
 
@@ -45,9 +45,9 @@ def test_a_setting_that_cannot_be_read_is_an_error_here_too(tmp_path: Path, caps
 def test_without_a_word_all_codes_are_listed(capsys: Captured) -> None:
     assert run(["explain"], Session()) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:4] for line in lines[: len(CATALOGUE)]] == list(CATALOGUE)
+    assert [line[:4] for line in lines[: len(ERROR_CATALOG)]] == list(ERROR_CATALOG)
     assert run(["explain", "--json"], Session()) == 0
-    assert len(json.loads(capsys.readouterr().out)["data"]["errors"]) == len(CATALOGUE)
+    assert len(json.loads(capsys.readouterr().out)["data"]["errors"]) == len(ERROR_CATALOG)
 
 
 def test_exit_codes_and_alerts_are_explained_and_what_is_none_of_them_is_guessed(capsys: Captured) -> None:
@@ -67,8 +67,8 @@ def test_exit_codes_and_alerts_are_explained_and_what_is_none_of_them_is_guessed
 
 
 def test_codes_are_three_digits_in_order_and_each_says_everything() -> None:
-    assert list(CATALOGUE) == sorted(CATALOGUE)
-    for code, row in CATALOGUE.items():
+    assert list(ERROR_CATALOG) == sorted(ERROR_CATALOG)
+    for code, row in ERROR_CATALOG.items():
         assert code[0] == "E"
         assert code[1:].isdecimal()
         assert len(code) == 4

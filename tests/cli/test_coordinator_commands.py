@@ -15,14 +15,14 @@ import yaml
 from tests.fixtures.node_processes import NodeProcess, NodeProcesses, running, started, three_nodes
 from tests.fixtures.waiting import NEVER_S, is_running, kill, until, until_gone
 
-from paceline.app.cluster_up import free_ports
 from paceline.cli.coordinator import coordinator
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.coordinator.blocking import BlockingClient
+from paceline.coordinator.admin.launch import free_ports
+from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell.security import client_access
-from paceline.errors import ExitCode
+from paceline.coordinator.server.security import client_access
+from paceline.core.errors import ExitCode
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -346,7 +346,7 @@ def test_bad_input_gives_one_clear_error(
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a snapshot and a log after it."""
-    from paceline.coordinator.embedded import EmbeddedNode
+    from paceline.coordinator.admin.serve import EmbeddedNode
 
     folder = tmp_path_factory.mktemp("log")
     with EmbeddedNode(folder, patience_s=30) as node:
@@ -382,14 +382,14 @@ def lose_the_snapshot(folder: Path) -> None:
 def forget_the_term(folder: Path) -> None:
     """As if the log had been put together from two nodes: an entry of a term that this one never heard of."""
     from paceline.coordinator.raft.types import Entry, EntryKind, Index, Membership, NodeId, Term
-    from paceline.coordinator.shell import records
-    from paceline.coordinator.shell.storage import read_folder
+    from paceline.coordinator.server import storage
+    from paceline.coordinator.server.storage import read_folder
 
     found = read_folder(folder, NodeId(1), Membership(frozenset()))
     later = Term(found.hard_state.term + 5)
     entry = Entry(Index(found.snapshot.index + 1), later, EntryKind.NOTHING, b"")
-    parts = [records.hard_state_record(found.hard_state), records.entry_record(entry)]
-    (folder / "wal-99999999.log").write_bytes(b"".join([records.format_record(NodeId(1)), *parts]))
+    parts = [storage.hard_state_record(found.hard_state), storage.entry_record(entry)]
+    (folder / "wal-99999999.log").write_bytes(b"".join([storage.format_record(NodeId(1)), *parts]))
 
 
 def _change_byte(path: Path, place: int) -> None:

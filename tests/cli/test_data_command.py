@@ -11,8 +11,8 @@ from tests.fixtures.file_server import file_server
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cli.watch_bytes import ByteLines
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
+from paceline.training.progress_display import ByteLines
 
 PACKED = archive_of(cifar_files())
 SHA256 = hashlib.sha256(PACKED).hexdigest()

@@ -11,7 +11,8 @@ from tests.fixtures.api_server import ApiServer, Refusal
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import (
+from paceline.core.errors import ExitCode
+from paceline.k8s.kinds import (
     DISRUPTION_BUDGET,
     NAMESPACE,
     NETWORK_POLICY,
@@ -20,7 +21,6 @@ from paceline.cluster.kinds import (
     STATEFUL_SET,
     Kind,
 )
-from paceline.errors import ExitCode
 
 Captured = pytest.CaptureFixture[str]
 IMAGE = ["-n", "train", "--image", "example.com/paceline:1"]

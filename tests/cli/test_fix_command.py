@@ -12,7 +12,8 @@ from tests.kube import clusters
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import (
+from paceline.core.errors import ExitCode
+from paceline.k8s.kinds import (
     CLAIM,
     NAMESPACE,
     POD,
@@ -24,8 +25,7 @@ from paceline.cluster.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from paceline.errors import ExitCode
-from paceline.kube.transfer.helper import Wanted, helper_pod
+from paceline.k8s.transfer.pod_manifest import HelperRequest, helper_pod
 
 Captured = pytest.CaptureFixture[str]
 HELM = Path(__file__).parent.parent / "fixtures" / "helm.sh"
@@ -204,7 +204,7 @@ def test_what_was_kept_is_taken_back_once_it_may_be(server: ApiServer, place: Pa
 
 def test_finished_helpers_of_ours_are_removed(server: ApiServer, place: Path, capsys: Captured) -> None:
     """Those that `data upload` and `job results` make, if nobody was left to remove them."""
-    wanted = Wanted(namespace="train", claim="data")
+    wanted = HelperRequest(namespace="train", claim="data")
     other: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",

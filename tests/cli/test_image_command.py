@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from paceline.app.image_tools import tool
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
+from paceline.images.lint.external_tools import find_program
 
 Captured = pytest.CaptureFixture[str]
 DOCKERFILE = """\
@@ -173,7 +173,7 @@ def test_without_uv_resolving_is_refused_with_the_command_to_install_it(
     context: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    if tool("uv") is not None:
+    if find_program("uv") is not None:
         monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert check("--resolve", folder=context) == ExitCode.NOT_READY
     assert "pip install uv" in capsys.readouterr().err

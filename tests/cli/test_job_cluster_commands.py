@@ -12,11 +12,11 @@ from tests.fixtures.waiting import is_running, kill_all, until, until_gone
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.clock import unix_now_s
-from paceline.cluster.kinds import JOB, SERVICE
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.times import write_time
-from paceline.kube.submission.mark import read_watch
+from paceline.core.clock import unix_now_s
+from paceline.core.errors import ExitCode
+from paceline.k8s.kinds import JOB, SERVICE
+from paceline.k8s.objects import write_time
+from paceline.k8s.submit.job_state import read_lease
 
 Captured = pytest.CaptureFixture[str]
 Call = Callable[..., int]
@@ -139,8 +139,8 @@ def test_a_watcher_of_its_own_goes_on_when_the_shell_has_returned(
     answer = json.loads(capsys.readouterr().out)["data"]
     pid, log = answer["watcher"], Path(answer["log"])
     try:
-        until(lambda: bool(read_watch(server.of(JOB)[0]).watcher) or not is_running(pid), "it is in charge")
-        assert read_watch(server.of(JOB)[0]).watcher, log.read_text()
+        until(lambda: bool(read_lease(server.of(JOB)[0]).watcher) or not is_running(pid), "it is in charge")
+        assert read_lease(server.of(JOB)[0]).watcher, log.read_text()
     finally:
         kill_all([pid])
 

@@ -8,7 +8,7 @@ import yaml
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 
 Captured = pytest.CaptureFixture[str]
 RENDER = ["job", "render", "--task", "xor", "--mode", "localsgd", "--num-workers", "2"]

@@ -14,7 +14,7 @@ from tests.fixtures.waiting import until
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.coordinator.proto import torchft_pb2 as torchft
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 
 Captured = pytest.CaptureFixture[str]
 

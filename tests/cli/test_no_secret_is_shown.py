@@ -12,8 +12,8 @@ from tests.fixtures.operators import Gang, now
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import JOB, NAMESPACE, SECRET, Kind
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
+from paceline.k8s.kinds import JOB, NAMESPACE, SECRET, Kind
 
 RENDER = ["--target", "job", "--task", "xor", "--mode", "ddp", "--nodes", "2", "--image", "example.com/x:1"]
 SHAPES = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.cli.main import run
-from paceline.cli.plain import plain_lines
+from paceline.cli.output import plain_lines
 from paceline.cli.session import Session
 from paceline.plan.codec import Json
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.scene import SPREADS
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
-from paceline.simulate import step_times
+from paceline.cli.simulate import SPREADS
+from paceline.core.errors import ExitCode
+from paceline.simulate import profile
 
 SLOW = ["--num-workers", "8", "--pace", "40ms", "--straggler", "worker=1,factor=3"]
 Captured = pytest.CaptureFixture[str]
@@ -82,4 +82,4 @@ def test_what_cannot_be_done_is_refused_with_a_hint(
 
 
 def test_the_flag_offers_the_spreads_that_there_are() -> None:
-    assert SPREADS == step_times.SPREADS
+    assert SPREADS == profile.SPREADS

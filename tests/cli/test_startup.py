@@ -47,7 +47,7 @@ def test_the_list_of_commands_needs_no_table_of_settings() -> None:
         "paceline.config",
         "paceline.plan",
         "paceline.sync",
-        "paceline.explained",
+        "paceline.core.error_catalog",
         "paceline.cli.examples",
     )
     done = subprocess.run(

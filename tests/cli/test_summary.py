@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.cli.summary import summary_lines
+from paceline.cli.train_summary import summary_lines
 
 
 @pytest.mark.parametrize(("loss", "is_said"), [(0.4, False), (float("nan"), True), (float("inf"), True)])

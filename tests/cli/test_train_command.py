@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline.app.progress import Progress, Watcher
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.main import run
 from paceline.cli.session import Session
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ExitCode, TrainingError
+from paceline.core.errors import ExitCode, TrainingError
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
+from paceline.training.progress import Progress, Watcher
 
 Captured = pytest.CaptureFixture[str]
 

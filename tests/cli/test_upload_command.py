@@ -11,8 +11,8 @@ from tests.fixtures.volume_pod import NAMESPACE, VolumePod
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import POD
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
+from paceline.k8s.kinds import POD
 
 Captured = pytest.CaptureFixture[str]
 JOB = Path(__file__).parent.parent.parent / "examples" / "kubeflow" / "pytorchjob-sp500.yaml"

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from paceline.app.progress import Progress, RecentSpeed
-from paceline.cli.units import short_bytes, short_duration, short_number
-from paceline.cli.watch_bar import open_bar
-from paceline.cli.watch_lines import LineWatcher, progress_text
+from paceline.core.humanize import short_bytes, short_duration, short_number
+from paceline.training.progress import LineWatcher, Progress, RecentSpeed, progress_text
+from paceline.training.progress_bar import open_bar
 
 
 def at(step: int, elapsed_s: float, *, loss: float | None = 0.412) -> Progress:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.fixtures.api_server import ApiServer
 
-from paceline.app.cluster_reach import Cluster
-from paceline.cluster.kubernetes_door import KubernetesApi, reach
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.client.kubernetes_api import KubernetesApi, connect
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def api(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
-    reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+    reached = connect(server.kubeconfig(tmp_path / "kubeconfig"))
     yield reached
     reached.close()
 
 
 @pytest.fixture
-def cluster(api: KubernetesApi) -> Cluster:
-    return Cluster(api, "train")
+def cluster(api: KubernetesApi) -> ClusterConnection:
+    return ClusterConnection(api, "train")

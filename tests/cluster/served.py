@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.fixtures.api_server import ApiServer
 
-from paceline.cluster.kinds import KINDS, NODE, Kind
+from paceline.k8s.kinds import KINDS, NODE, Kind
 
 Object = dict[str, Any]
 

@@ -7,12 +7,12 @@ import pytest
 from tests.fixtures.api_server import ApiServer
 from tests.kube.torch_rendered import BIG, GPUS, rendered
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job_submit import NoRoomError, submit
-from paceline.cluster.kinds import CLAIM_TEMPLATE, PYTORCH_JOB
-from paceline.cluster.kubernetes_door import reach
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.render import Target
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.client.kubernetes_api import connect
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import CLAIM_TEMPLATE, PYTORCH_JOB
+from paceline.k8s.render.targets import Target
+from paceline.k8s.submit.submission import NoRoomError, submit
 
 Object = dict[str, Any]
 
@@ -36,9 +36,9 @@ def test_claims_that_nobody_can_meet_are_refused(tmp_path: Path) -> None:
     made: Any = rendered(Target.PYTORCHJOB, {}, {**GPUS, "nodes": 2, "gpu_claims": True}, BIG).objects
     with ApiServer().running() as server:
         put_nodes(server, gpus=4)
-        api = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+        api = connect(server.kubeconfig(tmp_path / "kubeconfig"))
         try:
-            cluster = Cluster(api, "train")
+            cluster = ClusterConnection(api, "train")
             with pytest.raises(NoRoomError, match="needs 8, has 4"):
                 submit(cluster, list(made), RetryPolicy())
             assert server.writes == []

@@ -10,10 +10,10 @@ from tests.fixtures.s3_server import s3_server
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.eks_door import Aws, eks_clusters
-from paceline.cluster.eks_look import look_at_eks
-from paceline.cluster.port import UnreachableError
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
+from paceline.k8s.check.eks_probe import read_eks_facts
+from paceline.k8s.client.api import UnreachableError
+from paceline.k8s.client.eks import Aws, eks_clusters
 
 
 def test_clusters_of_eks_are_listed_with_the_command_to_use_them(
@@ -47,7 +47,7 @@ def test_clusters_of_eks_are_listed_with_the_command_to_use_them(
         )
         assert eks_clusters("eu-west-1") == eks_clusters("eu-west-1", "other") == []
         aws = Aws()
-        facts = look_at_eks(aws, "train")
+        facts = read_eks_facts(aws, "train")
         aws.close()
         assert [(one.name, one.image, one.machines) for one in facts.groups] == [
             ("gpus", "AL2023_x86_64_NVIDIA", ("g6.12xlarge",))

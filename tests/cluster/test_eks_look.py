@@ -11,12 +11,11 @@ from tests.fixtures.eks_server import ARN, EksServer
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.eks_door import Aws
-from paceline.cluster.eks_look import look_at_eks
-from paceline.errors import ExitCode, NotReadyError
-from paceline.kube.checks.eks import HYPERPOD_OPERATOR, check
-from paceline.kube.checks.finding import Finding, Level
-from paceline.kube.checks.need import Need, Target
+from paceline.core.errors import ExitCode, NotReadyError
+from paceline.k8s.check.eks import HYPERPOD_OPERATOR, check
+from paceline.k8s.check.eks_probe import read_eks_facts
+from paceline.k8s.check.findings import Finding, Level, Need, Target
+from paceline.k8s.client.eks import Aws
 
 Object = dict[str, Any]
 HYPERPOD = Need(target=Target.HYPERPOD)
@@ -97,7 +96,7 @@ def hyperpod_of(status: str, current: int, target: int) -> Object:
 
 
 def findings(aws: Aws, need: Need | None = None) -> list[Finding]:
-    return list(check(look_at_eks(aws, "train"), need or Need()))
+    return list(check(read_eks_facts(aws, "train"), need or Need()))
 
 
 def wrong(aws: Aws, need: Need | None = None) -> list[str]:
@@ -167,7 +166,7 @@ def test_what_hyperpod_needs_is_a_problem_where_it_is_asked_for(amazon: EksServe
         "no HyperPod cluster is orchestrated by train",
     ]
     with pytest.raises(NotReadyError, match="EKS has no cluster nowhere"):
-        look_at_eks(aws, "nowhere")
+        read_eks_facts(aws, "nowhere")
 
 
 def cli(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[ExitCode, Object]:

@@ -15,15 +15,15 @@ from tests.fixtures.volume_pod import (
     tree,
 )
 
-from paceline.cluster.fetch import Fetched, fetch
-from paceline.cluster.helper_pod import helper_on
-from paceline.cluster.kinds import POD
-from paceline.cluster.kubernetes_door import KubernetesApi
-from paceline.errors import NotReadyError, PacelineError
-from paceline.kube.transfer.chunks import CHUNK_BYTES
-from paceline.kube.transfer.helper import Wanted
+from paceline.core.errors import NotReadyError, PacelineError
+from paceline.k8s.client.kubernetes_api import KubernetesApi
+from paceline.k8s.kinds import POD
+from paceline.k8s.transfer.chunks import CHUNK_BYTES
+from paceline.k8s.transfer.fetch import Fetched, fetch
+from paceline.k8s.transfer.helper_pod import open_helper
+from paceline.k8s.transfer.pod_manifest import HelperRequest
 
-WANTED = Wanted(namespace=NAMESPACE, claim="data", reads_only=True)
+WANTED = HelperRequest(namespace=NAMESPACE, claim="data", reads_only=True)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def pod(server: ApiServer, tmp_path: Path) -> VolumePod:
 
 
 def fetched(api: KubernetesApi, out: Path, folder: str = "sp500") -> Fetched:
-    with helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper:
+    with open_helper(api, WANTED, SwiftClock(), lambda _: None) as helper:
         return fetch(helper, f"/volume/{folder}", folder, out, lambda *_: None)
 
 

@@ -14,8 +14,8 @@ from tests.fixtures.volume_pod import VolumePod
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import CLAIM, CONFIG_MAP, NAMESPACE, PYTORCH_JOB, Kind
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
+from paceline.k8s.kinds import CLAIM, CONFIG_MAP, NAMESPACE, PYTORCH_JOB, Kind
 
 Object = dict[str, Any]
 GUIDE = (ROOT / "docs" / "guides" / "train-on-kubernetes.md").read_text(encoding="utf-8")

@@ -9,17 +9,15 @@ from tests.fixtures.api_server import ApiServer
 from tests.fixtures.operators import Gang, now, reference
 from tests.fixtures.waiting import is_running, kill, kill_all, until, until_gone
 
-from paceline.app.cluster_reach import Cluster, Place
-from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs, stop_job
-from paceline.app.job_submit import submit
-from paceline.app.job_watcher import start_watcher
-from paceline.cluster.kinds import CONFIG_MAP, JOB, POD, Kind
-from paceline.cluster.port import ConflictError
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.submission.mark import Watch, read_mark, watch_patch
-from paceline.kube.submission.pending import written
-from paceline.kube.submission.state import Phase
+from paceline.core.errors import ExitCode
+from paceline.k8s.client.api import ConflictError
+from paceline.k8s.client.connection import ClusterConnection, ClusterTarget
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import CONFIG_MAP, JOB, POD, Kind
+from paceline.k8s.submit.attempts import pending_config_map
+from paceline.k8s.submit.job_state import Phase, WatchLease, lease_patch, read_annotations
+from paceline.k8s.submit.jobs import explain_live, job_logs, job_status, list_jobs, stop_job
+from paceline.k8s.submit.submission import start_watcher, submit
 
 Object = dict[str, Any]
 
@@ -31,7 +29,7 @@ def manifest() -> Object:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "demo"}, "spec": spec}
 
 
-def send(cluster: Cluster) -> None:
+def send(cluster: ClusterConnection) -> None:
     submit(cluster, [manifest()], RetryPolicy(first_delay_s=0.1))
 
 
@@ -56,20 +54,20 @@ def is_between(server: ApiServer) -> bool:
 def let_it_lapse(server: ApiServer) -> None:
     """The dead watcher's right runs out."""
     (found,) = server.of(CONFIG_MAP)
-    past: Any = watch_patch(Watch(watcher="dead", until_s=1.0))["metadata"]
+    past: Any = lease_patch(WatchLease(watcher="dead", until_s=1.0))["metadata"]
     about = {**found["metadata"], "annotations": past["annotations"]}
     server.change(CONFIG_MAP, "demo-next-attempt", "train", metadata=about)
 
 
 def test_whoever_comes_next_makes_the_attempt_that_a_killed_watcher_had_decided_on(
-    cluster: Cluster, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterConnection, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     send(cluster)
     gang = Gang(server, JOB)
     gang.evict()
     linger(server)
-    watcher = start_watcher(Place(kubeconfig=tmp_path / "kubeconfig"), "train", "demo")
+    watcher = start_watcher(ClusterTarget(kubeconfig=tmp_path / "kubeconfig"), "train", "demo")
     try:
         until(lambda: is_between(server) or not is_running(watcher.pid), "the first attempt is removed")
         assert is_between(server), watcher.log.read_text()
@@ -92,7 +90,7 @@ def test_whoever_comes_next_makes_the_attempt_that_a_killed_watcher_had_decided_
     until(lambda: any("we do" in one for one in follower.screen.said), "the next watcher takes it over")
     server.remove(POD, "demo-9", "train")
     until(lambda: bool(server.of(JOB)), "the second attempt is there")
-    mark = read_mark(server.of(JOB)[0])
+    mark = read_annotations(server.of(JOB)[0])
     assert mark is not None
     assert (mark.attempts.number, mark.attempts.infra_used) == (2, 1)
     second = Gang(server, JOB)
@@ -104,7 +102,7 @@ def test_whoever_comes_next_makes_the_attempt_that_a_killed_watcher_had_decided_
 
 
 def test_a_job_that_is_stopped_between_two_attempts_does_not_come_back(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     send(cluster)
     Gang(server, JOB).evict()
@@ -120,11 +118,13 @@ def test_a_job_that_is_stopped_between_two_attempts_does_not_come_back(
 
 
 def test_a_decision_that_its_maker_died_before_forgetting_is_not_made_twice(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     send(cluster)
     (job,) = server.of(JOB)
-    server.put(written("demo", "train", job, [], "attempt 1", Watch(watcher="dead", until_s=1.0)))
+    server.put(
+        pending_config_map("demo", "train", job, [], "attempt 1", WatchLease(watcher="dead", until_s=1.0))
+    )
     gang = Gang(server, JOB)
     gang.run()
     gang.succeed()
@@ -134,7 +134,7 @@ def test_a_decision_that_its_maker_died_before_forgetting_is_not_made_twice(
 
 
 def test_where_no_decision_can_be_written_that_is_said_and_the_attempt_made(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     def no_config_maps(verb: str, kind: Kind, _what: Object) -> tuple[int, str, str] | None:
         refused = kind == CONFIG_MAP and verb == "create"

@@ -12,25 +12,25 @@ from tests.fixtures.api_server import ApiServer, Refusal
 from tests.fixtures.operators import Gang
 from tests.fixtures.waiting import until
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job_follow import Follower
-from paceline.app.job_live import job_status, list_jobs, stop_job
-from paceline.app.job_submit import submit
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import CONFIG_MAP, JOB, JOB_KINDS, POD, SERVICE, Kind
-from paceline.cluster.port import ForbiddenError, UnreachableError
-from paceline.errors import ConfigError, ExitCode, PacelineError
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.submission.mark import Watch, read_watch, watch_patch
-from paceline.kube.submission.pending import written
+from paceline.core.errors import ConfigError, ExitCode, PacelineError
+from paceline.k8s.client.api import ForbiddenError, UnreachableError
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import CONFIG_MAP, JOB, JOB_KINDS, POD, SERVICE, Kind
+from paceline.k8s.submit.attempts import pending_config_map
+from paceline.k8s.submit.follow import Follower
+from paceline.k8s.submit.job_state import WatchLease, lease_patch, read_lease
+from paceline.k8s.submit.jobs import job_status, list_jobs, stop_job
+from paceline.k8s.submit.submission import submit
 
 Object = dict[str, Any]
 SILENT = (503, "ServiceUnavailable", "the server is in trouble")
 FORBIDDEN = (403, "Forbidden", "you may not")
 
 
-def made(cluster: Cluster) -> None:
+def made(cluster: ClusterConnection) -> None:
     claim: Any = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {}}
     cluster.api.create({**claim, "metadata": {"name": "output", "namespace": "train"}})
     submit(cluster, list(manifests()), RetryPolicy(first_delay_s=0.1), fits=False)
@@ -50,7 +50,9 @@ def sometimes(verb: str, kind: Kind, refusal: Refusal, times: int) -> Callable[.
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
-def test_a_name_that_is_none_touches_nothing(cluster: Cluster, server: ApiServer, name: str) -> None:
+def test_a_name_that_is_none_touches_nothing(
+    cluster: ClusterConnection, server: ApiServer, name: str
+) -> None:
     made(cluster)
     with pytest.raises(ConfigError, match="is no name"):
         stop_job(cluster, name)
@@ -62,7 +64,7 @@ def test_a_name_that_is_none_touches_nothing(cluster: Cluster, server: ApiServer
 
 
 def test_what_was_made_though_its_answer_was_lost_is_taken_back_too(
-    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterConnection, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = cluster.api.create
 
@@ -78,7 +80,7 @@ def test_what_was_made_though_its_answer_was_lost_is_taken_back_too(
     assert server.of(SERVICE) == server.of(JOB) == []
 
 
-def test_what_cannot_be_taken_back_is_named(cluster: Cluster, server: ApiServer) -> None:
+def test_what_cannot_be_taken_back_is_named(cluster: ClusterConnection, server: ApiServer) -> None:
     server.rules.append(refusing("create", JOB, (403, "Forbidden", "exceeded quota: q"), from_call=2))
     server.rules.append(refusing("delete", SERVICE, FORBIDDEN))
     with pytest.raises(PacelineError, match=r"exceeded quota.*could not be taken back: service/demo") as told:
@@ -89,7 +91,9 @@ def test_what_cannot_be_taken_back_is_named(cluster: Cluster, server: ApiServer)
 # Stopping.
 
 
-def test_what_may_not_be_removed_is_named_and_the_rest_is_gone(cluster: Cluster, server: ApiServer) -> None:
+def test_what_may_not_be_removed_is_named_and_the_rest_is_gone(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     made(cluster)
     server.rules.append(refusing("delete", SERVICE, FORBIDDEN))
     with pytest.raises(ForbiddenError, match=r"Job/demo is removed; you may not remove Service/demo"):
@@ -98,7 +102,7 @@ def test_what_may_not_be_removed_is_named_and_the_rest_is_gone(cluster: Cluster,
 
 
 def test_a_job_that_is_stopped_after_its_watcher_looked_does_not_come_back(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made(cluster)
     stopped: list[list[str]] = []
@@ -121,7 +125,7 @@ def test_a_job_that_is_stopped_after_its_watcher_looked_does_not_come_back(
 
 @pytest.mark.parametrize("moment", [("create", CONFIG_MAP), ("delete", JOB)], ids=["decided", "removing"])
 def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
-    cluster: Cluster, server: ApiServer, moment: tuple[str, Kind]
+    cluster: ClusterConnection, server: ApiServer, moment: tuple[str, Kind]
 ) -> None:
     """In the last moment, also between the last look and the request that would remove it."""
     made(cluster)
@@ -142,7 +146,9 @@ def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
     assert server.of(CONFIG_MAP) == []
 
 
-def test_a_job_that_succeeds_after_it_was_judged_is_not_removed(cluster: Cluster, server: ApiServer) -> None:
+def test_a_job_that_succeeds_after_it_was_judged_is_not_removed(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     made(cluster)
     server.rules.append(succeeding(server, "delete", JOB))
     Gang(server, JOB).wrong_image()
@@ -166,21 +172,27 @@ def succeeding(server: ApiServer, verb: str, kind: Kind) -> Callable[..., None]:
 
 
 def test_what_a_watcher_decides_while_its_job_is_stopped_is_not_wanted(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made(cluster)
     (job,) = server.of(JOB)
 
     def decide(verb: str, kind: Kind, _what: Object) -> None:
         if (verb, kind) == ("delete", JOB):
-            server.put(written("demo", "train", job, [], "attempt 2", Watch(watcher="w", until_s=4e9)))
+            server.put(
+                pending_config_map(
+                    "demo", "train", job, [], "attempt 2", WatchLease(watcher="w", until_s=4e9)
+                )
+            )
 
     server.rules.append(decide)
     assert stop_job(cluster, "demo") == ["Job/demo", "Service/demo"]
     assert server.of(CONFIG_MAP) == server.of(JOB) == []
 
 
-def test_who_may_see_no_job_is_not_told_that_there_is_none(cluster: Cluster, server: ApiServer) -> None:
+def test_who_may_see_no_job_is_not_told_that_there_is_none(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     made(cluster)
     for kind in JOB_KINDS:
         server.rules += [refusing(verb, kind, FORBIDDEN) for verb in ("get", "list")]
@@ -194,7 +206,7 @@ def test_who_may_see_no_job_is_not_told_that_there_is_none(cluster: Cluster, ser
 
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_a_server_that_is_silent_while_an_attempt_is_made_is_asked_again(
-    cluster: Cluster, server: ApiServer, verb: str
+    cluster: ClusterConnection, server: ApiServer, verb: str
 ) -> None:
     made(cluster)
     server.rules.append(sometimes(verb, CONFIG_MAP, SILENT, 3))
@@ -208,7 +220,7 @@ def test_a_server_that_is_silent_while_an_attempt_is_made_is_asked_again(
 
 
 def test_a_server_that_is_silent_while_a_job_is_removed_is_asked_again(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made(cluster)
     server.rules.append(sometimes("delete", JOB, SILENT, 2))
@@ -221,7 +233,7 @@ def test_a_server_that_is_silent_while_a_job_is_removed_is_asked_again(
 
 
 def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(
-    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterConnection, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(cluster)
     follower = Follower(cluster=cluster, name="demo", shown=Screen().shown(), pace=PACE)
@@ -229,8 +241,8 @@ def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(
     def sleep(_follower: Follower, _until_s: float | None) -> None:
         """The machine sleeps while ours runs out; it wakes to Ctrl-C, and another is at it."""
         (job,) = server.of(JOB)
-        assert read_watch(job).watcher == follower.watcher
-        theirs: Any = watch_patch(Watch(watcher="other", until_s=4e9))["metadata"]
+        assert read_lease(job).watcher == follower.watcher
+        theirs: Any = lease_patch(WatchLease(watcher="other", until_s=4e9))["metadata"]
         notes = {**job["metadata"]["annotations"], **theirs["annotations"]}
         server.change(JOB, "demo", "train", metadata={**job["metadata"], "annotations": notes})
         raise KeyboardInterrupt
@@ -238,10 +250,10 @@ def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(
     monkeypatch.setattr(Follower, "_wait", sleep)
     with pytest.raises(KeyboardInterrupt):
         follower.follow(None)
-    assert read_watch(server.of(JOB)[0]).watcher == "other"
+    assert read_lease(server.of(JOB)[0]).watcher == "other"
 
 
-def test_a_job_that_somebody_removed_is_named(cluster: Cluster, server: ApiServer) -> None:
+def test_a_job_that_somebody_removed_is_named(cluster: ClusterConnection, server: ApiServer) -> None:
     made(cluster)
     follower = follow(cluster)
     running(server, 0)
@@ -254,7 +266,10 @@ def test_a_job_that_somebody_removed_is_named(cluster: Cluster, server: ApiServe
 
 
 def test_ctrl_c_says_how_to_come_back(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cluster: ClusterConnection,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """And not to run the same command: the job's name is taken now."""
     made(cluster)
@@ -271,7 +286,7 @@ def test_ctrl_c_says_how_to_come_back(
 
 
 def test_lines_are_shown_as_they_come_though_the_last_are_cut_off(
-    cluster: Cluster, server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    cluster: ClusterConnection, server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     made(cluster)
     running(server, 0, 1)
@@ -303,7 +318,7 @@ def ended(server: ApiServer, count: int) -> None:
 
 
 def test_a_container_that_was_started_again_before_anybody_looked_has_left_its_lines(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made(cluster)
     server.previous[("train", "demo-0", "pytorch")] = life(server, "1", "2")
@@ -315,7 +330,7 @@ def test_a_container_that_was_started_again_before_anybody_looked_has_left_its_l
 
 
 def test_a_stream_that_is_cut_as_its_container_is_started_again_loses_and_doubles_nothing(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made(cluster)
     first = life(server, "1", "2", "3")

@@ -11,11 +11,11 @@ from tests.fixtures.operators import IMAGE, PLAYED, Gang
 from tests.fixtures.waiting import until
 from tests.kube.rendered import settings
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job import render_job
-from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs, stop_job
-from paceline.app.job_submit import Submitted, submit
-from paceline.cluster.kinds import (
+from paceline.config.train_config import TrainConfig
+from paceline.core.errors import ExitCode
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import (
     CONFIG_MAP,
     HYPERPOD_JOB,
     JOB,
@@ -26,15 +26,13 @@ from paceline.cluster.kinds import (
     TRAIN_JOB,
     Kind,
 )
-from paceline.config.train_config import TrainConfig
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.intent import Size
-from paceline.kube.render import Target
-from paceline.kube.submission.mark import read_mark
-from paceline.kube.submission.state import Phase
-from paceline.kube.torch_asked import TorchWishes
-from paceline.kube.wishes import Wishes
+from paceline.k8s.render.targets import Target
+from paceline.k8s.spec.job import Size
+from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.submit.job_state import Phase, read_annotations
+from paceline.k8s.submit.jobs import explain_live, job_logs, job_status, list_jobs, stop_job
+from paceline.k8s.submit.manifests import render_job
+from paceline.k8s.submit.submission import Submitted, submit
 
 TARGETS = {
     JOB: Target.JOB,
@@ -46,17 +44,17 @@ TARGETS = {
 every_kind = pytest.mark.parametrize("kind", PLAYED, ids=[kind.name for kind in PLAYED])
 
 
-def wanted(kind: Kind) -> tuple[TrainConfig, Wishes, Target]:
+def wanted(kind: Kind) -> tuple[TrainConfig, JobOptions, Target]:
     """What `job submit --target …` is told."""
     target = TARGETS[kind]
     size = Size(cpus=1, memory="2Gi")
-    wishes = Wishes(image=IMAGE, worker=size, torch=TorchWishes(nodes=2))
+    wishes = JobOptions(image=IMAGE, worker=size, torch=TorchrunOptions(nodes=2))
     if target is Target.RAYJOB:
-        wishes = Wishes(image=IMAGE, worker=size)
+        wishes = JobOptions(image=IMAGE, worker=size)
     return settings(name="demo", mode="ssgd"), wishes, target
 
 
-def send(cluster: Cluster, kind: Kind) -> Submitted:
+def send(cluster: ClusterConnection, kind: Kind) -> Submitted:
     done = render_job(*wanted(kind))
     return submit(cluster, [*json.loads(json.dumps(done.objects))], RetryPolicy(first_delay_s=0.1))
 
@@ -67,7 +65,9 @@ def left(server: ApiServer) -> list[str]:
 
 
 @every_kind
-def test_it_is_followed_to_its_end_and_removed(cluster: Cluster, server: ApiServer, kind: Kind) -> None:
+def test_it_is_followed_to_its_end_and_removed(
+    cluster: ClusterConnection, server: ApiServer, kind: Kind
+) -> None:
     assert send(cluster, kind).kind == kind.name
     assert job_status(cluster, "demo").phase is Phase.PENDING
     gang = Gang(server, kind)
@@ -93,7 +93,7 @@ def test_it_is_followed_to_its_end_and_removed(cluster: Cluster, server: ApiServ
 
 
 def test_a_pod_of_another_owner_does_not_count_in_the_list_by_its_label(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     """A JobSet of another user that is called like our TrainJob labels its pods like ours."""
     send(cluster, TRAIN_JOB)
@@ -121,7 +121,7 @@ def test_a_pod_of_another_owner_does_not_count_in_the_list_by_its_label(
 
 @every_kind
 def test_a_wrong_image_is_explained_and_the_job_removed(
-    cluster: Cluster, server: ApiServer, kind: Kind
+    cluster: ClusterConnection, server: ApiServer, kind: Kind
 ) -> None:
     send(cluster, kind)
     gang = Gang(server, kind)
@@ -139,7 +139,7 @@ def test_a_wrong_image_is_explained_and_the_job_removed(
 
 @every_kind
 def test_a_lost_node_does_not_keep_the_next_attempt_from_starting(
-    cluster: Cluster, server: ApiServer, kind: Kind
+    cluster: ClusterConnection, server: ApiServer, kind: Kind
 ) -> None:
     """Pods of a lost node stay Terminating, and their names are taken until they are removed by force."""
     send(cluster, kind)
@@ -158,7 +158,7 @@ def test_a_lost_node_does_not_keep_the_next_attempt_from_starting(
 
 @every_kind
 def test_a_failure_of_the_cluster_starts_the_whole_gang_again(
-    cluster: Cluster, server: ApiServer, kind: Kind
+    cluster: ClusterConnection, server: ApiServer, kind: Kind
 ) -> None:
     send(cluster, kind)
     (first,) = [one for one in server.of(kind) if "ownerReferences" not in one["metadata"]]
@@ -174,7 +174,7 @@ def test_a_failure_of_the_cluster_starts_the_whole_gang_again(
     done = follower.end()
     assert (done.end is not None and done.end.code, done.attempt) == (ExitCode.OK, 2)
     assert any("attempt 2 of the whole gang" in one and "from step 0" in one for one in follower.screen.said)
-    mark = read_mark(server.of(kind)[0])
+    mark = read_annotations(server.of(kind)[0])
     assert mark is not None
     assert mark.attempts.failures[0].failure == "evicted"
     assert server.of(CONFIG_MAP) == []
@@ -190,7 +190,7 @@ def is_another(server: ApiServer, kind: Kind, first: dict[str, Any]) -> Callable
 
 @every_kind
 def test_a_bug_of_the_program_is_told_from_the_rank_that_has_it(
-    cluster: Cluster, server: ApiServer, kind: Kind
+    cluster: ClusterConnection, server: ApiServer, kind: Kind
 ) -> None:
     send(cluster, kind)
     gang = Gang(server, kind)

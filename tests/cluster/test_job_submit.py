@@ -10,18 +10,17 @@ from tests.fixtures.api_objects import Log
 from tests.fixtures.api_server import ApiServer, Refusal
 from tests.fixtures.waiting import until
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs, stop_job
-from paceline.app.job_submit import NoRoomError, RightsError, Submitted, submit
-from paceline.clock import unix_now_s
-from paceline.cluster.kinds import JOB, NODE, POD, PYTORCH_JOB, QUOTA, SERVICE, Kind
-from paceline.cluster.kubernetes_door import reach
-from paceline.cluster.port import ConflictError, RefusedError, UnauthorizedError
-from paceline.errors import ExitCode, NotReadyError
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.times import write_time
-from paceline.kube.submission.mark import read_mark
-from paceline.kube.submission.state import Phase
+from paceline.core.clock import unix_now_s
+from paceline.core.errors import ExitCode, NotReadyError
+from paceline.k8s.client.api import ConflictError, RefusedError, UnauthorizedError
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.client.kubernetes_api import connect
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import JOB, NODE, POD, PYTORCH_JOB, QUOTA, SERVICE, Kind
+from paceline.k8s.objects import write_time
+from paceline.k8s.submit.job_state import Phase, read_annotations
+from paceline.k8s.submit.jobs import explain_live, job_logs, job_status, list_jobs, stop_job
+from paceline.k8s.submit.submission import NoRoomError, RightsError, Submitted, submit
 
 Object = dict[str, Any]
 
@@ -109,7 +108,7 @@ def succeed(server: ApiServer, *ranks: int) -> None:
     server.change(JOB, "demo", "train", status={"conditions": complete})
 
 
-def send(cluster: Cluster, policy: RetryPolicy | None = None, **size: int) -> Submitted:
+def send(cluster: ClusterConnection, policy: RetryPolicy | None = None, **size: int) -> Submitted:
     return submit(cluster, list(manifests(**size)), policy or RetryPolicy(first_delay_s=0.1))
 
 
@@ -127,7 +126,7 @@ def refusing(verb: str, kind: Kind, refusal: Refusal, *, from_call: int = 1) -> 
 
 
 def test_a_job_that_can_never_fit_is_refused_before_anything_exists(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     with pytest.raises(NoRoomError) as refused:
         send(cluster, pods=4)
@@ -137,13 +136,15 @@ def test_a_job_that_can_never_fit_is_refused_before_anything_exists(
     assert server.writes == []
 
 
-def test_where_an_autoscaler_adds_nodes_nobody_knows_what_fits(cluster: Cluster, server: ApiServer) -> None:
+def test_where_an_autoscaler_adds_nodes_nobody_knows_what_fits(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     about = {"name": "cluster-autoscaler-status", "namespace": "kube-system"}
     server.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about})
     assert "whether it fits is not known" in send(cluster, pods=4).notes[0]
 
 
-def test_a_quota_that_is_too_small_is_seen_before(cluster: Cluster, server: ApiServer) -> None:
+def test_a_quota_that_is_too_small_is_seen_before(cluster: ClusterConnection, server: ApiServer) -> None:
     status = {"hard": {"requests.nvidia.com/gpu": "8"}, "used": {"requests.nvidia.com/gpu": "0"}}
     server.put(
         {
@@ -158,7 +159,9 @@ def test_a_quota_that_is_too_small_is_seen_before(cluster: Cluster, server: ApiS
     assert server.writes == []
 
 
-def test_a_missing_right_is_named_as_the_rule_that_gives_it(cluster: Cluster, server: ApiServer) -> None:
+def test_a_missing_right_is_named_as_the_rule_that_gives_it(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     server.allowed = lambda verb, _group, resource: (verb, resource) != ("create", "jobs")
     with pytest.raises(RightsError) as refused:
         send(cluster)
@@ -169,7 +172,7 @@ def test_a_missing_right_is_named_as_the_rule_that_gives_it(cluster: Cluster, se
     assert server.writes == []
 
 
-def test_an_operator_that_is_not_installed_is_named(cluster: Cluster, server: ApiServer) -> None:
+def test_an_operator_that_is_not_installed_is_named(cluster: ClusterConnection, server: ApiServer) -> None:
     server.served.discard(PYTORCH_JOB)
     job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "demo"}, "spec": {}}
     with pytest.raises(RightsError, match=r"no PyTorchJob \(kubeflow.org/v1\)"):
@@ -177,21 +180,23 @@ def test_an_operator_that_is_not_installed_is_named(cluster: Cluster, server: Ap
     assert server.writes == []
 
 
-def test_what_the_server_would_not_take_is_found_by_a_dry_run(cluster: Cluster, server: ApiServer) -> None:
+def test_what_the_server_would_not_take_is_found_by_a_dry_run(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     server.rules.append(refusing("create", JOB, (422, "Invalid", "spec.parallelism: must be even")))
     with pytest.raises(RefusedError, match="must be even"):
         send(cluster)
     assert server.writes == []
 
 
-def test_whoever_is_not_known_is_told_to_log_in(cluster: Cluster, server: ApiServer) -> None:
+def test_whoever_is_not_known_is_told_to_log_in(cluster: ClusterConnection, server: ApiServer) -> None:
     server.is_closed_to = True
     with pytest.raises(UnauthorizedError):
         send(cluster)
     assert server.writes == []
 
 
-def test_what_was_made_before_a_refusal_is_taken_back(cluster: Cluster, server: ApiServer) -> None:
+def test_what_was_made_before_a_refusal_is_taken_back(cluster: ClusterConnection, server: ApiServer) -> None:
     server.rules.append(refusing("create", JOB, (403, "Forbidden", "exceeded quota: q"), from_call=2))
     with pytest.raises(RefusedError, match="exceeded quota"):
         send(cluster)
@@ -199,7 +204,7 @@ def test_what_was_made_before_a_refusal_is_taken_back(cluster: Cluster, server: 
 
 
 def test_a_name_that_is_taken_is_refused_with_the_command_that_frees_it(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     send(cluster)
     writes = len(server.writes)
@@ -213,7 +218,7 @@ def test_a_name_that_is_taken_is_refused_with_the_command_that_frees_it(
 
 
 def test_no_line_is_lost_or_doubled_in_20_cuts_and_the_watch_survives_410(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     send(cluster)
     server.log("train", "demo-0", "pytorch").cuts = list(range(5, 105, 5))
@@ -237,7 +242,7 @@ def test_no_line_is_lost_or_doubled_in_20_cuts_and_the_watch_survives_410(
 
 
 def test_a_container_that_is_started_again_at_once_says_no_line_twice(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     send(cluster)
     follower = follow(cluster)
@@ -260,7 +265,9 @@ def test_a_container_that_is_started_again_at_once_says_no_line_twice(
     assert [line.text for line in follower.screen.lines] == ["first", "second"]
 
 
-def test_a_wrong_image_is_explained_and_the_job_removed(cluster: Cluster, server: ApiServer) -> None:
+def test_a_wrong_image_is_explained_and_the_job_removed(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     send(cluster)
     waits = {"reason": "ErrImagePull", "message": 'failed to resolve reference "example.com/x:1": not found'}
     put_pod(server, 0, {"waiting": waits}, "Pending")
@@ -275,7 +282,9 @@ def test_a_wrong_image_is_explained_and_the_job_removed(cluster: Cluster, server
     assert server.of(JOB) == server.of(SERVICE) == server.of(POD) == []
 
 
-def test_a_failure_of_the_cluster_starts_the_whole_gang_again(cluster: Cluster, server: ApiServer) -> None:
+def test_a_failure_of_the_cluster_starts_the_whole_gang_again(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     send(cluster)
     (first,) = server.of(JOB)
     for rank in (0, 1):
@@ -293,7 +302,7 @@ def test_a_failure_of_the_cluster_starts_the_whole_gang_again(cluster: Cluster, 
     assert server.of(POD) == []  # the new ones have the names of the old: those went first
     running(server, 0, 1)
     (second,) = server.of(JOB)
-    mark = read_mark(second)
+    mark = read_annotations(second)
     assert mark is not None
     assert (mark.attempts.number, mark.attempts.failures[0].failure) == (2, "evicted")
     succeed(server, 0, 1)
@@ -303,14 +312,14 @@ def test_a_failure_of_the_cluster_starts_the_whole_gang_again(cluster: Cluster, 
 
 
 def test_from_another_machine_everything_is_seen_and_only_one_is_in_charge(
-    cluster: Cluster, server: ApiServer, tmp_path: Path
+    cluster: ClusterConnection, server: ApiServer, tmp_path: Path
 ) -> None:
     send(cluster)
     first = follow(cluster)
     running(server, 0, 1)
     server.say("train", "demo-0", "pytorch", "2026-11-15T12:00:00Z", "hello")
     until(lambda: bool(first.screen.lines), "the first one sees a line")
-    elsewhere = Cluster(reach(server.kubeconfig(tmp_path / "other")), "train")
+    elsewhere = ClusterConnection(connect(server.kubeconfig(tmp_path / "other")), "train")
     now_there = job_status(elsewhere, "demo")
     assert (now_there.phase, now_there.attempt, len(now_there.pods)) == (Phase.RUNNING, 1, 2)
     assert now_there.in_charge.startswith("watcher ")
@@ -329,7 +338,7 @@ def test_from_another_machine_everything_is_seen_and_only_one_is_in_charge(
     elsewhere.api.close()
 
 
-def test_time_is_over_before_the_job_is(cluster: Cluster, server: ApiServer) -> None:
+def test_time_is_over_before_the_job_is(cluster: ClusterConnection, server: ApiServer) -> None:
     send(cluster)
     done = follow(cluster, for_s=0.01).end()
     assert done.end is None

@@ -7,10 +7,9 @@ from threading import Event
 import pytest
 from tests.fixtures.api_server import ApiServer
 
-from paceline.cluster import kubernetes_door, pod_exec
-from paceline.cluster.kinds import CONFIG_MAP, NODE, POD, PYTORCH_JOB, RAY_JOB
-from paceline.cluster.kubernetes_door import KubernetesApi, reach
-from paceline.cluster.port import (
+from paceline.core.errors import NotReadyError
+from paceline.k8s.client import kubernetes_api, pod_exec
+from paceline.k8s.client.api import (
     ApiError,
     ConflictError,
     ForbiddenError,
@@ -21,7 +20,8 @@ from paceline.cluster.port import (
     UnauthorizedError,
     UnreachableError,
 )
-from paceline.errors import NotReadyError
+from paceline.k8s.client.kubernetes_api import KubernetesApi, connect
+from paceline.k8s.kinds import CONFIG_MAP, NODE, POD, PYTORCH_JOB, RAY_JOB
 
 
 def pod(name: str, **labels: str) -> Manifest:
@@ -141,10 +141,10 @@ def test_a_command_that_says_nothing_is_given_up(
 def test_a_server_that_takes_a_command_and_never_answers_is_given_up(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubernetes_door, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(kubernetes_api, "_ANSWER_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         server.url = f"http://127.0.0.1:{mute.getsockname()[1]}"
-        reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+        reached = connect(server.kubeconfig(tmp_path / "kubeconfig"))
         with pytest.raises(UnreachableError, match="timed out"):
             reached.run("one", "train", "main", ["true"])
         reached.close()
@@ -152,7 +152,7 @@ def test_a_server_that_takes_a_command_and_never_answers_is_given_up(
 
 def test_a_password_in_the_address_is_used_and_not_shown(server: ApiServer, tmp_path: Path) -> None:
     server.url = server.url.replace("http://", "http://me:s3cr3tvalue@")
-    reached = reach(server.kubeconfig(tmp_path / "kubeconfig"))
+    reached = connect(server.kubeconfig(tmp_path / "kubeconfig"))
     assert reached.find(POD).items == ()
     server.drop_next = 1
     with pytest.raises(UnreachableError) as caught:
@@ -214,9 +214,9 @@ def test_a_server_that_is_not_there_or_hangs_up_is_unreachable(api: KubernetesAp
 
 def test_no_kubeconfig_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="no cluster is named by"):
-        reach(tmp_path / "nothing")
+        connect(tmp_path / "nothing")
     with pytest.raises(NotReadyError, match="no cluster is named by"):
-        reach(None)
+        connect(None)
 
 
 def test_a_watch_that_ends_in_the_middle_of_a_word_was_cut(

@@ -14,7 +14,7 @@ from tests.fixtures.operators import Gang
 from tests.live_cluster.__main__ import try_all
 from tests.live_cluster.scenarios import SORTS, WRONG_TAG
 
-from paceline.cluster.kinds import NAMESPACE, POD
+from paceline.k8s.kinds import NAMESPACE, POD
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,12 +6,12 @@ import pytest
 from tests.cluster.test_job_kinds import wanted
 from tests.fixtures.api_server import ApiServer, Refusal
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job import render_job
-from paceline.app.job_submit import NoRoomError, RightsError, Submitted, submit
-from paceline.cluster.kinds import NODE, PYTORCH_JOB, SECRET, TRAIN_JOB, Kind
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.submission.needs import references
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import NODE, PYTORCH_JOB, SECRET, TRAIN_JOB, Kind
+from paceline.k8s.submit.manifests import render_job
+from paceline.k8s.submit.requirements import references
+from paceline.k8s.submit.submission import NoRoomError, RightsError, Submitted, submit
 
 Object = dict[str, Any]
 ENV = [
@@ -27,7 +27,7 @@ def job(**pod: Any) -> Object:
     return {**about, "spec": {"template": {"spec": spec}}}
 
 
-def send(cluster: Cluster, *manifests: Object) -> Submitted:
+def send(cluster: ClusterConnection, *manifests: Object) -> Submitted:
     return submit(cluster, list(manifests), RetryPolicy())
 
 
@@ -68,7 +68,7 @@ def test_every_reference_of_a_pod_is_found_once() -> None:
     ],
 )
 def test_what_pods_need_and_is_not_there_is_named_before_anything_exists(
-    cluster: Cluster, server: ApiServer, pod: Object, named: str
+    cluster: ClusterConnection, server: ApiServer, pod: Object, named: str
 ) -> None:
     with pytest.raises(RightsError) as refused:
         send(cluster, job(**pod))
@@ -76,7 +76,9 @@ def test_what_pods_need_and_is_not_there_is_named_before_anything_exists(
     assert server.writes == []
 
 
-def test_what_may_not_be_looked_at_is_noted_and_refuses_nothing(cluster: Cluster, server: ApiServer) -> None:
+def test_what_may_not_be_looked_at_is_noted_and_refuses_nothing(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     def no_secrets(_verb: str, kind: Kind, _what: Object) -> Refusal | None:
         said = 'User "me" cannot get resource "secrets" in API group "" in the namespace "train"'
         return (403, "Forbidden", f"secrets is forbidden: {said}") if kind == SECRET else None
@@ -87,7 +89,7 @@ def test_what_may_not_be_looked_at_is_noted_and_refuses_nothing(cluster: Cluster
 
 
 def test_a_claim_that_waits_for_its_first_pod_is_fine_and_another_is_noted(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "status": {"phase": "Pending"}}
     for name, mode in (("late", "WaitForFirstConsumer"), ("stuck", "Immediate")):
@@ -109,7 +111,7 @@ def deployment(name: str, ready: int) -> Object:
 
 
 def test_an_operator_that_does_not_work_is_named_and_one_that_is_not_seen_is_noted(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made = render_job(*wanted(PYTORCH_JOB)).objects
     server.put(deployment("training-operator", 0))
@@ -121,7 +123,7 @@ def test_an_operator_that_does_not_work_is_named_and_one_that_is_not_seen_is_not
     assert any("Kubeflow Trainer" in note for note in _notes_of_a_trainjob(cluster))
 
 
-def _notes_of_a_trainjob(cluster: Cluster) -> tuple[str, ...]:
+def _notes_of_a_trainjob(cluster: ClusterConnection) -> tuple[str, ...]:
     made = [dict(one) for one in render_job(*wanted(TRAIN_JOB)).objects]
     for one in made:
         one["metadata"] = {**one["metadata"], "name": "other"}  # type: ignore[dict-item]  # a mapping of JSON
@@ -130,7 +132,9 @@ def _notes_of_a_trainjob(cluster: Cluster) -> tuple[str, ...]:
     return send(cluster, *made).notes
 
 
-def test_without_nodes_it_is_refused_unless_something_adds_them(cluster: Cluster, server: ApiServer) -> None:
+def test_without_nodes_it_is_refused_unless_something_adds_them(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
     server.remove(NODE, "node-a")
     with pytest.raises(NoRoomError, match="a node"):
         send(cluster, job())

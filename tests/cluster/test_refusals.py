@@ -9,21 +9,21 @@ from tests.cluster.test_job_kinds import send, wanted
 from tests.fixtures.api_server import ApiServer
 from tests.fixtures.recordings import ROOT
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job import render_job
-from paceline.app.job_submit import dry_run
-from paceline.cluster.answers import error_of
-from paceline.cluster.kinds import TRAIN_JOB, TRAINING_RUNTIME, Kind
-from paceline.cluster.port import (
+from paceline.core.errors import ExitCode
+from paceline.k8s.client.api import (
     ApiError,
     ConflictError,
     ForbiddenError,
     NotThereError,
     RefusedError,
     UnauthorizedError,
+    error_from_status,
 )
-from paceline.errors import ExitCode
-from paceline.kube.rights import Right, grant
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.kinds import TRAIN_JOB, TRAINING_RUNTIME, Kind
+from paceline.k8s.rbac import Right, grant
+from paceline.k8s.submit.manifests import render_job
+from paceline.k8s.submit.submission import dry_run
 
 Object = dict[str, Any]
 _FOLDERS = ("trainjob-without-runtime", "rbac-refusals", "pod-security-answers", "stream-errors")
@@ -36,7 +36,7 @@ def recorded() -> Iterator[tuple[str, ApiError]]:
             if one["status"] >= 400 and isinstance(one["body"], dict):
                 yield (
                     one["body"]["message"],
-                    error_of(one["status"], one["body"], one["request"], "https://k"),
+                    error_from_status(one["status"], one["body"], one["request"], "https://k"),
                 )
 
 
@@ -89,20 +89,20 @@ def test_a_right_of_the_whole_cluster_is_granted_by_a_cluster_role() -> None:
     ],
 )
 def test_the_source_of_a_refusal_is_read_from_its_sentence(status: int, said: str, kind: type) -> None:
-    error = error_of(status, {"reason": "Forbidden", "message": said}, "POST /x", "https://k")
+    error = error_from_status(status, {"reason": "Forbidden", "message": said}, "POST /x", "https://k")
     assert type(error) is kind
 
 
 # A TrainJob is refused until its runtime is there, by a dry run too.
 
 
-def test_a_trainjob_is_sent_behind_its_own_runtime(cluster: Cluster, server: ApiServer) -> None:
+def test_a_trainjob_is_sent_behind_its_own_runtime(cluster: ClusterConnection, server: ApiServer) -> None:
     assert send(cluster, TRAIN_JOB).made == ("TrainingRuntime/demo",)
     assert [len(server.of(kind)) for kind in (TRAINING_RUNTIME, TRAIN_JOB)] == [1, 1]
 
 
 def test_a_refused_trainjob_takes_its_runtime_back_and_leaves_that_of_others(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     about = {"name": "of-others", "namespace": "train"}
     head = {"apiVersion": TRAINING_RUNTIME.api_version, "kind": TRAINING_RUNTIME.name}
@@ -122,7 +122,7 @@ def test_a_refused_trainjob_takes_its_runtime_back_and_leaves_that_of_others(
 
 
 def test_a_webhook_that_does_not_see_the_new_runtime_yet_is_asked_again(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     """It reads through a cache that is a moment behind."""
     asked = []
@@ -140,7 +140,7 @@ def test_a_webhook_that_does_not_see_the_new_runtime_yet_is_asked_again(
 
 
 def test_a_dry_run_of_a_file_with_its_own_runtime_creates_nothing_and_refuses_nothing(
-    cluster: Cluster, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer
 ) -> None:
     manifests = json.loads(json.dumps(render_job(*wanted(TRAIN_JOB)).objects))
     assert dry_run(cluster, manifests).runtime_missing == ("TrainJob/demo",)

@@ -19,11 +19,15 @@ from tests.fixtures.api_server import ApiServer
 from tests.fixtures.operators import Gang
 from tests.fixtures.waiting import until
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job_live import explain_live, job_logs, job_status, list_jobs, stop_job
-from paceline.app.job_submit import RightsError
-from paceline.cluster.job_objects import jobs_of_ours
-from paceline.cluster.kinds import (
+from paceline.core.errors import ExitCode
+from paceline.k8s.check import checks
+from paceline.k8s.check.cluster import take_snapshot
+from paceline.k8s.check.findings import Level, Need, Target
+from paceline.k8s.client.api import ForbiddenError
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.client.kubernetes_api import KubernetesApi, connect
+from paceline.k8s.fix.plan import identity_manifests
+from paceline.k8s.kinds import (
     JOB,
     JOB_KINDS,
     PYTORCH_JOB,
@@ -34,15 +38,7 @@ from paceline.cluster.kinds import (
     TRAINING_RUNTIME,
     Kind,
 )
-from paceline.cluster.kubernetes_door import KubernetesApi, reach
-from paceline.cluster.port import ForbiddenError
-from paceline.cluster.snapshot import take_snapshot
-from paceline.errors import ExitCode
-from paceline.kube.checks import check as checks
-from paceline.kube.checks.finding import Level
-from paceline.kube.checks.need import Need, Target
-from paceline.kube.fixes.manifests import identity
-from paceline.kube.rights import (
+from paceline.k8s.rbac import (
     CLUSTER_RIGHTS,
     Right,
     all_rights_for,
@@ -50,6 +46,9 @@ from paceline.kube.rights import (
     rendered_rights_for,
     role_and_binding,
 )
+from paceline.k8s.submit.job_objects import list_labelled_jobs
+from paceline.k8s.submit.jobs import explain_live, job_logs, job_status, list_jobs, stop_job
+from paceline.k8s.submit.submission import RightsError
 
 Object = dict[str, Any]
 KINDS = (JOB, PYTORCH_JOB, TRAIN_JOB, RAY_JOB)
@@ -72,7 +71,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in K
 @pytest.fixture
 def runner(server: ApiServer, tmp_path: Path) -> Iterator[KubernetesApi]:
     """The account, without any right yet."""
-    reached = reach(server.kubeconfig(tmp_path / "runner", server.account_token("runner")))
+    reached = connect(server.kubeconfig(tmp_path / "runner", server.account_token("runner")))
     yield reached
     reached.close()
 
@@ -106,7 +105,7 @@ def rule_of(right: Right) -> Object:
     return {"apiGroups": [right.group], "resources": [right.resource], "verbs": [right.verb]}
 
 
-def run_one(cluster: Cluster, server: ApiServer, kind: Kind) -> None:
+def run_one(cluster: ClusterConnection, server: ApiServer, kind: Kind) -> None:
     """Submit, status, explain, list, follow, a second attempt on lost nodes, logs, stop."""
     assert send(cluster, kind).kind == kind.name
     gang = Gang(server, kind)
@@ -140,10 +139,10 @@ def denied(server: ApiServer, *namespaces: str) -> set[str]:
 def test_an_account_with_the_rights_of_cluster_fix_runs_a_job_to_its_end(
     server: ApiServer, runner: KubernetesApi, kind: Kind
 ) -> None:
-    for manifest in identity("runner", "train", Target(TARGETS[kind].value)):
+    for manifest in identity_manifests("runner", "train", Target(TARGETS[kind].value)):
         server.put(json.loads(json.dumps(manifest)))
     apply(server, grant(CLUSTER_RIGHTS, "train", USER))
-    run_one(Cluster(runner, "train"), server, kind)
+    run_one(ClusterConnection(runner, "train"), server, kind)
     other_kinds = {f"{verb} {other.resource}" for other in JOB_KINDS for verb in ("get", "list")}
     other_kinds -= CHILDREN.get(kind, set())
     assert denied(server, "train") <= other_kinds
@@ -157,7 +156,7 @@ def test_the_required_rights_alone_are_enough_to_run_a_job(
     server: ApiServer, runner: KubernetesApi, kind: Kind
 ) -> None:
     give(server, [right for right in rendered_rights_for(kind.resource) if right.is_required])
-    cluster = Cluster(runner, "train")
+    cluster = ClusterConnection(runner, "train")
     assert any("not" in note for note in send(cluster, kind).notes)
     gang = Gang(server, kind)
     gang.run()
@@ -178,13 +177,13 @@ def test_a_required_right_that_is_missing_is_named_before_anything_is_created(
 ) -> None:
     give(server, [right for right in all_rights_for(kind.resource) if right != missing])
     with pytest.raises(RightsError) as refused:
-        send(Cluster(runner, "train"), kind)
+        send(ClusterConnection(runner, "train"), kind)
     (problem,) = refused.value.problems
     assert problem.what == f"you may not {missing.key} in namespace train"
     assert granted_in(problem.hint) == [rule_of(missing)]
     assert server.of(kind) == []
     apply(server, problem.hint[problem.hint.index("echo ") :])
-    assert send(Cluster(runner, "train"), kind).kind == kind.name, "what was advised is enough"
+    assert send(ClusterConnection(runner, "train"), kind).kind == kind.name, "what was advised is enough"
 
 
 @contextmanager
@@ -198,7 +197,7 @@ def without(server: ApiServer, right: Right) -> Iterator[None]:
 def test_each_command_names_the_right_that_was_taken_away_after_submission(
     server: ApiServer, runner: KubernetesApi
 ) -> None:
-    cluster = Cluster(runner, "train")
+    cluster = ClusterConnection(runner, "train")
     give(server, all_rights_for(JOB.resource))
     send(cluster, JOB)
     Gang(server, JOB).run()
@@ -206,7 +205,7 @@ def test_each_command_names_the_right_that_was_taken_away_after_submission(
         Right("get", "jobs", "batch"): lambda: job_status(cluster, "demo"),
         Right("list", "pods"): lambda: explain_live(cluster, "demo"),
         Right("list", "events"): lambda: explain_live(cluster, "demo"),
-        Right("list", "jobs", "batch"): lambda: jobs_of_ours(runner, "train"),
+        Right("list", "jobs", "batch"): lambda: list_labelled_jobs(runner, "train"),
         Right("get", "pods/log"): lambda: list(job_logs(cluster, "demo", None, None)),
         Right("delete", "jobs", "batch"): lambda: stop_job(cluster, "demo"),
     }
@@ -231,7 +230,7 @@ def test_reviews_of_rights_agree_with_what_is_refused(
     assert [key for key in (right.key for right in wanted) if seen.rights.get(key) is False] == [lacks.key]
     assert seen.user == USER
     (found,) = [
-        one for one in checks.check(seen, Need(target=target)).of(Level.PROBLEM) if one.area == "rights"
+        one for one in checks.run_checks(seen, Need(target=target)).of(Level.PROBLEM) if one.area == "rights"
     ]
     assert granted_in(found.command) == [rule_of(lacks)]
     for right in wanted:
@@ -245,7 +244,7 @@ def test_an_optional_right_that_is_missing_is_a_note_of_cluster_check(
 ) -> None:
     give(server, [right for right in rendered_rights_for(JOB.resource) if right.is_required])
     seen = take_snapshot(runner, "train", Target.JOB)
-    found = [one for one in checks.check(seen, Need(target=Target.JOB)).findings if one.area == "rights"]
+    found = [one for one in checks.run_checks(seen, Need(target=Target.JOB)).findings if one.area == "rights"]
     (note,) = [one for one in found if one.level is Level.NOTE]
     assert "create configmaps" in note.evidence
     assert not [one for one in found if one.level is Level.PROBLEM]
@@ -259,9 +258,9 @@ def test_an_account_without_a_binding_may_do_nothing(server: ApiServer, runner: 
     server.remove(ROLE_BINDING, "runner", "train")
     assert server.of(ROLE)
     with pytest.raises(RightsError) as refused:
-        send(Cluster(runner, "train"), JOB)
+        send(ClusterConnection(runner, "train"), JOB)
     apply(server, refused.value.problems[0].hint.partition("grants it by: ")[2])
-    assert send(Cluster(runner, "train"), JOB).kind == "Job"
+    assert send(ClusterConnection(runner, "train"), JOB).kind == "Job"
 
 
 def test_the_guide_shows_the_role_and_the_binding_that_are_created() -> None:
@@ -269,7 +268,7 @@ def test_the_guide_shows_the_role_and_the_binding_that_are_created() -> None:
     blocks = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
     shown = [manifest for block in blocks for manifest in yaml.safe_load_all(block)]
     subject = {"kind": "ServiceAccount", "name": "runner", "namespace": "train"}
-    _, role, binding = json.loads(json.dumps(identity("runner", "train", Target.JOB)))
+    _, role, binding = json.loads(json.dumps(identity_manifests("runner", "train", Target.JOB)))
     for manifest in (role, binding):
         del manifest["metadata"]["labels"]
         assert manifest in shown

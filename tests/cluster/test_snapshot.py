@@ -9,16 +9,15 @@ from tests.cluster.served import serve
 from tests.fixtures.api_server import ApiServer, Refusal
 from tests.kube import clusters
 
-from paceline.cluster.kinds import ACCESS_REVIEW, LOCAL_QUEUE, NODE, RULES_REVIEW, Kind, kind_of
-from paceline.cluster.kubernetes_door import KubernetesApi
-from paceline.cluster.port import UnauthorizedError, UnreachableError
-from paceline.cluster.snapshot import MOST_QUESTIONS, take_snapshot
-from paceline.kube import kinds as rendered_kinds
-from paceline.kube import render
-from paceline.kube.checks.check import check
-from paceline.kube.checks.finding import Level
-from paceline.kube.checks.need import Need, Target
-from paceline.kube.checks.snapshot import Rule, read_snapshot
+from paceline.k8s.check.checks import run_checks
+from paceline.k8s.check.cluster import MAX_REQUESTS, take_snapshot
+from paceline.k8s.check.findings import Level, Need, Target
+from paceline.k8s.check.snapshot import Rule, read_snapshot
+from paceline.k8s.client.api import UnauthorizedError, UnreachableError
+from paceline.k8s.client.kubernetes_api import KubernetesApi
+from paceline.k8s.kinds import ACCESS_REVIEW, LOCAL_QUEUE, NODE, RULES_REVIEW, Kind, kind_of
+from paceline.k8s.render import targets
+from paceline.k8s.validate import kinds as rendered_kinds
 
 Object = dict[str, Any]
 BAD = (Level.WARNING, Level.PROBLEM)
@@ -51,10 +50,10 @@ def test_200_nodes_are_looked_at_in_25_questions(server: ApiServer, api: Kuberne
     serve(server, large_cluster())
     server.rights = {"resourceRules": [], "incomplete": True}  # as on EKS: rights are asked for one by one
     seen = take_snapshot(api, "train", Target.PYTORCHJOB)
-    assert len(server.asked) <= MOST_QUESTIONS == 25
+    assert len(server.asked) <= MAX_REQUESTS == 25
     assert server.writes == []
     assert not [one for one in server.asked if one.path.endswith("/pods")]
-    result = check(seen, Need(gpus=1600, efa=False, nodes=200, rwx=True))
+    result = run_checks(seen, Need(gpus=1600, efa=False, nodes=200, rwx=True))
     assert [one.what for one in result.of(*BAD)] == []
     assert len(seen.of("nodes")) == 200
     assert seen.rights["create pytorchjobs.kubeflow.org"]
@@ -67,8 +66,8 @@ def test_what_is_seen_over_http_is_what_is_there(name: str, server: ApiServer, a
     seen = take_snapshot(api, "train")
     wanted = read_snapshot(made, name)
     for need in (Need(), Need(gpus=16, efa=True), Need(rwx=True)):
-        said = [(one.level, one.area, one.what) for one in check(seen, need).findings]
-        assert said == [(one.level, one.area, one.what) for one in check(wanted, need).findings]
+        said = [(one.level, one.area, one.what) for one in run_checks(seen, need).findings]
+        assert said == [(one.level, one.area, one.what) for one in run_checks(wanted, need).findings]
 
 
 @pytest.mark.parametrize("resource", ["nodes", "deployments.apps", "resourcequotas", "namespaces"])
@@ -86,7 +85,7 @@ def test_what_may_not_be_seen_is_named_as_the_missing_rule(
     where = "train" if resource == "resourcequotas" else ""
     assert seen.refused == (Rule(verb, resource, where),)
     assert not seen.knows(resource)
-    result = check(seen, Need())
+    result = run_checks(seen, Need())
     assert result.is_fine
     assert [one.evidence for one in result.of(*BAD)] == [f"missing: {Rule(verb, resource, where)}"]
 
@@ -96,8 +95,8 @@ def test_a_role_that_may_only_look_is_enough(server: ApiServer, api: KubernetesA
     look = {"verbs": ["get", "list", "watch"], "apiGroups": ["*"], "resources": ["*"]}
     server.rights = {"resourceRules": [look], "incomplete": False}
     seen = take_snapshot(api, "train", Target.PYTORCHJOB)
-    assert check(seen, Need(gpus=16)).is_fine
-    (found,) = check(seen, Need(target=Target.PYTORCHJOB)).of(*BAD)
+    assert run_checks(seen, Need(gpus=16)).is_fine
+    (found,) = run_checks(seen, Need(target=Target.PYTORCHJOB)).of(*BAD)
     assert 'resources: ["pytorchjobs"], verbs: ["create"]' in found.evidence
     assert 'verbs: ["delete"]' in found.evidence
     assert 'verbs: ["get"]' not in found.evidence
@@ -159,7 +158,7 @@ def test_a_webhook_that_is_down_hides_its_own_kind_only(server: ApiServer, api: 
     broken = (500, "InternalError", "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=LocalQueue failed")
     serve(server, clusters.bottlerocket())
     server.rules = [lambda _verb, kind, _what: broken if kind == LOCAL_QUEUE else None]
-    result = check(take_snapshot(api, "train"), Need())
+    result = run_checks(take_snapshot(api, "train"), Need())
     assert [one.what for one in result.of(*BAD)] == ["queues in namespace train could not be read"]
     assert result.of(Level.OK)
     server.rules = [lambda _verb, kind, _what: broken if kind == NODE else None]
@@ -176,8 +175,8 @@ def test_who_may_not_ask_for_rights_asks_once(server: ApiServer, api: Kubernetes
 
 
 def test_what_can_be_rendered_can_be_created_and_checked() -> None:
-    for api_version, name in rendered_kinds.KINDS:
+    for api_version, name in rendered_kinds.KIND_RULES:
         if api_version == "ray.io/v1alpha1":
             continue  # read, and never rendered
         assert kind_of({"apiVersion": api_version, "kind": name}).name == name
-    assert {one.value for one in render.Target} == {one.value for one in Target}
+    assert {one.value for one in targets.Target} == {one.value for one in Target}

@@ -11,10 +11,10 @@ from tests.fixtures.hyp_command import install
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import CONFIG_MAP, HYPERPOD_JOB, Kind
-from paceline.errors import ConfigError, ExitCode
-from paceline.kube.hyp import folder, handed, read_version
-from paceline.kube.submission.mark import read_mark
+from paceline.core.errors import ConfigError, ExitCode
+from paceline.k8s.kinds import CONFIG_MAP, HYPERPOD_JOB, Kind
+from paceline.k8s.render.hyp import folder, read_version, to_hyp_job
+from paceline.k8s.submit.job_state import read_annotations
 
 Object = dict[str, Any]
 ASK = [
@@ -77,7 +77,7 @@ def test_a_job_is_sent_by_hyp_and_followed_by_us(
     pod = job["spec"]["replicaSpecs"][0]["template"]["spec"]
     assert pod["containers"][0]["resources"]["requests"]["memory"] == "64.0Gi"
     assert {"name": "ODD", "value": "{{ 7 * 7 }}{% raw %}"} in pod["containers"][0]["env"]
-    assert read_mark(job) is not None, "any machine can follow it"
+    assert read_annotations(job) is not None, "any machine can follow it"
     assert len(server.of(CONFIG_MAP, "team")) == 1
     version, create = [json.loads(line) for line in calls.read_text().splitlines()]
     assert (version["argv"], create["argv"]) == (["--version"], ["create"])
@@ -125,27 +125,27 @@ def job(**pod: Any) -> Object:
 
 
 def test_amounts_are_written_as_hyp_reads_them() -> None:
-    done = handed(job()).job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]["resources"]
+    done = to_hyp_job(job()).job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]["resources"]
     assert done["requests"] == {"cpu": "0.5", "memory": "0.5Gi"}
 
 
 def test_what_keeps_pods_in_one_zone_is_never_lost_in_silence() -> None:
     near: Object = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
     with pytest.raises(ConfigError, match="nothing keeps the pods in one zone"):
-        handed(job(affinity=near))
-    done = handed(job(affinity=dict(near), nodeSelector={"topology.kubernetes.io/zone": "eu-west-1a"}))
+        to_hyp_job(job(affinity=near))
+    done = to_hyp_job(job(affinity=dict(near), nodeSelector={"topology.kubernetes.io/zone": "eu-west-1a"}))
     assert "the zone of the node selector stands for it" in done.notes[0]
     assert near, "what was given is not changed"
 
 
 def test_other_kinds_and_nameless_machines_are_refused() -> None:
     with pytest.raises(ConfigError, match="not a PyTorchJob"):
-        handed({"kind": "PyTorchJob"})
+        to_hyp_job({"kind": "PyTorchJob"})
     with_gpus = job()
     container = with_gpus["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]
     container["resources"]["requests"]["nvidia.com/gpu"] = "8"
     with pytest.raises(ConfigError, match="GPUs of a named type of machine"):
-        handed(with_gpus)
+        to_hyp_job(with_gpus)
 
 
 def test_a_text_is_never_read_as_a_template() -> None:

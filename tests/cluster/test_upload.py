@@ -16,15 +16,14 @@ from tests.fixtures.volume_pod import (
     tree,
 )
 
-from paceline.app.upload import Upload, plan_upload
-from paceline.cluster.helper_pod import Helper, helper_on
-from paceline.cluster.kinds import POD, Kind
-from paceline.cluster.kubernetes_door import KubernetesApi
-from paceline.cluster.port import ForbiddenError, UnreachableError
-from paceline.cluster.upload import Uploaded, upload
-from paceline.errors import NotReadyError, PacelineError
-from paceline.kube.transfer.chunks import CHUNK_BYTES
-from paceline.kube.transfer.helper import LABELS, Wanted
+from paceline.core.errors import NotReadyError, PacelineError
+from paceline.k8s.client.api import ForbiddenError, UnreachableError
+from paceline.k8s.client.kubernetes_api import KubernetesApi
+from paceline.k8s.kinds import POD, Kind
+from paceline.k8s.transfer.chunks import CHUNK_BYTES
+from paceline.k8s.transfer.helper_pod import Helper, open_helper
+from paceline.k8s.transfer.pod_manifest import LABELS, HelperRequest
+from paceline.k8s.transfer.upload import Upload, Uploaded, plan_upload, send_files
 
 LARGE = 2 * CHUNK_BYTES + 12_345
 UNSCHEDULED = {
@@ -32,7 +31,7 @@ UNSCHEDULED = {
     "status": "False",
     "message": "0/2 nodes: volume node affinity conflict",
 }
-WANTED = Wanted(namespace=NAMESPACE, claim="data")
+WANTED = HelperRequest(namespace=NAMESPACE, claim="data")
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +58,8 @@ def planned(source: Path, to: str = "") -> Upload:
 
 def carried(api: KubernetesApi, plan: Upload, *, clock: SwiftClock | None = None) -> Uploaded:
     said: list[str] = []
-    with helper_on(api, WANTED, clock or SwiftClock(), said.append) as helper:
-        return upload(helper, _inside(plan), plan.files, plan.sources, lambda *_: None)
+    with open_helper(api, WANTED, clock or SwiftClock(), said.append) as helper:
+        return send_files(helper, _inside(plan), plan.files, plan.sources, lambda *_: None)
 
 
 def _inside(plan: Upload) -> str:
@@ -107,9 +106,9 @@ def test_ctrl_c_leaves_no_pod_and_no_half_file_and_the_next_attempt_goes_on(
 
     with (
         pytest.raises(KeyboardInterrupt),
-        helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper,
+        open_helper(api, WANTED, SwiftClock(), lambda _: None) as helper,
     ):
-        upload(helper, _inside(plan), plan.files, plan.sources, stop)
+        send_files(helper, _inside(plan), plan.files, plan.sources, stop)
     assert pod.server.of(POD) == []
     assert tree(pod.volume) == {}, "what is not complete is not to be seen"
     done = carried(api, planned(source))
@@ -134,10 +133,10 @@ def test_what_was_changed_here_or_damaged_there_is_sent_and_nothing_else(
 
 def test_a_staged_file_that_is_too_long_is_cut_off(pod: VolumePod, api: KubernetesApi, source: Path) -> None:
     plan = planned(source)
-    with helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper:
+    with open_helper(api, WANTED, SwiftClock(), lambda _: None) as helper:
         calls = iter([None] * 4)  # bundle and three parts, and then it is stopped before it renames
         with pytest.raises(StopIteration):
-            upload(helper, _inside(plan), plan.files, plan.sources, lambda *_: next(calls))
+            send_files(helper, _inside(plan), plan.files, plan.sources, lambda *_: next(calls))
     (staged,) = pod.volume.rglob("large.npz")
     with staged.open("ab") as file:
         file.write(b"of an earlier, longer version")
@@ -185,10 +184,10 @@ def test_a_line_that_stays_cut_is_given_up_and_the_pod_removed_if_that_can_be(
 
 
 def test_a_claim_that_is_not_there_is_told_with_those_that_are(api: KubernetesApi, pod: VolumePod) -> None:
-    wanted = Wanted(namespace=NAMESPACE, claim="dada")
+    wanted = HelperRequest(namespace=NAMESPACE, claim="dada")
     with (
         pytest.raises(NotReadyError, match=r"no claim dada in namespace train; claims there: data"),
-        helper_on(api, wanted, SwiftClock(), lambda _: None),
+        open_helper(api, wanted, SwiftClock(), lambda _: None),
     ):
         pass
     assert pod.server.writes == []
@@ -213,7 +212,7 @@ def test_a_pod_that_does_not_start_is_told_and_removed(
     pod.status = status
     with (
         pytest.raises(NotReadyError, match=said),
-        helper_on(api, WANTED, SwiftClock(), lambda _: None),
+        open_helper(api, WANTED, SwiftClock(), lambda _: None),
     ):
         pass
     assert pod.server.of(POD) == []
@@ -223,7 +222,7 @@ def test_an_image_without_tools_is_told(pod: VolumePod, api: KubernetesApi) -> N
     pod.server.exec = lambda *_: (0, b"sha256sum\ntar\n", b"")
     with (
         pytest.raises(NotReadyError, match=r"image busybox:1\.37 lacks sha256sum, tar"),
-        helper_on(api, WANTED, SwiftClock(), lambda _: None),
+        open_helper(api, WANTED, SwiftClock(), lambda _: None),
     ):
         pass
     assert pod.server.of(POD) == []
@@ -242,7 +241,7 @@ def test_a_pod_whose_making_was_answered_by_nobody_is_made_once_and_removed(
         return None
 
     pod.server.rules.append(lose)
-    with helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper:
+    with open_helper(api, WANTED, SwiftClock(), lambda _: None) as helper:
         assert [one["metadata"]["name"] for one in pod.server.of(POD)] == [helper.pod]
     assert pod.server.of(POD) == []
 
@@ -256,7 +255,7 @@ def test_who_may_make_no_pod_is_not_told_to_remove_one(pod: VolumePod, api: Kube
     said: list[str] = []
     with (
         pytest.raises(ForbiddenError, match="pods is forbidden"),
-        helper_on(api, Wanted(namespace=NAMESPACE, claim="data"), SwiftClock(), said.append),
+        open_helper(api, HelperRequest(namespace=NAMESPACE, claim="data"), SwiftClock(), said.append),
     ):
         raise AssertionError("there is no pod")
     assert not any("could not be removed" in one for one in said)
@@ -270,7 +269,7 @@ def test_helpers_that_ended_are_swept_and_others_are_left(pod: VolumePod, api: K
     other("ended", "Failed", LABELS)
     other("at-work", "Running", LABELS)
     other("somebodys", "Failed", {"app": "theirs"})
-    with helper_on(api, WANTED, SwiftClock(), lambda _: None) as helper:
+    with open_helper(api, WANTED, SwiftClock(), lambda _: None) as helper:
         assert isinstance(helper, Helper)
     assert {one["metadata"]["name"] for one in pod.server.of(POD)} == {"at-work", "somebodys"}
 

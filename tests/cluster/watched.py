@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from tests.fixtures.waiting import NEVER_S
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job_follow import Followed, Follower, Pace, Shown
-from paceline.cluster.job_logs import Line
-from paceline.kube.diagnosis.finding import Finding
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.diagnose.findings import Finding
+from paceline.k8s.submit.follow import Follower, FollowIntervals, FollowOutput, FollowResult
+from paceline.k8s.submit.log_streams import Line
 
-PACE = Pace(look_s=0.5, ring_s=0.05, logs_s=NEVER_S)
+PACE = FollowIntervals(look_s=0.5, ring_s=0.05, logs_s=NEVER_S)
 
 
 @dataclass
@@ -21,8 +21,8 @@ class Screen:
     said: list[str] = field(default_factory=list)
     told: list[Finding] = field(default_factory=list)
 
-    def shown(self) -> Shown:
-        return Shown(line=self.lines.append, say=self.said.append, tell=self.told.append)
+    def shown(self) -> FollowOutput:
+        return FollowOutput(line=self.lines.append, say=self.said.append, tell=self.told.append)
 
 
 @dataclass
@@ -31,16 +31,16 @@ class Following:
 
     screen: Screen
     thread: threading.Thread
-    results: list[Followed]
+    results: list[FollowResult]
 
-    def end(self) -> Followed:
+    def end(self) -> FollowResult:
         self.thread.join(NEVER_S)
         assert not self.thread.is_alive(), f"it does not end; said: {self.screen.said}"
         return self.results[0]
 
 
-def follow(cluster: Cluster, for_s: float | None = None) -> Following:
-    screen, results = Screen(), list[Followed]()
+def follow(cluster: ClusterConnection, for_s: float | None = None) -> Following:
+    screen, results = Screen(), list[FollowResult]()
     follower = Follower(cluster=cluster, name="demo", shown=screen.shown(), pace=PACE)
     thread = threading.Thread(target=lambda: results.append(follower.follow(for_s)))
     thread.start()

@@ -8,13 +8,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 from torch import Tensor
 
-from paceline.compression.casts import Cast
-from paceline.compression.coder import Coder
-from paceline.compression.int8 import Int8, StochasticInt8
-from paceline.compression.memory import ErrorMemory
-from paceline.compression.sign import BLOCK, SCALE_BYTES, Sign, packed_by_torch, unpacked_by_torch
-from paceline.compression.topk import TopK
-from paceline.errors import TrainingError
+from paceline.compression.codecs import (
+    SIGN_BLOCK,
+    SIGN_SCALE_BYTES,
+    Cast,
+    Coder,
+    Int8,
+    Sign,
+    StochasticInt8,
+    TopK,
+    packed_by_torch,
+    unpacked_by_torch,
+)
+from paceline.compression.error_feedback import ErrorMemory
+from paceline.core.errors import TrainingError
 
 CODERS: list[Coder] = [
     Cast(torch.float32),
@@ -84,8 +91,8 @@ def test_int8_is_off_by_at_most_half_a_scale_of_its_block(vector: Tensor) -> Non
 @given(vector=vectors())
 def test_signs_keep_every_sign_and_each_block_its_mean_magnitude(vector: Tensor) -> None:
     back = through(Sign(), vector)
-    for start in range(0, vector.numel(), BLOCK):
-        block, mine = vector[start : start + BLOCK], back[start : start + BLOCK]
+    for start in range(0, vector.numel(), SIGN_BLOCK):
+        block, mine = vector[start : start + SIGN_BLOCK], back[start : start + SIGN_BLOCK]
         assert bool(((mine >= 0) == (block >= 0)).all()) or not bool(mine.any())
         assert float(mine[0].abs()) == pytest.approx(float(block.abs().mean()), rel=2**-8, abs=1e-30)
         assert len(set(mine.abs().tolist())) == 1
@@ -148,6 +155,6 @@ def test_random_rounding_rolls_other_dice_for_another_message_and_another_worker
 @settings(max_examples=40, deadline=None)
 @given(vector=vectors())
 def test_a_gpu_packs_signs_as_a_cpu_does(vector: Tensor) -> None:
-    packed = Sign().encode(vector)[SCALE_BYTES * (-(-vector.numel() // BLOCK)) :]
+    packed = Sign().encode(vector)[SIGN_SCALE_BYTES * (-(-vector.numel() // SIGN_BLOCK)) :]
     assert torch.equal(packed_by_torch(vector >= 0), packed)
     assert torch.equal(unpacked_by_torch(packed, vector.numel()), (vector >= 0).to(torch.uint8))

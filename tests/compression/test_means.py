@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from tests.fixtures.meetings import meet
 from torch import Tensor
 
-from paceline.compression.dgc import Dgc, density
 from paceline.compression.low_rank import LowRankMean, parts_of
-from paceline.compression.mean import compressed_mean
-from paceline.compression.scatter import cut
+from paceline.compression.mean import compressed_mean, split_by_rank
+from paceline.compression.sparse import Dgc, density
 from paceline.plan.plan import Codec, Compression, Plan
 from paceline.transport.arena import Piece
 from paceline.transport.ports import Collective, Traffic
-from paceline.transport.turns import Turns
+from paceline.transport.virtual_time import Turns
 
 FP16, INT8, SIGN = (Compression(codec=c) for c in (Codec.FP16, Codec.INT8, Codec.SIGN))
 TOPK = Compression(codec=Codec.TOPK, amount=0.1)
@@ -91,7 +90,7 @@ def test_with_a_memory_the_mean_of_many_rounds_is_the_exact_mean(compress: Compr
 @settings(max_examples=60, deadline=None)
 @given(numel=st.integers(0, 5000), world=st.integers(1, 40))
 def test_pieces_cover_the_vector_once_and_the_first_is_the_longest(numel: int, world: int) -> None:
-    pieces = cut(numel, world)
+    pieces = split_by_rank(numel, world)
     lengths = [p.stop - p.start for p in pieces]
     assert len(pieces) == world
     assert sum(lengths) == numel

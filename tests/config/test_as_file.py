@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.as_file import as_file
 from paceline.config.key import Kind
 from paceline.config.keys import KEYS
-from paceline.config.load import load
+from paceline.config.load import config_to_yaml, load
 from paceline.config.train_config import Option, TrainConfig
-from paceline.config.written import Written
-from paceline.errors import ConfigError
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError
 
 HARD = {
     "task_options": "hidden=64",
@@ -25,7 +24,7 @@ HARD = {
 }
 
 
-def read(*flags: Written) -> TrainConfig:
+def read(*flags: RawSetting) -> TrainConfig:
     loaded = load(flags=flags)
     assert not loaded.problems
     return loaded.config
@@ -33,7 +32,7 @@ def read(*flags: Written) -> TrainConfig:
 
 def again(config: TrainConfig, folder: Path) -> TrainConfig:
     path = folder / "best.yaml"
-    path.write_text(as_file(config))
+    path.write_text(config_to_yaml(config))
     loaded = load(file=path)
     assert not loaded.problems
     return loaded.config
@@ -42,7 +41,7 @@ def again(config: TrainConfig, folder: Path) -> TrainConfig:
 @pytest.mark.parametrize("name", [name for name in KEYS if name != "run_dir"])
 def test_every_setting_comes_back(name: str, tmp_path: Path) -> None:
     raw = HARD.get(name, "tensorboard=/logs" if name == "export" else KEYS[name].example)
-    config = read(Written(key=name, raw=raw, where="x"))
+    config = read(RawSetting(key=name, raw=raw, where="x"))
     assert getattr(config, name) is not None
     assert getattr(again(config, tmp_path), name) == getattr(config, name)
 
@@ -61,13 +60,13 @@ def test_options_keep_their_types(tmp_path: Path) -> None:
 
 
 def test_only_what_was_said_is_written_and_where_it_went_is_not() -> None:
-    assert as_file(TrainConfig(lr=0.5, run_dir="runs/a", straggler=(), task_options={})) == "lr: 0.5\n"
+    assert config_to_yaml(TrainConfig(lr=0.5, run_dir="runs/a", straggler=(), task_options={})) == "lr: 0.5\n"
     assert KEYS["pace"].kind is Kind.DURATION
 
 
 def test_a_recorded_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("worker,step,factor\n0,1,3\n")
     raw = f"trace={tmp_path / 'trace.csv'}"
-    config = read(Written(key="straggler", raw=raw, where="--straggler"))
+    config = read(RawSetting(key="straggler", raw=raw, where="--straggler"))
     with pytest.raises(ConfigError, match="recorded trace"):
-        as_file(config)
+        config_to_yaml(config)

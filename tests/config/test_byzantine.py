@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.byzantine import attack_text, read_byzantine
+from paceline.config.fault_rules import attack_text, read_byzantine
 from paceline.config.load import load
 from paceline.config.values import Raw
-from paceline.errors import ConfigError
-from paceline.sync.byzantine import Attack, ByzantineRule
+from paceline.core.errors import ConfigError
+from paceline.sync.fault_rules import Attack, ByzantineRule
 
 
 def read(raw: Raw) -> tuple[ByzantineRule, ...]:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from paceline.config.facts import look_up_facts, module_exists
+from paceline.config.environment import module_exists, probe_machine
 from paceline.config.train_config import TrainConfig
 
 
@@ -24,6 +24,6 @@ def test_what_is_no_module_name_is_not_found() -> None:
 
 
 def test_only_the_modules_that_the_config_names_are_looked_up() -> None:
-    facts = look_up_facts(TrainConfig(task="json:JSONDecoder", mode="nowhere_at_all:Mode"))
+    facts = probe_machine(TrainConfig(task="json:JSONDecoder", mode="nowhere_at_all:Mode"))
     assert facts.modules == {"json"}
     assert facts.cpu_count >= 1

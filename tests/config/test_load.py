@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config.load import load
-from paceline.config.sources import from_sets
+from paceline.config.load import from_set_flags, load
 from paceline.config.toml_file import parse_toml
-from paceline.config.values import Raw
-from paceline.config.written import Written
+from paceline.config.values import Raw, RawSetting
 from paceline.config.yaml_file import parse_yaml
-from paceline.errors import Problem
+from paceline.core.errors import Problem
 
 
-def flag(key: str, raw: Raw) -> Written:
-    return Written(key=key, raw=raw, where="--" + key.replace("_", "-"))
+def flag(key: str, raw: Raw) -> RawSetting:
+    return RawSetting(key=key, raw=raw, where="--" + key.replace("_", "-"))
 
 
 def file_with(folder: Path, text: str, name: str = "train.yaml") -> Path:
@@ -164,7 +162,7 @@ def test_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
 
 
 def test_a_key_said_by_its_flag_and_by_set_is_a_problem() -> None:
-    sets = from_sets(["steps=5", "task_options.hidden=3", "num-workers=4"])
+    sets = from_set_flags(["steps=5", "task_options.hidden=3", "num-workers=4"])
     loaded = load(flags=[flag("steps", "3"), *sets.entries])
     assert [p.what for p in loaded.problems] == ["steps is said twice, by --steps and --set steps"]
     assert loaded.config.num_workers == 4
@@ -172,7 +170,9 @@ def test_a_key_said_by_its_flag_and_by_set_is_a_problem() -> None:
 
 
 def test_set_needs_a_key_and_a_value() -> None:
-    assert [p.what for p in from_sets(["steps"]).problems] == ["--set got 'steps', which is not key=value"]
+    assert [p.what for p in from_set_flags(["steps"]).problems] == [
+        "--set got 'steps', which is not key=value"
+    ]
 
 
 @settings(max_examples=200)

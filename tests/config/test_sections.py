@@ -7,15 +7,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config.facts import Facts
-from paceline.config.load import Loaded, load
-from paceline.config.sections import SECTIONS, in_flat_keys, with_task
-from paceline.config.sources import from_sets
+from paceline.config.environment import Facts
+from paceline.config.file import SECTIONS, flatten_sections, infer_task
+from paceline.config.load import LoadedConfig, from_set_flags, load
 from paceline.config.sp500_options import OPTIONS
 from paceline.config.yaml_file import parse_yaml
-from paceline.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, Problem
 from paceline.plan.resolve import resolve
-from paceline.tasks.sp500 import Sp500Task
+from paceline.tasks.sp500.task import Sp500Task
 
 ROOT = Path(__file__).parent.parent.parent
 # As the requirements write it, on five lines; a name with nothing behind it says nothing.
@@ -38,7 +37,7 @@ OPTIONS_OF_IT = {
 }
 
 
-def loaded(folder: Path, text: str, name: str = "config.yaml") -> Loaded:
+def loaded(folder: Path, text: str, name: str = "config.yaml") -> LoadedConfig:
     path = folder / name
     path.write_text(text)
     return load(file=path)
@@ -151,10 +150,10 @@ def test_a_problem_that_is_found_later_names_the_nested_key_too(tmp_path: Path) 
 
 
 def test_set_reaches_into_a_section() -> None:
-    sets = from_sets(["train.steps=3", "eval.threshold=0.6", "io.run_name=a"])
+    sets = from_set_flags(["train.steps=3", "eval.threshold=0.6", "io.run_name=a"])
     config = load(flags=sets.entries).config
     assert (config.steps, config.name, config.task_options) == (3, "a", {"threshold": 0.6})
-    (found,) = from_sets(["train.stps=3"]).problems
+    (found,) = from_set_flags(["train.stps=3"]).problems
     assert (found.where, found.hint[:18]) == ("--set train.stps", "did you mean steps")
 
 
@@ -169,7 +168,7 @@ _NAMES = st.sampled_from([name for names in SECTIONS.values() for name in names]
 @settings(max_examples=60)
 @given(text=st.dictionaries(st.sampled_from([*SECTIONS, "task"]), st.dictionaries(_NAMES, _VALUES) | _VALUES))
 def test_whatever_a_section_holds_is_a_setting_or_a_problem(text: dict[str, object]) -> None:
-    content = in_flat_keys(with_task(parse_yaml(yaml.safe_dump(text), "t.yaml")))
+    content = flatten_sections(infer_task(parse_yaml(yaml.safe_dump(text), "t.yaml")))
     assert all(problem.where and problem.hint for problem in content.problems)
     load(flags=content.entries)
 
@@ -177,5 +176,5 @@ def test_whatever_a_section_holds_is_a_setting_or_a_problem(text: dict[str, obje
 def test_flags_beat_the_sections(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("task: sp500\nmodel: {hidden: 8, layers: 2}\ntrain: {seed: 1}\n")
-    config = load(flags=from_sets(["seed=2", "task_options.hidden=4"]).entries, file=path).config
+    config = load(flags=from_set_flags(["seed=2", "task_options.hidden=4"]).entries, file=path).config
     assert (config.seed, config.task_options) == (2, {"hidden": 4, "layers": 2})

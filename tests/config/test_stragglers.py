@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.stragglers import read_straggler, rule_text
-from paceline.config.traces import parse_trace
+from paceline.config.fault_rules import parse_trace, read_straggler, straggler_text
 from paceline.config.values import Raw
-from paceline.errors import ConfigError
-from paceline.sync.stragglers import StragglerRule
+from paceline.core.errors import ConfigError
+from paceline.sync.fault_rules import StragglerRule
 
 
 def read(raw: Raw) -> tuple[StragglerRule, ...]:
@@ -75,7 +74,7 @@ _rules = st.builds(
 
 @given(rule=_rules)
 def test_a_rule_reads_back_from_its_text(rule: StragglerRule) -> None:
-    assert read(rule_text(rule)) == (rule,)
+    assert read(straggler_text(rule)) == (rule,)
 
 
 _near_miss = st.lists(

@@ -14,13 +14,13 @@ from paceline.config.values import (
     Unreadable,
     read,
     read_batch_size,
+    read_bool,
     read_duration,
     read_integer,
     read_number,
     read_option,
     read_staleness,
-    read_yes_no,
-    shown,
+    show_value,
 )
 
 
@@ -88,15 +88,15 @@ def test_options_keep_the_simplest_type_unless_quoted() -> None:
 
 
 def test_yes_and_no() -> None:
-    assert read_yes_no("Yes") is True
-    assert read_yes_no("off") is False
+    assert read_bool("Yes") is True
+    assert read_bool("off") is False
     with pytest.raises(Unreadable):
-        read_yes_no("maybe")
+        read_bool("maybe")
 
 
 def test_a_long_value_is_shown_short() -> None:
-    assert len(shown("x" * 10_000)) < 80
-    assert len(shown(["x"] * 10_000)) < 80
+    assert len(show_value("x" * 10_000)) < 80
+    assert len(show_value(["x"] * 10_000)) < 80
 
 
 _raws: st.SearchStrategy[Raw] = st.recursive(

@@ -2,9 +2,9 @@
 
 import pytest
 
+from paceline.config.environment import World, apply_world, read_world
 from paceline.config.train_config import TrainConfig
-from paceline.config.world import World, adopt, read_world
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 
 FULL = {
     "RANK": "3",
@@ -70,8 +70,8 @@ def test_what_makes_no_sense_is_one_clear_error(change: dict[str, str | None], w
 
 
 def test_what_the_user_left_unsaid_is_taken_from_whoever_started_us() -> None:
-    config = adopt(TrainConfig(), World(size=3))
+    config = apply_world(TrainConfig(), World(size=3))
     assert (config.num_workers, config.launcher) == (3, "torchrun")
     assert config.origin("num_workers") == "WORLD_SIZE"
-    said = adopt(TrainConfig(num_workers=2, origins={"num_workers": "c.yaml:1"}), World(size=3))
+    said = apply_world(TrainConfig(num_workers=2, origins={"num_workers": "c.yaml:1"}), World(size=3))
     assert (said.num_workers, said.origin("num_workers")) == (2, "c.yaml:1")

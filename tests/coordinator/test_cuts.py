@@ -11,16 +11,16 @@ from tests.coordinator.real.cluster import PATIENCE_S
 from tests.coordinator.real.history import create
 from tests.coordinator.real.in_process import CALM, Nodes, nodes_in_process
 
-from paceline.coordinator.client import Client, UnreachableError
+from paceline.coordinator.client.aio import Client, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.types import NodeId
-from paceline.coordinator.shell.cuts import Cuts
+from paceline.coordinator.server.partitions import Partitions
 
 LIST, LOOK = "/paceline.cluster.v1.Runs/List", "/paceline.cluster.v1.Nodes/Status"
 OURS, THEIRS = "ipv4:127.0.0.1:5001", "ipv4:127.0.0.1:5002"
 
 
-async def is_heard(cuts: Cuts, peer: str, method: str = LIST) -> bool:
+async def is_heard(cuts: Partitions, peer: str, method: str = LIST) -> bool:
     asking = asyncio.create_task(cuts.until_heard(peer, method))
     await asyncio.sleep(0)  # it begins; whoever is not cut off does not wait at all
     was_heard = asking.done()
@@ -30,7 +30,7 @@ async def is_heard(cuts: Cuts, peer: str, method: str = LIST) -> bool:
 
 def test_named_processes_wait_or_all_but_them() -> None:
     async def story() -> None:
-        cuts = Cuts(ports=lambda pids: {5001} if 7 in pids else set())
+        cuts = Partitions(ports=lambda pids: {5001} if 7 in pids else set())
         cuts.cut(300, pids=[7], others=False)
         assert [await is_heard(cuts, peer) for peer in (OURS, THEIRS)] == [False, True]
         cuts.cut(300, pids=[7], others=True)
@@ -48,7 +48,7 @@ def test_named_processes_wait_or_all_but_them() -> None:
 
 def test_what_is_cut_is_mended_without_anybody() -> None:
     async def story() -> None:
-        cuts = Cuts()
+        cuts = Partitions()
         cuts.cut(0.05, others=True)
         await asyncio.wait_for(cuts.until_heard(OURS, LIST), PATIENCE_S)
         assert not cuts.are_some

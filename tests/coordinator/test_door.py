@@ -3,7 +3,6 @@
 import pytest
 
 from paceline.coordinator.raft.core import Raft, Role, Timing
-from paceline.coordinator.raft.door import MOST_TERMS, why_impossible, why_malformed
 from paceline.coordinator.raft.log import RaftLog, empty_snapshot
 from paceline.coordinator.raft.membership import decode
 from paceline.coordinator.raft.progress import Progress, Sending
@@ -18,6 +17,7 @@ from paceline.coordinator.raft.types import (
     NodeId,
     Term,
 )
+from paceline.coordinator.raft.validate import MOST_TERMS, why_impossible, why_malformed
 
 ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 THREE = Membership(frozenset({ME, OTHER, THIRD}))

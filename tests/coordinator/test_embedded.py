@@ -14,14 +14,14 @@ from tests.fixtures.waiting import until
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.clock import unix_now_s
-from paceline.coordinator.blocking import BlockingClient
-from paceline.coordinator.client import RefusedError, UnreachableError
-from paceline.coordinator.embedded import FOLDER, ME, EmbeddedNode
+from paceline.coordinator.admin.serve import EMBEDDED_FOLDER, EMBEDDED_NODE, EmbeddedNode
+from paceline.coordinator.client.aio import RefusedError, UnreachableError
+from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.types import Entry, EntryKind, HardState, Index, Membership, Term
-from paceline.coordinator.shell.security import client_access
-from paceline.coordinator.shell.storage import Storage, StorageError
+from paceline.coordinator.server.security import client_access
+from paceline.coordinator.server.storage import Storage, StorageError
+from paceline.core.clock import unix_now_s
 
 THREAD = "paceline-coordinator"
 
@@ -69,9 +69,9 @@ def test_many_threads_may_write_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("skew_s", [3_600, -3_600])
 def test_workers_can_join_whatever_the_clock_of_an_earlier_leader_was(tmp_path: Path, skew_s: int) -> None:
     """The log of a leader whose calendar clock was wrong by an hour, or was set since."""
-    folder = tmp_path / FOLDER / f"node-{ME}"
-    storage = Storage(folder, ME)
-    storage.load(Membership(frozenset({ME})))
+    folder = tmp_path / EMBEDDED_FOLDER / f"node-{EMBEDDED_NODE}"
+    storage = Storage(folder, EMBEDDED_NODE)
+    storage.load(Membership(frozenset({EMBEDDED_NODE})))
     creating = pb.CreateRun(run="r", min_workers=1, max_workers=3, want_workers=1)
     command = pb.Command(create_run=creating, at_ms=int((unix_now_s() + skew_s) * 1000))
     entry = Entry(Index(1), Term(1), EntryKind.COMMAND, command.SerializeToString())
@@ -150,6 +150,6 @@ def test_a_client_gives_up_when_nobody_answers(tmp_path: Path) -> None:
 
 
 def test_torch_is_not_imported() -> None:
-    probe = "import sys, paceline.coordinator.embedded; print('torch' in sys.modules)"
+    probe = "import sys, paceline.coordinator.admin.serve; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

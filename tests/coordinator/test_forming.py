@@ -1,7 +1,7 @@
 """When does the leader form the next generation, and of whom?"""
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state.forming import FIRST_WAIT_MS, JOIN_WAIT_MS, Later, next_generation
+from paceline.coordinator.state.generations import FIRST_WAIT_MS, JOIN_WAIT_MS, Later, next_generation
 from paceline.coordinator.state.model import RunRecord
 
 

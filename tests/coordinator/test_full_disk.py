@@ -11,10 +11,10 @@ from tests.coordinator.real.cluster import Cluster
 from tests.coordinator.real.history import History, create, mark
 from tests.fixtures.command import paceline
 
-from paceline.coordinator.client import Client
+from paceline.coordinator.client.aio import Client
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell.storage import StorageError
-from paceline.errors import ExitCode
+from paceline.coordinator.server.storage import StorageError
+from paceline.core.errors import ExitCode
 
 SMALL, LARGE = "512k", "64m"
 

@@ -17,19 +17,18 @@ from tests.coordinator.real.history import History, create
 from tests.coordinator.real.in_process import CALM, Nodes, nodes_in_process
 from tests.coordinator.real.mutate import misfilled, mutated
 
-from paceline.clock import unix_now_s
 from paceline.coordinator.methods import path
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.core import Raft
-from paceline.coordinator.raft.door import why_impossible
 from paceline.coordinator.raft.log import RaftLog, empty_snapshot
 from paceline.coordinator.raft.types import Entry, EntryKind, HardState, Index, Kind, Message, NodeId, Term
-from paceline.coordinator.shell import records, wire
-from paceline.coordinator.shell.identity import Role
-from paceline.coordinator.shell.pki import init_pki, parse_node
-from paceline.coordinator.shell.tls import load_node
-from paceline.coordinator.shell.tokens import Tokens
-from paceline.coordinator.state.machine import ClusterState
+from paceline.coordinator.raft.validate import why_impossible
+from paceline.coordinator.server import raft_transport, storage
+from paceline.coordinator.server.access_policy import Role
+from paceline.coordinator.server.tls import init_pki, load_node_certificate, parse_node
+from paceline.coordinator.server.tokens import Tokens
+from paceline.coordinator.state.machine import CoordinatorState
+from paceline.core.clock import unix_now_s
 
 SEED = 20260601
 FRAMES = 100_000
@@ -47,7 +46,7 @@ class Subject:
         log = RaftLog(empty_snapshot(samples.THREE), ENTRIES)
         dice = random.Random(SEED)
         self.raft = Raft(NodeId(1), HardState(Term(2), None), log, dice=dice.randrange)
-        self.state = ClusterState()
+        self.state = CoordinatorState()
         if leads:
             while not self.raft.is_leader:
                 self.raft.tick()
@@ -64,8 +63,8 @@ class Subject:
     def hear(self, found: pb.RaftMessage) -> bool:
         """Was it let in?"""
         try:
-            message = wire.from_wire(found)
-        except wire.BadFrameError:
+            message = raft_transport.from_wire(found)
+        except raft_transport.BadFrameError:
             return False
         if message.kind is Kind.SNAPSHOT or message.to != 1 or message.sender == 1:
             return False  # as raft_service.py has it
@@ -93,7 +92,7 @@ class Subject:
 def test_a_hundred_thousand_mutated_frames_do_no_harm() -> None:
     dice = random.Random(SEED)
     good = samples.frames(term=3)
-    plain = [wire.to_wire(message) for message in samples.messages(term=3)]
+    plain = [raft_transport.to_wire(message) for message in samples.messages(term=3)]
     heard: Counter[str] = Counter()
     subjects: Sequence[Subject] = ()
     for number in range(FRAMES):
@@ -130,21 +129,21 @@ def test_mutated_commands_are_refused_or_applied_and_never_raise() -> None:
         refusals += state.apply(index, mutated(dice, good)).outcome.HasField("refusal")
         if index % 500 == 0:
             packed = state.snapshot()
-            assert ClusterState.restore(packed).snapshot() == packed
+            assert CoordinatorState.restore(packed).snapshot() == packed
     assert refusals > 1000
 
 
 def test_mutated_records_are_never_read_as_others() -> None:
     dice = random.Random(SEED)
     written = [
-        records.format_record(NodeId(1)),
-        records.hard_state_record(HardState(Term(3), NodeId(2))),
-        *map(records.entry_record, ENTRIES),
+        storage.format_record(NodeId(1)),
+        storage.hard_state_record(HardState(Term(3), NodeId(2))),
+        *map(storage.entry_record, ENTRIES),
     ]
-    known = {(kind, payload) for part in written for _, kind, payload in records.read_records(part)}
+    known = {(kind, payload) for part in written for _, kind, payload in storage.read_records(part)}
     for _ in range(20_000):
         found = [
-            (kind, payload) for _, kind, payload in records.read_records(mutated(dice, [b"".join(written)]))
+            (kind, payload) for _, kind, payload in storage.read_records(mutated(dice, [b"".join(written)]))
         ]
         assert set(found) <= known
 
@@ -168,8 +167,8 @@ async def _offer(dice: random.Random, good: list[bytes]) -> bool:
             yield pb.SnapshotPart.FromString(mutated(dice, [part]) if number == spoiled else part)
 
     try:
-        _, message = await wire.from_parts(parts(), most_bytes=1 << 20)
-    except (wire.BadFrameError, DecodeError):
+        _, message = await raft_transport.from_parts(parts(), most_bytes=1 << 20)
+    except (raft_transport.BadFrameError, DecodeError):
         return False
     assert message.snapshot is not None
     assert message.snapshot.data == samples.state().snapshot()
@@ -329,7 +328,7 @@ def test_a_leader_closes_streams_that_say_what_no_node_can_say(tmp_path: Path) -
             quiet = pb.Frame(cluster="paceline")
             async with _with(nodes.addresses[leader], nodes.tokens, Role.NODE) as node:
                 for message in said:
-                    frame = pb.Frame(cluster="paceline", messages=[wire.to_wire(message)])
+                    frame = pb.Frame(cluster="paceline", messages=[raft_transport.to_wire(message)])
                     code, details = await node.talk([frame, quiet])
                     assert code is grpc.StatusCode.INVALID_ARGUMENT, f"{message}: {code}"
                     assert details.endswith("run the same version on all nodes")
@@ -376,13 +375,15 @@ def test_a_node_speaks_for_itself_alone(tmp_path: Path) -> None:
         host = own_host()
         made = [parse_node(f"{node}={host}") for node in (1, 2, 3)]
         init_pki(tmp_path / "pki", made, now_s=unix_now_s())
-        proof = load_node(tmp_path / "pki", 1)
+        proof = load_node_certificate(tmp_path / "pki", 1)
         nodes = Nodes(tmp_path, {1: f"{host}:7401"}, CALM, lease_s=3.0, grace_s=0.5, proof=proof)
         await nodes.start(1)
         try:
-            async with Direct(nodes.addresses[1], load_node(tmp_path / "pki", 2)) as two:
+            async with Direct(nodes.addresses[1], load_node_certificate(tmp_path / "pki", 2)) as two:
                 for sender, code in ((2, grpc.StatusCode.OK), (3, grpc.StatusCode.INVALID_ARGUMENT)):
-                    message = wire.to_wire(Message(Kind.VOTE_REPLY, NodeId(sender), NodeId(1), Term(1)))
+                    message = raft_transport.to_wire(
+                        Message(Kind.VOTE_REPLY, NodeId(sender), NodeId(1), Term(1))
+                    )
                     frame = pb.Frame(cluster="paceline", messages=[message])
                     found, details = await two.raw(path("Raft", "Talk"), frame.SerializeToString())
                     assert found is code, details

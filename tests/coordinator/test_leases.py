@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.clock import Attention, Patience
-from paceline.coordinator.shell.leases import Holder, Leases
+from paceline.coordinator.server.leader_tasks import Holder, Leases
+from paceline.core.clock import ActiveTimeout, StandstillDetector
 
 A, B = Holder("r", "a", 1), Holder("r", "b", 2)
 LEASE_S, GRACE_S, SLACK_S = 3.0, 0.5, 0.75
@@ -61,7 +61,7 @@ def test_a_connection_that_is_found_closed_after_a_standstill_has_a_whole_lease_
 
 
 def test_a_standstill_shows_in_either_clock() -> None:
-    attention = Attention(SLACK_S)
+    attention = StandstillDetector(SLACK_S)
     assert attention.look(10.0, 50.0) == -math.inf
     assert attention.look(10.7, 50.7) == -math.inf
     assert attention.look(20.0, 60.0) == 20.0  # the process was stopped
@@ -73,7 +73,7 @@ def test_a_standstill_shows_in_either_clock() -> None:
 @given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=60))
 def test_no_worker_that_beats_while_the_leader_runs_is_ever_lost(gaps_s: list[float]) -> None:
     """Looks come at arbitrary times; a beat arrives between two looks whenever the leader was attentive."""
-    found, attention, now_s = leases(A), Attention(SLACK_S), 0.0
+    found, attention, now_s = leases(A), StandstillDetector(SLACK_S), 0.0
     attention.look(now_s, now_s)
     for gap_s in gaps_s:
         if gap_s <= SLACK_S:
@@ -84,7 +84,7 @@ def test_no_worker_that_beats_while_the_leader_runs_is_ever_lost(gaps_s: list[fl
 
 @given(st.lists(st.floats(0.01, 0.99 * SLACK_S), min_size=20, max_size=60))
 def test_a_worker_that_never_beats_is_lost_once_the_leader_has_run_for_a_lease(gaps_s: list[float]) -> None:
-    found, attention, now_s = leases(A), Attention(SLACK_S), 0.0
+    found, attention, now_s = leases(A), StandstillDetector(SLACK_S), 0.0
     gone = False
     for gap_s in gaps_s:
         now_s += gap_s
@@ -94,7 +94,7 @@ def test_a_worker_that_never_beats_is_lost_once_the_leader_has_run_for_a_lease(g
 
 def test_patience_is_used_up_by_time_that_the_process_has_run() -> None:
     now_s = [0.0]
-    patience = Patience(2.0, now_s=lambda: now_s[0])
+    patience = ActiveTimeout(2.0, now_s=lambda: now_s[0])
     assert patience.next_s() == 0.5
     now_s[0] = 1.8
     assert patience.next_s() == pytest.approx(0.2)

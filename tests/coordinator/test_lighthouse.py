@@ -13,11 +13,11 @@ from tests.coordinator.real.direct import Direct
 from tests.coordinator.real.in_process import nodes_in_process
 from tests.coordinator.real.managers import FakeManager, names, open_job, proxy_to, quorum
 
-from paceline.coordinator.client import RefusedError
+from paceline.coordinator.client.aio import RefusedError
 from paceline.coordinator.methods import path
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.proto import torchft_pb2 as torchft
-from paceline.coordinator.shell.identity import Role
+from paceline.coordinator.server.access_policy import Role
 
 REPLICAS = ("r0:x", "r1:y", "r2:z")
 

@@ -6,18 +6,9 @@ from pathlib import Path
 from tests.coordinator.real.history import create
 from tests.coordinator.real.in_process import CALM, nodes_in_process
 
-from paceline.app.coordinator_look import _words
-from paceline.coordinator.raft.types import (
-    Entry,
-    EntryKind,
-    HardState,
-    Index,
-    Kind,
-    Message,
-    NodeId,
-    Term,
-)
-from paceline.coordinator.shell.measured import Measured
+from paceline.coordinator.admin.status import _encode_round_trips
+from paceline.coordinator.raft.types import Entry, EntryKind, HardState, Index, Kind, Message, NodeId, Term
+from paceline.coordinator.server.latency import LatencyMetrics
 
 ME, OTHER = NodeId(1), NodeId(2)
 
@@ -32,7 +23,7 @@ def a_reply(index: int, *, rejected: bool = False) -> Message:
 
 
 def test_commands_are_counted_when_the_last_of_their_batch_is_applied() -> None:
-    measured = Measured(ME, Term(0))
+    measured = LatencyMetrics(ME, Term(0))
     measured.proposed(Index(5), 3, is_taken=True)
     measured.proposed(Index(7), 2, is_taken=True)
     measured.proposed(Index(7), 1, is_taken=False)
@@ -46,7 +37,7 @@ def test_commands_are_counted_when_the_last_of_their_batch_is_applied() -> None:
 
 
 def test_only_an_election_that_this_node_stood_in_counts() -> None:
-    measured = Measured(ME, Term(3))
+    measured = LatencyMetrics(ME, Term(3))
     for state in (HardState(Term(3), ME), None, HardState(Term(4), OTHER), HardState(Term(5), ME)):
         measured.stood(state)
     measured.stood(HardState(Term(5), ME))
@@ -54,7 +45,7 @@ def test_only_an_election_that_this_node_stood_in_counts() -> None:
 
 
 def test_a_round_trip_ends_with_the_answer_to_what_was_sent() -> None:
-    measured = Measured(ME, Term(0))
+    measured = LatencyMetrics(ME, Term(0))
     measured.heard(a_reply(1))
     measured.sent([Message(Kind.APPEND, ME, OTHER, Term(1)), an_append(5), an_append(6)])
     measured.heard(a_reply(4))
@@ -74,7 +65,7 @@ def test_whoever_led_has_timed_somebody_and_tells_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with nodes_in_process(tmp_path, 3, pace=CALM) as nodes, nodes.client() as client:
             await create(client, "one")  # which a majority has: so somebody has answered its leader
-            told = [_words(one.services.status()) for one in nodes.running.values()]
+            told = [_encode_round_trips(one.services.status()) for one in nodes.running.values()]
             assert any(told), "a word for each node that was timed"
             assert sum(one.node.measured.commit.count for one in nodes.running.values()) > 0
 

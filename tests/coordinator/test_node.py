@@ -14,9 +14,9 @@ from tests.coordinator.real.history import create, mark, notes
 from tests.coordinator.real.in_process import CALM, Nodes, nodes_in_process
 from tests.coordinator.real.proxy import Proxy
 
-from paceline.clock import monotonic_s
-from paceline.coordinator.client import Client, RefusedError
+from paceline.coordinator.client.aio import Client, RefusedError
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.core.clock import monotonic_s
 
 LEASE_S, GRACE_S = 2.0, 0.4
 BEAT_S = 0.05

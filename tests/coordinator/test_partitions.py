@@ -9,7 +9,7 @@ from tests.coordinator.real.history import History, create, mark, notes
 from tests.coordinator.real.namespaces import CannotError, SeparateCluster
 from tests.coordinator.real.proxy import ProxiedCluster
 
-from paceline.coordinator.client import UnreachableError
+from paceline.coordinator.client.aio import UnreachableError
 
 SHORT_S = 3.0
 

@@ -10,11 +10,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from paceline.coordinator.shell.identity import Identity, Role
-from paceline.coordinator.shell.pki import Holder, init_pki, parse_client, parse_node
-from paceline.coordinator.shell.private_files import SecretError
-from paceline.coordinator.shell.tls import load, load_client, load_node
-from paceline.errors import ConfigError, PacelineError
+from paceline.coordinator.server.access_policy import Identity, Role
+from paceline.coordinator.server.tls import (
+    CertificateHolder,
+    init_pki,
+    load_certificate,
+    load_client_certificate,
+    load_node_certificate,
+    parse_client,
+    parse_node,
+)
+from paceline.core.disk import SecretError
+from paceline.core.errors import ConfigError, PacelineError
 
 DAY_S = 86_400.0
 NODES = [parse_node("1=127.0.0.1,node1.example"), parse_node("2=10.0.0.2,::1")]
@@ -36,9 +43,9 @@ def test_one_command_makes_an_authority_and_a_certificate_for_each_node_and_role
     assert sorted((tmp_path / "pki").iterdir()) == sorted(written)
     for path in written:
         assert path.stat().st_mode & 0o777 == (0o600 if path.suffix == ".key" else 0o644)
-    assert load_node(tmp_path / "pki", 1).identity == Identity("node-1", Role.NODE)
-    assert load_client(tmp_path / "pki").identity == Identity("admin", Role.ADMIN)
-    assert load_client(tmp_path / "pki", "viewer").identity == Identity("viewer", Role.VIEWER)
+    assert load_node_certificate(tmp_path / "pki", 1).identity == Identity("node-1", Role.NODE)
+    assert load_client_certificate(tmp_path / "pki").identity == Identity("admin", Role.ADMIN)
+    assert load_client_certificate(tmp_path / "pki", "viewer").identity == Identity("viewer", Role.VIEWER)
 
 
 def test_the_authority_signs_leaves_only_and_holds_ten_years(tmp_path: Path) -> None:
@@ -96,10 +103,10 @@ def test_certificates_are_added_to_an_authority(tmp_path: Path) -> None:
     )
     assert [path.name for path in added] == ["node-3.crt", "node-3.key", "alice.crt", "alice.key"]
     assert (tmp_path / "ca.crt").read_bytes() == before
-    assert load_node(tmp_path, 3).identity.name == "node-3"
+    assert load_node_certificate(tmp_path, 3).identity.name == "node-3"
     with pytest.raises(SecretError, match="2 certificates of the role admin: admin, alice"):
-        load_client(tmp_path)
-    assert load_client(tmp_path, "alice").identity == Identity("alice", Role.ADMIN)
+        load_client_certificate(tmp_path)
+    assert load_client_certificate(tmp_path, "alice").identity == Identity("alice", Role.ADMIN)
 
 
 def test_a_certificate_is_never_overwritten(tmp_path: Path) -> None:
@@ -163,7 +170,7 @@ def test_a_client_that_makes_no_sense_is_refused(text: str) -> None:
     ],
 )
 def test_an_order_that_makes_no_sense_leaves_nothing_behind(
-    tmp_path: Path, nodes: list[Holder], clients: list[Holder], days: int
+    tmp_path: Path, nodes: list[CertificateHolder], clients: list[CertificateHolder], days: int
 ) -> None:
     with pytest.raises(PacelineError):
         init_pki(tmp_path / "pki", nodes, clients, now_s=time.time(), days=days)
@@ -176,14 +183,14 @@ def test_an_order_that_makes_no_sense_leaves_nothing_behind(
 def test_an_expired_certificate_is_called_expired(tmp_path: Path) -> None:
     made(tmp_path, now_s=time.time() - 10 * DAY_S, days=3)
     with pytest.raises(SecretError, match=r"node-1.crt expired on 20\d\d-\d\d-\d\d") as caught:
-        load_node(tmp_path, 1)
+        load_node_certificate(tmp_path, 1)
     assert "init-pki --add" in caught.value.hint
 
 
 def test_a_certificate_of_tomorrow_asks_for_the_right_time(tmp_path: Path) -> None:
     made(tmp_path, now_s=time.time() + DAY_S)
     with pytest.raises(SecretError, match="is valid only from"):
-        load_client(tmp_path)
+        load_client_certificate(tmp_path)
 
 
 def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
@@ -192,7 +199,7 @@ def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
     for end in ("crt", "key"):
         (tmp_path / "theirs" / f"node-1.{end}").rename(tmp_path / "ours" / f"node-1.{end}")
     with pytest.raises(SecretError, match=r"node-1.crt was not issued by the authority in .*ours/ca.crt"):
-        load_node(tmp_path / "ours", 1)
+        load_node_certificate(tmp_path / "ours", 1)
 
 
 def test_a_node_does_not_take_another_nodes_certificate(tmp_path: Path) -> None:
@@ -200,20 +207,20 @@ def test_a_node_does_not_take_another_nodes_certificate(tmp_path: Path) -> None:
     for end in ("crt", "key"):
         (tmp_path / f"node-2.{end}").rename(tmp_path / f"node-1.{end}")
     with pytest.raises(SecretError, match="belongs to paceline://node/node-2, not to node 1"):
-        load_node(tmp_path, 1)
+        load_node_certificate(tmp_path, 1)
 
 
 def test_a_key_that_does_not_belong_is_refused(tmp_path: Path) -> None:
     made(tmp_path)
     (tmp_path / "node-2.key").rename(tmp_path / "node-1.key")
     with pytest.raises(SecretError, match=r"node-1.key is not the key of .*node-1.crt"):
-        load_node(tmp_path, 1)
+        load_node_certificate(tmp_path, 1)
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (made(tmp_path) / "node-1.key").chmod(0o644)
     with pytest.raises(SecretError, match="other users"):
-        load_node(tmp_path, 1)
+        load_node_certificate(tmp_path, 1)
 
 
 @pytest.mark.parametrize(
@@ -236,19 +243,19 @@ def test_a_file_that_is_missing_or_damaged_is_named(
     else:
         path.write_text(content)
     with pytest.raises(SecretError, match=said) as caught:
-        load(tmp_path, "admin")
+        load_certificate(tmp_path, "admin")
     assert "secret" not in caught.value.what
 
 
 def test_a_client_finds_its_own_among_the_files_of_its_folder(tmp_path: Path) -> None:
     made(tmp_path)
     (tmp_path / "admin.key").unlink()
-    assert load_client(tmp_path).identity.role is Role.WORKER
+    assert load_client_certificate(tmp_path).identity.role is Role.WORKER
     for name in ("worker", "viewer"):
         (tmp_path / f"{name}.key").unlink()
     with pytest.raises(SecretError, match="has no client's certificate"):
-        load_client(tmp_path)
+        load_client_certificate(tmp_path)
 
 
 def test_a_key_is_never_shown(tmp_path: Path) -> None:
-    assert "PRIVATE" not in repr(load_client(made(tmp_path)))
+    assert "PRIVATE" not in repr(load_client_certificate(made(tmp_path)))

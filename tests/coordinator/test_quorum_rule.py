@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.proto import torchft_pb2 as torchft
-from paceline.coordinator.state.quorum import Asking, Issue, Rule, Wait, next_quorum
+from paceline.coordinator.torchft.state import Issue, QuorumRequest, Rule, Wait, next_quorum
 
 RULE = Rule(min_replicas=2, join_timeout_s=60.0, heartbeat_timeout_s=5.0)
 NOW_S = 1_000.0
 NOBODY = frozenset[str]()
 
 
-def asking(*names: str, since_s: float = NOW_S, shrink_only: bool = False) -> dict[str, Asking]:
+def asking(*names: str, since_s: float = NOW_S, shrink_only: bool = False) -> dict[str, QuorumRequest]:
     return {
-        name: Asking(torchft.QuorumMember(replica_id=name, shrink_only=shrink_only), since_s)
+        name: QuorumRequest(torchft.QuorumMember(replica_id=name, shrink_only=shrink_only), since_s)
         for name in names
     }
 
@@ -98,7 +98,7 @@ NAMES = st.sampled_from("abcdefg")
 TIMES = st.floats(0, 20).map(lambda age_s: NOW_S - age_s)
 ASKING = st.dictionaries(NAMES, st.tuples(TIMES, st.booleans()), max_size=7).map(
     lambda found: {
-        name: Asking(torchft.QuorumMember(replica_id=name, shrink_only=shrinks), since_s)
+        name: QuorumRequest(torchft.QuorumMember(replica_id=name, shrink_only=shrinks), since_s)
         for name, (since_s, shrinks) in found.items()
     }
 )
@@ -114,7 +114,7 @@ HEARD = st.dictionaries(NAMES, TIMES, max_size=7)
 @settings(max_examples=500)
 @given(RULES, st.frozensets(NAMES, max_size=7), ASKING, HEARD)
 def test_a_quorum_is_never_weaker_than_torchfts(
-    rule: Rule, last: frozenset[str], who: dict[str, Asking], heard_s: dict[str, float]
+    rule: Rule, last: frozenset[str], who: dict[str, QuorumRequest], heard_s: dict[str, float]
 ) -> None:
     found = next_quorum(rule, last, who, heard_s, NOW_S)
     living = {name for name, at_s in heard_s.items() if NOW_S - at_s < rule.heartbeat_timeout_s}
@@ -138,7 +138,7 @@ def test_a_quorum_is_never_weaker_than_torchfts(
 @settings(max_examples=500)
 @given(RULES, st.frozensets(NAMES, max_size=7), ASKING, HEARD, st.floats(0, 1, exclude_max=True))
 def test_before_the_time_it_names_waiting_stays_waiting(
-    rule: Rule, last: frozenset[str], who: dict[str, Asking], heard_s: dict[str, float], share: float
+    rule: Rule, last: frozenset[str], who: dict[str, QuorumRequest], heard_s: dict[str, float], share: float
 ) -> None:
     """So the leader need not look in between."""
     found = next_quorum(rule, last, who, heard_s, NOW_S)

@@ -11,7 +11,7 @@ from tests.coordinator.real.direct import Direct
 from tests.coordinator.real.failover import failovers
 from tests.coordinator.real.history import History, create, mark, notes
 
-from paceline.coordinator.client import Client, UnreachableError
+from paceline.coordinator.client.aio import Client, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 
 SHORT_S = 3.0  # of patience, where patience cannot help

@@ -10,9 +10,9 @@ from tests.fixtures.cluster import Cluster, command, result
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.proto import torchft_pb2 as torchft
-from paceline.coordinator.shell.roll_call import Request, RollCall
-from paceline.coordinator.state import lighthouses
-from paceline.coordinator.state.quorum import Issue
+from paceline.coordinator.torchft import state
+from paceline.coordinator.torchft.service import ReplicaRegistry, Request
+from paceline.coordinator.torchft.state import Issue
 
 NAMES = "abc"
 Event = tuple[int, int, int]
@@ -56,7 +56,7 @@ class Story:
 
     def lead(self) -> None:
         """Another node leads: what the last one knew is gone, and so is what it had not said."""
-        self.call = RollCall.begun(self.cluster.state.lighthouses["j"], self.now_s)
+        self.call = ReplicaRegistry.begun(self.cluster.state.lighthouses["j"], self.now_s)
         for replica in self.replicas:
             replica.waiting = None
 
@@ -120,7 +120,7 @@ def test_members_hear_the_quorum_that_is_in_the_log_and_the_newest_is_told_again
     for replica in story.replicas:
         for nonce, answer in replica.heard:
             assert answer in [
-                lighthouses.answer(found).SerializeToString(deterministic=True)
+                state.answer(found).SerializeToString(deterministic=True)
                 for found in story.rounds
                 if nonce in _nonces(found)
             ]

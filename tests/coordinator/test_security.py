@@ -10,12 +10,11 @@ import pytest
 from tests.fixtures.guarded_service import CHANGES, CREATE, GET, LIVE, TALK, Service, raw, refusal, serving
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell.identity import PACKAGE, Identity, Role
-from paceline.coordinator.shell.limits import Limits, Rate
-from paceline.coordinator.shell.private_files import SecretError
-from paceline.coordinator.shell.security import call_metadata, listen, new_server, open_channel, peer_access
-from paceline.coordinator.shell.tokens import Token, Tokens, load_or_create_tokens
-from paceline.errors import NotReadyError
+from paceline.coordinator.server.access_policy import PACKAGE, Identity, Limits, Rate, Role
+from paceline.coordinator.server.security import call_metadata, listen, new_server, open_channel, peer_access
+from paceline.coordinator.server.tokens import Token, Tokens, load_or_create_tokens
+from paceline.core.disk import SecretError
+from paceline.core.errors import NotReadyError
 
 Code = grpc.StatusCode
 WRONG = Token("0123456789-wrong-0123456789-wrong")

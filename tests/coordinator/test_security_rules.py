@@ -11,26 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.identity import (
+from paceline.coordinator.server import security
+from paceline.coordinator.server.access_policy import (
     METHODS,
+    Buckets,
     Identity,
+    Limits,
+    Rate,
     Role,
     from_uri,
     may_speak_for,
     roles_for,
 )
-from paceline.coordinator.shell.limits import Buckets, Limits, Rate
-from paceline.coordinator.shell.private_files import SecretError, read_private, write_private
-from paceline.coordinator.shell.security import (
+from paceline.coordinator.server.security import (
     check_private,
     client_access,
     host_of,
     is_loopback,
     node_security,
 )
-from paceline.coordinator.shell.tokens import Token, Tokens, load_or_create_tokens, read_token
-from paceline.errors import PacelineError
+from paceline.coordinator.server.tokens import Token, Tokens, load_or_create_tokens, read_token
+from paceline.core.disk import SecretError, read_private, write_private
+from paceline.core.errors import PacelineError
 
 NOW_S = 1000.0
 

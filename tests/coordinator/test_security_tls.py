@@ -14,16 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.fixtures.guarded_service import CREATE, GET, TALK, Service, raw, refusal, serving
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell.identity import Identity, Role, may_speak_for
-from paceline.coordinator.shell.pki import (
-    Holder,
-    init_pki,
-    load_authority,
-    make_certificate,
-    parse_client,
-    parse_node,
-)
-from paceline.coordinator.shell.security import (
+from paceline.coordinator.server.access_policy import Identity, Role, may_speak_for
+from paceline.coordinator.server.security import (
     call_metadata,
     listen,
     new_server,
@@ -31,8 +23,18 @@ from paceline.coordinator.shell.security import (
     open_channel,
     peer_access,
 )
-from paceline.coordinator.shell.tls import Certificate, load_client, load_node
-from paceline.coordinator.shell.tokens import Token
+from paceline.coordinator.server.tls import (
+    Certificate,
+    CertificateHolder,
+    init_pki,
+    load_authority,
+    load_client_certificate,
+    load_node_certificate,
+    make_certificate,
+    parse_client,
+    parse_node,
+)
+from paceline.coordinator.server.tokens import Token
 
 Code = grpc.StatusCode
 Test = Callable[[str, Service], Awaitable[None]]
@@ -49,10 +51,10 @@ def with_server(folder: Path, test: Test, node: int = 1) -> None:
     """Run the test against a real server with TLS, and see that the server still serves afterwards."""
 
     async def main() -> None:
-        async with serving(load_node(folder, node)) as (address, service):
+        async with serving(load_node_certificate(folder, node)) as (address, service):
             await test(address, service)
             if node == 1:
-                await ask(address, load_client(folder), CREATE)
+                await ask(address, load_client_certificate(folder), CREATE)
 
     asyncio.run(main())
 
@@ -67,7 +69,7 @@ def issued(folder: Path, identity: Identity, *, made_s: float, days: int) -> Cer
     """A certificate that a careful client would not even try."""
     authority = load_authority(folder, datetime.now(UTC))
     certificate, key = make_certificate(
-        authority, Holder(identity), datetime.fromtimestamp(made_s, UTC), days
+        authority, CertificateHolder(identity), datetime.fromtimestamp(made_s, UTC), days
     )
     return Certificate(
         identity,
@@ -82,7 +84,7 @@ def test_the_certificate_says_who_is_calling_and_no_token_is_needed(tmp_path: Pa
 
     async def test(address: str, service: Service) -> None:
         for name in ("admin", "worker", "viewer", "node-2"):
-            await ask(address, load_client(folder, name))
+            await ask(address, load_client_certificate(folder, name))
         assert service.served == [
             ("Get", Identity("admin", Role.ADMIN)),
             ("Get", Identity("worker", Role.WORKER)),
@@ -99,7 +101,7 @@ def test_a_role_that_is_not_enough_is_refused(tmp_path: Path) -> None:
 
     async def test(address: str, service: Service) -> None:
         for name, method in (("viewer", CREATE), ("worker", CREATE), ("admin", TALK), ("node-2", CREATE)):
-            code, details = await refusal(ask(address, load_client(folder, name), method))
+            code, details = await refusal(ask(address, load_client_certificate(folder, name), method))
             assert code is Code.PERMISSION_DENIED
             assert details.startswith(f"'{name}' has the role ")
         assert not service.served
@@ -144,7 +146,7 @@ def test_a_client_without_a_certificate_gets_no_connection(tmp_path: Path) -> No
 
 
 def test_a_certificate_of_another_authority_gets_no_connection(tmp_path: Path) -> None:
-    ours, theirs = pki(tmp_path / "ours"), load_client(pki(tmp_path / "theirs"))
+    ours, theirs = pki(tmp_path / "ours"), load_client_certificate(pki(tmp_path / "theirs"))
     # It trusts our node, but our node does not trust it.
     stranger = Certificate(theirs.identity, (ours / "ca.crt").read_bytes(), theirs.chain, theirs.key)
 
@@ -173,7 +175,7 @@ def test_a_node_with_an_expired_certificate_is_not_trusted(tmp_path: Path) -> No
 
     async def main() -> None:
         async with serving(expired) as (address, service):
-            assert (await refusal(ask(address, load_client(folder))))[0] is Code.UNAVAILABLE
+            assert (await refusal(ask(address, load_client_certificate(folder))))[0] is Code.UNAVAILABLE
             assert not service.served
 
     asyncio.run(main())
@@ -183,7 +185,7 @@ def test_a_node_under_an_address_that_is_not_its_own_is_not_trusted(tmp_path: Pa
     folder = pki(tmp_path)
 
     async def test(address: str, service: Service) -> None:
-        code, details = await refusal(ask(address, load_client(folder)))
+        code, details = await refusal(ask(address, load_client_certificate(folder)))
         assert code is Code.UNAVAILABLE
         assert "127.0.0.1" in details
         assert not service.served
@@ -195,8 +197,8 @@ def test_a_worker_cannot_pose_as_a_node(tmp_path: Path) -> None:
     folder = pki(tmp_path)
 
     async def main() -> None:
-        async with serving(load_client(folder, "worker")) as (address, service):
-            assert (await refusal(ask(address, load_client(folder))))[0] is Code.UNAVAILABLE
+        async with serving(load_client_certificate(folder, "worker")) as (address, service):
+            assert (await refusal(ask(address, load_client_certificate(folder))))[0] is Code.UNAVAILABLE
             assert not service.served
 
     asyncio.run(main())
@@ -228,7 +230,7 @@ def test_a_node_listens_to_other_machines_with_tls(tmp_path: Path) -> None:
         server.add_generic_rpc_handlers(service.handlers())
         port = listen(server, "0.0.0.0:0", security)
         await server.start()
-        await ask(f"localhost:{port}", load_client(folder))
+        await ask(f"localhost:{port}", load_client_certificate(folder))
         await server.stop(None)
         assert service.served == [("Get", Identity("admin", Role.ADMIN))]
 
@@ -240,7 +242,7 @@ def test_a_client_made_later_is_known_at_once(tmp_path: Path) -> None:
 
     async def test(address: str, service: Service) -> None:
         init_pki(folder, [], [parse_client("alice=worker")], now_s=time.time(), add=True)
-        await ask(address, load_client(folder, "alice"))
+        await ask(address, load_client_certificate(folder, "alice"))
         assert service.served == [("Get", Identity("alice", Role.WORKER))]
 
     with_server(folder, test)

@@ -4,7 +4,8 @@ import pytest
 from tests.fixtures.cluster import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import actions, alerts, view
+from paceline.coordinator.state import actions, queries
+from paceline.coordinator.state import actions as alerts
 
 STEPS = (pb.ACTION_ACCEPTED, pb.ACTION_APPLIED, pb.ACTION_EFFECT_SEEN)
 
@@ -30,7 +31,7 @@ def test_an_action_says_who_asked_for_what_and_when() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", actions.KINDS)
+@pytest.mark.parametrize("kind", actions.ACTION_KINDS)
 def test_every_kind_may_be_asked_of_the_whole_run(kind: str) -> None:
     assert Cluster().working("w").ok(pb.RequestAction(run="r", kind=kind), pb.Action).kind == kind
 
@@ -97,9 +98,9 @@ def test_the_effect_of_stopping_a_run_is_reported_after_it_has_ended() -> None:
 
 def test_only_the_newest_actions_are_kept() -> None:
     cluster, number = requested()
-    for _ in range(actions.MOST_KEPT):
+    for _ in range(actions.MAX_ACTIONS):
         cluster.say(pb.RequestAction(run="r", kind="pause"))
-    assert len(cluster.state.actions) == actions.MOST_KEPT
+    assert len(cluster.state.actions) == actions.MAX_ACTIONS
     assert number not in cluster.state.actions
 
 
@@ -107,7 +108,7 @@ def test_an_acknowledged_alert_says_by_whom_and_the_newest_word_counts() -> None
     cluster = Cluster().working("w")
     cluster.say(pb.AcknowledgeAlert(run="r", alert="slow:w", note="looking"), by="ann")
     cluster.say(pb.AcknowledgeAlert(run="r", alert="slow:w", note="mine"), by="bob")
-    found = view.alerts(cluster.state, "r")
+    found = queries.alerts(cluster.state, "r")
     assert isinstance(found, pb.AlertList)
     assert [(mark.by, mark.note, mark.at_ms) for mark in found.alerts] == [("bob", "mine", cluster.now_ms)]
 
@@ -124,9 +125,9 @@ def test_a_forgotten_alert_is_gone_and_whoever_watches_is_told() -> None:
 def test_alerts_of_an_ended_run_may_still_be_marked_and_are_bounded() -> None:
     cluster = Cluster().working("w")
     cluster.say(pb.EndRun(run="r", phase=pb.RUN_FAILED))
-    for key in ("first", "second", "first", *map(str, range(alerts.MOST_KEPT - 1))):
+    for key in ("first", "second", "first", *map(str, range(alerts.MAX_ALERT_MARKS - 1))):
         cluster.ok(pb.AcknowledgeAlert(run="r", alert=key), pb.AlertMark)
     kept = cluster.state.ended_runs["r"].alerts
-    assert len(kept) == alerts.MOST_KEPT
+    assert len(kept) == alerts.MAX_ALERT_MARKS
     assert "second" not in kept
     assert "first" in kept  # it was marked again later

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.fixtures.cluster import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import checkpoints, view
+from paceline.coordinator.state import checkpoints, queries
 
 SHA = "0123456789abcdef" * 4
 
@@ -23,7 +23,7 @@ def durable(
 
 
 def listed(cluster: Cluster, with_open: bool = False) -> list[int]:
-    found = view.checkpoints(cluster.state, "r", with_open)
+    found = queries.checkpoints(cluster.state, "r", with_open)
     assert isinstance(found, pb.CheckpointList)
     return [checkpoint.step for checkpoint in found.checkpoints]
 
@@ -78,7 +78,7 @@ def test_a_shard_that_cannot_be_found_or_verified_is_refused(said: pb.ShardDurab
     assert cluster.refused(said).why == pb.INVALID
 
 
-@pytest.mark.parametrize("shards", [0, checkpoints.MOST_SHARDS + 1])
+@pytest.mark.parametrize("shards", [0, checkpoints.MAX_SHARDS + 1])
 def test_a_checkpoint_has_shards_but_not_without_end(shards: int) -> None:
     assert Cluster().working("w").refused(begin(shards=shards)).why == pb.INVALID
 
@@ -147,7 +147,7 @@ def test_what_was_never_complete_cannot_be_dropped() -> None:
 
 def test_the_catalogue_is_bounded() -> None:
     cluster = Cluster().working("w")
-    last = checkpoints.MOST_CHECKPOINTS
+    last = checkpoints.MAX_CHECKPOINTS
     for step in range(last):
         commit(cluster, step)
     assert cluster.refused(begin(last)).why == pb.NOT_NOW
@@ -160,8 +160,8 @@ def test_only_the_newest_abandoned_ones_are_kept() -> None:
     for number in range(1, 30):
         cluster.ok(begin(number, generation=number), pb.Checkpoint)
         cluster.form(["w"], previous=number)
-    assert list(cluster.state.runs["r"].pending) == list(range(30 - checkpoints.MOST_ABANDONED, 30))
-    oldest = 30 - checkpoints.MOST_ABANDONED
+    assert list(cluster.state.runs["r"].pending) == list(range(30 - checkpoints.MAX_ABANDONED, 30))
+    oldest = 30 - checkpoints.MAX_ABANDONED
     cluster.ok(begin(oldest, generation=30), pb.Checkpoint)  # tried again, so it is the newest now
     cluster.ok(begin(99, generation=30), pb.Checkpoint)
     cluster.form(["w"], previous=30)

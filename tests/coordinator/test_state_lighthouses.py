@@ -5,8 +5,9 @@ from tests.fixtures.cluster import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.proto import torchft_pb2 as torchft
-from paceline.coordinator.state import lighthouses, view
-from paceline.coordinator.state.machine import ClusterState
+from paceline.coordinator.state import queries
+from paceline.coordinator.state.machine import CoordinatorState
+from paceline.coordinator.torchft import state as lighthouses
 
 
 def opened(min_replicas: int = 1) -> Cluster:
@@ -53,7 +54,7 @@ def test_what_could_never_work_is_refused(said: pb.OpenLighthouse) -> None:
 
 def test_only_so_many_jobs_are_kept() -> None:
     cluster = Cluster()
-    for number in range(lighthouses.MOST_JOBS):
+    for number in range(lighthouses.MAX_JOBS):
         cluster.ok(pb.OpenLighthouse(job=f"j{number}"), pb.Lighthouse)
     assert cluster.refused(pb.OpenLighthouse(job="one-more")).why == pb.NOT_NOW
     cluster.ok(pb.ForgetLighthouse(job="j7"), pb.Lighthouse)
@@ -115,7 +116,7 @@ def test_nothing_can_be_done_with_a_job_that_nobody_opened() -> None:
 def test_the_newest_quorum_survives_a_snapshot_with_its_nonces() -> None:
     cluster = opened()
     cluster.ok(issue("a", "b", step=5), pb.IssuedQuorum)
-    restored = ClusterState.restore(cluster.state.snapshot())
+    restored = CoordinatorState.restore(cluster.state.snapshot())
     kept, found = (state.lighthouses["j"].issued for state in (cluster.state, restored))
     assert kept is not None
     assert found is not None
@@ -147,5 +148,5 @@ def test_jobs_are_listed_by_name() -> None:
     cluster = opened()
     cluster.ok(pb.OpenLighthouse(job="a"), pb.Lighthouse)
     cluster.ok(issue("r"), pb.IssuedQuorum)
-    found = view.lighthouses(cluster.state).lighthouses
+    found = queries.lighthouses(cluster.state).lighthouses
     assert [(state.lighthouse.job, len(state.issued.seats)) for state in found] == [("a", 0), ("j", 1)]

@@ -14,8 +14,8 @@ from tests.fixtures.cluster_mirror import Mirror
 from tests.fixtures.cluster_talk import talk
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state.forming import next_generation
-from paceline.coordinator.state.machine import HANDLERS, MOST_BYTES, Applied, ClusterState
+from paceline.coordinator.state.generations import next_generation
+from paceline.coordinator.state.machine import HANDLERS, MAX_COMMAND_BYTES, Applied, CoordinatorState
 
 DIE = st.integers(0, 59)
 TALK = st.lists(st.tuples(DIE, DIE, DIE, DIE, st.integers(0, 2_000_000)), max_size=80)
@@ -33,9 +33,9 @@ PRELUDE = [
 ]
 
 
-def conversation(said: list[Said]) -> Iterator[tuple[ClusterState, bytes, Applied]]:
+def conversation(said: list[Said]) -> Iterator[tuple[CoordinatorState, bytes, Applied]]:
     """The state after each command, the command, and what it did."""
-    state, at_ms = ClusterState(), 0
+    state, at_ms = CoordinatorState(), 0
     for index, data in enumerate(PRELUDE, 1):
         yield state, data, state.apply(index, data)
     for index, (kind, first, second, third, later_ms) in enumerate(said, len(PRELUDE) + 1):
@@ -50,10 +50,10 @@ def test_the_same_log_gives_the_same_answers_and_bytes_also_across_a_snapshot(
     said: list[Said], at: int
 ) -> None:
     log = [(data, applied) for _, data, applied in conversation(said)]
-    other, restored = ClusterState(), ClusterState()
+    other, restored = CoordinatorState(), CoordinatorState()
     for index, (data, applied) in enumerate(log, 1):
         if index == at:
-            restored = ClusterState.restore(restored.snapshot())
+            restored = CoordinatorState.restore(restored.snapshot())
         assert other.apply(index, data) == applied
         assert restored.apply(index, data) == applied
         assert other.snapshot() == restored.snapshot()
@@ -64,18 +64,18 @@ def test_the_same_log_gives_the_same_answers_and_bytes_also_across_a_snapshot(
 def test_a_snapshot_restored_is_the_same_state(said: list[Said]) -> None:
     for state, _, _ in conversation(said):
         written = state.snapshot()
-    assert ClusterState.restore(written).snapshot() == written
-    assert ClusterState.restore(written) == state
+    assert CoordinatorState.restore(written).snapshot() == written
+    assert CoordinatorState.restore(written) == state
 
 
 def test_the_order_in_which_facts_came_is_in_no_bytes() -> None:
     """A map is kept in some order, which a snapshot does not keep."""
-    original = ClusterState()
+    original = CoordinatorState()
     facts = {f"fact {number * 7919 % 1000}": "x" for number in range(200)}
     for index, data in enumerate(PRELUDE, 1):
         original.apply(index, data)
     original.apply(7, command(pb.JoinRun(run="r", worker="z", facts=facts), 0, 1, 1))
-    restored = ClusterState.restore(original.snapshot())
+    restored = CoordinatorState.restore(original.snapshot())
     leave = command(pb.LeaveRun(run="r", worker="z", incarnation=7), 0, 1, 2)
     for state in (original, restored):
         state.apply(8, leave)
@@ -96,7 +96,7 @@ def test_whoever_only_watches_the_changes_sees_what_is(said: list[Said]) -> None
 @settings(max_examples=100, deadline=None)
 @given(TALK)
 def test_a_refused_command_changes_nothing(said: list[Said]) -> None:
-    before = ClusterState().snapshot()
+    before = CoordinatorState().snapshot()
     for state, _, applied in conversation(said):
         if applied.outcome.HasField("refusal"):
             assert applied.changes == ()
@@ -108,7 +108,7 @@ def test_a_refused_command_changes_nothing(said: list[Said]) -> None:
 @given(TALK, st.lists(st.integers(0, 2**50), max_size=90))
 def test_no_answer_depends_on_a_calendar(said: list[Said], clocks_ms: list[int]) -> None:
     """Whatever the leaders' clocks say, in whatever order: only the times in the records differ."""
-    skewed, state = ClusterState(), ClusterState()
+    skewed, state = CoordinatorState(), CoordinatorState()
     for index, (state, data, applied) in enumerate(conversation(said), 1):  # noqa: B007 - the last is needed
         told = pb.Command.FromString(data)
         told.at_ms = clocks_ms[index] if index < len(clocks_ms) else 0
@@ -141,11 +141,11 @@ def long_talk() -> list[Said]:
 
 
 def test_a_node_that_is_restarted_over_and_over_stays_equal_to_one_that_runs_on() -> None:
-    restarted = ClusterState()
+    restarted = CoordinatorState()
     for index, (state, data, applied) in enumerate(conversation(long_talk()), 1):
         assert restarted.apply(index, data) == applied
         if index % 50 == 0:
-            restarted = ClusterState.restore(state.snapshot())
+            restarted = CoordinatorState.restore(state.snapshot())
             assert restarted == state
 
 
@@ -218,11 +218,11 @@ def test_an_entry_without_a_known_command_is_refused_and_does_not_even_move_the_
 
 def test_a_command_that_is_too_long_is_refused() -> None:
     cluster = full()
-    found = cluster.refused(pb.JoinRun(run="r", worker="w", facts={"a": "x" * MOST_BYTES}))
+    found = cluster.refused(pb.JoinRun(run="r", worker="w", facts={"a": "x" * MAX_COMMAND_BYTES}))
     assert found.why == pb.INVALID
-    assert str(MOST_BYTES) in found.hint
+    assert str(MAX_COMMAND_BYTES) in found.hint
     assert cluster.run("long", min_workers=1).run == "long"
-    plan = pb.CreateRun(run="planned", min_workers=1, plan="x" * MOST_BYTES)
+    plan = pb.CreateRun(run="planned", min_workers=1, plan="x" * MAX_COMMAND_BYTES)
     assert cluster.ok(plan, pb.Run).run == "planned"
 
 

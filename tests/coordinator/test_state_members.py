@@ -4,7 +4,7 @@ import pytest
 from tests.fixtures.cluster import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import members
+from paceline.coordinator.state import runs
 
 
 def test_a_worker_that_joins_waits_and_is_known_by_its_log_index() -> None:
@@ -79,8 +79,8 @@ def test_only_living_workers_of_that_role_count_against_the_limit() -> None:
 def test_the_living_are_bounded_in_all_roles_together() -> None:
     cluster = Cluster()
     cluster.run()
-    for number in range(members.MOST_LIVING):
-        cluster.join(f"w{number}", role=members.ROLES[number % 3])
+    for number in range(runs.MAX_LIVE_WORKERS):
+        cluster.join(f"w{number}", role=runs.WORKER_ROLES[number % 3])
     assert cluster.refused(pb.JoinRun(run="r", worker="c", role="spare")).why == pb.NOT_NOW
 
 
@@ -134,8 +134,8 @@ def test_what_is_said_of_an_earlier_incarnation_does_not_touch_the_living_one(
 def test_only_the_newest_ended_workers_are_kept() -> None:
     cluster = Cluster()
     cluster.run()
-    for _ in range(members.MOST_ENDED + 50):
+    for _ in range(runs.MAX_ENDED_WORKERS + 50):
         cluster.join("w")
     ended = cluster.state.runs["r"].ended_workers
-    assert len(ended) == members.MOST_ENDED
+    assert len(ended) == runs.MAX_ENDED_WORKERS
     assert max(ended) == cluster.index - 1

@@ -5,7 +5,7 @@ from tests.fixtures.cluster import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import runs
-from paceline.coordinator.state.machine import ClusterState
+from paceline.coordinator.state.machine import CoordinatorState
 
 
 def test_a_new_run_waits_for_workers_and_holds_what_was_said() -> None:
@@ -53,7 +53,7 @@ def test_a_name_is_used_once_also_when_its_run_has_ended() -> None:
 
 def test_there_are_at_most_so_many_open_runs() -> None:
     cluster = Cluster()
-    for number in range(runs.MOST_OPEN):
+    for number in range(runs.MAX_OPEN_RUNS):
         cluster.run(f"r{number}")
     assert cluster.refused(pb.CreateRun(run="b", min_workers=1)).why == pb.NOT_NOW
 
@@ -198,7 +198,7 @@ def test_the_end_of_a_run_ends_all_that_was_going_on_in_it() -> None:
 
 
 def end_many(cluster: Cluster) -> None:
-    for number in range(runs.MOST_ENDED):
+    for number in range(runs.MAX_ENDED_RUNS):
         cluster.run(f"r{number}")
         cluster.say(pb.EndRun(run=f"r{number}", phase=pb.RUN_FINISHED))
 
@@ -210,7 +210,7 @@ def test_only_the_newest_ended_runs_are_kept_by_when_they_ended() -> None:
     cluster.say(pb.EndRun(run="second", phase=pb.RUN_FINISHED))
     end_many(cluster)
     cluster.say(pb.EndRun(run="first", phase=pb.RUN_FINISHED))
-    assert len(cluster.state.ended_runs) == runs.MOST_ENDED
+    assert len(cluster.state.ended_runs) == runs.MAX_ENDED_RUNS
     assert list(cluster.state.ended_runs)[-1] == "first"
     assert "second" not in cluster.state.ended_runs
 
@@ -223,7 +223,7 @@ def test_a_name_that_comes_back_after_being_forgotten_gets_no_prefix_and_no_numb
     assert cluster.state.actions
     end_many(cluster)
     assert not cluster.state.actions
-    cluster.state = ClusterState.restore(cluster.state.snapshot())
+    cluster.state = CoordinatorState.restore(cluster.state.snapshot())
     cluster.run("r")
     cluster.join("w")
     assert cluster.refused(pb.CommitStep(run="r", generation=2, step=1)).why == pb.FENCED

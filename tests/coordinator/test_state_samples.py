@@ -14,7 +14,7 @@ from tests.fixtures.cluster import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import samples
-from paceline.coordinator.state.machine import ClusterState
+from paceline.coordinator.state.machine import CoordinatorState
 
 
 def lease(cluster: Cluster, count: int, worker: str = "a", generation: int = 1) -> pb.SampleLease:
@@ -104,19 +104,19 @@ def test_a_lease_that_never_was_cannot_be_committed() -> None:
 
 def test_open_and_remembered_leases_are_bounded() -> None:
     cluster = Cluster().working("a", samples=1 << 40)
-    found = [lease(cluster, 1) for _ in range(samples.MOST_OPEN)]
+    found = [lease(cluster, 1) for _ in range(samples.MAX_OPEN_LEASES)]
     assert cluster.refused(pb.LeaseSamples(run="r", generation=1, worker="a", count=1)).why == pb.NOT_NOW
     for part in found:
         commit(cluster, part)
     record = cluster.state.runs["r"]
-    assert (len(record.leases), len(record.consumed)) == (0, samples.MOST_CONSUMED)
-    assert record.samples.committed == samples.MOST_OPEN
+    assert (len(record.leases), len(record.consumed)) == (0, samples.MAX_CONSUMED_LEASES)
+    assert record.samples.committed == samples.MAX_OPEN_LEASES
 
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 40)))
 def test_merging_ranges_neither_adds_nor_drops_a_sample(numbers: set[int]) -> None:
-    found = samples.merged((number, number + 1) for number in numbers)
+    found = samples.merge_ranges((number, number + 1) for number in numbers)
     assert [number for first, end in found for number in range(first, end)] == sorted(numbers)
     assert all(left[1] < right[0] for left, right in pairwise(found))
 
@@ -177,7 +177,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
-        self.cluster.state = ClusterState.restore(self.cluster.state.snapshot())
+        self.cluster.state = CoordinatorState.restore(self.cluster.state.snapshot())
 
     @invariant()
     def no_sample_is_committed_twice(self) -> None:

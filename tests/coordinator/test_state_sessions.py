@@ -4,7 +4,7 @@ from tests.fixtures.cluster import Cluster, result
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import sessions
-from paceline.coordinator.state.machine import ClusterState
+from paceline.coordinator.state.machine import CoordinatorState
 
 HOUR_MS = 3_600_000
 
@@ -138,21 +138,21 @@ def test_time_never_goes_back_when_a_leader_with_a_slower_clock_follows() -> Non
 def test_when_there_are_too_many_sessions_the_longest_unused_goes() -> None:
     cluster = Cluster()
     first, second, third = (opened(cluster, nonce) for nonce in "abc")
-    for number in range(3, sessions.MOST_SESSIONS):
+    for number in range(3, sessions.MAX_SESSIONS):
         opened(cluster, f"n{number}")
     cluster.say(node(1), first, 1)
     last = opened(cluster, "last")
     assert second not in cluster.state.sessions
     assert {first, third, last} <= set(cluster.state.sessions)
-    assert len(cluster.state.sessions) == sessions.MOST_SESSIONS
+    assert len(cluster.state.sessions) == sessions.MAX_SESSIONS
 
 
 def test_a_client_that_acknowledges_nothing_is_told_to() -> None:
     cluster = Cluster()
     session = opened(cluster)
-    for sequence in range(1, sessions.MOST_ANSWERS + 1):
+    for sequence in range(1, sessions.MAX_ANSWERS + 1):
         cluster.say(node(1), session, sequence)
-    last = sessions.MOST_ANSWERS + 1
+    last = sessions.MAX_ANSWERS + 1
     found = cluster.say(node(2), session, last)
     assert found.outcome.refusal.why == pb.NOT_NOW
     assert "first_open" in found.outcome.refusal.hint
@@ -177,13 +177,13 @@ def test_large_answers_are_bounded_in_one_session_and_in_all() -> None:
     assert list(cluster.state.sessions) == [modest, *greedy[1:], last]  # whoever held most had to go
     assert cluster.say(node(1), modest, 1).outcome == first.outcome
     held = sum(len(answer) for open_ in cluster.state.sessions.values() for answer in open_.answers.values())
-    assert cluster.state.answer_bytes == held <= sessions.MOST_BYTES
+    assert cluster.state.answer_bytes == held <= sessions.MAX_TOTAL_BYTES
 
 
 def test_a_session_goes_on_after_the_state_was_restored() -> None:
     cluster = Cluster()
     session = opened(cluster)
     first = cluster.say(node(1), session, 1)
-    cluster.state = ClusterState.restore(cluster.state.snapshot())
+    cluster.state = CoordinatorState.restore(cluster.state.snapshot())
     assert cluster.say(node(1), session, 1).outcome == first.outcome
     assert opened(cluster) == session

@@ -3,11 +3,11 @@
 from tests.fixtures.cluster import Cluster
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import view
+from paceline.coordinator.state import queries
 
 
 def seen(cluster: Cluster) -> pb.RunView:
-    found = view.run(cluster.state, "r")
+    found = queries.run(cluster.state, "r")
     assert isinstance(found, pb.RunView)
     return found
 
@@ -40,11 +40,11 @@ def test_a_run_without_a_generation_shows_none() -> None:
 def test_whoever_asks_for_what_is_not_there_is_refused_and_not_given_an_empty_list() -> None:
     state = Cluster().state
     answers = [
-        view.run(state, "r"),
-        view.workers(state, "r", with_ended=False),
-        view.checkpoints(state, "r", with_open=False),
-        view.actions(state, "r"),
-        view.alerts(state, "r"),
+        queries.run(state, "r"),
+        queries.workers(state, "r", with_ended=False),
+        queries.checkpoints(state, "r", with_open=False),
+        queries.actions(state, "r"),
+        queries.alerts(state, "r"),
     ]
     for answer in answers:
         assert isinstance(answer, pb.Refusal)
@@ -56,9 +56,9 @@ def test_ended_runs_and_workers_are_listed_on_request() -> None:
     cluster.lose("a")
     cluster.run("s")
     cluster.say(pb.EndRun(run="s", phase=pb.RUN_FINISHED))
-    assert [run.run for run in view.runs(cluster.state, with_ended=False).runs] == ["r"]
-    assert [run.run for run in view.runs(cluster.state, with_ended=True).runs] == ["r", "s"]
-    living, everybody = (view.workers(cluster.state, "r", with_ended=ended) for ended in (False, True))
+    assert [run.run for run in queries.runs(cluster.state, with_ended=False).runs] == ["r"]
+    assert [run.run for run in queries.runs(cluster.state, with_ended=True).runs] == ["r", "s"]
+    living, everybody = (queries.workers(cluster.state, "r", with_ended=ended) for ended in (False, True))
     assert isinstance(living, pb.WorkerList)
     assert isinstance(everybody, pb.WorkerList)
     assert [worker.worker for worker in living.workers] == ["b"]
@@ -70,7 +70,7 @@ def test_actions_are_listed_of_one_run_or_of_all() -> None:
     for name in ("r", "s"):
         cluster.run(name)
         cluster.say(pb.RequestAction(run=name, kind="pause"))
-    one, both = view.actions(cluster.state, "s"), view.actions(cluster.state, "")
+    one, both = queries.actions(cluster.state, "s"), queries.actions(cluster.state, "")
     assert isinstance(one, pb.ActionList)
     assert isinstance(both, pb.ActionList)
     assert [action.run for action in one.actions] == ["s"]
@@ -81,14 +81,14 @@ def test_the_living_of_all_runs_and_the_nodes_are_known() -> None:
     cluster = Cluster().working("a", "b")
     cluster.lose("b")
     alive = cluster.state.runs["r"].workers["a"].incarnation
-    assert list(view.living(cluster.state)) == [("r", "a", alive)]
-    assert view.is_living(cluster.state, "r", "a", alive)
-    assert not view.is_living(cluster.state, "r", "a", alive + 1)
-    assert not view.is_living(cluster.state, "r", "b", alive + 1)
-    assert not view.is_living(cluster.state, "z", "a", alive)
+    assert list(queries.living(cluster.state)) == [("r", "a", alive)]
+    assert queries.is_living(cluster.state, "r", "a", alive)
+    assert not queries.is_living(cluster.state, "r", "a", alive + 1)
+    assert not queries.is_living(cluster.state, "r", "b", alive + 1)
+    assert not queries.is_living(cluster.state, "z", "a", alive)
     for node in (3, 1):
         cluster.say(pb.NodeAddress(node=node, address=f"h:{node}"))
-    assert view.addresses(cluster.state) == {1: "h:1", 3: "h:3"}
+    assert queries.addresses(cluster.state) == {1: "h:1", 3: "h:3"}
 
 
 def test_a_view_is_a_copy() -> None:

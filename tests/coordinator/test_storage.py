@@ -21,7 +21,7 @@ from paceline.coordinator.raft.types import (
     Snapshot,
     Term,
 )
-from paceline.coordinator.shell.storage import Found, Storage, StorageError, read_folder
+from paceline.coordinator.server.storage import Storage, StorageError, StoredState, read_folder
 
 ME = NodeId(1)
 FIRST = Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
@@ -180,7 +180,7 @@ def test_who_took_part_first_is_remembered_and_not_asked_again(tmp_path: Path) -
     storage.close()
 
 
-def crashes_while(act: str, snapshot: Snapshot, entries: list[Entry]) -> Iterator[Found]:
+def crashes_while(act: str, snapshot: Snapshot, entries: list[Entry]) -> Iterator[StoredState]:
     """What is found when the power fails after each byte of an act; the last one was not disturbed."""
     fuse = 0
     while True:

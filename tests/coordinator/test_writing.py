@@ -9,23 +9,21 @@ import pytest
 from tests.coordinator.real.history import create, mark, notes
 from tests.coordinator.real.in_process import Nodes, nodes_in_process
 
-from paceline.coordinator.asking import Asking
-from paceline.coordinator.client import RefusedError
+from paceline.coordinator.client.aio import RefusedError, WriteStream
 from paceline.coordinator.methods import LEADER, path
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.identity import Role
-from paceline.coordinator.shell.limits import Limits, Rate
-from paceline.coordinator.shell.writing import Writing
+from paceline.coordinator.server import security
+from paceline.coordinator.server.access_policy import Limits, Rate, Role
+from paceline.coordinator.server.streams import WriteService
 
 PATIENCE_S = 20.0
 MARK = pb.Command(acknowledge_alert=pb.AcknowledgeAlert(run="run", alert="a", note="n"))
 
 
-def ask_as(nodes: Nodes, role: Role, node: int = 1) -> tuple[grpc.aio.Channel, Asking]:
+def ask_as(nodes: Nodes, role: Role, node: int = 1) -> tuple[grpc.aio.Channel, WriteStream]:
     access = security.client_access(token_file=nodes.folder / "tokens.json", role=role)
     channel = security.open_channel(nodes.addresses[node], access)
-    return channel, Asking(channel, security.call_metadata(access))
+    return channel, WriteStream(channel, security.call_metadata(access))
 
 
 async def status_of(nodes: Nodes, role: Role, command: pb.Command, node: int = 1) -> grpc.aio.AioRpcError:
@@ -109,7 +107,7 @@ def test_a_stream_pays_for_each_of_its_writes(tmp_path: Path) -> None:
     async def story() -> None:
         async with nodes_in_process(tmp_path) as nodes:
             strict = security.new_server(nodes.tokens, Limits(per_caller=Rate(per_s=0.001, burst=5)))
-            strict.add_generic_rpc_handlers((Writing(nodes.running[1].node, str).handler(),))
+            strict.add_generic_rpc_handlers((WriteService(nodes.running[1].node, str).handler(),))
             nodes.addresses[2] = f"127.0.0.1:{security.listen(strict, '127.0.0.1:0', nodes.tokens)}"
             await strict.start()
             channel, asking = ask_as(nodes, Role.ADMIN, 2)
@@ -123,7 +121,7 @@ def test_a_stream_pays_for_each_of_its_writes(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-async def code_of(asking: Asking, command: pb.Command) -> grpc.StatusCode:
+async def code_of(asking: WriteStream, command: pb.Command) -> grpc.StatusCode:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await asking.ask(command, PATIENCE_S)
     code: grpc.StatusCode = caught.value.code()

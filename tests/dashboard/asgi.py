@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.types import Message, Scope
 
+from paceline.dashboard.launch import Settings
 from paceline.dashboard.server import build
-from paceline.dashboard.settings import Settings
 
 TOKEN = "a-token-of-this-test"
 PORT = 8642

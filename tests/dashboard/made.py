@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline.clock import unix_now_s
+from paceline.core.clock import unix_now_s
 from paceline.events.log import EventLog, write_header
 from paceline.events.schema import StepRow
 from paceline.plan.codec import dumps, plan_hash

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page
 from tests.fixtures.command import ROOT
 from tests.fixtures.waiting import NEVER_S, until
 
-from paceline.dashboard.settings import PAGE
+from paceline.dashboard.launch import PAGE
 
 AXE = ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
 Scheme = Literal["light", "dark"]

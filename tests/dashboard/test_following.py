@@ -9,10 +9,8 @@ import pytest
 from tests.dashboard.asgi import FROM_PAGE, OURS, ask, settings
 from tests.dashboard.made import MadeRun
 
-from paceline.dashboard.counted import Counted
-from paceline.dashboard.mailbox import ROOM, Kind, Message
-from paceline.dashboard.replaying import Recorded
-from paceline.dashboard.watched import Watched
+from paceline.dashboard.replay import RecordedRun
+from paceline.dashboard.stream import CAPACITY, DashboardStats, Kind, LiveRun, Message
 
 
 @pytest.fixture
@@ -22,7 +20,7 @@ def run(tmp_path: Path) -> Iterator[MadeRun]:
     made.close()
 
 
-async def _taken(watched: Watched, last_seq: int | None, act: object = None) -> list[Message]:
+async def _taken(watched: LiveRun, last_seq: int | None, act: object = None) -> list[Message]:
     async with watched.viewer(last_seq) as (mailbox, _):
         if callable(act):
             act()
@@ -37,7 +35,7 @@ def test_whoever_comes_back_gets_exactly_what_it_missed(run: MadeRun) -> None:
     run.train(10)
 
     async def watch() -> list[Message]:
-        watched = Watched(run.folder, None, Counted())
+        watched = LiveRun(run.folder, None, DashboardStats())
         seq = int(str((await watched.snapshot())["seq"]))
         run.happen("something")
         run.train(5)
@@ -55,7 +53,7 @@ def test_who_never_looked_or_looked_at_something_else_looks_anew(run: MadeRun) -
     run.train(3)
 
     async def watch(seq: int | None) -> list[Kind]:
-        watched = Watched(run.folder, None, Counted())
+        watched = LiveRun(run.folder, None, DashboardStats())
         return [m.kind for m in await _taken(watched, seq)]
 
     assert asyncio.run(watch(None)) == [Kind.RESET]
@@ -64,10 +62,10 @@ def test_who_never_looked_or_looked_at_something_else_looks_anew(run: MadeRun) -
 
 def test_what_happens_comes_to_whoever_watches_and_is_made_for_nobody_else(run: MadeRun) -> None:
     run.train(3)
-    counted = Counted()
+    counted = DashboardStats()
 
     async def watch() -> tuple[int, list[Message]]:
-        watched = Watched(run.folder, None, counted)
+        watched = LiveRun(run.folder, None, counted)
         watched.start()
         await asyncio.sleep(0.1)
         alone = counted.frames
@@ -82,16 +80,16 @@ def test_what_happens_comes_to_whoever_watches_and_is_made_for_nobody_else(run: 
 
 def test_a_viewer_that_stalls_costs_a_bounded_queue(run: MadeRun) -> None:
     async def watch() -> int:
-        watched = Watched(run.folder, None, Counted())
+        watched = LiveRun(run.folder, None, DashboardStats())
         async with watched.viewer(None) as (mailbox, _):
             mailbox.take()
-            for _ in range(3 * ROOM):
+            for _ in range(3 * CAPACITY):
                 run.train(1)
                 for message in watched._tick():
                     mailbox.put(message)
             return len(mailbox.take())
 
-    assert asyncio.run(watch()) <= ROOM
+    assert asyncio.run(watch()) <= CAPACITY
 
 
 def test_live_and_recorded_say_the_same_of_a_run_that_is_over(run: MadeRun) -> None:
@@ -100,8 +98,8 @@ def test_live_and_recorded_say_the_same_of_a_run_that_is_over(run: MadeRun) -> N
     run.close("finished")
 
     async def both() -> tuple[object, object]:
-        live = await Watched(run.folder, None, Counted()).snapshot()
-        return live, await Recorded(run.folder, None).snapshot(None)
+        live = await LiveRun(run.folder, None, DashboardStats()).snapshot()
+        return live, await RecordedRun(run.folder, None).snapshot(None)
 
     live, recorded = asyncio.run(both())
     assert json.dumps(live) == json.dumps(recorded)

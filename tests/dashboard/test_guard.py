@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from tests.dashboard.asgi import FROM_PAGE, HOST, OURS, PORT, TOKEN, ask, settings
 
-from paceline.dashboard.guard import SAFE_METHODS, Guard, Head, names_of
-from paceline.dashboard.roads import ROADS
-from paceline.dashboard.settings import Settings
+from paceline.dashboard.auth import SAFE_METHODS, Guard, Head, names_of
+from paceline.dashboard.launch import Settings
+from paceline.dashboard.routes import ROUTES
 
 GUARD = Guard(token=TOKEN, names=names_of("127.0.0.1"), cookie=f"paceline_{PORT}")
-WALKED = [(road.method, road.path.replace("{name}", "app.js")) for road in ROADS if not road.is_open]
+WALKED = [(road.method, road.path.replace("{name}", "app.js")) for road in ROUTES if not road.is_open]
 CHANGES = [(method, path) for method, path in WALKED if method not in SAFE_METHODS]
 
 
@@ -41,7 +41,7 @@ def test_no_road_is_open_without_the_token_or_under_another_name(
 
 
 def test_one_road_is_open_and_says_nothing(empty: Settings) -> None:
-    assert [(road.method, road.path) for road in ROADS if road.is_open] == [("GET", "/healthz")]
+    assert [(road.method, road.path) for road in ROUTES if road.is_open] == [("GET", "/healthz")]
     answer = ask(empty, "GET", "/healthz", {"host": "10.1.2.3:8642"}, query=f"token={TOKEN}")
     assert (answer.status, answer.body) == (200, b'{"ok":true}')
     assert "set-cookie" not in answer.headers

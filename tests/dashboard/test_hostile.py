@@ -15,19 +15,15 @@ from tests.dashboard.asgi import FROM_PAGE, OURS, ask, settings
 from tests.dashboard.made import MadeRun
 from tests.fixtures.waiting import until
 
-from paceline.app.actions import desk as desks
-from paceline.app.actions.desk import Asked, BusyError, Desk
-from paceline.app.actions.look import Look, command_of, now_ns
-from paceline.app.actions.wanted import Deed, Wanted
-from paceline.app.lab.expect import at_most
-from paceline.app.lab.ticking import State, Telling, Tick, merged
-from paceline.dashboard.counted import Counted
-from paceline.dashboard.found_runs import FoundRuns, NoRunError
-from paceline.dashboard.hall import MOST_WATCHED, Hall
-from paceline.dashboard.lab_desk import Experiment, _message
-from paceline.dashboard.mailbox import Kind
-from paceline.dashboard.watched import Watched
+from paceline.dashboard.run_index import NoRunError, RunIndex
+from paceline.dashboard.state import MAX_WATCHED, AppState, Experiment, _message
+from paceline.dashboard.stream import DashboardStats, Kind, LiveRun
 from paceline.events.follow import NewLines
+from paceline.faults.actions import queue as desks
+from paceline.faults.actions.queue import ActionQueue, BusyError, QueuedAction
+from paceline.faults.actions.request import ActionKind, ActionRequest
+from paceline.faults.actions.run_state import RunState, command_line, now_ns
+from paceline.faults.scenarios.expectations import ScenarioReporter, State, Tick, at_most, merge_ticks
 
 
 def made(folder: Path, steps: int = 3) -> None:
@@ -41,7 +37,7 @@ def test_a_log_that_was_written_anew_is_shown_anew(tmp_path: Path) -> None:
     made(folder, 40)
 
     async def watch() -> tuple[list[Kind], int]:
-        watched = Watched(folder, None, Counted())
+        watched = LiveRun(folder, None, DashboardStats())
         await watched.snapshot()
         async with watched.viewer(None) as (mailbox, bell):
             mailbox.take()
@@ -67,7 +63,7 @@ def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
     made(folder)
 
     async def watch() -> None:
-        watched = Watched(folder, None, Counted())
+        watched = LiveRun(folder, None, DashboardStats())
         await watched.snapshot()
         shutil.rmtree(folder)
         with pytest.raises(NoRunError, match="is gone"):
@@ -85,18 +81,18 @@ def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
 def test_no_name_is_a_way_out(tmp_path: Path, name: str) -> None:
     made(tmp_path / "runs" / "run")
     made(tmp_path / "run")
-    found = FoundRuns.at(tmp_path / "runs")
+    found = RunIndex.at(tmp_path / "runs")
     assert found.folder("run") == (tmp_path / "runs").resolve() / "run"
     with pytest.raises(NoRunError):
         found.folder(name)
 
 
 def test_runs_that_nobody_watches_any_more_are_forgotten(tmp_path: Path) -> None:
-    for number in range(MOST_WATCHED + 4):
+    for number in range(MAX_WATCHED + 4):
         made(tmp_path / "runs" / f"run-{number:02}", 1)
 
     async def look() -> tuple[int, bool]:
-        hall = Hall(settings(tmp_path / "runs", tmp_path / "page"))
+        hall = AppState(settings(tmp_path / "runs", tmp_path / "page"))
         first = await hall.watched("run-00")
         async with first.viewer(None):
             for name in hall.runs.names():
@@ -105,7 +101,7 @@ def test_runs_that_nobody_watches_any_more_are_forgotten(tmp_path: Path) -> None
         await hall.close()
         return kept
 
-    assert asyncio.run(look()) == (MOST_WATCHED, True)
+    assert asyncio.run(look()) == (MAX_WATCHED, True)
 
 
 def test_a_body_is_not_read_beyond_what_is_allowed(tmp_path: Path) -> None:
@@ -144,7 +140,7 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(tmp_path: Path) -> Non
     assert lines("worker-0") == ["hello \ufffd"]
     assert lines("worker-1") == []
     assert lines("worker-2") == []
-    assert FoundRuns.at(tmp_path / "runs").names() == ["run"]
+    assert RunIndex.at(tmp_path / "runs").names() == ["run"]
     (logs / "worker-0.log").unlink()
     (logs / "worker-1.log").unlink()
     (logs / "worker-2.log").unlink()
@@ -196,26 +192,26 @@ def test_a_folder_that_goes_while_runs_are_listed_is_passed_by(
         return real(folder)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert FoundRuns.at(tmp_path / "runs").names() == ["run"]
+    assert RunIndex.at(tmp_path / "runs").names() == ["run"]
 
 
 def test_a_key_is_of_one_wish() -> None:
-    wanted = Wanted(id="the-key", deed=Deed.KILL, worker="worker-0")
-    asked = Asked("run", wanted)
+    wanted = ActionRequest(id="the-key", deed=ActionKind.KILL, worker="worker-0")
+    asked = QueuedAction("run", wanted)
     assert asked.is_for("run", replace(wanted, by="somebody else"))
     assert not asked.is_for("other", wanted)
     assert not asked.is_for("run", replace(wanted, worker="worker-1"))
-    assert not asked.is_for("run", replace(wanted, deed=Deed.PAUSE))
+    assert not asked.is_for("run", replace(wanted, deed=ActionKind.PAUSE))
 
 
 def test_a_process_number_that_means_another_process_now_is_not_struck(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "paceline"]) as other:
-        look = Look(tmp_path)
+        look = RunState(tmp_path)
         try:
             # A process has no words for a moment after it was started.
             until(lambda: look.is_still(other.pid, now_ns()), "it can be seen")
             assert not look.is_still(other.pid, now_ns() - 3600 * 10**9)  # said by one that is gone
-            assert not look.is_still(os.getpid(), now_ns()) or "paceline" in command_of(os.getpid())
+            assert not look.is_still(os.getpid(), now_ns()) or "paceline" in command_line(os.getpid())
         finally:
             other.kill()
 
@@ -232,7 +228,7 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
 def test_too_many_wishes_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desks, "MOST_AT_ONCE", 0)
     with pytest.raises(BusyError, match="being carried out"):
-        Desk().ask("run", tmp_path, Wanted(id="a", deed=Deed.STOP))
+        ActionQueue().ask("run", tmp_path, ActionRequest(id="a", deed=ActionKind.STOP))
 
 
 def test_what_a_library_prints_is_no_news_of_an_experiment() -> None:
@@ -243,7 +239,7 @@ def test_what_a_library_prints_is_no_news_of_an_experiment() -> None:
 
 def test_promises_are_ticked_off_while_an_experiment_goes_on() -> None:
     ticks: list[Tick] = []
-    telling = Telling(on_tick=ticks.append)
+    telling = ScenarioReporter(on_tick=ticks.append)
     late, soon = (
         at_most("it is back, at the latest", 9.0, 3.0, "s"),
         at_most("it is back, at the latest", 1.0, 3.0, "s"),
@@ -270,5 +266,5 @@ def as_read(experiment: Experiment) -> Any:  # Any: JSON, as a page reads it
 def test_a_promise_may_be_said_more_precisely_and_others_come_behind() -> None:
     precise = Tick("the bits are the same (behind servers: of the order)", "", "equal", State.HELD)
     more = Tick("something else", "", "1", State.BROKEN)
-    found = merged(["nothing is lost", "the bits are the same"], [precise, more])
+    found = merge_ticks(["nothing is lost", "the bits are the same"], [precise, more])
     assert [tick.state for tick in found] == [State.OPEN, State.HELD, State.BROKEN]

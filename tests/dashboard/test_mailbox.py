@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.dashboard.mailbox import ROOM, Kind, Mailbox, Message
+from paceline.dashboard.stream import CAPACITY, Kind, Mailbox, Message
 
 KINDS = st.sampled_from([Kind.FRAME, Kind.VIEW, Kind.EVENT])
 
@@ -14,9 +14,9 @@ def message(kind: Kind, seq: int) -> Message:
 
 def test_a_viewer_that_keeps_up_gets_everything_in_order() -> None:
     mailbox = Mailbox(lambda: None)
-    for seq in range(ROOM):
+    for seq in range(CAPACITY):
         mailbox.put(message(Kind.FRAME, seq))
-    assert [m.seq for m in mailbox.take()] == list(range(ROOM))
+    assert [m.seq for m in mailbox.take()] == list(range(CAPACITY))
     assert mailbox.take() == []
     assert mailbox.dropped == 0
 
@@ -24,17 +24,17 @@ def test_a_viewer_that_keeps_up_gets_everything_in_order() -> None:
 def test_the_oldest_frame_goes_first() -> None:
     mailbox = Mailbox(lambda: None)
     mailbox.put(message(Kind.EVENT, 0))
-    for seq in range(1, ROOM + 3):
+    for seq in range(1, CAPACITY + 3):
         mailbox.put(message(Kind.FRAME, seq))
-    assert [m.seq for m in mailbox.take()] == [0, *range(4, ROOM + 3)]
+    assert [m.seq for m in mailbox.take()] == [0, *range(4, CAPACITY + 3)]
     assert mailbox.dropped == 3
 
 
 def test_too_many_events_begin_anew() -> None:
     mailbox = Mailbox(lambda: None)
-    for seq in range(ROOM + 1):
+    for seq in range(CAPACITY + 1):
         mailbox.put(message(Kind.EVENT, seq))
-    assert [(m.kind, m.seq) for m in mailbox.take()] == [(Kind.RESET, ROOM), (Kind.EVENT, ROOM)]
+    assert [(m.kind, m.seq) for m in mailbox.take()] == [(Kind.RESET, CAPACITY), (Kind.EVENT, CAPACITY)]
 
 
 @given(st.lists(KINDS, max_size=300))

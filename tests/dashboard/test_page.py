@@ -11,7 +11,7 @@ import pytest
 from tests.dashboard.served import needs_page
 from tests.fixtures.command import ROOT
 
-from paceline.dashboard.settings import PAGE
+from paceline.dashboard.launch import PAGE
 
 SOURCE = ROOT / "dashboard"
 MOST_BYTES = 80_000  # script and style of the first load, gzipped

@@ -7,9 +7,9 @@ import pytest
 from tests.dashboard.asgi import OURS, ask, settings
 from tests.dashboard.made import MadeRun
 
-from paceline.dashboard import speedups
-from paceline.dashboard.speedups import Group, Repeat
-from paceline.report.comparison import Estimate
+from paceline.comparison.schema import Estimate
+from paceline.dashboard import comparison
+from paceline.dashboard.comparison import Group, Repeat
 
 
 def group(name: str, workers: int, rates: list[float], *, mode: str = "ssgd") -> Group:
@@ -23,7 +23,7 @@ def test_three_rounds_make_a_difference_significant_and_noise_is_called_noise() 
         group("fast", 4, [300, 311, 296]),
         group("noisy", 2, [90, 130, 99]),
     ]
-    found = speedups.speeds(groups)
+    found = comparison.speeds(groups)
     assert found["alone"].in_words == "the baseline"
     assert found["fast"].in_words == "significantly faster"
     assert found["noisy"].in_words == "no significant difference"
@@ -34,26 +34,26 @@ def test_three_rounds_make_a_difference_significant_and_noise_is_called_noise() 
     assert speedup.high is not None
     assert speedup.low <= speedup.value <= speedup.high
     assert efficiency.value == pytest.approx(speedup.value / 4)
-    fast, noisy = speedups.sentences(groups, found)
+    fast, noisy = comparison.sentences(groups, found)
     assert fast.startswith("fast made 3.00 times the samples a second of alone (95 %: ")
     assert noisy.endswith("no significant difference.")
 
 
 def test_fewer_than_three_rounds_of_the_same_seeds_say_nothing() -> None:
     base, other = group("alone", 1, [100, 104, 98]), group("two", 2, [190, 200])
-    found = speedups.speeds([base, other])["two"]
+    found = comparison.speeds([base, other])["two"]
     assert found.in_words.startswith("not known: 2 rounds")
     assert found.speedup == Estimate(value=195 / 100)
-    assert speedups.rounds(other.repeats, (Repeat(7, 1.0),)) == ([], [])
+    assert comparison.rounds(other.repeats, (Repeat(7, 1.0),)) == ([], [])
 
 
 def test_amdahls_law_is_fitted_where_one_worker_and_two_other_numbers_ran() -> None:
     serial = 0.1
     groups = [group(f"w{n}", n, [100 / (serial + (1 - serial) / n)] * 3) for n in (1, 2, 4)]
-    (fit,) = speedups.scaling(groups, speedups.speeds(groups))
+    (fit,) = comparison.scaling(groups, comparison.speeds(groups))
     assert fit.law.serial == pytest.approx(serial)
     assert fit.law.limit == pytest.approx(1 / serial)
-    assert speedups.scaling(groups[1:], speedups.speeds(groups[1:])) == []
+    assert comparison.scaling(groups[1:], comparison.speeds(groups[1:])) == []
 
 
 def test_repeats_are_found_in_the_folder_by_their_plans(tmp_path: Path) -> None:

@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.checkpoints.sealed import seal
-from paceline.datasets.index import (
-    Column,
-    Index,
-    Part,
-    Shard,
-    block_records_of,
-    decode,
-    encode,
-)
+from paceline.core.sealed_json import seal
+from paceline.datasets.index import Column, Index, Part, Shard, block_records_of, decode, encode
 
 COLUMNS = (Column(name="x", kind="<f4", shape=(2,)), Column(name="y", kind="|u1", shape=()))
 HASH = "0" * 64

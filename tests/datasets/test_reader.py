@@ -14,16 +14,13 @@ from hypothesis import strategies as st
 from tests.fixtures.stores import MemoryStore, numbers, source
 from tests.fixtures.waiting import until
 
+from paceline.core.errors import NotReadyError
 from paceline.datasets import index as index_file
-from paceline.datasets.cache import BlockCache
-from paceline.datasets.errors import DamagedDataError, MissingDataError
-from paceline.datasets.fetching import Fetcher
+from paceline.datasets.fetching import BlockCache, Fetcher
 from paceline.datasets.index import Block
-from paceline.datasets.opening import DataSet, check_task, open_data_set
-from paceline.datasets.reader import PartReader
-from paceline.datasets.store import FolderStore, is_data_set
+from paceline.datasets.opening import DataSet, PartReader, check_task, open_data_set
 from paceline.datasets.writing import write_data_set
-from paceline.errors import NotReadyError
+from paceline.storage.store import DamagedDataError, FolderStore, MissingDataError, is_data_set
 
 RECORDS = numbers(1000)
 ROOM = 1 << 30
@@ -140,7 +137,7 @@ def test_the_oldest_blocks_go_first(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from paceline.disk import locked_draft
+from paceline.core.disk import locked_draft
 draft, _fd = locked_draft(Path(sys.argv[1]))
 print(draft.name, flush=True)
 sys.stdin.read()
@@ -223,7 +220,7 @@ def test_a_data_set_is_told_from_other_files_and_of_whom_it_is(tmp_path: Path) -
 
 
 def test_other_stores_are_reached_by_fsspec(tmp_path: Path) -> None:
-    from paceline.datasets.fsspec_store import FsspecStore
+    from paceline.storage.store import FsspecStore
 
     url = f"memory://{tmp_path.name}/set"
     write_data_set(FsspecStore(url), source(RECORDS), shard_records=300, on_bytes=lambda *_: None)

@@ -3,16 +3,16 @@
 import pytest
 from tests.fixtures.stores import MemoryStore, NoWaiting
 
-from paceline.datasets.errors import (
+from paceline.core.errors import ExitCode
+from paceline.datasets.fetching import TRIES, read_block, read_index
+from paceline.datasets.index import INDEX, Block
+from paceline.storage.store import (
     DamagedDataError,
     MissingDataError,
     RefusedByStoreError,
     UnreachableStoreError,
     without_secrets,
 )
-from paceline.datasets.index import INDEX, Block
-from paceline.datasets.reading import TRIES, read_block, read_index
-from paceline.errors import ExitCode
 
 DATA = bytes(range(256)) * 40
 BLOCK = Block(file="a.npy", start=100, size=5000, sha256="")

@@ -11,16 +11,16 @@ from tests.fixtures.cutting_proxy import cutting_proxy
 from tests.fixtures.s3_server import empty_bucket, s3_server
 from tests.fixtures.stores import numbers, source
 
-from paceline.datasets.errors import (
+from paceline.datasets.index import INDEX
+from paceline.datasets.opening import open_data_set
+from paceline.datasets.writing import WriteSummary, write_data_set
+from paceline.storage.s3 import S3Store
+from paceline.storage.store import (
     DamagedDataError,
     MissingDataError,
     RefusedByStoreError,
     UnreachableStoreError,
 )
-from paceline.datasets.index import INDEX
-from paceline.datasets.opening import open_data_set
-from paceline.datasets.s3_store import S3Store
-from paceline.datasets.writing import Written, write_data_set
 
 pytest.importorskip("boto3", reason="the store is NOT tested: pip install 'moto[server]' boto3")
 pytest.importorskip("moto.server", reason="the store is NOT tested: pip install 'moto[server]'")
@@ -44,7 +44,7 @@ def client(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield s3
 
 
-def write() -> Written:
+def write() -> WriteSummary:
     return write_data_set(S3Store(URL), source(RECORDS), shard_records=30_000, on_bytes=lambda *_: None)
 
 

@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 from tests.fixtures.stores import MemoryStore, numbers, source
 
-from paceline.app.shard import shard, verify
+from paceline.core.errors import ConfigError, NotReadyError
 from paceline.datasets.index import INDEX, encode
-from paceline.datasets.store import FolderStore
-from paceline.datasets.writing import OtherDataError, Written, write_data_set
-from paceline.errors import ConfigError, NotReadyError
+from paceline.datasets.writing import OtherDataError, WriteSummary, write_data_set
+from paceline.storage.store import FolderStore
+from paceline.tasks.sharding import shard, verify
 
 
 def quiet(done: int, total: int | None) -> None: ...
 
 
-def written(store: MemoryStore | FolderStore, count: int = 100, each: int = 30, seed: int = 0) -> Written:
+def written(
+    store: MemoryStore | FolderStore, count: int = 100, each: int = 30, seed: int = 0
+) -> WriteSummary:
     return write_data_set(store, source(numbers(count, seed)), shard_records=each, on_bytes=quiet)
 
 

@@ -13,12 +13,12 @@ import pytest
 from tests.fixtures.full_disk import files_of_at_most
 from tests.fixtures.waiting import until
 
-from paceline.cli.run_dirs import choose_run_dir, claim_run_dir, claimed, runs_of
-from paceline.disk import LOCK_NAME, exclusive, holder_of, remove_drafts, write_durably
-from paceline.errors import FolderInUseError
+from paceline.core.disk import LOCK_NAME, exclusive, holder_of, remove_drafts, write_durably
+from paceline.core.errors import FolderInUseError
+from paceline.training.request import choose_run_dir, claim_run_dir, claimed_run_dir, existing_runs
 
 HOLD = (
-    "import sys, pathlib; from paceline.disk import exclusive\n"
+    "import sys, pathlib; from paceline.core.disk import exclusive\n"
     "with exclusive(pathlib.Path(sys.argv[1])):\n"
     "    print('held', flush=True); sys.stdin.read()\n"
 )
@@ -108,7 +108,7 @@ def _refused(folder: Path) -> subprocess.Popen[bytes]:
 
 def test_of_many_processes_that_claim_one_name_each_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     claim = (
-        "import sys, pathlib; from paceline.cli.run_dirs import claim_run_dir; sys.stdin.read()\n"
+        "import sys, pathlib; from paceline.training.request import claim_run_dir; sys.stdin.read()\n"
         "print(claim_run_dir(pathlib.Path(sys.argv[1]), is_named=False).name)\n"
     )
     started = [
@@ -126,13 +126,13 @@ def test_of_many_processes_that_claim_one_name_each_gets_a_folder_of_its_own(tmp
 
 def test_a_name_whose_run_never_began_is_free_again(tmp_path: Path) -> None:
     first = tmp_path / "runs" / "xor"
-    with pytest.raises(ValueError, match="no"), claimed(first, is_named=False):
+    with pytest.raises(ValueError, match="no"), claimed_run_dir(first, is_named=False):
         raise ValueError("no")
     assert choose_run_dir(first) == first
-    with claimed(first, is_named=False) as folder:
+    with claimed_run_dir(first, is_named=False) as folder:
         (folder / "plan.json").write_text("{}")
     assert claim_run_dir(first, is_named=False).name == "xor-2"  # holds nothing, and is still taken
-    assert runs_of(first) == [first]
+    assert existing_runs(first) == [first]
     assert choose_run_dir(first).name == "xor-3"
 
 

@@ -18,8 +18,8 @@ from docs.shell_blocks import commands, problem
 
 from paceline.cli.main import cli, run
 from paceline.cli.session import Session
-from paceline.cli.under_torchrun import _command
-from paceline.errors import ExitCode
+from paceline.cli.torchrun_worker import _command
+from paceline.core.errors import ExitCode
 
 PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))

@@ -13,7 +13,7 @@ import pytest
 from docs.pages import ROOT, Order, Run, orders
 from tests.fixtures.typed import type_all, type_one
 
-from paceline.learn.catalog import PARTS
+from paceline.learn.course import PARTS
 
 FOLDER = ROOT / "docs" / "learn"
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from docs.pages import ROOT, Save, orders
 
-from paceline.laws.catalog import cases
 from paceline.laws.lab import Lab
-from paceline.laws.run import check
+from paceline.laws.runner import cases, check
 
 PAGE = ROOT / "docs" / "guides" / "your-own-strategy.md"
 BROKEN = {"U2.ssgd", "U3.ssgd", "S1", "S2.ssgd"}

@@ -7,9 +7,9 @@ from docs.pages import ROOT, anchors
 from paceline.cli.commands import COMMANDS
 from paceline.cli.main import cli
 from paceline.config.keys import KEYS
-from paceline.errors import ExitCode
+from paceline.core.error_catalog.index import ERROR_CATALOG
+from paceline.core.errors import ExitCode
 from paceline.events.schema import COLUMN_KINDS, PLAIN_KINDS
-from paceline.explained.catalogue import CATALOGUE
 from paceline.plan.catalog import MODES, TASKS
 
 FOLDER = ROOT / "docs" / "reference"
@@ -61,7 +61,7 @@ def test_every_command_has_a_section(made: Pages) -> None:
 
 def test_every_method_and_message_of_the_coordinator_is_listed(made: Pages) -> None:
     from paceline.coordinator.proto import cluster_pb2 as pb
-    from paceline.coordinator.shell.identity import METHODS
+    from paceline.coordinator.server.access_policy import METHODS
 
     page = made["grpc.md"]
     assert {name.lower() for name in pb.DESCRIPTOR.message_types_by_name} <= anchors(page)
@@ -91,7 +91,7 @@ def test_every_exit_code_has_a_meaning(made: Pages) -> None:
 
 
 def test_every_error_is_listed(made: Pages) -> None:
-    assert {code.lower() for code in CATALOGUE} <= anchors(made["errors.md"])
+    assert {code.lower() for code in ERROR_CATALOG} <= anchors(made["errors.md"])
 
 
 def test_every_message_of_the_product_is_under_its_code(made: Pages) -> None:
@@ -102,7 +102,7 @@ def test_every_message_of_the_product_is_under_its_code(made: Pages) -> None:
 
 
 def test_every_law_is_listed(made: Pages) -> None:
-    from paceline.laws.catalog import LAWS
+    from paceline.laws.runner import LAWS
 
     for law in LAWS:
         assert f"| `{law.id}` | " in made["laws.md"]

@@ -9,7 +9,7 @@ from docs.pages import ROOT
 
 
 def test_every_metric_is_listed_with_its_labels() -> None:
-    from paceline.watch.catalogue import FAMILIES
+    from paceline.monitoring.metrics.catalog import FAMILIES
 
     for family in FAMILIES:
         labels = ", ".join(f"`{label}`" for label in family.labels)
@@ -18,17 +18,17 @@ def test_every_metric_is_listed_with_its_labels() -> None:
 
 def test_every_alert_is_listed_with_its_runbook() -> None:
     """That the runbooks themselves are up to date is seen where the rules are."""
-    from paceline.watch.rule_file import default_rules
+    from paceline.monitoring.alerts.rule_file import default_rules
 
     for rule in default_rules().rules:
         assert f"[`{rule.name}`](../runbooks/{rule.name}.md)" in _page("alerts")
 
 
 def test_every_road_of_the_dashboard_is_listed() -> None:
-    from paceline.dashboard.mailbox import Kind
-    from paceline.dashboard.roads import ROADS
+    from paceline.dashboard.routes import ROUTES
+    from paceline.dashboard.stream import Kind
 
-    for road in ROADS:
+    for road in ROUTES:
         assert f"| `{road.method} {road.path}` | " in _page("http")
         assert road.what
     for kind in Kind:
@@ -36,8 +36,8 @@ def test_every_road_of_the_dashboard_is_listed() -> None:
 
 
 def test_every_failure_on_a_cluster_and_every_check_of_images_is_listed() -> None:
-    from paceline.images.rules import PATTERNS
-    from paceline.kube.diagnosis.table import FAILURES
+    from paceline.images.lint.rules import PATTERNS
+    from paceline.k8s.diagnose.classify import FAILURES
 
     for failure in FAILURES:
         assert f"| `{failure.name}` | " in _page("failures")

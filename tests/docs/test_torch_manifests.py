@@ -6,7 +6,7 @@ import pytest
 import yaml
 from docs.manifests import EXAMPLES, TORCH, torch_manifests
 
-from paceline.kube.validate import validate
+from paceline.k8s.validate.offline import validate
 
 
 def test_the_examples_are_what_the_renderer_writes() -> None:

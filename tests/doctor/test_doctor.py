@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline.app.doctor import judge, probes
-from paceline.app.doctor.judge import GB, MB, Process, Torch
-from paceline.app.doctor.line import Level, Line, is_ready
-from paceline.app.doctor.look import Probe
-from paceline.app.doctor.look import run as run_probes
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.coordinator.cluster_file import ClusterFile
+from paceline.coordinator.client.nodes_file import NodesFile
+from paceline.doctor import checks as judge
+from paceline.doctor import probes
+from paceline.doctor.checks import GB, MB, CheckResult, Level, Process, Torch, is_ready
+from paceline.doctor.probes import Probe
+from paceline.doctor.probes import run_probes as run_probes
 
 OK, WARNING, WRONG = Level.OK, Level.WARNING, Level.WRONG
 CPU = Torch(version="2.9", devices=0)
@@ -66,28 +66,28 @@ CUDA = Torch(version="2.9", cuda="12.8", devices=2, nccl="2.27")
         (judge.orphans([Process(7, 99, "zygote"), Process(8, 7, "zygote")]), OK, "none"),
     ],
 )
-def test_each_thing_is_judged(line: Line, level: Level, words: str) -> None:
+def test_each_thing_is_judged(line: CheckResult, level: Level, words: str) -> None:
     assert line.level is level
     assert words in line.text
     assert bool(line.fix) or level is OK, "what is not well has a fix"
 
 
 def test_a_warning_does_not_make_it_unready_and_what_is_wrong_does() -> None:
-    assert is_ready([Line("a", OK, ""), Line("b", WARNING, "")])
-    assert not is_ready([Line("a", OK, ""), Line("b", WRONG, "")])
+    assert is_ready([CheckResult("a", OK, ""), CheckResult("b", WARNING, "")])
+    assert not is_ready([CheckResult("a", OK, ""), CheckResult("b", WRONG, "")])
 
 
 def test_a_probe_that_hangs_is_called_late_and_the_others_are_told() -> None:
     never = threading.Event()
 
-    def hang() -> Line:
+    def hang() -> CheckResult:
         never.wait()
-        return Line("hangs", OK, "")
+        return CheckResult("hangs", OK, "")
 
     lines = run_probes(
         [
             Probe("hangs", hang, limit_s=0.05),
-            Probe("well", lambda: Line("well", OK, ""), limit_s=600),
+            Probe("well", lambda: CheckResult("well", OK, ""), limit_s=600),
             Probe("needed", hang, limit_s=0.05, is_needed=True),
         ]
     )
@@ -101,7 +101,7 @@ def test_a_probe_that_hangs_is_called_late_and_the_others_are_told() -> None:
 
 
 def test_a_probe_that_may_not_look_says_so() -> None:
-    def refuse() -> Line:
+    def refuse() -> CheckResult:
         raise PermissionError(13, "Permission denied")
 
     (line,) = run_probes([Probe("x", refuse)])
@@ -135,7 +135,10 @@ def test_a_run_that_nobody_trains_is_found_and_one_that_ended_or_lives_is_not(tm
 
 
 def test_processes_of_ours_are_known_by_their_command(tmp_path: Path) -> None:
-    for pid, parent, words in ((7, 1, "python -m paceline.worker.zygote 3"), (8, 1, "python -m http.server")):
+    for pid, parent, words in (
+        (7, 1, "python -m paceline.worker.entry.zygote 3"),
+        (8, 1, "python -m http.server"),
+    ):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_bytes(words.replace(" ", "\0").encode())
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (python) S {parent} 1 1")
@@ -148,7 +151,7 @@ def test_processes_of_ours_are_known_by_their_command(tmp_path: Path) -> None:
 def test_the_nodes_of_a_coordinator_are_addresses_or_those_of_its_folder(tmp_path: Path) -> None:
     assert probes.coordinator_nodes("") == []
     assert probes.coordinator_nodes("a:1, b:2") == ["a:1", "b:2"]
-    ClusterFile(cluster="local", nodes={1: "127.0.0.1:7401"}).write(tmp_path)
+    NodesFile(cluster="local", nodes={1: "127.0.0.1:7401"}).write(tmp_path)
     assert probes.coordinator_nodes(str(tmp_path)) == ["127.0.0.1:7401"]
 
 
@@ -187,7 +190,7 @@ def test_here_it_looks_at_everything_and_says_whether_it_is_ready(tmp_path: Path
 def test_for_a_person_each_line_has_its_sign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from paceline.app.doctor import look
+    from paceline.doctor import probes as look
 
     few = [Probe("python", probes.python), Probe("cores", lambda: judge.cores(1, 8))]
     monkeypatch.setattr(look, "_probes", lambda _asked: few)  # all of them are looked at above

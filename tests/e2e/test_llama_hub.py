@@ -7,8 +7,8 @@ from tests.fixtures.llama import train_tokenizer
 from tests.fixtures.torchrun import python
 from tokenizers import Tokenizer
 
-from paceline.datasets.token_folder import open_tokens
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
+from paceline.datasets.tokens import open_tokens
 
 NAME = "hf-internal-testing/llama-tokenizer"
 

@@ -11,7 +11,7 @@ from tests.fixtures.torchrun import free_port, starting
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 from paceline.events.read import read_history
 
 WORDS = ("--task", "llama", "--model", "llama_tiny", "--mode", "fsdp", "--max-steps", "60", "--seq-len", "32")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.app import workers
-from paceline.app.lab.proof import proofs
-from paceline.app.lab.training import Training, events_of, training, usual_plan
-from paceline.errors import TrainingError
+from paceline.core.errors import TrainingError
+from paceline.faults import workers
+from paceline.faults.scenarios.measurements import proofs
+from paceline.faults.scenarios.training import TrainingRun, default_plan, events_of, training
 from paceline.plan.plan import Elastic, OnGiveUp, Plan
 
 
@@ -22,15 +22,15 @@ def plan(*, workers: int, min_workers: int) -> Plan:
         on_give_up=OnGiveUp.PAUSE,
     )
     return dataclasses.replace(
-        usual_plan(workers=3, steps=1_000_000, pace_s=0.01), elastic=elastic, timeout_s=4
+        default_plan(workers=3, steps=1_000_000, pace_s=0.01), elastic=elastic, timeout_s=4
     )
 
 
-def decisions(run: Training) -> list[str]:
+def decisions(run: TrainingRun) -> list[str]:
     return [str(event.fields["decision"]) for event in events_of(run.history(), "supervision")]
 
 
-def kill(run: Training, *who: str) -> None:
+def kill(run: TrainingRun, *who: str) -> None:
     for name in who:
         run.signal(name, signal.SIGKILL)
     run.until(lambda _: any(text.startswith("to go on:") for text in decisions(run)), "the run is paused")

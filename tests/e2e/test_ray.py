@@ -9,8 +9,8 @@ from tests.fixtures.command import assert_nothing_was_lost, paceline
 from tests.fixtures.ray import XOR, cluster, kinds, lose_node, on_ray, result_of, trained
 from tests.fixtures.waiting import descendants, is_running, kill, until
 
-from paceline.app.ray_cluster import Cluster, up
 from paceline.events.read import read_history
+from paceline.launchers.ray.local_cluster import LocalCluster, start_cluster
 
 BASIC = ("single", "ssgd", "ddp", "ps", "asgd", "ssp", "localsgd", "diloco")
 SAME = ("ssgd", "localsgd", "ps")  # synchronous: chance has no say in them
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One for all tests here: Ray takes its time to start."""
     state = tmp_path_factory.mktemp("ray")
     with cluster(state, nodes=2, cpus=3) as found:
-        assert up(state, nodes=2, cpus=3, has_dashboard=True) == (found, False)
+        assert start_cluster(state, nodes=2, cpus=3, has_dashboard=True) == (found, False)
         yield found
 
 
@@ -34,7 +34,7 @@ def _of(mode: str) -> list[str]:
 
 
 def test_every_basic_mode_trains_on_ray_and_synchronous_ones_end_as_without(
-    ray: Cluster, tmp_path: Path
+    ray: LocalCluster, tmp_path: Path
 ) -> None:
     def train(mode: str) -> None:
         done = trained(tmp_path / mode, *_of(mode), "--launcher", "ray", "--address", ray.address)
@@ -65,7 +65,7 @@ def test_every_basic_mode_trains_on_ray_and_synchronous_ones_end_as_without(
 
 
 @pytest.mark.soak
-def test_a_llama_that_is_split_ends_as_without_ray(ray: Cluster, tmp_path: Path) -> None:
+def test_a_llama_that_is_split_ends_as_without_ray(ray: LocalCluster, tmp_path: Path) -> None:
     words = ("--task", "llama", "--mode", "fsdp", "--num-workers", "2", "--max-steps", "6", "--seq-len", "32")
     on = {"here": (), "there": ("--launcher", "ray", "--address", ray.address)}
     for name, more in on.items():
@@ -77,14 +77,14 @@ def test_a_llama_that_is_split_ends_as_without_ray(ray: Cluster, tmp_path: Path)
 
 
 @pytest.mark.soak
-def test_a_cluster_is_reached_by_its_client_too(ray: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_is_reached_by_its_client_too(ray: LocalCluster, tmp_path: Path) -> None:
     """On a busy machine the process that Ray starts for a client may come too late for Ray."""
     done = trained(tmp_path / "run", *_of("ssgd"), "--launcher", "ray", "--address", ray.client)
     assert done.code == 0, done.err
 
 
 @pytest.mark.soak  # Ray's own job server starts a driver of its own
-def test_a_job_is_submitted_followed_and_listed(ray: Cluster, tmp_path: Path) -> None:
+def test_a_job_is_submitted_followed_and_listed(ray: LocalCluster, tmp_path: Path) -> None:
     where = ("--dashboard", ray.dashboard)
     folder = tmp_path / "mine"
     said = paceline("ray", "submit", *_of("ssgd"), "--run-dir", str(folder), *where, "--json").data()
@@ -105,7 +105,9 @@ def test_a_job_is_submitted_followed_and_listed(ray: Cluster, tmp_path: Path) ->
     assert (unknown.code, "there is no job nobody" in unknown.err) == (5, True)
 
 
-def test_a_cluster_that_is_too_small_is_told_before_anything_starts(ray: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_that_is_too_small_is_told_before_anything_starts(
+    ray: LocalCluster, tmp_path: Path
+) -> None:
     args = ("--launcher", "ray", "--address", ray.address, "--num-workers", "7")
     done = trained(tmp_path / "run", *args)
     assert done.code == 4
@@ -114,7 +116,9 @@ def test_a_cluster_that_is_too_small_is_told_before_anything_starts(ray: Cluster
     assert not (tmp_path / "run").exists()
 
 
-def test_a_comparison_finds_a_cluster_too_small_before_its_first_run(ray: Cluster, tmp_path: Path) -> None:
+def test_a_comparison_finds_a_cluster_too_small_before_its_first_run(
+    ray: LocalCluster, tmp_path: Path
+) -> None:
     args = ("--launcher", "ray", "--address", ray.address, "--num-workers", "7", "--modes", "ssgd")
     done = paceline("compare", *XOR[:2], *args, "--steps", "5", "--out", str(tmp_path / "out"))
     assert done.code == 4, done.err
@@ -123,7 +127,7 @@ def test_a_comparison_finds_a_cluster_too_small_before_its_first_run(ray: Cluste
 
 
 def test_a_lost_worker_ends_the_run_in_plain_words_and_a_lost_node_does_not_with_restarts(
-    ray: Cluster, tmp_path: Path
+    ray: LocalCluster, tmp_path: Path
 ) -> None:
     """The last one here: the cluster has one node less afterwards."""
     to = ("--address", ray.address, *XOR)

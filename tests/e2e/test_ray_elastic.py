@@ -8,8 +8,8 @@ from tests.fixtures.command import assert_nothing_was_lost, paceline
 from tests.fixtures.ray import OnRay, cluster, lose_node, on_ray, result_of, trained
 from tests.fixtures.waiting import is_running, kill, until
 
-from paceline.app.ray_cluster import Cluster
 from paceline.events.read import PlainEvent, read_history
+from paceline.launchers.ray.local_cluster import LocalCluster
 
 # Without an end of its own: it trains until it is stopped, however long Ray takes to replace somebody.
 ENDLESS = ("--task", "xor", "--elastic", "--num-workers", "2", "--steps", "1000000", "--pace", "20ms")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with cluster(tmp_path_factory.mktemp("ray"), nodes=2, cpus=2, has_jobs=False) as found:
         yield found
 
@@ -53,7 +53,7 @@ def _stopped(run: OnRay) -> None:
 
 
 def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_others_go_on(
-    ray: Cluster, tmp_path: Path
+    ray: LocalCluster, tmp_path: Path
 ) -> None:
     where = ("--address", ray.address, "--placement", "spread", "--checkpoint-every", "10")
     with on_ray(tmp_path / "run", *where, *ENDLESS) as run:

@@ -8,9 +8,9 @@ from tests.fixtures.runs import real
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, StrategyOptions, Transport
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.topology import Topology
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 
 def plan_number(number: int) -> Plan:

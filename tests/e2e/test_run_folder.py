@@ -18,8 +18,8 @@ from tests.fixtures.waiting import until
 from tests.fixtures.warm_command import warm_paceline
 from tests.fixtures.warm_helpers import warm_helpers
 
-from paceline.errors import DamagedRecordError
-from paceline.events.follow import Following
+from paceline.core.errors import DamagedRecordError
+from paceline.events.follow import LogFollower
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import COPY, dumps, read
 
@@ -83,7 +83,7 @@ def test_a_hang_up_stops_a_run_in_good_order_with_a_checkpoint(tmp_path: Path) -
 
 
 def test_a_closed_terminal_stops_its_run_in_good_order_with_a_checkpoint(tmp_path: Path) -> None:
-    run_dir, log = tmp_path / "run", Following(tmp_path / "run" / "events.jsonl", rows=1)
+    run_dir, log = tmp_path / "run", LogFollower(tmp_path / "run" / "events.jsonl", rows=1)
     ours, theirs = os.openpty()
     command = ["train", "--task", "xor", "--steps", "1000000", "--pace", "5ms", "--num-workers", "2"]
     with subprocess.Popen(

@@ -15,9 +15,9 @@ from tests.fixtures.command import ROOT, Done, paceline
 from tests.fixtures.searches import Here, laid_out
 from tests.fixtures.waiting import descendants, is_running, kill, until, until_gone
 
-from paceline.app.tune import heard, order_of
-from paceline.app.tune_folder import Record, Status, TuneFolder
-from paceline.app.tune_trial import TrialMaker
+from paceline.tune.experiment import Record, Status, TuneFolder
+from paceline.tune.runner import apply_report, order_of
+from paceline.tune.trial import TrialMaker
 
 pytestmark = pytest.mark.timeout(300)
 # With this seed the good rate comes first. A run of 600 slow steps lasts a minute.
@@ -107,7 +107,7 @@ def test_a_search_goes_on_with_an_interrupted_trial_and_bad_ones_are_stopped_ear
         while not interrupted.evaluations:
             report = maker.next()
             assert "done" not in report, report
-            interrupted = heard(interrupted, report)
+            interrupted = apply_report(interrupted, report)
         maker.end()
     folder.write(interrupted)
     assert '"kind":"run_finished"' in happened(out, 1), "it stopped in good order"

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.command import Running, assert_nothing_was_lost, paceline, training
 from tests.fixtures.elastic_runs import events, stop
 
-from paceline.app.run_seat import NAME
+from paceline.coordinator.run_endpoint import FILE_NAME
 
 RUN = ["--task", "digits", "--batch-size", "8", "--shards", "12", "--pace", "3ms"]
 
@@ -43,10 +43,10 @@ def test_a_run_grows_and_shrinks_on_command_and_nothing_is_lost(mode: str, tmp_p
         said = [str(event.fields["decision"]) for event in events(run, "supervision")]
         assert "worker-2, worker-3 added: 4 workers are wanted" in said
         assert "worker-1 removed: 3 workers are wanted" in said
-        assert stat.S_IMODE((tmp_path / "run" / NAME).stat().st_mode) == 0o600
-        assert "token_file" in json.loads((tmp_path / "run" / NAME).read_text())
+        assert stat.S_IMODE((tmp_path / "run" / FILE_NAME).stat().st_mode) == 0o600
+        assert "token_file" in json.loads((tmp_path / "run" / FILE_NAME).read_text())
         stop_and_prove(run)
-    assert not (tmp_path / "run" / NAME).exists()
+    assert not (tmp_path / "run" / FILE_NAME).exists()
 
 
 def test_too_many_too_few_and_strangers_are_refused_with_the_reason(tmp_path: Path) -> None:

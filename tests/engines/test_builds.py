@@ -9,17 +9,17 @@ import pytest
 from tests.engines.builds import FAILING, Failing
 from tests.fixtures.engine import EngineHere
 
-from paceline.app.image_build import BuildRequest, Built, build_image
-from paceline.engines.engine import find_engine
-from paceline.engines.words import BuildWish
-from paceline.images.api import from_log
-from paceline.images.project import Project, Source, Target
+from paceline.images.build.attempts import BuildRequest, BuildResult, build_image
+from paceline.images.build.engine import find_engine
+from paceline.images.build.engine_cli import BuildOptions
+from paceline.images.lint.check import findings_from_log
+from paceline.images.lint.project import Project, Source, Target
 
 TARGET = Target(today=date(2026, 11, 15))
 
 
-def built(folder: Path, tag: str, *, write: bool = False) -> Built:
-    wish = BuildWish(context=folder, dockerfile=folder, tags=(tag,))
+def built(folder: Path, tag: str, *, write: bool = False) -> BuildResult:
+    wish = BuildOptions(context=folder, dockerfile=folder, tags=(tag,))
     request = BuildRequest(
         folder=folder, dockerfile=None, requirements=(), target=TARGET, wish=wish, write=write
     )
@@ -45,7 +45,7 @@ def test_what_fails_for_a_known_reason_is_mended_and_then_built(
     text = Project(
         files=(Source("Dockerfile", case.dockerfile), Source("requirements.txt", case.requirements))
     )
-    assert case.pattern in {one.pattern for one in from_log(log, text, TARGET)}, log
+    assert case.pattern in {one.pattern for one in findings_from_log(log, text, TARGET)}, log
 
     done = built(project, f"{name}:mended")
     assert done.ok, done.attempts[-1].log

@@ -17,13 +17,13 @@ from tests.fixtures.stand_in_base import make_base
 from tests.fixtures.stand_in_packages import make_wheels
 from tests.fixtures.waiting import until
 
-from paceline.app.image_build import BuildRequest, build_image
-from paceline.app.image_push import PushRequest, push_image
-from paceline.app.image_test import TestRequest, run_image_test
-from paceline.engines.engine import find_engine
-from paceline.engines.names import PlainPlace
-from paceline.engines.words import BuildWish
-from paceline.images.project import Target
+from paceline.images.build.attempts import BuildRequest, build_image
+from paceline.images.build.engine import find_engine
+from paceline.images.build.engine_cli import BuildOptions
+from paceline.images.lint.project import Target
+from paceline.images.probe.container import TestRequest, run_image_test
+from paceline.images.push.publish import PushRequest, push_image
+from paceline.images.push.references import RegistryDestination
 
 pytestmark = [
     pytest.mark.soak,
@@ -80,7 +80,7 @@ def test_docker_builds_looks_into_and_pushes_as_podman_does(
             ["docker", "import", str(tmp_path / "base.tar"), BASE], check=True, capture_output=True
         )
         engine = find_engine("docker")
-        wish = BuildWish(context=project, dockerfile=project, tags=("mended:1",), network="host")
+        wish = BuildOptions(context=project, dockerfile=project, tags=("mended:1",), network="host")
         request = BuildRequest(
             folder=project,
             dockerfile=None,
@@ -96,7 +96,7 @@ def test_docker_builds_looks_into_and_pushes_as_podman_does(
         names = ("transformers", "tokenizers")
         tested = run_image_test(engine, TestRequest(image="mended:1", level="quick", requirements=names))
         assert tested.ok
-        place = PlainPlace(host=address, repository="team/x")
+        place = RegistryDestination(host=address, repository="team/x")
         wanted = PushRequest(image="mended:1", places=(place,), folder=tmp_path, tags=("1", "2"))
         pushed = push_image(engine, wanted, told.append)
         assert [one.verified_by for one in pushed.sent] == [("registry",)] * 2

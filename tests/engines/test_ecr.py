@@ -12,12 +12,11 @@ from tests.fixtures.emulator import Cloud
 from tests.fixtures.engine import BASE, EngineHere
 from tests.fixtures.ministack import ministack
 
-from paceline.app.image_push import Pushed, PushRequest, push_image
-from paceline.engines.engine import find_engine
-from paceline.engines.lifecycle import policy
-from paceline.engines.names import EcrPlace
-from paceline.engines.refusals import NoRepositoryError, TagTakenError, WrongAccountError
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
+from paceline.images.build.engine import find_engine
+from paceline.images.push.errors import NoRepositoryError, TagTakenError, WrongAccountError
+from paceline.images.push.publish import PushRequest, PushResult, push_image
+from paceline.images.push.references import EcrDestination, lifecycle_policy
 
 REGIONS = ("us-east-1", "eu-central-1")
 
@@ -48,12 +47,12 @@ def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_
             clouds.append(stack.enter_context(ministack(tmp_path / region, region)))
         urls = {cloud.region: cloud.url for cloud in clouds}
 
-        def push(image: str, place: EcrPlace, **more: object) -> Pushed:
+        def push(image: str, place: EcrDestination, **more: object) -> PushResult:
             said = {"regions": REGIONS, "endpoints": urls, "tags": ("1.0.0",), "immutable": True, **more}
             request = PushRequest(image=image, places=(place,), folder=tmp_path, **said)  # type: ignore[arg-type]
             return push_image(find_engine("podman"), request, lambda _: None)
 
-        team = EcrPlace(repository="team/model")
+        team = EcrDestination(repository="team/model")
         pushed = push(BASE, team)
         assert [one.how for one in pushed.sent] == ["pushed", "copied"]
         assert all(one.verified_by == ("registry", "DescribeImages") for one in pushed.sent)
@@ -63,15 +62,15 @@ def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_
             assert found["imageTagMutability"] == "IMMUTABLE"
             assert found["imageScanningConfiguration"] == {"scanOnPush": True}
             assert found["encryptionConfiguration"] == {"encryptionType": "AES256"}
-            assert rules == policy()
+            assert rules == lifecycle_policy()
 
         with pytest.raises(TagTakenError):
             push("localhost/other:1", team)
         with pytest.raises(ConfigError):  # before anything is sent
             push(BASE, team, tags=(), strategies=("latest",))
         with pytest.raises(NoRepositoryError):
-            push(BASE, EcrPlace(repository="team/none"), create=False)
+            push(BASE, EcrDestination(repository="team/none"), create=False)
         with pytest.raises(WrongAccountError) as wrong:
-            push(BASE, EcrPlace(repository="team/model", account="999999999999", region="us-east-1"))
+            push(BASE, EcrDestination(repository="team/model", account="999999999999", region="us-east-1"))
         assert "000000000000" in wrong.value.what
         assert "999999999999" in wrong.value.what

@@ -16,30 +16,25 @@ import pytest
 from tests.fixtures.command import ROOT, paceline
 from tests.fixtures.http_server import answering
 
-from paceline.app import image_test
-from paceline.app.image_build import BuildRequest, build_image
-from paceline.app.image_pages import test_page as page_of_test
-from paceline.app.image_push import PushRequest, push_image
-from paceline.app.image_reports import build_json
-from paceline.app.image_reports import test_json as json_of_test
-from paceline.cli.image_push import push as push_command
-from paceline.engines import refusals
-from paceline.engines.context import context_of
-from paceline.engines.engine import Engine, Kind, find_engine
-from paceline.engines.git import commit_of
-from paceline.engines.judge import Expected, judge
-from paceline.engines.logins import Login, login_file
-from paceline.engines.names import PlainPlace
-from paceline.engines.process import stream
-from paceline.engines.refusals import NoRegistryError, PushError
-from paceline.engines.registry import Registry
-from paceline.engines.tags import tags_for
-from paceline.engines.words import BuildWish
-from paceline.errors import ConfigError
-from paceline.images.api import Mended
-from paceline.images.log import outside_cause
-from paceline.images.project import Project, Source, Target
-from paceline.redaction import redact
+from paceline.cli.image_build import push as push_command
+from paceline.core.errors import ConfigError
+from paceline.core.redaction import redact
+from paceline.images.build.attempts import BuildRequest, build_image, context_of
+from paceline.images.build.engine import Engine, EngineKind, find_engine, stream
+from paceline.images.build.engine_cli import BuildOptions
+from paceline.images.lint.build_log import external_cause
+from paceline.images.lint.check import FixResult
+from paceline.images.lint.project import Project, Source, Target
+from paceline.images.probe import container
+from paceline.images.probe.checks import Expected, check_facts
+from paceline.images.push import errors
+from paceline.images.push.errors import NoRegistryError, PushError
+from paceline.images.push.publish import PushRequest, commit_of, push_image
+from paceline.images.push.references import RegistryDestination, tags_for
+from paceline.images.push.registry import Login, Registry, login_file
+from paceline.images.reports import build_json
+from paceline.images.reports import test_json as json_of_test
+from paceline.images.reports import test_page as page_of_test
 
 LOGIN = Login("me", "planted-password")
 DIGEST = "sha256:" + "a" * 64
@@ -73,7 +68,7 @@ def test_a_long_word_is_looked_through_once() -> None:
 
 
 def test_a_builder_that_cannot_keep_layers_is_told() -> None:
-    cause = outside_cause("ERROR: Cache export is not supported for the docker driver.")
+    cause = external_cause("ERROR: Cache export is not supported for the docker driver.")
     assert cause is not None
     assert "buildx create" in cause
 
@@ -84,7 +79,7 @@ def request_for(folder: Path) -> BuildRequest:
         dockerfile=None,
         requirements=(),
         target=Target(today=date(2026, 11, 15)),
-        wish=BuildWish(context=folder, dockerfile=folder, tags=("x:1",)),
+        wish=BuildOptions(context=folder, dockerfile=folder, tags=("x:1",)),
     )
 
 
@@ -92,14 +87,16 @@ def test_a_fix_that_takes_back_another_ends_the_attempts(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "Dockerfile").write_text("FROM a\n")
-    engine = Engine(kind=Kind.DOCKER, path=program(tmp_path, "docker", "exit 1"), version="0")
+    engine = Engine(kind=EngineKind.DOCKER, path=program(tmp_path, "docker", "exit 1"), version="0")
     texts = iter(["FROM b\n", "FROM a\n"])
 
-    def after_failure(*_: object) -> tuple[Mended, list[object]]:
+    def after_failure(*_: object) -> tuple[FixResult, list[object]]:
         files = (Source("Dockerfile", next(texts)),)
-        return Mended(project=Project(files=files, names=frozenset({"Dockerfile"})), applied=(), left=()), []
+        return FixResult(
+            project=Project(files=files, names=frozenset({"Dockerfile"})), applied=(), left=()
+        ), []
 
-    monkeypatch.setattr("paceline.app.image_build._after_failure", after_failure)
+    monkeypatch.setattr("paceline.images.build.attempts._after_failure", after_failure)
     built = build_image(engine, request_for(project), lambda _: None)
     assert len(built.attempts) == 2, "the third would be the first again"
     assert built.stopped == "nothing more is known that could be mended"
@@ -110,14 +107,16 @@ def test_after_three_attempts_it_is_enough(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "Dockerfile").write_text("FROM a\n")
-    engine = Engine(kind=Kind.DOCKER, path=program(tmp_path, "docker", "exit 1"), version="0")
+    engine = Engine(kind=EngineKind.DOCKER, path=program(tmp_path, "docker", "exit 1"), version="0")
     texts = (f"FROM {letter}\n" for letter in "bcdef")  # there would always be something more to try
 
-    def after_failure(*_: object) -> tuple[Mended, list[object]]:
+    def after_failure(*_: object) -> tuple[FixResult, list[object]]:
         files = (Source("Dockerfile", next(texts)),)
-        return Mended(project=Project(files=files, names=frozenset({"Dockerfile"})), applied=(), left=()), []
+        return FixResult(
+            project=Project(files=files, names=frozenset({"Dockerfile"})), applied=(), left=()
+        ), []
 
-    monkeypatch.setattr("paceline.app.image_build._after_failure", after_failure)
+    monkeypatch.setattr("paceline.images.build.attempts._after_failure", after_failure)
     built = build_image(engine, request_for(project), lambda _: None)
     assert (built.ok, len(built.attempts), built.stopped) == (False, 3, "3 attempts were made")
 
@@ -162,7 +161,7 @@ def test_podman_under_dockers_name_is_podman(tmp_path: Path, monkeypatch: pytest
     program(tmp_path, "docker", 'case "$1" in --version) echo podman version 4.3.1;; *) echo 4.3.1;; esac')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     found = find_engine("docker")
-    assert (found.kind, found.has_buildx) == (Kind.PODMAN, False)
+    assert (found.kind, found.has_buildx) == (EngineKind.PODMAN, False)
 
 
 # ---- what is looked into
@@ -182,7 +181,7 @@ def test_a_module_that_ends_python_is_one_failure(tmp_path: Path) -> None:
 
 def test_python_3_8_can_read_the_probe() -> None:
     """`dict[…]` outside of annotations is an error there."""
-    text = (ROOT / "src/paceline/engines/probe.py").read_text()
+    text = (ROOT / "src/paceline/images/probe/script.py").read_text()
     assert not re.search(r"^\w+ = (dict|list|tuple|set)\[", text, re.M)
 
 
@@ -211,9 +210,9 @@ def test_a_failed_test_is_valid_escaped_and_without_secrets() -> None:
         "shm_bytes": 0,
         "task": [{"part": "forward", "detail": "", "error": error, "seconds": 0.1}],
     }
-    engine = Engine(kind=Kind.PODMAN, path="podman", version="4")
-    checks = tuple(judge(facts, Expected()))
-    tested = image_test.Tested(
+    engine = Engine(kind=EngineKind.PODMAN, path="podman", version="4")
+    checks = tuple(check_facts(facts, Expected()))
+    tested = container.ImageTestResult(
         image="<i>:1", level="full", engine=engine, seconds=1.0, checks=checks, facts=facts
     )
     said, page = json_of_test(tested), page_of_test(tested)
@@ -300,26 +299,26 @@ def test_what_was_sent_before_one_place_failed_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(
-        kind=Kind.PODMAN,
+        kind=EngineKind.PODMAN,
         path=program(tmp_path, "podman", f'if [ "$1" = push ]; then printf {DIGEST} > "$3"; fi'),
         version="0",
     )
     program(tmp_path, "skopeo", "echo 'Error: denied: no' >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with serving(Script(HELD)) as one, serving(Script(HELD)) as two:
-        places = tuple(PlainPlace(host=host, repository="x") for host in (one, two))
+        places = tuple(RegistryDestination(host=host, repository="x") for host in (one, two))
         request = PushRequest(image="x:1", places=places, folder=tmp_path, tags=("1",), login=LOGIN)
-        with pytest.raises(refusals.ForbiddenError) as failed:
+        with pytest.raises(errors.ForbiddenError) as failed:
             push_image(engine, request, lambda _: None)
     assert f"sent and verified before: {one}/x:1" in failed.value.what
 
 
 def test_a_tag_of_a_strategy_is_looked_at_too(tmp_path: Path) -> None:
-    engine = Engine(kind=Kind.PODMAN, path="/nowhere/podman", version="0")
+    engine = Engine(kind=EngineKind.PODMAN, path="/nowhere/podman", version="0")
     with serving(Script(HELD)) as host:
         request = PushRequest(
             image="x:1",
-            places=(PlainPlace(host=host, repository="x"),),
+            places=(RegistryDestination(host=host, repository="x"),),
             folder=tmp_path,
             strategies=("semantic",),
             version="1.0.0-" + "a" * 130,
@@ -330,7 +329,7 @@ def test_a_tag_of_a_strategy_is_looked_at_too(tmp_path: Path) -> None:
 
 
 def test_every_flag_that_a_hint_of_a_push_names_is_there() -> None:
-    hints = [hint for *_, hint in refusals._ROWS]
+    hints = [hint for *_, hint in errors._ROWS]
     for strategy in ("latest", "semantic", "git-sha"):
         with pytest.raises(ConfigError) as refused:
             tags_for([strategy], commit=None, version=None, may_move=False)
@@ -346,7 +345,7 @@ def test_ecr_tells_a_missing_region_and_a_repository_that_another_made(
     pytest.importorskip("boto3")
     from botocore.stub import Stubber
 
-    from paceline.engines.ecr_door import Ecr
+    from paceline.images.push.ecr import Ecr
 
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

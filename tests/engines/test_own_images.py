@@ -19,12 +19,12 @@ from tests.fixtures.command import ROOT
 from tests.fixtures.engine import BASE, EngineHere
 from tests.fixtures.stand_in_packages import make_needs, make_own_wheel
 
-from paceline.app.cluster_compose import compose
-from paceline.app.image_check import load_project
 from paceline.cli.main import cli
 from paceline.cli.session import Session
-from paceline.images.api import mend
-from paceline.images.project import Kind, Target
+from paceline.coordinator.admin.launch import compose_config
+from paceline.images.lint.check import apply_fixes
+from paceline.images.lint.files import load_project
+from paceline.images.lint.project import Kind, Target
 
 OWN = {"cpu": Kind.CPU, "cuda": Kind.GPU, "ray": Kind.UNKNOWN}
 IMAGE = "${PACELINE_IMAGE:-localhost/paceline:cpu}"
@@ -33,7 +33,7 @@ IMAGE = "${PACELINE_IMAGE:-localhost/paceline:cpu}"
 @pytest.mark.parametrize("name", sorted(OWN))
 def test_there_is_nothing_to_mend_in_our_own_images(name: str) -> None:
     project = load_project(ROOT, Path("docker") / f"{name}.Dockerfile")
-    done = mend(project, Target(today=date(2026, 11, 15), kind=OWN[name]))
+    done = apply_fixes(project, Target(today=date(2026, 11, 15), kind=OWN[name]))
     assert done.applied == ()
     assert done.left == ()
 
@@ -49,7 +49,7 @@ def services() -> dict[str, dict[str, object]]:
 
 
 def test_the_compose_files_coordinators_are_those_that_the_product_writes() -> None:
-    made = compose(Path("docker"), 3, IMAGE, Path("docker/pki"))["services"]
+    made = compose_config(Path("docker"), 3, IMAGE, Path("docker/pki"))["services"]
     assert isinstance(made, dict)
     assert {name: services()[name] for name in made} == made
 

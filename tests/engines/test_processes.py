@@ -11,8 +11,8 @@ from tests.fixtures.command import ROOT
 from tests.fixtures.engine import EngineHere
 from tests.fixtures.waiting import descendants, is_running, kill_all, until, until_gone
 
-from paceline.engines.process import ask, stream
-from paceline.errors import NotReadyError
+from paceline.core.errors import NotReadyError
+from paceline.images.build.engine import run_command, stream
 
 
 def test_lines_come_as_they_are_written() -> None:
@@ -26,18 +26,18 @@ def test_lines_come_as_they_are_written() -> None:
 def test_what_is_too_slow_ends_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"sh -c 'echo $$ > {pids}; exec sleep 600'; true"
-    done = ask(["sh", "-c", script], timeout_s=1.0)
+    done = run_command(["sh", "-c", script], timeout_s=1.0)
     assert done.was_too_slow
     until_gone([int(pids.read_text())])
 
 
 def test_what_is_said_goes_by_stdin() -> None:
-    assert ask(["cat"], said="secret").text == "secret"
+    assert run_command(["cat"], said="secret").text == "secret"
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(NotReadyError):
-        ask(["/nowhere/engine"])
+        run_command(["/nowhere/engine"])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

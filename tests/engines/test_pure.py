@@ -8,28 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.aws_build.ecr_lifecycle import Image, expired
 
-from paceline.engines.advice import advice_for
-from paceline.engines.engine import Engine, Kind
-from paceline.engines.judge import Expected, Verdict, judge
-from paceline.engines.lifecycle import policy
-from paceline.engines.names import EcrPlace, PlainPlace, is_local, read_place
-from paceline.engines.progress import Reading
-from paceline.engines.refusals import (
+from paceline.core.errors import ConfigError, ExitCode
+from paceline.images.build.engine import Engine, EngineKind
+from paceline.images.build.engine_cli import BuildOptions, ProgressParser, build_argv, push_argv, run_argv
+from paceline.images.probe.checks import Expected, Verdict, advice_for, check_facts
+from paceline.images.push.errors import (
     ForbiddenError,
     LoginExpiredError,
     NoRegistryError,
     NoRepositoryError,
     PushError,
     TagTakenError,
-    refusal,
+    classify_push_error,
 )
-from paceline.engines.tags import Commit, tags_for
-from paceline.engines.words import BuildWish, build_words, push_words, run_words
-from paceline.errors import ConfigError, ExitCode
+from paceline.images.push.references import (
+    Commit,
+    EcrDestination,
+    RegistryDestination,
+    is_local,
+    lifecycle_policy,
+    parse_destination,
+    tags_for,
+)
 
-DOCKER = Engine(kind=Kind.DOCKER, path="docker", version="28")
-BUILDX = Engine(kind=Kind.DOCKER, path="docker", version="28", has_buildx=True)
-PODMAN = Engine(kind=Kind.PODMAN, path="podman", version="4.3.1")
+DOCKER = Engine(kind=EngineKind.DOCKER, path="docker", version="28")
+BUILDX = Engine(kind=EngineKind.DOCKER, path="docker", version="28", has_buildx=True)
+PODMAN = Engine(kind=EngineKind.PODMAN, path="podman", version="4.3.1")
 COMMIT = Commit(sha="0123456789abcdef0123", is_dirty=False)
 
 
@@ -54,26 +58,26 @@ COMMIT = Commit(sha="0123456789abcdef0123", is_dirty=False)
     ],
 )
 def test_progress_is_read_in_every_dialect(log: list[str], told: list[str]) -> None:
-    reading = Reading()
+    reading = ProgressParser()
     assert [line for line in map(reading.read, log) if line is not None] == told
 
 
-def wish(**more: object) -> BuildWish:
-    return BuildWish(context=Path("/c"), dockerfile=Path("/d/Dockerfile"), tags=("x:1",), **more)  # type: ignore[arg-type]
+def wish(**more: object) -> BuildOptions:
+    return BuildOptions(context=Path("/c"), dockerfile=Path("/d/Dockerfile"), tags=("x:1",), **more)  # type: ignore[arg-type]
 
 
 def test_buildx_keeps_layers_in_a_registry_where_it_is_there() -> None:
-    words = build_words(BUILDX, wish(cache="r/c"))
+    words = build_argv(BUILDX, wish(cache="r/c"))
     assert words[:6] == ["docker", "buildx", "build", "--load", "--progress", "plain"]
     assert "type=registry,ref=r/c,mode=max,image-manifest=true,oci-mediatypes=true" in words, (
         "ECR needs these"
     )
-    assert build_words(PODMAN, wish(cache="r/c"))[-5:] == ["--cache-from", "r/c", "--cache-to", "r/c", "/c"]
-    assert "--cache-to" not in build_words(DOCKER, wish(cache="r/c"))
+    assert build_argv(PODMAN, wish(cache="r/c"))[-5:] == ["--cache-from", "r/c", "--cache-to", "r/c", "/c"]
+    assert "--cache-to" not in build_argv(DOCKER, wish(cache="r/c"))
 
 
 def test_no_word_of_a_push_is_a_secret() -> None:
-    words = push_words(PODMAN, "r/x:1", digest_file=Path("/t/d"), auth_file=Path("/t/a"), insecure=False)
+    words = push_argv(PODMAN, "r/x:1", digest_file=Path("/t/d"), auth_file=Path("/t/a"), insecure=False)
     assert words == [
         "podman",
         "push",
@@ -87,23 +91,25 @@ def test_no_word_of_a_push_is_a_secret() -> None:
 
 
 def test_a_look_into_an_image_has_no_network_unless_asked_for() -> None:
-    words = run_words(PODMAN, "x:1", ["python3", "-"], name="n")
+    words = run_argv(PODMAN, "x:1", ["python3", "-"], name="n")
     assert words[words.index("--network") + 1] == "none"
     assert words[-4:] == ["--entrypoint", "python3", "x:1", "-"]
 
 
 def test_places_are_read() -> None:
-    assert read_place("ecr:team/x") == EcrPlace(repository="team/x")
-    assert read_place("123456789012.dkr.ecr.eu-west-1.amazonaws.com/x") == EcrPlace(
+    assert parse_destination("ecr:team/x") == EcrDestination(repository="team/x")
+    assert parse_destination("123456789012.dkr.ecr.eu-west-1.amazonaws.com/x") == EcrDestination(
         repository="x", account="123456789012", region="eu-west-1"
     )
-    assert read_place("127.0.0.1:5000/a/b") == PlainPlace(host="127.0.0.1:5000", repository="a/b")
+    assert parse_destination("127.0.0.1:5000/a/b") == RegistryDestination(
+        host="127.0.0.1:5000", repository="a/b"
+    )
 
 
 @pytest.mark.parametrize("text", ["x", "team/x", "host.com/", "host.com/UPPER", "host.com/x:tag", "ecr:"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        read_place(text)
+        parse_destination(text)
 
 
 def test_only_this_machine_speaks_plain_http() -> None:
@@ -170,14 +176,16 @@ def test_tags_by_strategy() -> None:
 )
 def test_refusals_are_told_apart(said: str, kind: type[PushError], code: int) -> None:
     before = "Getting image source signatures\nCopying blob 403.1MiB / 512.0MiB\nCopying blob 401 done"
-    found = refusal(f"{before}\nError: {said}\n", "r/x:1")
+    found = classify_push_error(f"{before}\nError: {said}\n", "r/x:1")
     assert type(found) is kind
     assert found.exit_code == code
     assert found.hint
 
 
 def test_a_refusal_hides_what_is_secret() -> None:
-    said = refusal("error: 401 token=AKIAABCDEFGHIJKLMNOP password: hunter2hunter2hunter2", "r").what
+    said = classify_push_error(
+        "error: 401 token=AKIAABCDEFGHIJKLMNOP password: hunter2hunter2hunter2", "r"
+    ).what
     assert "AKIA" not in said
     assert "hunter2" not in said
 
@@ -200,7 +208,7 @@ tags = st.sampled_from(
 )
 def test_the_rules_never_take_a_release_or_what_is_deployed(stored: list[tuple[list[str], float]]) -> None:
     images = [Image(str(number), frozenset(names), age) for number, (names, age) in enumerate(stored)]
-    gone = expired(json.loads(policy()), images)
+    gone = expired(json.loads(lifecycle_policy()), images)
     for one in images:
         if any(
             (tag[0].isdigit() and tag.count(".") == 2) or tag in ("latest", "v2.0.0", "deployed-eu")
@@ -212,10 +220,10 @@ def test_the_rules_never_take_a_release_or_what_is_deployed(stored: list[tuple[l
 def test_the_rules_do_take_what_is_old() -> None:
     builds = [Image(f"b{n}", frozenset([f"{n:012x}"]), n) for n in range(60)]
     loose = [Image("new", frozenset(), 1), Image("old", frozenset(), 8)]
-    gone = expired(json.loads(policy(keep=50)), [*builds, *loose])
+    gone = expired(json.loads(lifecycle_policy(keep=50)), [*builds, *loose])
     # Of fifty that stay, two are without a tag: they count, though another rule decides on them.
     assert gone == {"old", *(f"b{n}" for n in range(48, 60))}
-    assert len(json.loads(policy())["rules"]) == 6
+    assert len(json.loads(lifecycle_policy())["rules"]) == 6
 
 
 FACTS: dict[str, object] = {
@@ -247,7 +255,7 @@ TORCH: dict[str, object] = {
 
 
 def verdicts(expected: Expected, **facts: object) -> dict[str, Verdict]:
-    return {check.name: check.verdict for check in judge({**FACTS, **facts}, expected)}
+    return {check.name: check.verdict for check in check_facts({**FACTS, **facts}, expected)}
 
 
 def test_versions_are_held_against_each_other_by_the_images_own_markers() -> None:
@@ -260,7 +268,7 @@ def test_versions_are_held_against_each_other_by_the_images_own_markers() -> Non
             "modules": [],
         },
     ]
-    found = judge({**FACTS, "distributions": listed}, Expected())
+    found = check_facts({**FACTS, "distributions": listed}, Expected())
     (broken,) = (check for check in found if check.verdict is Verdict.FAILED)
     assert broken.detail == "it needs torch==2.5.1, and 2.6.0 is installed"
 
@@ -290,7 +298,7 @@ def test_every_failure_comes_with_advice() -> None:
     assert "headless" in advice_for("ImportError: libGL.so.1: cannot open shared object file")
     assert "libfoo.so.2" in advice_for("OSError: libfoo.so.2: cannot open shared object file")
     assert advice_for("whatever")
-    failed = judge(
+    failed = check_facts(
         {
             **FACTS,
             "missing": ["a"],

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from tests.fixtures.http_server import answering
 
-from paceline.engines.engine import Engine, Kind
-from paceline.engines.logins import Login, known_login, login_file
-from paceline.engines.names import PlainPlace
-from paceline.engines.refusals import ForbiddenError, LoginExpiredError, NoRegistryError, PushError
-from paceline.engines.registry import Registry
+from paceline.images.build.engine import Engine, EngineKind
+from paceline.images.push.errors import ForbiddenError, LoginExpiredError, NoRegistryError, PushError
+from paceline.images.push.references import RegistryDestination
+from paceline.images.push.registry import Login, Registry, find_login, login_file
 
 LOGIN = Login("AWS", "planted-password")
 DIGEST = "sha256:" + "a" * 64
@@ -118,14 +117,14 @@ def test_a_login_is_read_where_podman_and_docker_leave_it(
     file = tmp_path / "auth.json"
     file.write_text(json.dumps({"auths": {"r.example.com": {"auth": LOGIN.basic}}}))
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(file))
-    assert known_login("r.example.com") == LOGIN
-    assert known_login("other.example.com") is None
+    assert find_login("r.example.com") == LOGIN
+    assert find_login("other.example.com") is None
     helper = tmp_path / "docker-credential-planted"
     helper.write_text('#!/bin/sh\nread host\nprintf \'{"Username": "%s", "Secret": "s"}\' "$host"\n')
     helper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     file.write_text(json.dumps({"credHelpers": {"r.example.com": "planted"}}))
-    assert known_login("r.example.com") == Login("r.example.com", "s")
+    assert find_login("r.example.com") == Login("r.example.com", "s")
 
 
 def test_logins_lie_in_a_file_of_ours_alone_and_go_away() -> None:
@@ -138,11 +137,13 @@ def test_logins_lie_in_a_file_of_ours_alone_and_go_away() -> None:
 
 
 def test_nothing_is_sent_to_the_first_place_if_the_last_refuses(tmp_path: Path) -> None:
-    from paceline.app.image_push import PushRequest, push_image
+    from paceline.images.push.publish import PushRequest, push_image
 
-    engine = Engine(kind=Kind.PODMAN, path="/nowhere/podman", version="0")  # it would fail if it were asked
+    engine = Engine(
+        kind=EngineKind.PODMAN, path="/nowhere/podman", version="0"
+    )  # it would fail if it were asked
     with registry(Answers(200)) as good, registry(Answers(403, denied("no"))) as bad:
-        places = tuple(PlainPlace(host=host, repository="x") for host in (good, bad))
+        places = tuple(RegistryDestination(host=host, repository="x") for host in (good, bad))
         request = PushRequest(image="x:1", places=places, folder=tmp_path, tags=("1",), login=LOGIN)
         with pytest.raises(ForbiddenError):
             push_image(engine, request, lambda _: None)

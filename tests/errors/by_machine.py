@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tests.errors.provoked import Codes, Provocation, guarded, raised, said
 
-from paceline.app.cluster_compose import write_compose
-from paceline.app.download import download
-from paceline.config.world import World
+from paceline.config.environment import World
+from paceline.coordinator.admin.launch import write_compose
+from paceline.core.disk import exclusive
+from paceline.dashboard.launch import Settings
 from paceline.dashboard.server import serve
-from paceline.dashboard.settings import Settings
-from paceline.disk import exclusive
-from paceline.launchers.ray_door import check_version
+from paceline.launchers.ray.client import check_version
+from paceline.tasks.cifar10.download import download
 
 
 def _no_such_package(name: str) -> str:
@@ -44,18 +44,18 @@ def _no_gpu(_folder: Path) -> Codes:
     from tests.watch.scripted_log import a_plan
 
     from paceline.plan.plan import Device, Transport
-    from paceline.worker.torchrun_words import check_here
+    from paceline.worker.entry.torchrun import check_plan_here
 
     if torch.cuda.is_available():  # then there is one, and this cannot be provoked here
         return {"E205"}
     plan = a_plan(workers=1, mode="ddp", device=Device.CUDA, transport=Transport.GLOO)
-    return raised(lambda: check_here(plan, World()))
+    return raised(lambda: check_plan_here(plan, World()))
 
 
 def _other_version(_folder: Path) -> Codes:
-    from paceline.worker.torchrun_words import check_hello, hello_of
+    from paceline.worker.entry.torchrun import check_hello, hello_message
 
-    mine = hello_of(World())
+    mine = hello_message(World())
     return raised(lambda: check_hello({**mine, "torch": "0.1"}, 1, mine))
 
 

@@ -10,23 +10,22 @@ from pathlib import Path
 from tests.errors.provoked import Codes, Provocation, raised
 from tests.fixtures.file_server import file_server
 
-from paceline.app.download import download
-from paceline.cluster.answers import error_of
-from paceline.cluster.eks_door import Aws
-from paceline.cluster.helm_door import Helm
-from paceline.cluster.hyp_door import Hyp
-from paceline.dashboard.asked import number
-from paceline.dashboard.found_runs import FoundRuns
+from paceline.dashboard.requests import number
+from paceline.dashboard.run_index import RunIndex
+from paceline.datasets.fetching import read_block, read_index
 from paceline.datasets.index import Block
-from paceline.datasets.reading import read_block, read_index
-from paceline.datasets.store import open_store
-from paceline.engines.container import Inside, probe
-from paceline.engines.engine import Engine, Kind
-from paceline.engines.logins import login_file
-from paceline.engines.refusals import refusal
-from paceline.engines.registry import Registry
-from paceline.engines.sending import Goal, push
-from paceline.launchers.ray_door import knock
+from paceline.images.build.engine import Engine, EngineKind
+from paceline.images.probe.container import ContainerOptions, probe_image
+from paceline.images.push.errors import classify_push_error
+from paceline.images.push.publish import ImageReference, push_reference
+from paceline.images.push.registry import Registry, login_file
+from paceline.k8s.client.api import error_from_status
+from paceline.k8s.client.eks import Aws
+from paceline.k8s.client.helm import Helm
+from paceline.k8s.client.hyp import Hyp
+from paceline.launchers.ray.client import check_reachable
+from paceline.storage.store import open_store
+from paceline.tasks.cifar10.download import download
 
 NOBODY = "127.0.0.1:1"
 
@@ -34,7 +33,7 @@ NOBODY = "127.0.0.1:1"
 def _server_says(status: int) -> Provocation:
     def provoke(_folder: Path) -> Codes:
         def body() -> None:
-            raise error_of(status, {"message": "no"}, "GET /x", "https://cluster")
+            raise error_from_status(status, {"message": "no"}, "GET /x", "https://cluster")
 
         return raised(body)
 
@@ -95,25 +94,25 @@ def _engine(folder: Path, script: str) -> Engine:
     path = folder / "podman"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
-    return Engine(kind=Kind.PODMAN, path=str(path), version="4.0")
+    return Engine(kind=EngineKind.PODMAN, path=str(path), version="4.0")
 
 
 def _image_that_fails(folder: Path) -> Codes:
     engine = _engine(folder, "cat > /dev/null; echo broken >&2; exit 1")
-    return raised(lambda: probe(engine, "demo:1", {}, Inside()))
+    return raised(lambda: probe_image(engine, "demo:1", {}, ContainerOptions()))
 
 
 def _push_without_digest(folder: Path) -> Codes:
     engine = _engine(folder, "exit 0")
-    goal = Goal(registry=Registry(NOBODY, None), repository="demo", tag="1")
+    goal = ImageReference(registry=Registry(NOBODY, None), repository="demo", tag="1")
     with login_file({}) as logins:
-        return raised(lambda: push(engine, "demo:1", goal, logins))
+        return raised(lambda: push_reference(engine, "demo:1", goal, logins))
 
 
 def _registry_says(words: str) -> Provocation:
     def provoke(_folder: Path) -> Codes:
         def body() -> None:
-            raise refusal(f"Error: {words}\n", "registry/x:1")
+            raise classify_push_error(f"Error: {words}\n", "registry/x:1")
 
         return raised(body)
 
@@ -141,7 +140,7 @@ def _no_shard(folder: Path) -> Codes:
 
 
 PROVOCATIONS: dict[str, Provocation] = {
-    "E601": lambda _: raised(lambda: knock(NOBODY)),
+    "E601": lambda _: raised(lambda: check_reachable(NOBODY)),
     "E611": _server_says(503),
     "E612": _server_says(401),
     "E613": _server_says(403),
@@ -168,5 +167,5 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E807": lambda folder: raised(lambda: read_index(open_store(str(folder)))),
     "E808": _short_shard,
     "E901": lambda _: raised(lambda: number({"from": "x"}, "from")),
-    "E902": lambda folder: raised(lambda: FoundRuns.at(folder / "nowhere")),
+    "E902": lambda folder: raised(lambda: RunIndex.at(folder / "nowhere")),
 }

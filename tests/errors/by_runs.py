@@ -5,13 +5,12 @@ from pathlib import Path
 from tests.errors.provoked import Codes, Provocation, raised, said
 from tests.watch.scripted_log import ScriptedLog, a_plan
 
-from paceline.app.alerting import try_notifier
-from paceline.app.replay import replay_run
-from paceline.app.train import resumable
+from paceline.monitoring.alerts.delivery import AlertNotifier, try_notifier
+from paceline.monitoring.alerts.rule_file import read_rules
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Elastic, EventDetail
-from paceline.watch.herald import Herald
-from paceline.watch.rule_file import read_rules
+from paceline.training.run import load_resumable
+from paceline.training.verify import replay_run
 
 
 def _run(folder: Path, mode: str = "ssgd", **more: object) -> str:
@@ -52,7 +51,7 @@ def _own_mode(folder: Path) -> Codes:
 
 
 def _damaged_checkpoint(folder: Path) -> Codes:
-    from paceline.checkpoints.store import read_snapshot
+    from paceline.checkpoints.snapshot import read_snapshot
 
     (folder / "worker-0.json").write_text("{}")
     (folder / "worker-0.safetensors").write_bytes(b"damaged")
@@ -69,10 +68,10 @@ def _two_heralds(folder: Path) -> Codes:
     rules = read_rules("rules: []", "test")
 
     def second() -> None:
-        with Herald(folder, rules, print):
+        with AlertNotifier(folder, rules, print):
             pass
 
-    with Herald(folder, rules, print):
+    with AlertNotifier(folder, rules, print):
         return raised(second)
 
 
@@ -93,7 +92,7 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E304": _silent_run,
     "E305": _with_server_parts,
     "E306": _own_mode,
-    "E307": lambda folder: raised(lambda: resumable(Path(_run(folder)))),
+    "E307": lambda folder: raised(lambda: load_resumable(Path(_run(folder)))),
     "E308": _damaged_checkpoint,
     "E310": lambda folder: said(folder, "job", "validate", str(folder / "nothing.yaml")),
     "E311": _mixed_types,

@@ -6,7 +6,7 @@ from tests.errors.provoked import Codes, Provocation, guarded, raised, said
 
 from paceline.api.arguments import import_name
 from paceline.cli.errors import Terminated
-from paceline.config.world import read_world
+from paceline.config.environment import read_world
 
 
 def _raise(error: BaseException) -> Codes:

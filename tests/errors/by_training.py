@@ -13,18 +13,18 @@ import grpc
 import torch
 from tests.errors.provoked import Codes, Provocation, raised, said
 
-from paceline.app import cluster_change
-from paceline.compression.casts import Cast
-from paceline.coordinator.client import UnreachableError, refused
+from paceline.compression.codecs import Cast
+from paceline.coordinator.admin import operations
+from paceline.coordinator.admin.verify import verify
+from paceline.coordinator.client.aio import UnreachableError, refused
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell.private_files import read_private
-from paceline.coordinator.verify import verify
-from paceline.ids import Rank
-from paceline.strategies.poison import stopped
+from paceline.core.disk import read_private
+from paceline.core.ids import Rank
+from paceline.strategies.allreduce import non_finite_error
 from paceline.transport import tcp_wire
 from paceline.transport.arena import Layout
-from paceline.transport.in_process import InProcessCollective, Meeting
-from paceline.transport.slices import slices_of
+from paceline.transport.in_process import CollectiveState, InProcessCollective
+from paceline.transport.partitioned_store import partition_slices
 
 NODE = "127.0.0.1:1"
 
@@ -40,7 +40,7 @@ class _Never:
 
 
 def _too_many_parts(_folder: Path) -> Codes:
-    return raised(lambda: slices_of(Layout.of(torch.nn.Linear(1, 1)), 10_000))
+    return raised(lambda: partition_slices(Layout.of(torch.nn.Linear(1, 1)), 10_000))
 
 
 def _heard(words: bytes) -> Codes:
@@ -54,13 +54,13 @@ def _heard(words: bytes) -> Codes:
 
 def _not_finite(_folder: Path) -> Codes:
     def body() -> None:
-        raise stopped(12, "worker-1")
+        raise non_finite_error(12, "worker-1")
 
     return raised(body)
 
 
 def _nobody_else_comes(_folder: Path) -> Codes:
-    alone = InProcessCollective(Meeting(2), Rank(0), turns=_Never(), timeout_s=0.0)
+    alone = InProcessCollective(CollectiveState(2), Rank(0), turns=_Never(), timeout_s=0.0)
     vector = alone.allocate(4, torch.float32)
     return raised(lambda: alone.all_reduce_mean(vector))
 
@@ -105,7 +105,7 @@ def _changed(change: Callable[[Any], Any], *statuses: pb.NodeStatus) -> Codes:  
 
 def _nobody_leads(_folder: Path) -> Codes:
     alone = pb.NodeStatus(node=1, role="follower", peers=[pb.PeerStatus(node=1, address=NODE, is_voter=True)])
-    return _changed(lambda cluster: cluster_change.step_down(cluster, None, patience_s=0.1), alone)
+    return _changed(lambda cluster: operations.step_down(cluster, None, patience_s=0.1), alone)
 
 
 def _still_reads(_folder: Path) -> Codes:
@@ -116,7 +116,7 @@ def _still_reads(_folder: Path) -> Codes:
     leader = pb.NodeStatus(node=1, role="leader", term=1, peers=peers)
     new = pb.NodeStatus(node=2, role="follower", term=1)
     return _changed(
-        lambda cluster: cluster_change.add(cluster, 2, "127.0.0.1:2", patience_s=0.1), leader, new
+        lambda cluster: operations.add_node(cluster, 2, "127.0.0.1:2", patience_s=0.1), leader, new
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from paceline.cli.errors import guard
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 
 Codes = set[str]
 Provocation = Callable[[Path], Codes]

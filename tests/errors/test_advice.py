@@ -6,13 +6,13 @@ import click
 import pytest
 from tests.cli.reading import found
 
-from paceline.explained.catalogue import CATALOGUE
+from paceline.core.error_catalog.index import ERROR_CATALOG
 
 _COMMAND = re.compile(r"paceline((?: [a-z0-9:=./-]+| [A-Z_:]+)+)")
 
 
 def _advice() -> list[str]:
-    texts = [text for row in CATALOGUE.values() for text in row.do]
+    texts = [text for row in ERROR_CATALOG.values() for text in row.do]
     return sorted({said[1].strip() for text in texts for said in _COMMAND.finditer(text)})
 
 

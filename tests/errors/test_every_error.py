@@ -13,12 +13,12 @@ from tests.errors.provoked import Provocation
 import paceline
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.explained.catalogue import CATALOGUE
-from paceline.explained.row import Row
+from paceline.core.error_catalog.index import ERROR_CATALOG
+from paceline.core.errors import ErrorEntry
 
 _HAS_ERRORS = re.compile(r"^class \w+\((\w*Error|Exception)\)", re.MULTILINE)
 # Only what is below it says what happened.
-NEVER_RAISED = {"paceline.cluster.port:ApiError"}
+NEVER_RAISED = {"paceline.k8s.client.api:ApiError"}
 ROOT = Path(__file__).parents[2]
 HERE: dict[str, Provocation] = {
     **by_settings.PROVOCATIONS,
@@ -76,7 +76,7 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
 
 def test_every_code_is_provoked_by_one_test() -> None:
     assert not HERE.keys() & ELSEWHERE.keys()
-    assert HERE.keys() | ELSEWHERE.keys() == CATALOGUE.keys()
+    assert HERE.keys() | ELSEWHERE.keys() == ERROR_CATALOG.keys()
 
 
 @pytest.mark.parametrize("code", HERE)
@@ -99,8 +99,8 @@ def test_it_is_provoked_elsewhere(code: str) -> None:
     assert word in (ast.get_source_segment(text, found[0]) or "")
 
 
-@pytest.mark.parametrize("row", CATALOGUE.values(), ids=list(CATALOGUE))
-def test_it_is_explained(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("row", ERROR_CATALOG.values(), ids=list(ERROR_CATALOG))
+def test_it_is_explained(row: ErrorEntry, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", row.code], Session()) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{row.code}: {row.why}\n")
@@ -110,12 +110,12 @@ def test_it_is_explained(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_kind_of_error_has_a_code_and_every_code_of_a_kind_is_its_own() -> None:
     written = {kind: code for kind, code in _kinds() if kind not in NEVER_RAISED}
-    catalogued = {row.kind: row.code for row in CATALOGUE.values() if row.kind}
+    catalogued = {row.kind: row.code for row in ERROR_CATALOG.values() if row.kind}
     assert written == catalogued
 
 
-@pytest.mark.parametrize("row", [row for row in CATALOGUE.values() if row.kind], ids=lambda row: row.code)
-def test_the_exit_code_is_that_of_its_kind(row: Row) -> None:
+@pytest.mark.parametrize("row", [row for row in ERROR_CATALOG.values() if row.kind], ids=lambda row: row.code)
+def test_the_exit_code_is_that_of_its_kind(row: ErrorEntry) -> None:
     module, _, name = row.kind.partition(":")
     kind = getattr(importlib.import_module(module), name)
     assert (kind.code, kind.exit_code) == (row.code, row.exit_code)

@@ -2,7 +2,7 @@
 
 import math
 
-from paceline.events.curve import Point, first_below, running_loss, thinned
+from paceline.events.performance import LossPoint, downsample, first_below, running_loss
 from paceline.events.read import History, PlainEvent
 from paceline.events.schema import StepRow
 
@@ -35,9 +35,9 @@ def test_the_loss_of_a_moment_is_the_mean_over_the_last_samples_whoever_computed
         steps={0: [step(0, 100, 4.0), step(1, 120, 2.0)], 1: [step(0, 110, 3.0), step(1, 130, 1.0)]}
     )
     assert running_loss(history, window=8) == [
-        Point(0.020, 8, 3.5),
-        Point(0.030, 12, 2.5),
-        Point(0.040, 16, 1.5),
+        LossPoint(0.020, 8, 3.5),
+        LossPoint(0.030, 12, 2.5),
+        LossPoint(0.040, 16, 1.5),
     ]
 
 
@@ -55,16 +55,16 @@ def test_a_loss_that_is_no_number_is_forgotten_with_its_window() -> None:
 
 
 def test_the_target_is_reached_at_the_first_moment_that_is_low_enough() -> None:
-    points = [Point(1.0, 1, 0.9), Point(2.0, 2, 0.5), Point(3.0, 3, 0.4)]
+    points = [LossPoint(1.0, 1, 0.9), LossPoint(2.0, 2, 0.5), LossPoint(3.0, 3, 0.4)]
     assert first_below(points, 0.5) == 2.0
     assert first_below(points, 0.1) is None
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:
-    points = [Point(float(i), i, 1.0) for i in range(1000)]
-    few = thinned(points, 50)
+    points = [LossPoint(float(i), i, 1.0) for i in range(1000)]
+    few = downsample(points, 50)
     assert (len(few), few[0], few[-1]) == (50, points[0], points[-1])
-    assert thinned(points[:10], 50) == points[:10]
+    assert downsample(points[:10], 50) == points[:10]
     assert running_loss(History(), 8) == []
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from paceline.clock import SystemClock
-from paceline.events.follow import Following
+from paceline.core.clock import SystemClock
+from paceline.events.follow import LogFollower
 from paceline.events.log import EventLog, write_header
 from paceline.events.schema import StepRow
 
@@ -14,7 +14,7 @@ def step(number: int) -> StepRow:
 
 def test_each_look_adds_what_is_new_and_keeps_the_newest_steps(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    following = Following(path, rows=3)
+    following = LogFollower(path, rows=3)
     assert following.read().plain == []  # there is no log yet
     write_header(path, run="r", plan="p", t0_ns=5, started_unix_s=1.5)
     log = EventLog(path, who="worker-1", clock=SystemClock())
@@ -35,7 +35,7 @@ def test_each_look_adds_what_is_new_and_keeps_the_newest_steps(tmp_path: Path) -
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     write_header(path, run="r", plan="p", t0_ns=5, started_unix_s=1.5)
-    following = Following(path, rows=3)
+    following = LogFollower(path, rows=3)
     line = '{"kind":"stop_requested","who":"launcher","at_ns":1,"by":"SIGINT"}\n'
     with path.open("a") as file:
         file.write(line[:20])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.forks import in_processes, values
 
-from paceline.clock import SystemClock
-from paceline.errors import PacelineError
+from paceline.core.clock import SystemClock
+from paceline.core.errors import PacelineError
 from paceline.events.log import FLUSH_NS, FLUSH_ROWS, EventLog, write_header
 from paceline.events.read import read_history
 from paceline.events.schema import SCHEMA, AbandonedRow, ServerRow, StepRow

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.full_disk import files_of_at_most
 
-from paceline.clock import SystemClock
-from paceline.events.follow import Following, NewLines
+from paceline.core.clock import SystemClock
+from paceline.events.follow import LogFollower, NewLines
 from paceline.events.log import WAITING_BYTES, EventLog, write_header
-from paceline.events.read import History, read_history, sound
+from paceline.events.read import History, decode_lines, read_history
 from paceline.events.segments import size_of_whole_lines
 
 
@@ -79,7 +79,7 @@ def test_however_often_the_disk_fills_up_every_line_is_read_once(rooms: list[int
         log.write("action", id=number)
     disk.room = None
     log.close()
-    read = [sound(raw) for raw in bytes(disk.data).split(b"\n")[:-1]]
+    read = [decode_lines(raw) for raw in bytes(disk.data).split(b"\n")[:-1]]
     found = [json.loads(line) for lines, _ in read for line in lines]
     assert [event["id"] for event in found if event["kind"] == "action"] == list(range(len(rooms)))
     fragments = sum(event["fragments"] for event in found if event["kind"] == "record_interrupted")
@@ -133,7 +133,7 @@ def test_every_reader_skips_lines_that_are_no_text_or_no_event(tmp_path: Path) -
     path = tmp_path / "events.jsonl"
     _begin(path)
     log = EventLog(path, who="worker-0", clock=SystemClock())
-    following = Following(path, rows=4)
+    following = LogFollower(path, rows=4)
     damage = [
         b'{"kind":"action","who":"\xff\xfe","at_ns":1}\n',
         b"\x00\x00\x00\n",

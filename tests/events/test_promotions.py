@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from paceline.app.verify_servers import verify_servers
-from paceline.clock import SystemClock
+from paceline.core.clock import SystemClock
 from paceline.events.log import EventLog, write_header
 from paceline.events.read import History, read_history
 from paceline.events.schema import ServerRow, StepRow
+from paceline.training.verify import verify_servers
 
 
 def applied(at_ns: int, position: int, version: int, rank: int = 0, read: int = 0) -> ServerRow:

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.waiting import until
 
-from paceline.clock import SystemClock
-from paceline.disk import write_durably
-from paceline.errors import DamagedRecordError, PacelineError
-from paceline.events.follow import Following, NewLines
+from paceline.core.clock import SystemClock
+from paceline.core.disk import write_durably
+from paceline.core.errors import DamagedRecordError, PacelineError
+from paceline.events.follow import LogFollower, NewLines
 from paceline.events.log import EventLog, write_header
 from paceline.events.log_summary import summarise_log
 from paceline.events.read import read_history
@@ -193,7 +193,7 @@ def test_a_copy_of_a_folder_in_the_middle_of_a_rotation_reads_the_same(
 WRITES = """
 import sys
 from pathlib import Path
-from paceline.clock import SystemClock
+from paceline.core.clock import SystemClock
 from paceline.events.log import EventLog
 from paceline.events.segments import SegmentWriter, compress_closed
 path, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -330,7 +330,7 @@ def test_plans_and_sessions_of_closed_segments_are_known_without_reading_them(tm
 
 def test_a_reader_that_follows_keeps_the_newest_rows_over_rotations(tmp_path: Path) -> None:
     path = begun(tmp_path)
-    following = Following(path, rows=3)
+    following = LogFollower(path, rows=3)
     log = pen(path)
     for number in range(30):
         log.add_step(a_step(number))

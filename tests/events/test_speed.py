@@ -3,12 +3,12 @@
 import pytest
 from tests.events.test_summary import row
 
-from paceline.app.speeds import memory_json, speed_json
+from paceline.events.performance import compute_speed, peak_flops
 from paceline.events.read import History
-from paceline.events.speed import peak_flops, speed
 from paceline.events.summary import WARM_STEPS, totals_of
 from paceline.plan.codec import Json
 from paceline.plan.plan import Launcher, Plan
+from paceline.training.result import memory_json, speed_json
 
 PLAN = Plan(run="r", task="llama", mode="single", num_workers=1, steps=9, batch_sizes=(4,))
 
@@ -33,11 +33,11 @@ def test_after_a_resume_only_the_last_session_counts() -> None:
 
 
 def test_utilisation_is_work_over_what_all_gpus_could_do() -> None:
-    found = speed(10.0, tokens=2048, flops=9.89e13, device="NVIDIA H200", gpus=2)
+    found = compute_speed(10.0, tokens=2048, flops=9.89e13, device="NVIDIA H200", gpus=2)
     assert found.tokens_per_s == 20480
     assert found.mfu == pytest.approx(0.5)
-    assert speed(10.0, tokens=None, flops=1.0, device="Some GPU", gpus=1).mfu is None
-    assert speed(10.0, tokens=None, flops=None, device="NVIDIA H200", gpus=1).mfu is None
+    assert compute_speed(10.0, tokens=None, flops=1.0, device="Some GPU", gpus=1).mfu is None
+    assert compute_speed(10.0, tokens=None, flops=None, device="NVIDIA H200", gpus=1).mfu is None
 
 
 def test_names_find_their_own_row() -> None:

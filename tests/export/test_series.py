@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.clock import Clock
+from paceline.core.clock import Clock
 from paceline.events.log import EventLog, write_header
-from paceline.events.read import History, take
+from paceline.events.read import History, take_line
 from paceline.events.schema import ServerRow, StepRow
-from paceline.export.port import Outcome, Point, Rewind
-from paceline.export.series import POINTS, Series
+from paceline.export.metrics import POINTS, Series
+from paceline.export.writer import Outcome, Point, Rewind
 from paceline.plan.plan import Elastic, Plan
 
 PLAN = replace(small_plan("ssgd"), steps=4)  # two workers
@@ -82,7 +82,7 @@ class Script:
         told, series = Told(), Series(plan)
         for number, line in enumerate(self.path.read_text().splitlines()):
             heard = History()
-            take(heard, line, is_header=number == 0)
+            take_line(heard, line, is_header=number == 0)
             if number == 0:
                 series.begin(heard)
             for made in series.take(heard):

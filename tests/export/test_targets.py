@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.app.exports import require
-from paceline.config.export_target import ExportKind, ExportTarget
-from paceline.config.exports import read_export
-from paceline.config.facts import Facts, installed
-from paceline.config.load import load
-from paceline.config.train_config import TrainConfig
-from paceline.config.written import Written
-from paceline.errors import ConfigError, NotReadyError
-from paceline.export.sheet import final_values, parameters_of
+from paceline.config.environment import Facts, installed
+from paceline.config.load import load, read_export
+from paceline.config.train_config import ExportKind, ExportTarget, TrainConfig
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError, NotReadyError
+from paceline.export.metrics import final_values, parameters_of
+from paceline.export.processes import require_packages
 from paceline.plan.check import check
 from paceline.plan.codec import dumps, loads
 from paceline.plan.plan import StrategyOptions
@@ -49,7 +47,7 @@ def test_a_place_in_a_file_is_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_flags_variables_and_files_say_the_same(tmp_path: Path) -> None:
     wanted = (ExportTarget(kind=ExportKind.TENSORBOARD), ExportTarget(kind=ExportKind.WANDB))
-    flags = [Written(key="export", raw=name, where="--export") for name in ("tensorboard", "wandb")]
+    flags = [RawSetting(key="export", raw=name, where="--export") for name in ("tensorboard", "wandb")]
     assert load(flags=flags).config.export == wanted
     assert load(variables={"export": "tensorboard; wandb"}).config.export == wanted
     (tmp_path / "train.toml").write_text('export = ["tensorboard", "wandb"]\n')
@@ -89,7 +87,7 @@ def test_a_folder_without_code_is_no_package(tmp_path: Path, monkeypatch: pytest
 def test_a_resumed_run_whose_package_is_gone_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(NotReadyError, match="needs wandb"):
-        require([target("wandb")])
+        require_packages([target("wandb")])
 
 
 def test_what_cannot_be_is_refused() -> None:

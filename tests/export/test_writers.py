@@ -19,12 +19,12 @@ from tests.fixtures.runs import Watching
 from tests.fixtures.waiting import descendants, until, until_gone
 from tests.fixtures.wandb_file import read_wandb
 
-from paceline.app.train import resumable, train
-from paceline.config.export_target import ExportKind, ExportTarget
+from paceline.config.train_config import ExportKind, ExportTarget
 from paceline.events.read import History, read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
+from paceline.training.run import load_resumable, train
 
 Series = list[tuple[int, float]]
 
@@ -72,7 +72,7 @@ def live(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> E
     notes: list[str] = []
     first = train(plan, folder / "first", Noting(launcher, stop_at=15, notes=notes), warm=launcher)
     assert first["stopped_early"]
-    found, checkpoint = resumable(folder / "first")
+    found, checkpoint = load_resumable(folder / "first")
     watcher = Noting(launcher, notes=notes)
     result = train(found, folder / "first", watcher, warm=launcher, resume_from=checkpoint)
     history = read_history(folder / "first" / "events.jsonl")

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from paceline.images.project import Kind, Project, Source, Target
+from paceline.images.lint.project import Kind, Project, Source, Target
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "images"
 TODAY = date(2026, 11, 15)

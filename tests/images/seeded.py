@@ -5,7 +5,7 @@ A fault is a replacement of text in one file. `HEALTHY` has no problem; each of 
 
 from dataclasses import dataclass
 
-from paceline.images.project import Project, Source
+from paceline.images.lint.project import Project, Source
 
 APT = "RUN apt-get update && apt-get install -y --no-install-recommends"
 CLEAN = "rm -rf /var/lib/apt/lists/*"

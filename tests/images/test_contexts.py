@@ -6,9 +6,9 @@ import pytest
 from tests.images.cases import TODAY
 from tests.images.contexts import FAULTY, SOUND
 
-from paceline.app.image_check import load_project
-from paceline.images.api import check, mend
-from paceline.images.project import Level, Project, Target
+from paceline.images.lint.check import apply_fixes, check
+from paceline.images.lint.files import load_project
+from paceline.images.lint.project import Level, Project, Target
 
 TARGET = Target(today=TODAY)
 
@@ -35,7 +35,7 @@ def test_a_fault_of_a_context_is_a_problem(name: str, tmp_path: Path) -> None:
 def test_a_sound_context_has_no_problem(name: str, tmp_path: Path) -> None:
     project = _project(tmp_path, SOUND[name])
     assert _problems(project) == []
-    assert mend(project, TARGET).project == project
+    assert apply_fixes(project, TARGET).project == project
 
 
 def test_a_lone_dockerfile_tells_nothing_about_the_files_beside_it(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.images.cases import TODAY, Case, cases, healthy, project_in, project_of
 
-from paceline.errors import ConfigError
-from paceline.images.api import apply, check, mend
-from paceline.images.dockerfile import read_dockerfile
-from paceline.images.project import Edit, Level, Project, Target
-from paceline.images.text import lines_of
+from paceline.core.errors import ConfigError
+from paceline.images.lint.check import apply_findings, apply_fixes, check
+from paceline.images.lint.dockerfile import read_dockerfile
+from paceline.images.lint.project import Edit, Level, Project, Target, lines_of
 
 TARGET = Target(today=TODAY)
 MENDED = [one for one in cases() if one.is_mended]
@@ -23,7 +22,7 @@ DECORATED = [one for one in MENDED if one.name != "layer-order"]
 @pytest.mark.parametrize("folder", [pytest.param(one, id=one.name) for one in healthy()])
 def test_a_healthy_image_is_not_edited_and_has_no_problem(folder: Path) -> None:
     project = project_in(folder)
-    assert mend(project, TARGET).project == project
+    assert apply_fixes(project, TARGET).project == project
     assert [one for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
 
 
@@ -34,8 +33,8 @@ def test_there_are_at_least_thirty_healthy_images() -> None:
 @pytest.mark.parametrize("broken", [pytest.param(one, id=one.name) for one in MENDED])
 def test_lines_outside_an_edit_stay_byte_for_byte(broken: Case) -> None:
     project = broken.project
-    for finding in mend(project, broken.target).applied:
-        after = apply(project, [finding])
+    for finding in apply_fixes(project, broken.target).applied:
+        after = apply_findings(project, [finding])
         for path in {edit.path for edit in finding.edits}:
             _same_outside(project, after, path, [e for e in finding.edits if e.path == path])
         project = after
@@ -59,12 +58,12 @@ def test_comments_and_line_ends_around_a_fix_survive_it(
 ) -> None:
     """Comments of any text between the steps: mended with them is the same as mended without, plus them."""
     docker = broken.project.text("Dockerfile")
-    plain = mend(broken.project, broken.target).project.text("Dockerfile")
+    plain = apply_fixes(broken.project, broken.target).project.text("Dockerfile")
     decorated = _decorated(docker, said, chance)
     if windows:
         plain, decorated = plain.replace("\n", "\r\n"), decorated.replace("\n", "\r\n")
     project = broken.project.with_text("Dockerfile", decorated)
-    after = mend(project, broken.target).project.text("Dockerfile")
+    after = apply_fixes(project, broken.target).project.text("Dockerfile")
     assert [line for line in lines_of(after) if MARK in line] == [
         line for line in lines_of(decorated) if MARK in line
     ]
@@ -112,7 +111,7 @@ def test_two_stages_that_contradict_each_other_are_left_to_a_person() -> None:
         "FROM python:3.11-slim\nRUN pip install torch==2.6.0\nRUN pip install -r requirements.txt\n"
     )
     project = project_of(docker, requirements_txt="torchvision==0.17.2\nnumpy<2\n")
-    done = mend(project, TARGET)
+    done = apply_fixes(project, TARGET)
     assert done.project == project
     assert "torch-trio" in [one.id for one in done.left]
 
@@ -127,9 +126,9 @@ def test_whatever_stands_in_a_dockerfile_mending_ends_and_a_second_time_changes_
 ) -> None:
     project = project_of("".join(pieces), requirements_txt=requirements)
     try:
-        once = mend(project, TARGET)
+        once = apply_fixes(project, TARGET)
     except ConfigError:
         return  # a text that no build would read, such as one without FROM
-    again = mend(once.project, TARGET)
+    again = apply_fixes(once.project, TARGET)
     assert again.applied == ()
     assert again.project == once.project

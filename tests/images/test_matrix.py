@@ -13,9 +13,8 @@ import pytest
 from packaging.version import Version
 from tests.fixtures.http_server import answering
 
-from paceline.app.image_matrix import refresh, refresh_wheels, write_matrix, write_wheels
-from paceline.app.image_tools import tool
-from paceline.images.matrix import (
+from paceline.images.lint.external_tools import find_program
+from paceline.images.lint.matrix import (
     IndexFile,
     Matrix,
     TorchRow,
@@ -28,6 +27,7 @@ from paceline.images.matrix import (
     wheels_from_json,
     wheels_to_json,
 )
+from paceline.images.lint.matrix_refresh import refresh, refresh_wheels, write_matrix, write_wheels
 
 PLATFORM = "manylinux_2_28_x86_64"
 # Releases that no real index has: name, version, tags of Python, requirements.
@@ -107,7 +107,7 @@ def index(folder: Path) -> Iterator[str]:
 def test_the_matrix_is_made_from_what_the_configured_index_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if tool("uv") is None:
+    if find_program("uv") is None:
         pytest.skip("the matrix was NOT MADE ANEW: no uv here; pip install uv")
     with index(tmp_path / "served") as address:
         settings = {"PIP_INDEX_URL": address, "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_CACHE_DIR": "1"}

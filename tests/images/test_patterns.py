@@ -8,11 +8,19 @@ from tests.images.contexts import FAULTY
 from tests.images.seeded import FAULTS, WARNED
 from tests.images.test_steps_that_fail import BROKEN, LIKELY
 
-from paceline.images.api import apply, changed, check, from_log, mend, shown_diff, unified_diff
-from paceline.images.log import outside_cause
-from paceline.images.project import Finding, Kind, Level, Project, Target
-from paceline.images.rules import PATTERNS
-from paceline.redaction import redact
+from paceline.core.redaction import redact
+from paceline.images.lint.build_log import external_cause
+from paceline.images.lint.check import (
+    apply_findings,
+    apply_fixes,
+    changed_files,
+    check,
+    findings_from_log,
+    redacted_diff,
+    unified_diff,
+)
+from paceline.images.lint.project import Finding, Kind, Level, Project, Target
+from paceline.images.lint.rules import PATTERNS
 
 ALL = [pytest.param(one, id=one.name) for one in cases()]
 LOGGED = [pytest.param(one, id=one.name) for one in cases() if "log" in one.said]
@@ -24,7 +32,7 @@ def ids(findings: tuple[Finding, ...]) -> list[str]:
 
 
 def mended_text(project: Project) -> str:
-    return everything(mend(project, TARGET).project)
+    return everything(apply_fixes(project, TARGET).project)
 
 
 def test_all_patterns_have_a_rule_and_at_least_one_broken_image() -> None:
@@ -50,7 +58,7 @@ def test_a_conflict_is_found_with_its_place_its_reason_and_its_evidence(broken: 
 
 @pytest.mark.parametrize("broken", ALL)
 def test_a_conflict_is_mended_and_mending_again_changes_nothing(broken: Case) -> None:
-    done = mend(broken.project, broken.target)
+    done = apply_fixes(broken.project, broken.target)
     if not broken.is_mended:
         assert done.project == broken.project
         return
@@ -58,7 +66,7 @@ def test_a_conflict_is_mended_and_mending_again_changes_nothing(broken: Case) ->
     assert broken.said["has"] in text
     assert broken.said.get("hasnt", "what nobody writes") not in text
     assert broken.finding not in ids(tuple(one for one in done.left if one.is_automatic))
-    again = mend(done.project, broken.target)
+    again = apply_fixes(done.project, broken.target)
     assert again.applied == ()
     assert again.project == done.project
     assert again.project.fingerprint == done.project.fingerprint != broken.project.fingerprint
@@ -66,17 +74,17 @@ def test_a_conflict_is_mended_and_mending_again_changes_nothing(broken: Case) ->
 
 @pytest.mark.parametrize("broken", LOGGED)
 def test_the_log_of_its_build_names_the_same_conflict_and_the_same_change(broken: Case) -> None:
-    found = from_log(broken.said["log"], broken.project, broken.target)
+    found = findings_from_log(broken.said["log"], broken.project, broken.target)
     assert broken.finding in ids(found)
     assert all(one.log_line and one.log_line in broken.said["log"] for one in found)
     if broken.is_mended:
-        assert broken.said["has"] in everything(apply(broken.project, found))
+        assert broken.said["has"] in everything(apply_findings(broken.project, found))
 
 
 def test_a_log_of_a_build_that_worked_says_nothing() -> None:
     log = "STEP 1/3: FROM python:3.11-slim\nCollecting six\nSuccessfully installed six-1.16.0\nCOMMIT\n"
-    assert from_log(log, case("torch-trio").project, TARGET) == ()
-    assert outside_cause(log) is None
+    assert findings_from_log(log, case("torch-trio").project, TARGET) == ()
+    assert external_cause(log) is None
 
 
 @pytest.mark.parametrize(
@@ -88,15 +96,15 @@ def test_a_log_of_a_build_that_worked_says_nothing() -> None:
     ],
 )
 def test_failures_of_the_surroundings_are_told_from_those_of_the_project(line: str, word: str) -> None:
-    assert word in (outside_cause(line) or "")
-    assert from_log(line, case("torch-trio").project, TARGET) == ()
+    assert word in (external_cause(line) or "")
+    assert findings_from_log(line, case("torch-trio").project, TARGET) == ()
 
 
 def test_a_pinned_torch_is_never_changed_unless_the_user_agreed() -> None:
     """Whatever else is mended, `torch==` stays as it was written, in every broken image."""
     for broken in cases():
         before = re.findall(r"\btorch==\S+", everything(broken.project))
-        after = re.findall(r"\btorch==\S+", everything(mend(broken.project, broken.target).project))
+        after = re.findall(r"\btorch==\S+", everything(apply_fixes(broken.project, broken.target).project))
         assert before == after, broken.name
 
 
@@ -108,8 +116,8 @@ def test_a_cpu_build_in_a_pin_is_changed_for_gpus_only_when_the_user_agrees() ->
     project, target = project_of(docker), Target(today=TODAY, kind=Kind.GPU)
     finding = next(one for one in check(project, target) if one.id == "wrong-build")
     assert finding.asks
-    assert mend(project, target).project == project
-    agreed = everything(mend(project, target, agreed=True).project)
+    assert apply_fixes(project, target).project == project
+    agreed = everything(apply_fixes(project, target, agreed=True).project)
     assert "torch==2.6.0+cu124" in agreed
     assert "whl/cu124" in agreed
 
@@ -188,16 +196,16 @@ def test_a_secret_is_reported_without_being_shown() -> None:
     project = project_of(docker)
     found = check(project, TARGET)
     assert ids(found).count("secret-in-image") == 3
-    told = "".join(f"{one.why}{one.evidence}{one.advice}{shown_diff(project, one)}" for one in found)
+    told = "".join(f"{one.why}{one.evidence}{one.advice}{redacted_diff(project, one)}" for one in found)
     assert "API_TOKEN" in told
     assert "very-secret" not in told
-    patch = unified_diff(project, mend(project, TARGET).project)
+    patch = unified_diff(project, apply_fixes(project, TARGET).project)
     assert "very-secret-1" in patch  # the patch itself is exact, or it would not apply
 
 
 def test_two_findings_on_one_line_are_both_mended() -> None:
     docker = "FROM python:3.11-slim\nRUN pip install torch==2.2.2 torchvision==0.18.1 opencv-python\n"
-    done = mend(project_of(docker), TARGET)
+    done = apply_fixes(project_of(docker), TARGET)
     assert sorted(ids(done.applied)) == ["missing-library", "numpy-abi", "torch-trio"]
     assert everything(done.project).splitlines()[1] == (
         'RUN pip install torch==2.2.2 "numpy<2" torchvision==0.17.2 opencv-python-headless'
@@ -206,8 +214,8 @@ def test_two_findings_on_one_line_are_both_mended() -> None:
 
 def test_what_must_be_written_is_named_file_by_file() -> None:
     broken = case("build-isolation")
-    after = mend(broken.project, broken.target).project
-    assert set(changed(broken.project, after)) == {"Dockerfile", "requirements.txt"}
+    after = apply_fixes(broken.project, broken.target).project
+    assert set(changed_files(broken.project, after)) == {"Dockerfile", "requirements.txt"}
     assert "flash-attn" not in after.text("requirements.txt")
 
 
@@ -240,7 +248,7 @@ def test_extras_markers_and_remarks_of_a_requirement_survive_its_new_version() -
         "torchvision==0.15.2; python_version < '3.9'\n"
     )
     docker = "FROM python:3.11-slim\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
-    after = mend(project_of(docker, requirements_txt=requirements), TARGET).project
+    after = apply_fixes(project_of(docker, requirements_txt=requirements), TARGET).project
     assert after.text("requirements.txt") == requirements.replace("0.20.1", "0.21.0")
 
 

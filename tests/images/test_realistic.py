@@ -4,10 +4,10 @@ it is, and what must change to exactly this."""
 import pytest
 from tests.images.cases import TODAY, everything, project_of
 
-from paceline.images.api import check, mend
-from paceline.images.dockerfile import read_dockerfile
-from paceline.images.project import Level, Target
-from paceline.images.view import places
+from paceline.images.lint.check import apply_fixes, check
+from paceline.images.lint.dockerfile import read_dockerfile
+from paceline.images.lint.project import Level, Target
+from paceline.images.lint.view import places
 
 TARGET = Target(today=TODAY)
 PIP = "RUN apt-get update && apt-get install -y python3-pip\n"
@@ -222,7 +222,7 @@ FINE = [
 @pytest.mark.parametrize(("docker", "requirements"), [pytest.param(*rest, id=name) for name, *rest in FINE])
 def test_what_is_meant_so_is_left_alone(docker: str, requirements: str) -> None:
     project = project_of(docker, requirements_txt=requirements)
-    assert mend(project, TARGET).project == project
+    assert apply_fixes(project, TARGET).project == project
     assert [one.id for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
 
 
@@ -272,7 +272,7 @@ TOLD = [
 @pytest.mark.parametrize(("docker", "requirements"), [pytest.param(*rest, id=name) for name, *rest in TOLD])
 def test_what_only_a_person_can_decide_is_told_and_left_alone(docker: str, requirements: str) -> None:
     project = project_of(docker, requirements_txt=requirements)
-    assert mend(project, TARGET).project == project
+    assert apply_fixes(project, TARGET).project == project
     assert [one for one in check(project, TARGET) if one.level is Level.PROBLEM]
 
 
@@ -324,7 +324,7 @@ MENDED = [
 
 @pytest.mark.parametrize(("docker", "expected"), [pytest.param(*rest, id=name) for name, *rest in MENDED])
 def test_a_fix_is_exactly_this(docker: str, expected: str) -> None:
-    after = mend(project_of(docker), TARGET).project
+    after = apply_fixes(project_of(docker), TARGET).project
     assert everything(after) == expected
     words = [
         step.word for stage in read_dockerfile("Dockerfile", expected).stages for step in stage.instructions
@@ -339,14 +339,14 @@ def test_a_folder_of_one_s_own_may_need_the_cudnn_of_the_base() -> None:
         "FROM nvidia/cuda:12.1.1-cudnn8-runtime-ubuntu22.04\nCOPY . .\n"
         "RUN pip install torch==2.4.1 && pip install .\n"
     )
-    assert mend(project, TARGET).project == project
+    assert apply_fixes(project, TARGET).project == project
     assert "second-cudnn" in [one.id for one in check(project, TARGET)]
 
 
 def test_another_build_of_torch_is_not_had_by_another_base() -> None:
     docker = f"RUN pip install torch==2.2.2+cu118 --index-url {PYTORCH}/cu118\n"
     project = project_of(f"FROM pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime\n{docker}")
-    assert mend(project, TARGET).project == project
+    assert apply_fixes(project, TARGET).project == project
 
 
 @pytest.mark.parametrize(

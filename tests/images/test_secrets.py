@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.fixtures.command import paceline
 from tests.images.cases import TODAY
 
-from paceline.clock import SystemClock
-from paceline.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.core.clock import SystemClock
+from paceline.core.errors import ConfigError, NotReadyError, PacelineError, Problem
+from paceline.core.redaction import LineRedactor, redact, redact_json, redact_lines
 from paceline.events.log import EventLog
-from paceline.images.api import check, from_log, mend, shown_diff
-from paceline.images.project import Finding, Level, Project, Source, Target
-from paceline.redaction import LineRedactor, redact, redact_json, redact_lines
+from paceline.images.lint.check import apply_fixes, check, findings_from_log, redacted_diff
+from paceline.images.lint.project import Finding, Level, Project, Source, Target
 
 TARGET = Target(today=TODAY)
 ALNUM = string.ascii_letters + string.digits
@@ -237,11 +237,11 @@ def test_findings_diffs_and_logs_hold_no_secret() -> None:
     log = f"#9 0.4 ERROR: {SECRETS['hf']} https://me:{SECRETS['index']}@host: No matching distribution found"
     found = [
         *check(project, TARGET),
-        *from_log(log, project, TARGET),
-        *mend(project, TARGET, agreed=True).applied,
+        *findings_from_log(log, project, TARGET),
+        *apply_fixes(project, TARGET, agreed=True).applied,
     ]
     told = "".join(
-        f"{one.why}{one.evidence}{one.advice}{one.log_line}{shown_diff(project, one)}"
+        f"{one.why}{one.evidence}{one.advice}{one.log_line}{redacted_diff(project, one)}"
         for one in found
         if one in check(project, TARGET)
     )

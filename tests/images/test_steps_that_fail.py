@@ -4,8 +4,8 @@ import pytest
 from tests.images.cases import TODAY
 from tests.images.seeded import project_of
 
-from paceline.images.api import check, mend
-from paceline.images.project import Level, Target
+from paceline.images.lint.check import apply_fixes, check
+from paceline.images.lint.project import Level, Target
 
 TARGET = Target(today=TODAY)
 APT = "RUN apt-get update && apt-get install -y"
@@ -278,7 +278,7 @@ FINE = [
 def test_what_is_there_after_all_is_no_problem(docker: str) -> None:
     project = project_of({"Dockerfile": docker})
     assert [one.id for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
-    assert mend(project, TARGET).project == project
+    assert apply_fixes(project, TARGET).project == project
 
 
 # Likely mistakes that some builder, base or option makes good.

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 from tests.images.cases import TODAY, Case, case, project_of
 
-from paceline import environ
-from paceline.app.image_advice import resolve
-from paceline.app.image_tools import tool, uv_environment
-from paceline.images.api import from_log, mend
-from paceline.images.project import Finding, Project, Target
-from paceline.images.view import places
+from paceline.core import environ
+from paceline.images.lint.check import apply_fixes, findings_from_log
+from paceline.images.lint.external_tools import find_program, resolve, uv_environment
+from paceline.images.lint.project import Finding, Project, Target
+from paceline.images.lint.view import places
 
 TARGET = Target(today=TODAY)
 
@@ -27,7 +26,7 @@ TARGET = Target(today=TODAY)
 @pytest.fixture(scope="module")
 def index() -> None:
     """The package index that pip and uv are configured for answers."""
-    uv = tool("uv")
+    uv = find_program("uv")
     if uv is None:
         pytest.skip("versions were NOT RESOLVED: no uv here; pip install uv")
     command = [uv, "pip", "compile", "-", "--no-deps", "--quiet", "--no-header"]
@@ -60,7 +59,7 @@ def test_a_build_of_torch_without_its_index_is_not_found() -> None:
 @pytest.mark.usefixtures("index")
 def test_the_wheel_brings_the_cuda_that_the_mended_base_has() -> None:
     command = [
-        tool("uv") or "uv",
+        find_program("uv") or "uv",
         "pip",
         "compile",
         "-",
@@ -85,7 +84,7 @@ def test_a_module_of_numpy_1_fails_beside_numpy_2_and_works_beside_numpy_1(tmp_p
     """torch itself is a gigabyte; a small extension compiled against NumPy 1 breaks in the same way."""
     if sys.version_info[:2] != (3, 11):
         pytest.skip("NumPy 1 beside NumPy 2 was NOT TRIED: the small extension has wheels for Python 3.11")
-    uv = tool("uv") or "uv"
+    uv = find_program("uv") or "uv"
     seen = []
     for numpy in ("numpy==2.4.6", "numpy<2"):
         folder = tmp_path / numpy[-1]
@@ -105,7 +104,7 @@ def test_a_module_of_numpy_1_fails_beside_numpy_2_and_works_beside_numpy_1(tmp_p
     assert seen[0].returncode != 0
     assert re.search(case("numpy-abi").said["signature"], seen[0].stderr)
     assert seen[1].returncode == 0, seen[1].stderr
-    found = from_log(seen[0].stderr, case("numpy-abi").project, TARGET)
+    found = findings_from_log(seen[0].stderr, case("numpy-abi").project, TARGET)
     assert [one.id for one in found] == ["numpy-abi"]
 
 
@@ -134,7 +133,7 @@ def _resolved(project: Project) -> tuple[Finding, ...]:
 
 
 def _mended(broken: Case) -> Project:
-    return mend(broken.project, broken.target).project
+    return apply_fixes(broken.project, broken.target).project
 
 
 def _python(code: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -184,7 +183,7 @@ def test_a_package_that_imports_torch_is_not_built_in_isolation_and_is_without(t
     log = f"Collecting flash-attn==2.5.8\n{alone.stdout}{alone.stderr}"
     assert "No module named 'torch'" in log
     broken = case("build-isolation")
-    assert "build-isolation" in [one.id for one in from_log(log, broken.project, TARGET)]
+    assert "build-isolation" in [one.id for one in findings_from_log(log, broken.project, TARGET)]
     assert "--no-build-isolation" in _mended(broken).text("Dockerfile")
     beside = _pip([*out, "--no-build-isolation", str(package)])
     assert beside.returncode == 0, beside.stderr
@@ -196,7 +195,7 @@ def test_pip_fails_without_git_and_without_a_compiler(tmp_path: Path) -> None:
     cloned = _pip(["wheel", "--wheel-dir", str(tmp_path / "a"), f"git+file://{tmp_path}"], PATH=str(bare))
     assert cloned.returncode != 0
     broken = case("no-build-tools")
-    assert [o.id for o in from_log(cloned.stdout + cloned.stderr, broken.project, TARGET)] == [
+    assert [o.id for o in findings_from_log(cloned.stdout + cloned.stderr, broken.project, TARGET)] == [
         "no-build-tools"
     ]
 
@@ -212,7 +211,9 @@ def test_pip_fails_without_git_and_without_a_compiler(tmp_path: Path) -> None:
     failed = _pip(build, PATH=str(bare))
     assert failed.returncode != 0
     said = case("no-compiler")
-    assert "no-build-tools" in [o.id for o in from_log(failed.stdout + failed.stderr, said.project, TARGET)]
+    assert "no-build-tools" in [
+        o.id for o in findings_from_log(failed.stdout + failed.stderr, said.project, TARGET)
+    ]
     if shutil.which("gcc") is None:
         pytest.skip("that a compiler mends it was NOT TRIED: there is no gcc here")
     done = _pip(build)
@@ -228,7 +229,9 @@ def test_a_program_for_another_processor_is_refused_by_the_kernel(tmp_path: Path
     program.chmod(0o755)
     with pytest.raises(OSError, match="Exec format error") as refused:
         subprocess.run([str(program)], check=False)
-    found = from_log(f"exec {program}: {refused.value.strerror}", case("wrong-platform").project, TARGET)
+    found = findings_from_log(
+        f"exec {program}: {refused.value.strerror}", case("wrong-platform").project, TARGET
+    )
     assert [one.id for one in found] == ["wrong-platform"]
 
 
@@ -242,11 +245,13 @@ def test_this_torch_shows_what_a_build_without_cuda_and_without_nvcc_says() -> N
     if "None" not in done.stdout:
         pytest.skip("a torch without CUDA was NOT TRIED: the one installed here has CUDA")
     assert done.returncode != 0
-    assert [o.id for o in from_log(done.stderr, case("needs-nvcc").project, TARGET)] == ["needs-nvcc"]
+    assert [o.id for o in findings_from_log(done.stderr, case("needs-nvcc").project, TARGET)] == [
+        "needs-nvcc"
+    ]
 
 
 def test_an_alpine_base_with_its_own_packages_is_left_to_a_person() -> None:
     docker = "FROM python:3.11-alpine\nRUN apk add --no-cache gcc\nRUN pip install torch==2.6.0\n"
-    done = mend(project_of(docker), TARGET)
+    done = apply_fixes(project_of(docker), TARGET)
     assert done.applied == ()
     assert "old-libc" in [one.id for one in done.left]

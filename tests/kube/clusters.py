@@ -8,7 +8,7 @@ Each function gives a fresh snapshot as JSON: a test may break it.
 from collections.abc import Callable
 from typing import Any
 
-from paceline.kube.rights import rendered_rights_for
+from paceline.k8s.rbac import rendered_rights_for
 
 Object = dict[str, Any]
 

@@ -4,13 +4,12 @@ import copy
 import functools
 from typing import Any
 
-from paceline.app.job import Rendered, render_job
 from paceline.config.load import load
-from paceline.config.written import Written
-from paceline.kube.intent import Profile
-from paceline.kube.render import Target
-from paceline.kube.torch_asked import TorchWishes
-from paceline.kube.wishes import Wishes
+from paceline.config.values import RawSetting
+from paceline.k8s.render.targets import Target
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.submit.manifests import RenderedJob, render_job
 
 VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
     "job": (Target.RAYJOB, {"mode": "localsgd", "steps": "20"}, {}),
@@ -21,14 +20,14 @@ VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
     "kept": (
         Target.RAYJOB,
         {"save_dir": "/out"},
-        {"torch": TorchWishes(volumes=("data:/data:ro", "out:/out"), create_volumes=("out=10Gi/efs",))},
+        {"torch": TorchrunOptions(volumes=("data:/data:ro", "out:/out"), create_volumes=("out=10Gi/efs",))},
     ),
     "compat": (Target.RAYJOB, {"mode": "ssp"}, {"profile": "compat"}),
 }
 
 
 def settings(**said: str) -> Any:  # Any: TrainConfig, which tests take apart
-    loaded = load(flags=[Written(key=key, raw=value, where=key) for key, value in said.items()])
+    loaded = load(flags=[RawSetting(key=key, raw=value, where=key) for key, value in said.items()])
     assert not loaded.problems, loaded.problems
     return loaded.config
 
@@ -40,6 +39,6 @@ def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
 
 
 @functools.cache
-def _rendered(name: str) -> Rendered:
+def _rendered(name: str) -> RenderedJob:
     target, said, wishes = VARIANTS[name]
-    return render_job(settings(name="demo", **said), Wishes(image="example.com/x:1", **wishes), target)
+    return render_job(settings(name="demo", **said), JobOptions(image="example.com/x:1", **wishes), target)

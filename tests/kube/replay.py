@@ -19,31 +19,29 @@ from typing import Any
 
 from tests.fixtures.recordings import Recording, WatchEvent
 
-from paceline.app.cluster_reach import Cluster
-from paceline.app.job_follow import Follower, Pace, Shown
-from paceline.cluster.job_logs import Line
-from paceline.cluster.kinds import JOB_KINDS, Kind
-from paceline.cluster.port import (
+from paceline.k8s.client.api import (
     Change,
     ConflictError,
+    ExecResult,
     ForbiddenError,
     Listing,
     Manifest,
     NotThereError,
-    Ran,
     RefusedError,
 )
-from paceline.kube.diagnosis.finding import Finding
-from paceline.kube.diagnosis.judge import Verdict, Watching, judge
-from paceline.kube.diagnosis.progress import has_running_init, ready_since
-from paceline.kube.diagnosis.record import read_record
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import Snapshot, name_of
-from paceline.kube.diagnosis.times import read_time, write_time
-from paceline.kube.reading import mapping
-from paceline.kube.submission.following import End
-from paceline.kube.submission.keeping import keeps_in
-from paceline.kube.submission.mark import Mark, marked
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.diagnose.findings import Finding
+from paceline.k8s.diagnose.pods import has_running_init, ready_since
+from paceline.k8s.diagnose.recording import read_record
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.diagnose.snapshot import Snapshot, name_of
+from paceline.k8s.diagnose.verdict import Verdict, WatchState, judge
+from paceline.k8s.kinds import JOB_KINDS, Kind
+from paceline.k8s.objects import mapping, read_time, write_time
+from paceline.k8s.submit.follow import Follower, FollowIntervals, FollowOutput
+from paceline.k8s.submit.follow_rules import End
+from paceline.k8s.submit.job_state import JobAnnotations, annotate, manifests_keep_checkpoints
+from paceline.k8s.submit.log_streams import Line
 
 FOLDER = Path(__file__).parent / "cassettes"
 CASSETTES = sorted(FOLDER.glob("*.json"))
@@ -76,7 +74,7 @@ def frames(cassette: dict[str, Any]) -> list[Snapshot]:
 def play(cassette: dict[str, Any]) -> list[Look]:
     said = dict(cassette.get("policy", {}))
     policy = RetryPolicy(allowed_changes=frozenset(said.pop("allowed_changes", [])), **said)
-    past, looks = Watching(), []
+    past, looks = WatchState(), []
     for snapshot in frames(cassette):
         checkpoint = cassette.get("checkpoint")
         verdict, finding, past = judge(snapshot, past, policy, checkpoint=checkpoint)
@@ -316,7 +314,9 @@ class RecordedApi:
                 return iter(self._lines(found, container, previous=previous)[-(tail or 0) :])
         raise NotThereError(f"pods {pod} not found", "", status=404)
 
-    def run(self, pod: str, namespace: str, container: str, command: list[str], *, stdin: bytes = b"") -> Ran:
+    def run(
+        self, pod: str, namespace: str, container: str, command: list[str], *, stdin: bytes = b""
+    ) -> ExecResult:
         raise ForbiddenError("commands are not recorded", "", status=403)
 
     def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
@@ -359,8 +359,12 @@ class RecordedApi:
             return one
         manifest = {name: one[name] for name in ("apiVersion", "kind", "spec")}
         about = {"name": self.tape.job_name, "namespace": self.tape.namespace}
-        mark = Mark(manifest={**manifest, "metadata": about}, policy=self.policy, keeps=keeps_in([one]))
-        made: Any = marked(one, mark)
+        mark = JobAnnotations(
+            manifest={**manifest, "metadata": about},
+            policy=self.policy,
+            keeps=manifests_keep_checkpoints([one]),
+        )
+        made: Any = annotate(one, mark)
         made["metadata"]["annotations"] |= self._notes.get(_uid(one), {})
         result: Manifest = made
         return result
@@ -419,10 +423,10 @@ def follow(
     said: list[str] = []
     told: list[Finding] = []
     follower = Follower(
-        cluster=Cluster(api, recorded.namespace),  # type: ignore[arg-type]  # the port is what a follower uses
+        cluster=ClusterConnection(api, recorded.namespace),  # type: ignore[arg-type]  # the port is what a follower uses
         name=recorded.job_name,
-        shown=Shown(line=lambda _line: None, say=said.append, tell=told.append),
-        pace=Pace(look_s=look_s, logs_s=0.0),
+        shown=FollowOutput(line=lambda _line: None, say=said.append, tell=told.append),
+        pace=FollowIntervals(look_s=look_s, logs_s=0.0),
         clock=clock,
         evidence=evidence,
     )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.kube.replay import CASSETTES, Look, frames, play, read
 
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.diagnose import diagnose
-from paceline.kube.diagnosis.retry import Resubmit, Stop
-from paceline.kube.diagnosis.table import FAILURES
+from paceline.core.errors import ExitCode
+from paceline.k8s.diagnose.classify import FAILURES
+from paceline.k8s.diagnose.diagnosis import diagnose
+from paceline.k8s.diagnose.retry import Resubmit, Stop
 
 
 @pytest.mark.parametrize("path", CASSETTES, ids=lambda path: path.stem)

@@ -24,22 +24,21 @@ from tests.kube.faults import (
     set_to,
 )
 
-from paceline.errors import ConfigError
-from paceline.kube.checks.check import Checked, check
-from paceline.kube.checks.finding import Level
-from paceline.kube.checks.need import Need, Target, read_need
-from paceline.kube.checks.snapshot import read_snapshot
-from paceline.kube.secrets import find_secrets
+from paceline.core.errors import ConfigError
+from paceline.k8s.check.checks import CheckResult, run_checks
+from paceline.k8s.check.findings import Level, Need, Target, read_need
+from paceline.k8s.check.snapshot import read_snapshot
+from paceline.k8s.validate.manifest import find_secrets
 
 Object = dict[str, Any]
 BAD = (Level.WARNING, Level.PROBLEM)
 
 
-def checked(snapshot: Object, need: str = "", target: Target | None = None) -> Checked:
-    return check(read_snapshot(snapshot, "test"), read_need(need, target))
+def checked(snapshot: Object, need: str = "", target: Target | None = None) -> CheckResult:
+    return run_checks(read_snapshot(snapshot, "test"), read_need(need, target))
 
 
-def bad(result: Checked) -> list[str]:
+def bad(result: CheckResult) -> list[str]:
     return [f"{one.area}: {one.what}" for one in result.of(*BAD)]
 
 

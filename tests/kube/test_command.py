@@ -11,14 +11,13 @@ from tests.kube.rendered import objects, settings
 
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.key import Key
 from paceline.config.keys import KEYS
 from paceline.config.load import load
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, ExitCode
-from paceline.kube.command import plan_of, train_command, words_of
-from paceline.kube.entrypoint import plan_from, read_flags
+from paceline.core.errors import ConfigError, ExitCode
+from paceline.k8s.spec.command import flag_argv, plan_from, plan_of, read_flags, train_command
 from paceline.plan.codec import to_json
 
 RAY = {"launcher": "ray", "address": "auto"}
@@ -90,7 +89,7 @@ def test_the_entrypoint_of_a_manifest_is_read_by_paceline_itself(
 @pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
 def test_every_setting_can_be_said_in_a_command(key: Key) -> None:
     value = getattr(settings(**{key.name: key.example}), key.name)
-    written, problems = read_flags(words_of(key.name, value))
+    written, problems = read_flags(flag_argv(key.name, value))
     assert not problems
     assert getattr(load(flags=written).config, key.name) == value
 

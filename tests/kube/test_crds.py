@@ -12,11 +12,9 @@ from jsonschema import Draft7Validator
 from tests.fixtures.command import ROOT
 from tests.kube import rendered, torch_rendered
 
-from paceline.kube import schema
-from paceline.kube.intent import Profile
-from paceline.kube.schema_pytorch import PYTORCHJOB
-from paceline.kube.schema_ray import RAYCLUSTER, RAYJOB
-from paceline.kube.schema_trainer import RUNTIME, TRAINJOB
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.validate import schema
+from paceline.k8s.validate.schemas_crds import PYTORCHJOB, RAYCLUSTER, RAYJOB, RUNTIME, TRAINJOB
 
 Objects = Callable[[str], tuple[list[dict[str, Any]], Profile]]
 FOLDER = Path(os.environ.get("KUBERAY_CRDS", ROOT.parent / "shared" / "crds"))
@@ -71,7 +69,7 @@ def test_the_operators_own_schemas_take_what_we_render(objects: Objects, name: s
 
 def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
     match ours:
-        case schema.Fields(of=fields):
+        case schema.ObjectOf(of=fields):
             known = theirs.get("properties")
             if known is None and isinstance(theirs.get("additionalProperties"), dict):
                 known = dict.fromkeys(fields, theirs["additionalProperties"])  # replicas, by any name
@@ -89,13 +87,13 @@ def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
         case schema.MapOf():
             if theirs.get("type") != "object":
                 yield f"{path}: not a mapping but {theirs.get('type')}"
-        case schema.Text(choices=choices):
+        case schema.String(choices=choices):
             if theirs.get("type") != "string":
                 yield f"{path}: not text but {theirs.get('type')}"
             elif choices and "enum" in theirs and set(choices) != set(theirs["enum"]):
                 yield f"{path}: {choices} is not {theirs['enum']}"
-        case schema.Whole() | schema.YesNo():
-            wanted = "integer" if isinstance(ours, schema.Whole) else "boolean"
+        case schema.Integer() | schema.Boolean():
+            wanted = "integer" if isinstance(ours, schema.Integer) else "boolean"
             if theirs.get("type") != wanted:
                 yield f"{path}: not {wanted} but {theirs.get('type')}"
 

@@ -9,13 +9,12 @@ import click
 import pytest
 from tests.kube.mutations import Mutation, at, misspell, mistype, places
 
-from paceline.app.cluster_up import start_command
-from paceline.app.deploy import files_of
 from paceline.cli.main import cli
-from paceline.coordinator.cluster_file import ClusterFile, is_address
-from paceline.errors import ConfigError
-from paceline.kube.deploy.agree import difference
-from paceline.kube.deploy.coordinator import (
+from paceline.coordinator.admin.launch import start_command
+from paceline.coordinator.client.nodes_file import NodesFile, is_address
+from paceline.core.errors import ConfigError
+from paceline.k8s.deploy.apply import coordinator_files
+from paceline.k8s.deploy.coordinator import (
     DATA,
     PKI,
     PORT,
@@ -26,8 +25,9 @@ from paceline.kube.deploy.coordinator import (
     secret_commands,
     secret_keys,
 )
-from paceline.kube.intent import Profile
-from paceline.kube.validate import findings, validate
+from paceline.k8s.deploy.service import merge_patch
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.validate.offline import find_problems, validate
 
 ASKED = Coordinator(namespace="train", image="example.com/paceline:1", tls_secret="keys")
 Object = dict[str, Any]
@@ -54,7 +54,7 @@ def test_everything_is_valid_and_restricted(replicas: int, spread: Any) -> None:
         storage_class="gp3",
         pull_secret="registry",
     )
-    for name, text in files_of(asked).items():
+    for name, text in coordinator_files(asked).items():
         assert validate(text, name).problems == (), name
     assert [one["kind"] for one in render(asked).values()] == [
         "Service",
@@ -67,7 +67,7 @@ def test_everything_is_valid_and_restricted(replicas: int, spread: Any) -> None:
 
 def test_a_pod_starts_as_a_node_of_the_compose_file_does() -> None:
     nodes = {node: ASKED.address(node) for node in ASKED.nodes}
-    file = ClusterFile(cluster=ASKED.name, nodes=nodes)
+    file = NodesFile(cluster=ASKED.name, nodes=nodes)
     wanted = start_command(7, file, f"{DATA}/node", ["--tls-dir", PKI], listen=f"0.0.0.0:{PORT}")
     assert [word.replace("$(NODE)", "7") for word in arguments(ASKED)] == wanted
     assert all(is_address(address) for address in nodes.values())
@@ -179,8 +179,8 @@ def broken(change: str) -> Object:
     ],
 )
 def test_a_broken_set_is_found(change: str) -> None:
-    assert findings(stateful(), Profile.STRICT) == []
-    assert findings(broken(change), Profile.STRICT), change
+    assert find_problems(stateful(), Profile.STRICT) == []
+    assert find_problems(broken(change), Profile.STRICT), change
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_a_broken_set_is_found(change: str) -> None:
 )
 def test_a_broken_budget_is_found(spec: Object) -> None:
     head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "a"}}
-    assert findings({**head, "spec": spec}, Profile.STRICT)
+    assert find_problems({**head, "spec": spec}, Profile.STRICT)
 
 
 @pytest.mark.parametrize("share", [0, 1, "0%", "25%"])
 def test_a_sound_budget_is_sound(share: int | str) -> None:
     head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "a"}}
-    assert findings({**head, "spec": {"minAvailable": share, "selector": {}}}, Profile.STRICT) == []
+    assert find_problems({**head, "spec": {"minAvailable": share, "selector": {}}}, Profile.STRICT) == []
 
 
 @pytest.mark.parametrize("mutation", [misspell, mistype])
@@ -215,7 +215,7 @@ def test_a_typo_anywhere_is_found(mutation: Mutation) -> None:
         ]:
             one = copy.deepcopy(whole)
             is_named_port = mutation is mistype and path[-1] == "port"
-            if not is_named_port and mutation(one, path, dice) and not findings(one, Profile.STRICT):
+            if not is_named_port and mutation(one, path, dice) and not find_problems(one, Profile.STRICT):
                 missed.append(f"{name} {path}: is {at(one, path[:-1])}")
     assert missed == []
 
@@ -226,7 +226,7 @@ def test_whatever_stands_anywhere_is_never_a_crash(odd: Any) -> None:
         for path in [path for path in places(whole) if path]:
             one: Any = copy.deepcopy(whole)
             at(one, path[:-1])[path[-1]] = odd
-            findings(one, Profile.STRICT)
+            find_problems(one, Profile.STRICT)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_whatever_stands_anywhere_is_never_a_crash(odd: Any) -> None:
 def test_what_cannot_work_is_refused(change: Object, where: str) -> None:
     said: Object = {"namespace": "train", "image": "example.com/paceline:1", "tls_secret": "keys"}
     with pytest.raises(ConfigError) as caught:
-        files_of(Coordinator(**{**said, **change}))
+        coordinator_files(Coordinator(**{**said, **change}))
     assert [one.where for one in caught.value.problems] == [where]
 
 
@@ -260,12 +260,12 @@ def test_what_a_server_adds_changes_nothing() -> None:
     there["spec"]["template"]["spec"]["containers"][0]["ports"][0]["protocol"] = "TCP"
     # As a server writes them: amounts in their shortest form, and nothing that is empty.
     there["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1024Mi"
-    assert difference(wanted, there) == {}
-    assert difference({"spec": {"egress": [], "podSelector": {}}}, {"spec": {}}) == {}
-    assert difference({"spec": {"egress": []}}, {"spec": {"egress": [{}]}}) == {"spec": {"egress": []}}
+    assert merge_patch(wanted, there) == {}
+    assert merge_patch({"spec": {"egress": [], "podSelector": {}}}, {"spec": {}}) == {}
+    assert merge_patch({"spec": {"egress": []}}, {"spec": {"egress": [{}]}}) == {"spec": {"egress": []}}
     there["spec"]["template"]["spec"]["containers"][0]["image"] = "example.com/paceline:2"
-    assert list(difference(wanted, there)) == ["spec"]
-    assert list(difference(wanted, there)["spec"]) == ["template"]  # type: ignore[arg-type]  # JSON
-    assert difference({"a": [1]}, {"a": [1, 2]}) == {"a": [1]}
-    assert difference({"a": {"b": 1}, "c": [1]}, {"a": {"b": 1, "d": 2}, "c": [1]}) == {}
-    assert difference({"a": {"b": 1}}, {}) == {"a": {"b": 1}}
+    assert list(merge_patch(wanted, there)) == ["spec"]
+    assert list(merge_patch(wanted, there)["spec"]) == ["template"]  # type: ignore[arg-type]  # JSON
+    assert merge_patch({"a": [1]}, {"a": [1, 2]}) == {"a": [1]}
+    assert merge_patch({"a": {"b": 1}, "c": [1]}, {"a": {"b": 1, "d": 2}, "c": [1]}) == {}
+    assert merge_patch({"a": {"b": 1}}, {}) == {"a": {"b": 1}}

@@ -10,14 +10,14 @@ import pytest
 from tests.fixtures.api_server import ApiServer
 from tests.kube.mutations import Mutation, at, misspell, mistype, places
 
-from paceline.app.deploy_dashboard import files_of
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.cluster.kinds import DEPLOYMENT, NETWORK_POLICY
-from paceline.errors import ConfigError, ExitCode
-from paceline.kube.deploy.dashboard import PORT, Dashboard, look_commands, render, secret_commands
-from paceline.kube.intent import Profile
-from paceline.kube.validate import findings, validate
+from paceline.core.errors import ConfigError, ExitCode
+from paceline.k8s.deploy.apply import dashboard_files
+from paceline.k8s.deploy.dashboard import PORT, Dashboard, access_commands, render, secret_commands
+from paceline.k8s.kinds import DEPLOYMENT, NETWORK_POLICY
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.validate.offline import find_problems, validate
 
 Object = dict[str, Any]
 ASKED = Dashboard(namespace="train", image="example.com/x:1", claim="output", token_secret="page")
@@ -41,7 +41,7 @@ def pod(asked: Dashboard = ASKED) -> Object:
 
 @pytest.mark.parametrize("asked", [ASKED, MORE], ids=["plain", "more"])
 def test_everything_is_valid_and_restricted(asked: Dashboard) -> None:
-    for name, text in files_of(asked).items():
+    for name, text in dashboard_files(asked).items():
         assert validate(text, name).problems == (), name
     assert [one["kind"] for one in render(asked).values()] == ["Service", "NetworkPolicy", "Deployment"]
 
@@ -59,7 +59,7 @@ def test_it_only_shows_and_its_token_is_in_a_file_alone() -> None:
     assert token["secret"]["defaultMode"] & 0o037 == 0, "a file that others can read is refused"
     assert "/dev/null" in pod()["containers"][0]["command"][2], "its address, with the token, is in no log"
     assert "from-literal" not in " ".join(secret_commands(ASKED))
-    assert f"{PORT}:{PORT}" in look_commands(ASKED)[0]
+    assert f"{PORT}:{PORT}" in access_commands(ASKED)[0]
 
 
 def test_nobody_reaches_it_but_whom_the_user_named() -> None:
@@ -78,7 +78,7 @@ def test_a_typo_anywhere_is_found(mutation: Mutation) -> None:
         for path in [path for path in places(whole) if path and "Probe" not in str(path)]:
             one = copy.deepcopy(whole)
             is_named_port = mutation is mistype and path[-1] == "port"
-            if not is_named_port and mutation(one, path, dice) and not findings(one, Profile.STRICT):
+            if not is_named_port and mutation(one, path, dice) and not find_problems(one, Profile.STRICT):
                 missed.append(f"{name} {path}: is {at(one, path[:-1])}")
     assert missed == []
 
@@ -96,7 +96,7 @@ def test_a_typo_anywhere_is_found(mutation: Mutation) -> None:
 def test_a_broken_deployment_is_found(change: Object) -> None:
     whole: Any = copy.deepcopy(render(ASKED)["deployment.yaml"])
     whole["spec"] |= change
-    assert findings(whole, Profile.STRICT)
+    assert find_problems(whole, Profile.STRICT)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_broken_deployment_is_found(change: Object) -> None:
 def test_what_cannot_work_is_refused(change: Object, where: str) -> None:
     said = {"namespace": "train", "image": "example.com/x:1", "claim": "output", "token_secret": "page"}
     with pytest.raises(ConfigError) as caught:
-        files_of(Dashboard(**{**said, **change}))
+        dashboard_files(Dashboard(**{**said, **change}))
     assert [one.where for one in caught.value.problems] == [where]
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.kube.replay import CASSETTES, frames, read
 
-from paceline.errors import ConfigError
-from paceline.kube.diagnosis.diagnose import diagnose
-from paceline.kube.diagnosis.record import narrowed, read_record
-from paceline.kube.diagnosis.snapshot import Snapshot
-from paceline.kube.diagnosis.times import read_time, write_time
-from paceline.redaction import redact
+from paceline.core.errors import ConfigError
+from paceline.core.redaction import redact
+from paceline.k8s.diagnose.diagnosis import diagnose
+from paceline.k8s.diagnose.recording import narrow_to_job, read_record
+from paceline.k8s.diagnose.snapshot import Snapshot
+from paceline.k8s.objects import read_time, write_time
 
 T0_S = 1_794_736_800.0
 ROOTS = {
@@ -291,21 +291,21 @@ def test_one_job_of_a_namespace_can_be_picked() -> None:
     objects = [pod("demo-worker-0"), pod("other-worker-0", ended_s=T0_S + 9)]
     whole = read_record({"kind": "List", "items": objects}, "x")
     assert diagnose(whole) is not None
-    assert diagnose(narrowed(whole, "demo")) is None
-    assert diagnose(narrowed(whole, "other")) is not None
+    assert diagnose(narrow_to_job(whole, "demo")) is None
+    assert diagnose(narrow_to_job(whole, "other")) is not None
     labelled = pod("demo-2-worker-0", ended_s=T0_S + 9)
     labelled["metadata"]["labels"] = {"training.kubeflow.org/job-name": "demo-2"}
     whole = read_record({"kind": "List", "items": [pod("demo-worker-0"), labelled]}, "x")
-    assert diagnose(narrowed(whole, "demo")) is None, "the name of one job begins like that of the other"
+    assert diagnose(narrow_to_job(whole, "demo")) is None, "the name of one job begins like that of the other"
     there = _event("demo-2-worker-0", "Preempted", "Preempted by pod 7 on node n")
     gone = _event("demo-2-worker-1", "Preempted", "Preempted by pod 7 on node n")
     mine = _event("demo-worker-1", "Preempted", "Preempted by pod 7 on node n")
     log = {"pod": "demo-2-worker-1", "text": ROOTS["user-exception"]}
     items = [pod("demo-worker-0"), labelled, there, gone]
     whole = read_record({"objects": items, "logs": [log]}, "x")
-    assert diagnose(narrowed(whole, "demo")) is None
-    assert len(narrowed(whole, "demo-2").events) == 2
-    assert len(narrowed(read_record({"objects": [*items, mine]}, "x"), "demo").events) == 1
+    assert diagnose(narrow_to_job(whole, "demo")) is None
+    assert len(narrow_to_job(whole, "demo-2").events) == 2
+    assert len(narrow_to_job(read_record({"objects": [*items, mine]}, "x"), "demo").events) == 1
 
 
 @pytest.mark.parametrize("value", [[], None, 7, {}, {"items": []}, {"objects": [1, None]}])

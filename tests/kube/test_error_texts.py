@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from paceline.kube.diagnosis.classify import classify
-from paceline.kube.diagnosis.described import read_text
-from paceline.kube.diagnosis.diagnose import diagnose
-from paceline.kube.diagnosis.table import TEXTS
+from paceline.k8s.diagnose.classify import TEXTS, classify
+from paceline.k8s.diagnose.diagnosis import diagnose
+from paceline.k8s.diagnose.kubectl_describe import parse_described
 
 FOLDER = Path(__file__).parent
 
@@ -71,7 +70,7 @@ def explained(name: str) -> tuple[list[str], list[str]]:
     """Texts as people paste them, read like `job explain --from` does: wrong causes, wrong actions."""
     causes, actions = [], []
     for one in texts(name):
-        finding = diagnose(read_text(one["text"]))
+        finding = diagnose(parse_described(one["text"]))
         got = ("", "") if finding is None else (finding.failure.name, finding.kind.value)
         if got[0] not in one["kind"].split("|") or got[1] not in one["class"].split("|"):
             causes.append(f"{got} instead of {one['kind']}: {one['text'][:80]}")

@@ -15,18 +15,17 @@ import pytest
 from tests.fixtures.recordings import ROOT, Recording, recording, recordings
 from tests.kube.replay import follow, tape
 
-from paceline.app.explain import explain_record, keep_evidence
 from paceline.cli.main import run
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.described import read_text
-from paceline.kube.diagnosis.diagnose import diagnose
-from paceline.kube.diagnosis.failure import FailureClass
-from paceline.kube.diagnosis.finding import Finding, command_of
-from paceline.kube.diagnosis.record import read_record
-from paceline.kube.diagnosis.snapshot import Snapshot
-from paceline.kube.diagnosis.table import FAILURES, NOT_UNDERSTOOD, UNKNOWN
-from paceline.kube.diagnosis.times import read_time, write_time
+from paceline.core.errors import ExitCode
+from paceline.k8s.diagnose.classify import FAILURES, NOT_UNDERSTOOD, UNKNOWN
+from paceline.k8s.diagnose.diagnosis import diagnose
+from paceline.k8s.diagnose.explain import explain_recording, save_evidence
+from paceline.k8s.diagnose.findings import FailureClass, Finding, command_of
+from paceline.k8s.diagnose.kubectl_describe import parse_described
+from paceline.k8s.diagnose.recording import read_record
+from paceline.k8s.diagnose.snapshot import Snapshot
+from paceline.k8s.objects import read_time, write_time
 
 # The name that the diagnosis gives at the end of each recording.
 CAUSES = {
@@ -139,7 +138,7 @@ Events:
 
 
 def test_a_described_pod_is_read_back_with_its_message_and_its_events() -> None:
-    snapshot = read_text(DESCRIBED)
+    snapshot = parse_described(DESCRIBED)
     (pod,) = snapshot.pods
     assert pod["spec"] == {
         "nodeName": "ip-10-0-1-2.ec2.internal",
@@ -163,7 +162,7 @@ def test_a_log_behind_a_description_is_read_too(events: str, shell: str) -> None
         f"Name:  train-0\nNamespace:  ml\nStatus:  Failed\nContainers:\n  c:\n    Image:  x\n{events}\n"
     )
     log = 'Traceback (most recent call last):\n  File "/w/t.py", line 3, in f\nKeyError: 7\n'
-    finding = diagnose(read_text(f"{described}{shell}{log}"))
+    finding = diagnose(parse_described(f"{described}{shell}{log}"))
     assert finding is not None
     assert "KeyError: 7 at /w/t.py:3" in finding.cause
 
@@ -175,7 +174,7 @@ def test_a_described_job_is_explained_by_its_events() -> None:
         '  Warning  FailedCreate  10s   job-controller  Error creating: pods "train-0-" is forbidden: '
         'error looking up service account ml/trainer: serviceaccount "trainer" not found\n'
     )
-    finding = diagnose(read_text(text))
+    finding = diagnose(parse_described(text))
     assert finding is not None
     assert (finding.failure.name, finding.kind) == ("missing-object", FailureClass.CONFIG)
 
@@ -271,7 +270,7 @@ def test_yaml_of_kubectl_is_a_recording(tmp_path: Path) -> None:
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: ml}\nspec: {}\nstatus:\n  phase: Failed\n"
         "  reason: Evicted\n  message: 'The node was low on resource: memory.'\n"
     )
-    finding = explain_record(file).finding
+    finding = explain_recording(file).finding
     assert finding is not None
     assert finding.failure.name == "evicted"
 
@@ -286,7 +285,7 @@ def test_what_was_seen_of_an_attempt_is_kept_before_it_is_removed(name: str, tmp
     stored = list(tmp_path.glob(f"{recorded.namespace}/{recorded.job_name}/attempt-1.json"))
     assert len(stored) == is_changed
     if is_changed:
-        finding = explain_record(stored[0]).finding
+        finding = explain_recording(stored[0]).finding
         assert finding is not None
         assert finding.failure.name == told
         assert stored[0].stat().st_mode & 0o077 == 0
@@ -302,7 +301,7 @@ def test_kept_evidence_holds_no_secret(tmp_path: Path) -> None:
         },
     }
     logs = [{"pod": "a", "text": f"token={token}"}]
-    path = keep_evidence(read_record({"objects": [pod], "logs": logs}, "x"), tmp_path, 1)
+    path = save_evidence(read_record({"objects": [pod], "logs": logs}, "x"), tmp_path, 1)
     assert token not in path.read_text()
     assert "HF_TOKEN" in path.read_text()
 
@@ -319,7 +318,7 @@ RAISED = 'Traceback (most recent call last):\n  File "/app/train.py", line 5, in
 def action(tmp_path: Path, text: str) -> tuple[str, str]:
     path = tmp_path / "train-worker-0.log"
     path.write_text(text)
-    explained = explain_record(path)
+    explained = explain_recording(path)
     return "" if explained.finding is None else explained.finding.failure.name, explained.verdict.action
 
 

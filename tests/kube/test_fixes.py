@@ -10,17 +10,16 @@ from tests.kube import clusters
 from tests.kube.test_cluster_checks import FITS
 
 from paceline.cli import cluster_fix
-from paceline.kube.checks.check import check
-from paceline.kube.checks.machines import efa_of, machines
-from paceline.kube.checks.need import Need, Target, read_need
-from paceline.kube.checks.snapshot import read_snapshot
-from paceline.kube.fixes import manifests
-from paceline.kube.fixes.action import Create, Fix, Install, Tier, shown
-from paceline.kube.fixes.charts import CHARTS, EFA_PLUGIN
-from paceline.kube.fixes.manifests import ClaimAsked
-from paceline.kube.fixes.plan import NAMES, Asked, finished_helpers, plan
-from paceline.kube.intent import Profile
-from paceline.kube.validate import findings
+from paceline.k8s.charts import CHARTS, EFA_PLUGIN
+from paceline.k8s.check.checks import run_checks
+from paceline.k8s.check.findings import Need, Target, read_need
+from paceline.k8s.check.nodes import efa_of, load_instance_types
+from paceline.k8s.check.snapshot import read_snapshot
+from paceline.k8s.fix import plan as manifests
+from paceline.k8s.fix.actions import Create, Fix, Install, Tier, without_secrets
+from paceline.k8s.fix.plan import NAMES, ClaimRequest, FixRequest, finished_helpers, plan_fixes
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.validate.offline import find_problems
 
 Object = dict[str, Any]
 TOKEN = "hf_" + "s3cret" * 6
@@ -28,7 +27,7 @@ TOKEN = "hf_" + "s3cret" * 6
 
 def fixes(cluster: Object, need: Need | None = None, **asked: Any) -> list[Fix]:
     seen = read_snapshot(cluster, "test")
-    return plan(seen, check(seen, need or Need()).findings, Asked(**asked))
+    return plan_fixes(seen, run_checks(seen, need or Need()).findings, FixRequest(**asked))
 
 
 def tiers(found: list[Fix]) -> list[tuple[str, str]]:
@@ -52,7 +51,7 @@ def test_nothing_is_mended_where_what_is_asked_for_is_there(
 def test_a_namespace_comes_before_what_is_in_it() -> None:
     cluster = clusters.minikube()
     cluster["objects"]["namespaces"] = []
-    found = fixes(cluster, claims=(ClaimAsked(name="data", size="1Gi"),), hf_token=TOKEN, account="runner")
+    found = fixes(cluster, claims=(ClaimRequest(name="data", size="1Gi"),), hf_token=TOKEN, account="runner")
     assert tiers(found) == [("safe", n) for n in ("namespace", "claim", "secret", *["rights"] * 3)]
 
 
@@ -75,7 +74,7 @@ def test_a_claim_that_is_there_is_left_alone() -> None:
     cluster["objects"]["persistentvolumeclaims"] = [
         {"metadata": {"name": "data", "namespace": "train"}, "status": {"phase": "Bound"}}
     ]
-    assert fixes(cluster, claims=(ClaimAsked(name="data", size="1Gi"),)) == []
+    assert fixes(cluster, claims=(ClaimRequest(name="data", size="1Gi"),)) == []
 
 
 @pytest.mark.parametrize(
@@ -164,19 +163,21 @@ def test_a_runtime_is_ours_with_an_image_and_of_the_chart_without() -> None:
 
 def test_everything_that_is_created_is_sound_and_ours() -> None:
     made = [
-        manifests.claim(ClaimAsked(name="data", size="1Gi", is_shared=True, storage_class="fsx"), "train"),
-        *manifests.identity("runner", "train", Target.TRAINJOB),
-        manifests.runtime("example.com/x:1", "train"),
+        manifests.claim_manifest(
+            ClaimRequest(name="data", size="1Gi", is_shared=True, storage_class="fsx"), "train"
+        ),
+        *manifests.identity_manifests("runner", "train", Target.TRAINJOB),
+        manifests.runtime_manifest("example.com/x:1", "train"),
     ]
     for one in made:
-        assert findings(one, Profile.STRICT) == [], one["kind"]
+        assert find_problems(one, Profile.STRICT) == [], one["kind"]
         about = one["metadata"]
         assert isinstance(about, dict)
         assert about["labels"]["app.kubernetes.io/managed-by"] == "paceline"  # type: ignore[index,call-overload]  # JSON
 
 
 def test_a_role_gives_no_more_than_a_job_needs() -> None:
-    _account, role, _binding = manifests.identity("runner", "train", Target.JOB)
+    _account, role, _binding = manifests.identity_manifests("runner", "train", Target.JOB)
     text = str(role["rules"])
     assert "*" not in text
     assert "secrets" not in text
@@ -196,7 +197,7 @@ def test_no_secret_is_shown() -> None:
     (fix,) = fixes(clusters.minikube(), hf_token=TOKEN)
     assert isinstance(fix.action, Create)
     assert TOKEN in str(fix.action.manifest)
-    assert TOKEN not in str(shown(fix.action.manifest)) + str(fix.to_json()) + "".join(fix.lines())
+    assert TOKEN not in str(without_secrets(fix.action.manifest)) + str(fix.to_json()) + "".join(fix.lines())
 
 
 def test_only_takes_what_it_names_and_knows_every_name() -> None:
@@ -222,7 +223,7 @@ def test_tables_of_other_makers_are_not_older_than_a_year(data: str) -> None:
 
 
 def test_a_newer_chart_for_efa_asks_for_another_look_at_the_machines() -> None:
-    assert machines().efa_chart == EFA_PLUGIN.version
+    assert load_instance_types().efa_chart == EFA_PLUGIN.version
 
 
 def test_machines_with_efa_of_each_generation_are_known() -> None:

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 from tests.kube.torch_rendered import BIG, GPUS, rendered
 
-from paceline.errors import ConfigError
-from paceline.kube.intent import Profile
-from paceline.kube.render import Target
-from paceline.kube.submission.claims import CLAIMED, with_claims, with_devices
-from paceline.kube.submission.fit import fit, quota_rows
-from paceline.kube.submission.gang import roles
-from paceline.kube.validate import findings
+from paceline.core.errors import ConfigError
+from paceline.k8s.render.targets import Target
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.submit.capacity import CLAIMED_GPUS, check_capacity, quota_rows, with_claims, with_devices
+from paceline.k8s.submit.requirements import roles
+from paceline.k8s.validate.offline import find_problems
 
 Object = dict[str, Any]
 CLAIMS: Object = {**GPUS, "gpu_claims": True}
@@ -56,7 +55,7 @@ def test_what_cannot_be_claimed_is_refused(target: Target, torch: Object, what: 
 def test_a_broken_claim_is_found(request_: Object) -> None:
     head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "a"}}
     one = {**head, "spec": {"spec": {"devices": {"requests": [request_]}}}}
-    assert findings(one, Profile.STRICT)
+    assert find_problems(one, Profile.STRICT)
 
 
 def slices(node: str, gpus: int, generation: int = 1) -> Object:
@@ -74,9 +73,12 @@ def test_claimed_gpus_are_counted_before_anything_exists(offered: tuple[int, int
     nodes: Any = [{"metadata": {"name": name}, "status": {"allocatable": room}} for name in ("a", "b")]
     gang = with_claims(roles(made), made)
     seen = [slices("a", 1, 0), *(slices(name, n) for name, n in zip(("a", "b"), offered, strict=True))]
-    rows = fit(gang, with_devices(nodes, seen))
+    rows = check_capacity(gang, with_devices(nodes, seen))
     assert all(row.is_enough for row in rows) is is_enough
-    assert any(row.what == CLAIMED and row.is_enough is is_enough for row in rows)
-    quota: Any = {"metadata": {"name": "team"}, "status": {"hard": {CLAIMED: "8"}, "used": {CLAIMED: "0"}}}
+    assert any(row.what == CLAIMED_GPUS and row.is_enough is is_enough for row in rows)
+    quota: Any = {
+        "metadata": {"name": "team"},
+        "status": {"hard": {CLAIMED_GPUS: "8"}, "used": {CLAIMED_GPUS: "0"}},
+    }
     (row,) = quota_rows(gang, [quota])
     assert (row.needs, row.has, row.is_enough) == ("16", "8 of 8", False)

@@ -5,14 +5,20 @@ from typing import Any
 import pytest
 from tests.kube.test_submission import NOW_S, job, seen
 
-from paceline.kube.diagnosis.pods import rank_of
-from paceline.kube.diagnosis.record import narrowed
-from paceline.kube.diagnosis.retry import Attempts
-from paceline.kube.diagnosis.snapshot import Snapshot
-from paceline.kube.submission.keeping import keeps_checkpoints, keeps_in
-from paceline.kube.submission.mark import Mark, Watch, marked, read_watch
-from paceline.kube.submission.pending import read_pending, written
-from paceline.kube.submission.trainer_fit import misfit
+from paceline.k8s.diagnose.pods import rank_of
+from paceline.k8s.diagnose.recording import narrow_to_job
+from paceline.k8s.diagnose.retry import Attempts
+from paceline.k8s.diagnose.snapshot import Snapshot
+from paceline.k8s.submit.attempts import pending_config_map, read_pending
+from paceline.k8s.submit.job_state import (
+    JobAnnotations,
+    WatchLease,
+    annotate,
+    keeps_checkpoints,
+    manifests_keep_checkpoints,
+    read_lease,
+)
+from paceline.k8s.submit.requirements import find_version_mismatch
 
 PYTORCH_WORKER = {
     "training.kubeflow.org/replica-type": "worker",
@@ -36,10 +42,12 @@ def test_only_what_outlives_pods_keeps_checkpoints(
     pod = one["spec"]["template"]["spec"]
     pod["volumes"].append({"name": "runs", **volume})
     pod["containers"][0]["volumeMounts"] = [{"name": "runs", "mountPath": "/runs", **mount}]
-    assert keeps_in([one]) is keeps
+    assert manifests_keep_checkpoints([one]) is keeps
     pod["containers"][0]["args"] = ["--checkpoint-store", "s3://bucket/runs"]
-    assert keeps_in([one])
-    assert keeps_checkpoints(marked(one, Mark(manifest=one, keeps=False))) is False  # as it was seen then
+    assert manifests_keep_checkpoints([one])
+    assert (
+        keeps_checkpoints(annotate(one, JobAnnotations(manifest=one, keeps=False))) is False
+    )  # as it was seen then
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,7 @@ def test_only_what_outlives_pods_keeps_checkpoints(
     ],
 )
 def test_fields_of_another_trainer_are_named(manifest: dict[str, Any], version: str, fits: bool) -> None:
-    found = misfit([manifest], version)
+    found = find_version_mismatch([manifest], version)
     assert (found is None) is fits
     if found is not None:
         assert version in found.what
@@ -64,13 +72,15 @@ def test_fields_of_another_trainer_are_named(manifest: dict[str, Any], version: 
 
 def test_what_was_decided_is_read_as_it_was_written() -> None:
     attempts = Attempts(number=2, infra_used=1)
-    manifest = marked(job(), Mark(manifest=job(), attempts=attempts))
-    made = written("demo", "train", manifest, ["demo-0"], "attempt 2", Watch(watcher="me", until_s=NOW_S))
+    manifest = annotate(job(), JobAnnotations(manifest=job(), attempts=attempts))
+    made = pending_config_map(
+        "demo", "train", manifest, ["demo-0"], "attempt 2", WatchLease(watcher="me", until_s=NOW_S)
+    )
     found = read_pending(made)
     assert found is not None
     assert (found.job, found.attempt, found.pods) == ("demo", 2, ("demo-0",))
     assert found.manifest == manifest
-    assert read_watch(made) == Watch(watcher="me", until_s=NOW_S)
+    assert read_lease(made) == WatchLease(watcher="me", until_s=NOW_S)
     assert read_pending({**made, "data": {"manifest": "{"}}) is None
 
 
@@ -81,14 +91,14 @@ def test_pods_of_a_job_with_a_longer_name_are_not_its_own() -> None:
 
     both = [ray("demo", "demo-x2k4z"), ray("demo-2", "demo-2-x2k4z"), ray("demo-small", "demo-small")]
     rayjob = {"kind": "RayJob", "metadata": {"name": "demo"}, "status": {"rayClusterName": "demo-x2k4z"}}
-    found = narrowed(Snapshot(at_s=NOW_S, objects=(rayjob, *both)), "demo").pods
+    found = narrow_to_job(Snapshot(at_s=NOW_S, objects=(rayjob, *both)), "demo").pods
     assert [one["metadata"]["annotations"]["job"] for one in found] == ["demo"]  # type: ignore[index]
-    assert len(narrowed(seen(*both), "demo-2").pods) == 1
-    assert len(narrowed(seen(*both), "demo-small").pods) == 1
+    assert len(narrow_to_job(seen(*both), "demo-2").pods) == 1
+    assert len(narrow_to_job(seen(*both), "demo-small").pods) == 1
     owner = [{"kind": "HyperPodPyTorchJob", "name": "demo-pods"}]
     other = {"kind": "Pod", "metadata": {"name": "demo-pods-pods-0", "ownerReferences": owner}}
-    assert narrowed(seen(other), "demo").pods == []
-    assert len(narrowed(seen(other), "demo-pods").pods) == 1
+    assert narrow_to_job(seen(other), "demo").pods == []
+    assert len(narrow_to_job(seen(other), "demo-pods").pods) == 1
 
 
 @pytest.mark.parametrize(

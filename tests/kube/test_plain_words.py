@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from paceline.kube.manifest import read_documents
-from paceline.kube.plain_words import read_plain
-from paceline.kube.render import to_yaml
-from paceline.kube.validate import validate
-from paceline.kube.words import read_quantity, write_quantity
+from paceline.core.go_yaml import parse_plain_scalar
+from paceline.k8s.objects import read_quantity, write_quantity
+from paceline.k8s.render.targets import to_yaml
+from paceline.k8s.validate.manifest import read_documents
+from paceline.k8s.validate.offline import validate
 
 NUMBERS = ["1e-05", "1e5", "1E+3", "1.5e3", "-.5", ".5e3", "0o17", "0X1F", "1_0e2", "+1", "007", "3.", "0b1"]
 WORDS = ["y", "Y", "n", "N"]
@@ -37,7 +37,7 @@ def test_what_go_takes_for_no_text_is_quoted(text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_is_text_to_both_is_left_as_it_is(text: str) -> None:
-    assert read_plain(text) is None
+    assert parse_plain_scalar(text) is None
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from tests.kube.replay import (
     tape,
 )
 
-from paceline.cluster.job_objects import find_job
-from paceline.cluster.job_snapshot import job_snapshot
-from paceline.cluster.kinds import JOB, JOB_SET, POD, RAY_CLUSTER
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.retry import RetryPolicy
-from paceline.kube.diagnosis.snapshot import subject_of, uid_of
-from paceline.kube.reading import mappings
+from paceline.core.errors import ExitCode
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.diagnose.snapshot import subject_of, uid_of
+from paceline.k8s.kinds import JOB, JOB_SET, POD, RAY_CLUSTER
+from paceline.k8s.objects import mappings
+from paceline.k8s.submit.job_objects import find_job
+from paceline.k8s.submit.job_watch import job_snapshot
 
 # Recordings of single API answers have no job to follow.
 FOLLOWED = [one.name for one in recordings() if any(event.kind.endswith("Job") for event in one.timeline())]

@@ -6,20 +6,19 @@ import pytest
 import yaml
 from tests.kube.rendered import VARIANTS, objects, settings
 
-from paceline.app.job import render_job
-from paceline.errors import ConfigError
-from paceline.kube.intent import Profile
-from paceline.kube.kinds import KINDS
-from paceline.kube.render import Target, to_yaml
-from paceline.kube.restricted import find_privileges
-from paceline.kube.validate import findings
-from paceline.kube.wishes import Wishes
+from paceline.core.errors import ConfigError
+from paceline.k8s.render.targets import Target, to_yaml
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.spec.options import JobOptions
+from paceline.k8s.submit.manifests import render_job
+from paceline.k8s.validate.kinds import KIND_RULES
+from paceline.k8s.validate.offline import find_privileges, find_problems
 
 IMAGE = "example.com/x:1"
 
 
 def pods(one: dict[str, Any]) -> list[dict[str, Any]]:
-    kind = KINDS[(one["apiVersion"], one["kind"])]
+    kind = KIND_RULES[(one["apiVersion"], one["kind"])]
     return [] if kind.pods is None else [dict(spec) for spec, _ in kind.pods(one["spec"], ())]
 
 
@@ -27,7 +26,7 @@ def pods(one: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_same_wish_gives_the_same_bytes_and_yaml_says_what_was_meant(name: str) -> None:
     target, said, wishes = VARIANTS[name]
     first = objects(name)[0]
-    again = render_job(settings(name="demo", **said), Wishes(image=IMAGE, **wishes), target).objects
+    again = render_job(settings(name="demo", **said), JobOptions(image=IMAGE, **wishes), target).objects
     assert to_yaml(first) == to_yaml(again)
     assert list(yaml.safe_load_all(to_yaml(first))) == first
 
@@ -35,7 +34,7 @@ def test_the_same_wish_gives_the_same_bytes_and_yaml_says_what_was_meant(name: s
 @pytest.mark.parametrize("name", VARIANTS)
 def test_our_own_check_finds_nothing_to_complain_about(name: str) -> None:
     made, profile = objects(name)
-    assert [found for one in made for found in findings(one, profile)] == []
+    assert [found for one in made for found in find_problems(one, profile)] == []
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "compat"])
@@ -54,7 +53,7 @@ def test_compat_gives_up_what_it_says_and_keeps_the_rest() -> None:
         assert "runAsNonRoot" not in spec["securityContext"]
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["automountServiceAccountToken"] is False
-    assert findings(job, Profile.STRICT), "and a strict check does not take it"
+    assert find_problems(job, Profile.STRICT), "and a strict check does not take it"
 
 
 def test_gpus_are_requested_as_limited_and_workers_fill_them() -> None:
@@ -143,7 +142,7 @@ def test_the_node_port_service_finds_the_head_of_this_job_only() -> None:
     ],
 )
 def test_images_of_every_registry_are_taken(image: str) -> None:
-    done = render_job(settings(), Wishes(image=image), Target.RAYCLUSTER)
+    done = render_job(settings(), JobOptions(image=image), Target.RAYCLUSTER)
     assert done.intent.image == image
 
 
@@ -176,7 +175,7 @@ def test_what_cannot_work_is_refused_before_anything_exists(
     said: dict[str, str], wishes: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        render_job(settings(**said), Wishes(**{"image": IMAGE, **wishes}), Target.RAYJOB)
+        render_job(settings(**said), JobOptions(**{"image": IMAGE, **wishes}), Target.RAYJOB)
     assert why in str(refused.value)
     assert all(problem.hint for problem in refused.value.problems)
     assert "hf_abcdefghij" not in str(refused.value), "what may be a secret is not shown"

@@ -5,14 +5,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.failure import Failure, FailureClass, Remedy
-from paceline.kube.diagnosis.finding import Finding
-from paceline.kube.diagnosis.retry import Attempts, Resubmit, RetryPolicy, Stop, decide
-from paceline.kube.diagnosis.table import FAILURES, UNKNOWN
-from paceline.kube.diagnosis.table.application import LISTED_EXIT_CODE, USER_EXCEPTION
-from paceline.kube.diagnosis.table.images import IMAGE_NOT_FOUND
-from paceline.kube.diagnosis.table.nodes import NODE_LOST, OOM_KILLED, PREEMPTED
+from paceline.core.errors import ExitCode
+from paceline.k8s.diagnose.classify import FAILURES, UNKNOWN
+from paceline.k8s.diagnose.findings import Failure, FailureClass, Finding, Remedy
+from paceline.k8s.diagnose.retry import Attempts, Resubmit, RetryPolicy, Stop, decide
+from paceline.k8s.diagnose.rules.application import LISTED_EXIT_CODE, USER_EXCEPTION
+from paceline.k8s.diagnose.rules.images import IMAGE_NOT_FOUND
+from paceline.k8s.diagnose.rules.nodes import NODE_LOST, OOM_KILLED, PREEMPTED
 
 
 def finding(failure: Failure, *, step: int | None = None, rank: int = 0, node: str = "node-a") -> Finding:

@@ -7,21 +7,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.errors import ExitCode
-from paceline.kube.diagnosis.progress import newest_checkpoint
-from paceline.kube.diagnosis.retry import Attempts, Fingerprint, RetryPolicy
-from paceline.kube.diagnosis.snapshot import Log, Snapshot
-from paceline.kube.diagnosis.times import write_time
-from paceline.kube.submission.again import can_exclude, next_manifest, reason_to_force
-from paceline.kube.submission.fit import fit, quota_rows, table
-from paceline.kube.submission.following import Action, Again, Charge, End, Following, Remove, Say, Tell, look
-from paceline.kube.submission.gang import roles
-from paceline.kube.submission.log_lines import LogCursor
-from paceline.kube.submission.mark import Mark, Watch, marked, read_mark, read_watch, watch_patch
-from paceline.kube.submission.prefix import prefix_of
-from paceline.kube.submission.same import is_part_of
-from paceline.kube.submission.state import Phase, phase_of
-from paceline.kube.words import without_escapes
+from paceline.core.errors import ExitCode
+from paceline.k8s.diagnose.pods import newest_checkpoint
+from paceline.k8s.diagnose.retry import Attempts, Fingerprint, RetryPolicy
+from paceline.k8s.diagnose.snapshot import Log, Snapshot
+from paceline.k8s.objects import is_part_of, strip_ansi, write_time
+from paceline.k8s.submit.attempts import can_exclude, next_manifest, reason_to_force
+from paceline.k8s.submit.capacity import check_capacity, format_table, quota_rows
+from paceline.k8s.submit.follow_rules import (
+    Action,
+    Announce,
+    End,
+    FollowState,
+    Recreate,
+    Remove,
+    ReportFinding,
+    WatchOwner,
+    next_actions,
+)
+from paceline.k8s.submit.job_state import (
+    JobAnnotations,
+    Phase,
+    WatchLease,
+    annotate,
+    lease_patch,
+    phase_of,
+    read_annotations,
+    read_lease,
+)
+from paceline.k8s.submit.log_lines import LogCursor, prefix_of
+from paceline.k8s.submit.requirements import roles
 
 NOW_S = 1_800_000_000.0
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -58,55 +73,59 @@ def node(name: str, gpus: int = 8, **labels: str) -> dict[str, Any]:
 
 
 def test_a_gang_that_fits_has_a_table_without_complaints() -> None:
-    rows = fit(roles([job()]), [node("a"), node("b")])
+    rows = check_capacity(roles([job()]), [node("a"), node("b")])
     assert rows
     assert all(row.is_enough for row in rows)
 
 
 def test_32_gpus_do_not_fit_where_there_are_16() -> None:
-    rows = fit(roles([job(replicas=4)]), [node("a"), node("b")])
+    rows = check_capacity(roles([job(replicas=4)]), [node("a"), node("b")])
     short = [row for row in rows if not row.is_enough]
     assert [(row.what, row.needs, row.has) for row in short] == [("nvidia.com/gpu", "32", "16")]
-    assert any("nvidia.com/gpu" in line and line.endswith("too little") for line in table(rows))
+    assert any("nvidia.com/gpu" in line and line.endswith("too little") for line in format_table(rows))
 
 
 def test_one_pod_that_is_larger_than_any_node_is_named() -> None:
-    rows = [row for row in fit(roles([job(gpus=16)]), [node("a"), node("b")]) if not row.is_enough]
+    rows = [row for row in check_capacity(roles([job(gpus=16)]), [node("a"), node("b")]) if not row.is_enough]
     assert [(row.what, row.where, row.needs, row.has) for row in rows] == [
         ("nvidia.com/gpu", "one node for pod", "16", "8")
     ]
 
 
 def test_enough_in_all_may_still_be_too_scattered() -> None:
-    rows = [row for row in fit(roles([job(replicas=3, gpus=5)]), [node("a"), node("b")]) if not row.is_enough]
+    rows = [
+        row
+        for row in check_capacity(roles([job(replicas=3, gpus=5)]), [node("a"), node("b")])
+        if not row.is_enough
+    ]
     assert [(row.what, row.needs, row.has) for row in rows] == [("pods", "3", "2")]
 
 
 def test_where_nodes_come_when_needed_nothing_is_refused() -> None:
     grown = node("a")
     grown["metadata"]["labels"] = {"karpenter.sh/nodepool": "gpus"}
-    assert fit(roles([job(replicas=99)]), [grown]) == []
+    assert check_capacity(roles([job(replicas=99)]), [grown]) == []
 
 
 def test_without_any_node_nothing_fits() -> None:
-    (row,) = fit(roles([job()]), [])
+    (row,) = check_capacity(roles([job()]), [])
     assert (row.what, row.has, row.is_enough) == ("a node", "0", False)
 
 
 @pytest.mark.parametrize("state", [{"unschedulable": True}, {"taints": [NOT_READY]}])
 def test_a_node_that_takes_no_pods_now_is_no_room(state: dict[str, Any]) -> None:
     closed = {**node("a"), "spec": state}
-    (row, *_) = fit(roles([job()]), [closed])
+    (row, *_) = check_capacity(roles([job()]), [closed])
     assert (row.what, row.is_enough) == ("a node that is ready and not cordoned", False)
-    assert all(row.is_enough for row in fit(roles([job(replicas=1)]), [closed, node("b")]))
-    rows = fit(roles([job(replicas=99)]), [closed, node("b")])
+    assert all(row.is_enough for row in check_capacity(roles([job(replicas=1)]), [closed, node("b")]))
+    rows = check_capacity(roles([job(replicas=99)]), [closed, node("b")])
     assert {row.where for row in rows if not row.is_enough} == {"all nodes"}
 
 
 def test_no_node_with_the_wanted_label_is_said_so() -> None:
     wanted = job()
     wanted["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "b"}
-    (row, *_) = fit(roles([wanted]), [node("a", zone="a")])
+    (row, *_) = check_capacity(roles([wanted]), [node("a", zone="a")])
     assert (row.what, row.has, row.is_enough) == ("a node with zone=b", "0", False)
 
 
@@ -185,17 +204,17 @@ def test_a_word_of_the_kubelet_is_shown_once() -> None:
 @given(st.text(alphabet="ab \x1b[]0;1m\x07\\K", max_size=30), st.integers(0, 12))
 def test_no_part_of_an_escape_sequence_is_shown(text: str, cut: int) -> None:
     coloured = "\x1b[36mstep\x1b[0m 7\x1b]0;title\x07 \x1b[1;31mdone\x1b[K"
-    assert without_escapes(coloured) == "step 7 done"
-    assert without_escapes(coloured[:-2]) == without_escapes(coloured[:-1]) == "step 7 done"
-    assert without_escapes("[36mstep") == "step"
-    assert "\x1b" not in without_escapes(text[:cut] + coloured[cut:])
+    assert strip_ansi(coloured) == "step 7 done"
+    assert strip_ansi(coloured[:-2]) == strip_ansi(coloured[:-1]) == "step 7 done"
+    assert strip_ansi("[36mstep") == "step"
+    assert "\x1b" not in strip_ansi(text[:cut] + coloured[cut:])
 
 
 def test_a_change_that_was_not_allowed_names_what_allows_it() -> None:
     ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": write_time(NOW_S)}
     body = pod(phase="Failed", containerStatuses=[{"name": "pytorch", "state": {"terminated": ended}}])
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-    actions, _ = look(seen(body), failed, Following(), RetryPolicy())
+    actions, _ = next_actions(seen(body), failed, FollowState(), RetryPolicy())
     end = actions[-1]
     assert isinstance(end, End)
     assert "job submit --allow memory" in end.says
@@ -206,22 +225,22 @@ def test_a_change_that_was_not_allowed_names_what_allows_it() -> None:
 
 def test_a_mark_is_read_as_it_was_written_and_leaves_the_rest_alone() -> None:
     past = Attempts(number=3, infra_used=2, failures=(Fingerprint("node-lost", 1, 40),), excluded=("node-a",))
-    mark = Mark(
+    mark = JobAnnotations(
         manifest=job(),
         sent_s=NOW_S,
         attempts=past,
         policy=RetryPolicy(infra=5, pending_s=60.0),
         beside=("v1 S a",),
     )
-    made = marked(job(), mark)
-    assert read_mark(made) == mark
+    made = annotate(job(), mark)
+    assert read_annotations(made) == mark
     assert made["spec"] == job()["spec"]
-    assert read_mark(job()) is None
+    assert read_annotations(job()) is None
 
 
 def test_a_watch_is_believed_until_its_date() -> None:
-    patch = watch_patch(Watch(watcher="w1", until_s=NOW_S + 90), "7")
-    watch = read_watch(patch)
+    patch = lease_patch(WatchLease(watcher="w1", until_s=NOW_S + 90), "7")
+    watch = read_lease(patch)
     assert patch["metadata"]["resourceVersion"] == "7"  # type: ignore[index, call-overload]
     assert watch.is_on(NOW_S)
     assert not watch.is_on(NOW_S + 91)
@@ -294,17 +313,17 @@ def crashed(step: int) -> tuple[dict[str, Any], Log]:
 
 
 def look_twice(
-    body: dict[str, Any], log: Log, its_job: dict[str, Any], state: Following, policy: RetryPolicy
-) -> tuple[list[Action], Following]:
+    body: dict[str, Any], log: Log, its_job: dict[str, Any], state: FollowState, policy: RetryPolicy
+) -> tuple[list[Action], FollowState]:
     """The second time when the last lines and events have arrived."""
-    actions, state = look(seen(body, logs=(log,)), its_job, state, policy)
-    assert not any(isinstance(one, Tell | End) for one in actions)
-    return look(seen(body, at_s=NOW_S + 5, logs=(log,)), its_job, state, policy)
+    actions, state = next_actions(seen(body, logs=(log,)), its_job, state, policy)
+    assert not any(isinstance(one, ReportFinding | End) for one in actions)
+    return next_actions(seen(body, at_s=NOW_S + 5, logs=(log,)), its_job, state, policy)
 
 
 def test_a_job_that_ends_well_ends_the_following() -> None:
     done = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-    actions, _ = look(seen(), done, Following(), RetryPolicy())
+    actions, _ = next_actions(seen(), done, FollowState(), RetryPolicy())
     assert actions[-1] == End(ExitCode.OK, "the job has succeeded")
     assert phase_of(done, []) is Phase.SUCCEEDED
 
@@ -312,9 +331,9 @@ def test_a_job_that_ends_well_ends_the_following() -> None:
 def test_a_wrong_image_is_told_and_removed_at_the_second_sight() -> None:
     waits = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "example.com/x:1": not found'}
     bad = pod(phase="Pending", containerStatuses=[{"name": "pytorch", "state": {"waiting": waits}}])
-    state, done = Following(), list[object]()
+    state, done = FollowState(), list[object]()
     for second in (0, 5, 10, 15):
-        actions, state = look(seen(bad, at_s=NOW_S + second), job(), state, RetryPolicy())
+        actions, state = next_actions(seen(bad, at_s=NOW_S + second), job(), state, RetryPolicy())
         done += actions
         if any(isinstance(one, End) for one in actions):
             break
@@ -323,29 +342,29 @@ def test_a_wrong_image_is_told_and_removed_at_the_second_sight() -> None:
     end = done[-1]
     assert isinstance(end, End)
     assert end.code is ExitCode.BAD_CONFIG
-    (told,) = [one for one in done if isinstance(one, Tell)]
+    (told,) = [one for one in done if isinstance(one, ReportFinding)]
     assert "example.com/x:1" in told.finding.cause
 
 
 def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has_come() -> None:
-    actions, state = look(seen(lost()), job(), Following(), RetryPolicy())
+    actions, state = next_actions(seen(lost()), job(), FollowState(), RetryPolicy())
     while not state.again:
-        actions, state = look(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
-    (says,) = [one.text for one in actions if isinstance(one, Say) and "attempt 2" in one.text]
+        actions, state = next_actions(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
+    (says,) = [one.text for one in actions if isinstance(one, Announce) and "attempt 2" in one.text]
     assert "s, from step 0;" in says, "no volume of it keeps any"
-    early, state = look(seen(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy())
+    early, state = next_actions(seen(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy())
     assert early == []
     assert state.again is not None
-    (again,), state = look(seen(lost(), at_s=state.again.not_before_s), job(), state, RetryPolicy())
-    assert isinstance(again, Again)
+    (again,), state = next_actions(seen(lost(), at_s=state.again.not_before_s), job(), state, RetryPolicy())
+    assert isinstance(again, Recreate)
     assert again.attempts.number == 2
     assert state.again is None
 
 
-def announced() -> Following:
-    state = Following()
+def announced() -> FollowState:
+    state = FollowState()
     while not state.again:
-        _, state = look(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
+        _, state = next_actions(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
     return state
 
 
@@ -353,9 +372,9 @@ def test_who_has_lost_the_right_does_not_make_what_it_has_announced() -> None:
     state = announced()
     assert state.again is not None
     late = seen(lost(), at_s=state.again.not_before_s)
-    for charge in (Charge.ANOTHERS, Charge.NOBODYS):
-        actions, after = look(late, job(), state, RetryPolicy(), charge=charge)
-        assert not any(isinstance(one, Again) for one in actions)
+    for charge in (WatchOwner.ANOTHERS, WatchOwner.NOBODYS):
+        actions, after = next_actions(late, job(), state, RetryPolicy(), charge=charge)
+        assert not any(isinstance(one, Recreate) for one in actions)
         assert after.again is None
 
 
@@ -363,7 +382,7 @@ def test_a_job_that_succeeds_while_its_next_attempt_is_announced_is_not_started_
     state = announced()
     assert state.again is not None
     done = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-    actions, _ = look(seen(at_s=state.again.not_before_s), done, state, RetryPolicy())
+    actions, _ = next_actions(seen(at_s=state.again.not_before_s), done, state, RetryPolicy())
     assert actions[-1] == End(ExitCode.OK, "the job has succeeded")
 
 
@@ -395,8 +414,8 @@ def kept(one: dict[str, Any]) -> dict[str, Any]:
 def test_a_checkpoint_that_went_with_its_pod_is_not_gone_on_from() -> None:
     body, log = crashed(step=57)
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-    actions, _ = look_twice(body, log, failed, Following(), RetryPolicy(app=5))
-    said = [one.text for one in actions if isinstance(one, Say)]
+    actions, _ = look_twice(body, log, failed, FollowState(), RetryPolicy(app=5))
+    said = [one.text for one in actions if isinstance(one, Announce)]
     assert any("in 15 s, from step 0; 1 of 5" in text for text in said)
     assert any("no volume keeps checkpoints" in text and "--checkpoint-volume" in text for text in said)
 
@@ -405,10 +424,10 @@ def test_the_same_failure_of_the_program_twice_is_the_end_of_it() -> None:
     body, log = crashed(step=57)
     failed = {**kept(job()), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     policy = RetryPolicy(app=5)
-    actions, state = look_twice(body, log, failed, Following(), policy)
+    actions, state = look_twice(body, log, failed, FollowState(), policy)
     assert state.again is not None
-    assert any(isinstance(one, Say) and "from step 40" in one.text for one in actions)
-    _, state = look(seen(body, at_s=state.again.not_before_s, logs=(log,)), failed, state, policy)
+    assert any(isinstance(one, Announce) and "from step 40" in one.text for one in actions)
+    _, state = next_actions(seen(body, at_s=state.again.not_before_s, logs=(log,)), failed, state, policy)
     actions, _ = look_twice(body, log, failed, state, policy)
     end = actions[-1]
     assert isinstance(end, End)
@@ -418,32 +437,34 @@ def test_the_same_failure_of_the_program_twice_is_the_end_of_it() -> None:
 
 def test_what_belongs_to_another_watcher_is_only_shown() -> None:
     body, log = crashed(step=3)
-    actions, state = look(seen(body, logs=(log,)), job(), Following(), RetryPolicy(), charge=Charge.ANOTHERS)
-    assert all(isinstance(one, Say | Tell) for one in actions)
+    actions, state = next_actions(
+        seen(body, logs=(log,)), job(), FollowState(), RetryPolicy(), charge=WatchOwner.ANOTHERS
+    )
+    assert all(isinstance(one, Announce | ReportFinding) for one in actions)
     late = seen(body, at_s=NOW_S + 60, logs=(log,))
-    actions, _ = look(late, job(), state, RetryPolicy(), charge=Charge.NOBODYS)
+    actions, _ = next_actions(late, job(), state, RetryPolicy(), charge=WatchOwner.NOBODYS)
     assert isinstance(actions[-1], End)
 
 
 def test_what_no_rule_knows_is_not_removed_while_its_controller_goes_on() -> None:
     status = {"name": "pytorch", "state": {"terminated": {"exitCode": 3, "finishedAt": write_time(NOW_S)}}}
     body = pod(phase="Running", containerStatuses=[status])
-    state = Following()
+    state = FollowState()
     for second in range(0, 7200, 60):
-        actions, state = look(seen(body, at_s=NOW_S + second), job(), state, RetryPolicy())
-        assert not any(isinstance(one, Remove | Again | End) for one in actions)
+        actions, state = next_actions(seen(body, at_s=NOW_S + second), job(), state, RetryPolicy())
+        assert not any(isinstance(one, Remove | Recreate | End) for one in actions)
 
 
 def test_a_rayjob_that_lost_a_worker_is_left_to_kuberay_until_it_has_failed() -> None:
     body, log = crashed(step=57)
     ray = {"kind": "RayJob", "metadata": {"name": "demo"}, "spec": {}}
     at_work = {**ray, "status": {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}}
-    state = Following()
+    state = FollowState()
     for second in range(0, 7200, 60):
-        actions, state = look(
+        actions, state = next_actions(
             seen(body, at_s=NOW_S + second, logs=(log,)), at_work, state, RetryPolicy(app=5)
         )
-        assert not any(isinstance(one, Remove | Again | End) for one in actions)
+        assert not any(isinstance(one, Remove | Recreate | End) for one in actions)
         assert state.again is None
     retrying = {"jobStatus": "FAILED", "jobDeploymentStatus": "Retrying"}
     assert phase_of({**ray, "spec": {"backoffLimit": 2}, "status": retrying}, []) is Phase.PENDING
@@ -454,20 +475,20 @@ def test_an_attempt_is_not_made_when_the_job_has_recovered_meanwhile() -> None:
     state = announced()
     assert state.again is not None
     running = pod(phase="Running", containerStatuses=[{"name": "pytorch", "state": {"running": {}}}])
-    actions, state = look(seen(running, at_s=state.again.not_before_s), job(), state, RetryPolicy())
-    assert not any(isinstance(one, Again) for one in actions)
+    actions, state = next_actions(seen(running, at_s=state.again.not_before_s), job(), state, RetryPolicy())
+    assert not any(isinstance(one, Recreate) for one in actions)
     assert state.again is None
     assert state.watching.attempts == Attempts()
 
 
 def test_an_operator_that_starts_pods_again_has_the_first_word() -> None:
     body, log = crashed(step=3)
-    actions, _ = look(seen(body, logs=(log,)), job(backoffLimit=2), Following(), RetryPolicy())
-    assert not any(isinstance(one, End | Again | Remove) for one in actions)
+    actions, _ = next_actions(seen(body, logs=(log,)), job(backoffLimit=2), FollowState(), RetryPolicy())
+    assert not any(isinstance(one, End | Recreate | Remove) for one in actions)
 
 
 def test_a_job_that_somebody_removed_is_not_made_again() -> None:
-    actions, _ = look(Snapshot(at_s=NOW_S), None, Following(phase=Phase.RUNNING), RetryPolicy())
+    actions, _ = next_actions(Snapshot(at_s=NOW_S), None, FollowState(phase=Phase.RUNNING), RetryPolicy())
     end = actions[-1]
     assert isinstance(end, End)
     assert end.code is ExitCode.TRAINING_FAILED

@@ -23,19 +23,16 @@ from tests.kube.torch_rendered import (
     variant,
 )
 
-from paceline.app.job import render_job
 from paceline.config.load import load
-from paceline.config.written import Written
-from paceline.errors import ConfigError
-from paceline.kube.intent import Limits, Profile, Size
-from paceline.kube.kinds import KINDS
-from paceline.kube.notes import notes
-from paceline.kube.render import ON_RAY, Target, to_yaml
-from paceline.kube.restricted import find_privileges
-from paceline.kube.torch_asked import TorchWishes
-from paceline.kube.validate import findings
-from paceline.kube.wishes import Wishes
-from paceline.kube.words import is_extended
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError
+from paceline.k8s.objects import is_extended
+from paceline.k8s.render.targets import ON_RAY, Target, describe_manifest, to_yaml
+from paceline.k8s.spec.job import Limits, Profile, Size
+from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.submit.manifests import render_job
+from paceline.k8s.validate.kinds import KIND_RULES
+from paceline.k8s.validate.offline import find_privileges, find_problems
 
 KINDS_OF_JOB = [target for target in Target if target not in ON_RAY]
 
@@ -44,7 +41,7 @@ def pods(made: list[Any]) -> list[dict[str, Any]]:
     """Every whole pod."""
     found: list[dict[str, Any]] = []
     for one in made:
-        kind = KINDS[(one["apiVersion"], one["kind"])]
+        kind = KIND_RULES[(one["apiVersion"], one["kind"])]
         found += [dict(spec) for spec, _ in kind.pods(one["spec"], ())] if kind.pods is not None else []
     return found
 
@@ -85,7 +82,7 @@ def test_whatever_is_wished_is_strict_whole_and_without_secrets(
         torch = {key: value for key, value in torch.items() if key not in ("rdzv", "network_policy")}
     wishes = {"worker": Size(cpus=8, memory="16Gi"), "namespace": "train"}
     made: list[Any] = list(rendered(target, {"mode": "ssgd"}, torch, wishes).objects)
-    assert [found for one in made for found in findings(one, Profile.STRICT)] == []
+    assert [found for one in made for found in find_problems(one, Profile.STRICT)] == []
     everyone = pods(made)
     assert everyone
     for pod in everyone:
@@ -290,7 +287,7 @@ def test_a_file_of_settings_travels_as_it_is_and_flags_stand_beside_it() -> None
 
 def test_what_no_manifest_can_say_is_said_in_words() -> None:
     def said(name: str) -> str:
-        return "\n".join(notes(variant(name).intent, (VARIANTS | COMPAT)[name][0]))
+        return "\n".join(describe_manifest(variant(name).intent, (VARIANTS | COMPAT)[name][0]))
 
     assert "IPC_LOCK" in said("pytorchjob-efa")
     assert "IPC_LOCK" not in said("hyperpod-compat")
@@ -304,7 +301,7 @@ def test_what_no_manifest_can_say_is_said_in_words() -> None:
 
 
 def test_nodes_mean_worker_pods_to_ray() -> None:
-    wishes = Wishes(image="example.com/x:1", torch=TorchWishes(nodes=3, gpus_per_node=2))
+    wishes = JobOptions(image="example.com/x:1", torch=TorchrunOptions(nodes=3, gpus_per_node=2))
     done = render_job(settings(name="demo"), wishes, Target.RAYJOB)
     assert (done.intent.pods.wanted, done.intent.worker.gpus) == (3, 2)
     assert "--num-workers 6" in " ".join(done.intent.command)
@@ -364,9 +361,9 @@ def test_what_cannot_work_is_refused_before_anything_exists(
 
 def test_results_go_to_the_volume_and_a_flag_may_say_where_on_it() -> None:
     def words(folder: str) -> list[str]:
-        config = load(flags=[Written(key="save_dir", raw=folder, where="--save-dir")]).config
-        torch = TorchWishes(nodes=2, checkpoint_volume="output:/output")
-        return list(render_job(config, Wishes(image="x:1", torch=torch), Target.JOB).intent.command)
+        config = load(flags=[RawSetting(key="save_dir", raw=folder, where="--save-dir")]).config
+        torch = TorchrunOptions(nodes=2, checkpoint_volume="output:/output")
+        return list(render_job(config, JobOptions(image="x:1", torch=torch), Target.JOB).intent.command)
 
     assert words("/output/mine")[-4:] == ["--save-dir", "/output/mine", "--resume", "auto"]
     with pytest.raises(ConfigError, match="what stays of a pod is in /output"):

@@ -10,10 +10,10 @@ import yaml
 from tests.kube.mutations import KINDS, Mutation, at, places
 from tests.kube.torch_rendered import COMPAT, VARIANTS, job_of, objects
 
-from paceline.kube.intent import Profile
-from paceline.kube.render import to_yaml
-from paceline.kube.secrets import find_secrets
-from paceline.kube.validate import findings, validate
+from paceline.k8s.render.targets import to_yaml
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.validate.manifest import find_secrets
+from paceline.k8s.validate.offline import find_problems, validate
 
 REFERENCES = Path(__file__).parent / "references.yaml"
 
@@ -33,7 +33,7 @@ def test_seeded_mutations_are_all_caught(mutation: Mutation) -> None:
         if path is None:
             continue
         tried += 1
-        if not findings(one, profile):
+        if not find_problems(one, profile):
             missed.append(f"{name} {one['kind']} {path}")
     assert not missed
 
@@ -46,7 +46,7 @@ def test_whatever_stands_anywhere_is_checked_and_never_a_crash(odd: Any) -> None
             for path in [path for path in places(one) if path][:: 1 + len(made) // 2]:
                 changed = copy.deepcopy(one)
                 at(changed, path[:-1])[path[-1]] = odd
-                findings(changed, profile)
+                find_problems(changed, profile)
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, *COMPAT])
@@ -68,7 +68,7 @@ def test_a_careful_manifest_of_others_passes_the_strict_check_too() -> None:
     (careful,) = [
         one for one in yaml.safe_load_all(REFERENCES.read_text()) if one["metadata"]["name"] == "careful"
     ]
-    assert findings(careful, Profile.STRICT) == []
+    assert find_problems(careful, Profile.STRICT) == []
 
 
 MASTER = "spec/pytorchReplicaSpecs/Master"
@@ -132,7 +132,7 @@ def test_the_rules_of_operators_are_known_in_their_own_words(
         del inner[last]
     else:
         inner[last] = value
-    found = [one.what for one in findings(job, Profile.STRICT)]
+    found = [one.what for one in find_problems(job, Profile.STRICT)]
     assert any(why in what for what in found) if why else found == [], found
 
 

@@ -7,21 +7,26 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.kube.restricted import find_privileges
-from paceline.kube.transfer.chunks import (
+from paceline.k8s.transfer.chunks import (
     Bundle,
     File,
-    folders,
     is_whole,
+    matching_parts,
     missing,
-    questions,
+    parent_folders,
+    query_batches,
     read_checked,
-    right_parts,
     sum_list,
     why_not_sent,
 )
-from paceline.kube.transfer.helper import Wanted, helper_pod, is_running, why_not_running
-from paceline.kube.transfer.results import written_claims
+from paceline.k8s.transfer.pod_manifest import (
+    HelperRequest,
+    helper_pod,
+    is_running,
+    why_not_running,
+    written_claims,
+)
+from paceline.k8s.validate.offline import find_privileges
 
 CHUNK = 10_000
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -61,22 +66,22 @@ def test_what_is_there_is_not_sent(sizes: list[int], there: set[int]) -> None:
 
 def test_many_files_are_asked_for_in_groups() -> None:
     files = [File(path=f"f{n}", bytes=1) for n in range(2500)]
-    groups = questions(files)
+    groups = query_batches(files)
     assert [len(group) for group in groups] == [1000, 1000, 500]
     assert [one for group in groups for one in group] == files
 
 
 def test_a_large_file_that_is_too_long_over_there_needs_its_last_part_again() -> None:
     large = file("large", 3 * CHUNK)
-    assert is_whole(large, right_parts(large, 3 * CHUNK, large.parts))
-    assert right_parts(large, 4 * CHUNK, [*large.parts, "more"]) == {("large", 0), ("large", 1)}
-    assert right_parts(large, CHUNK + 1, [large.parts[0], "half"]) == {("large", 0)}
+    assert is_whole(large, matching_parts(large, 3 * CHUNK, large.parts))
+    assert matching_parts(large, 4 * CHUNK, [*large.parts, "more"]) == {("large", 0), ("large", 1)}
+    assert matching_parts(large, CHUNK + 1, [large.parts[0], "half"]) == {("large", 0)}
 
 
 def test_a_list_of_sums_is_read_by_its_ok() -> None:
     assert sum_list([File(path="a b", bytes=1, sha256="ab" * 32)]) == "ab" * 32 + "  a b\n"
     assert read_checked("a b: OK\nc: FAILED\nd: FAILED open or read\ne: OK: OK\n") == {"a b", "e: OK"}
-    assert folders([file("x", 1), file("a/b/c", 1), file("a/b/d", 1)]) == [".", "a/b"]
+    assert parent_folders([file("x", 1), file("a/b/c", 1), file("a/b/d", 1)]) == [".", "a/b"]
 
 
 @pytest.mark.parametrize("path", ["a\nb", "a\\b", "a" * 2000, "\udcff"])
@@ -87,7 +92,7 @@ def test_names_that_a_list_cannot_hold_are_refused(path: str) -> None:
 
 @pytest.mark.parametrize("reads_only", [False, True])
 def test_the_helper_pod_is_restricted_and_ends_by_itself(reads_only: bool) -> None:
-    pod = helper_pod("helper", Wanted(namespace="train", claim="data", reads_only=reads_only))
+    pod = helper_pod("helper", HelperRequest(namespace="train", claim="data", reads_only=reads_only))
     spec = pod["spec"]
     assert isinstance(spec, dict)
     assert list(find_privileges(spec, ("spec",))) == []

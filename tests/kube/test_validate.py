@@ -8,10 +8,10 @@ import pytest
 from tests.kube.mutations import KINDS, Mutation, at, places
 from tests.kube.rendered import VARIANTS, objects
 
-from paceline.kube.intent import Profile
-from paceline.kube.render import to_yaml
-from paceline.kube.secrets import find_secrets
-from paceline.kube.validate import findings, validate
+from paceline.k8s.render.targets import to_yaml
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.validate.manifest import find_secrets
+from paceline.k8s.validate.offline import find_problems, validate
 
 
 @pytest.mark.parametrize("mutation", KINDS, ids=lambda kind: kind.__name__)
@@ -28,7 +28,7 @@ def test_seeded_mutations_are_all_caught(mutation: Mutation) -> None:
         if not mutation(one, path, dice):
             continue
         tried += 1
-        if not findings(one, profile):
+        if not find_problems(one, profile):
             missed.append(f"{name} {path}: was {before!r}")
     assert not missed
 
@@ -41,7 +41,7 @@ def test_whatever_stands_anywhere_is_checked_and_never_a_crash(odd: Any) -> None
             for path in [path for path in places(one) if path]:
                 changed = copy.deepcopy(one)
                 at(changed, path[:-1])[path[-1]] = odd
-                findings(changed, profile)
+                find_problems(changed, profile)
 
 
 def test_no_false_alarm_on_what_we_render() -> None:

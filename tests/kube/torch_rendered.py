@@ -6,12 +6,11 @@ from typing import Any
 
 from tests.kube.rendered import settings
 
-from paceline.app.job import Rendered, render_job
-from paceline.kube.intent import ConfigFile, Limits, Profile, Size
-from paceline.kube.render import Target
-from paceline.kube.torch_asked import TorchWishes
-from paceline.kube.torch_wishes import Travelling
-from paceline.kube.wishes import Wishes
+from paceline.k8s.render.targets import Target
+from paceline.k8s.spec.job import ConfigFile, Limits, Profile, Size
+from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.spec.torchrun import AttachedConfig
+from paceline.k8s.submit.manifests import RenderedJob, render_job
 
 GPUS: dict[str, Any] = {"nodes": 2, "gpus_per_node": 8, "shm": "64Gi"}
 EFA: dict[str, Any] = {**GPUS, "efa": 32, "torch_debug": True, "hf_secret": "hf-token"}
@@ -79,14 +78,14 @@ COMPAT: dict[str, Variant] = {
 
 def rendered(
     target: Target, said: dict[str, str], torch: dict[str, Any], wishes: dict[str, Any] | None = None
-) -> Rendered:
+) -> RenderedJob:
     image = {"image": "example.com/x:1", **(wishes or {})}
     config = settings(**{"name": "demo", "mode": "ddp", **said})
     travelling = None
     if torch.get("config_map"):
         file = ConfigFile(name="config.yaml", text=CONFIG)
-        travelling = Travelling(file=file, beside=settings(name="demo", steps="20"))
-    return render_job(config, Wishes(torch=TorchWishes(**torch), **image), target, (), travelling)
+        travelling = AttachedConfig(file=file, beside=settings(name="demo", steps="20"))
+    return render_job(config, JobOptions(torch=TorchrunOptions(**torch), **image), target, (), travelling)
 
 
 def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
@@ -96,7 +95,7 @@ def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
 
 
 @functools.cache
-def variant(name: str) -> Rendered:
+def variant(name: str) -> RenderedJob:
     target, said, torch, wishes = (VARIANTS | COMPAT)[name]
     return rendered(target, said, torch, wishes)
 

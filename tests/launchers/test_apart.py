@@ -7,16 +7,16 @@ import pytest
 from tests.fixtures.command import ROOT
 from tests.fixtures.waiting import is_running, until
 
-from paceline.errors import NotReadyError, TrainingError
-from paceline.launchers.apart import Answered, run_apart
+from paceline.core.errors import NotReadyError, TrainingError
+from paceline.launchers.isolated import IsolatedResult, run_isolated
 from paceline.plan.codec import Json
 
 
-def apart(name: str, numbers: list[int], log: Path, notes: list[str] | None = None) -> Answered:
+def apart(name: str, numbers: list[int], log: Path, notes: list[str] | None = None) -> IsolatedResult:
     orders: list[dict[str, Json]] = [{"number": number, "folder": str(log.parent)} for number in numbers]
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     said = notes if notes is not None else []
-    return run_apart(f"tests.fixtures.apart:{name}", orders, log=log, note=said.append, env=env)
+    return run_isolated(f"tests.fixtures.apart:{name}", orders, log=log, note=said.append, env=env)
 
 
 def test_each_order_is_carried_out_by_a_process_of_its_own(tmp_path: Path) -> None:
@@ -51,5 +51,5 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
 
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     with pytest.raises(KeyboardInterrupt):
-        run_apart("tests.fixtures.apart:wait", [{}], log=tmp_path / "log.txt", note=interrupted, env=env)
+        run_isolated("tests.fixtures.apart:wait", [{}], log=tmp_path / "log.txt", note=interrupted, env=env)
     until(lambda: not is_running(pids[0]), "it has ended")

@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.plans import TINY, small_plan
 from tests.fixtures.runs import real
 
-from paceline.errors import ConfigError, NotReadyError
+from paceline.core.errors import ConfigError, NotReadyError
 from paceline.launchers.local import LocalLauncher
 
 

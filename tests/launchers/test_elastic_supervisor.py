@@ -5,22 +5,27 @@ from dataclasses import dataclass, field
 from tests.fixtures.waiting import until
 
 from paceline.launchers.elastic import ElasticSupervisor
-from paceline.launchers.resizing import Answer, Granted, Refused, Wish
-from paceline.launchers.restarts import Restarts
-from paceline.launchers.supervise import Ledger
+from paceline.launchers.supervision import (
+    Granted,
+    Ledger,
+    OperatorRequest,
+    OperatorResponse,
+    Refused,
+    RestartPolicy,
+)
 from paceline.plan.plan import Elastic, OnGiveUp, OnSlow
 
 
 @dataclass
 class Desk:
-    asked: list[Wish] = field(default_factory=list)
-    given: list[Answer] = field(default_factory=list)
+    asked: list[OperatorRequest] = field(default_factory=list)
+    given: list[OperatorResponse] = field(default_factory=list)
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[OperatorRequest]:
         found, self.asked = self.asked, []
         return found
 
-    def answer(self, given: Answer) -> None:
+    def answer(self, given: OperatorResponse) -> None:
         self.given.append(given)
 
     silent: dict[str, int] = field(default_factory=dict)
@@ -55,7 +60,7 @@ class Office:
     def __init__(self, *, budget: int = 20, min_workers: int = 1, **policies: OnSlow | OnGiveUp) -> None:
         elastic = Elastic(workers=2, min_workers=min_workers, max_workers=3, **policies)  # type: ignore[arg-type]  # the policies that a test names
         self.desk, self.registry, self.said = Desk(), Registry(), list[str]()
-        restarts = Restarts(budget=budget, min_workers=min_workers, longest_s=0.0)
+        restarts = RestartPolicy(budget=budget, min_workers=min_workers, longest_s=0.0)
         self.supervisor = ElasticSupervisor(
             {}, self.registry, restarts, self.said.append, elastic, shards=12, desk=self.desk, timeout_s=0.0
         )
@@ -63,7 +68,7 @@ class Office:
         self.supervisor.started("worker-0", 100)
         self.supervisor.started("worker-1", 101)
 
-    def ask(self, wish: Wish) -> list[dict[str, object]]:
+    def ask(self, wish: OperatorRequest) -> list[dict[str, object]]:
         self.desk.asked.append(wish)
         return self.orders()
 
@@ -76,14 +81,14 @@ class Office:
 
 def test_an_added_worker_is_forked_under_a_free_name() -> None:
     office = Office()
-    assert office.ask(Wish(5, "add")) == [{"op": "fork", "index": 2}]
+    assert office.ask(OperatorRequest(5, "add")) == [{"op": "fork", "index": 2}]
     assert isinstance(office.desk.given[0], Granted)
     assert office.said == ["worker-2 added: 3 workers are wanted"]
 
 
 def test_a_removed_worker_is_asked_to_leave_and_not_replaced() -> None:
     office = Office()
-    assert office.ask(Wish(5, "remove")) == [{"op": "leave", "index": 1}]
+    assert office.ask(OperatorRequest(5, "remove")) == [{"op": "leave", "index": 1}]
     office.supervisor.left("worker-1")
     office.exit("worker-1", 0)
     assert office.orders() == []
@@ -111,7 +116,7 @@ def test_a_worker_that_came_too_late_does_not_end_the_run_nor_is_it_replaced() -
 
 def test_a_removed_worker_that_is_killed_before_it_left_is_told_to_the_coordinator() -> None:
     office = Office()
-    office.ask(Wish(5, "remove"))
+    office.ask(OperatorRequest(5, "remove"))
     office.exit("worker-1", -9)
     assert office.registry.told == ["worker-1: killed by signal 9"]
     assert office.orders() == []
@@ -119,17 +124,17 @@ def test_a_removed_worker_that_is_killed_before_it_left_is_told_to_the_coordinat
 
 def test_no_more_than_the_most_and_nothing_once_the_run_ends() -> None:
     office = Office()
-    assert office.ask(Wish(5, "add", 2)) == []
+    assert office.ask(OperatorRequest(5, "add", 2)) == []
     office.exit("worker-1", 0)
-    assert office.ask(Wish(6, "add")) == []
+    assert office.ask(OperatorRequest(6, "add")) == []
     assert [type(given) for given in office.desk.given] == [Refused, Refused]
     assert office.said[-1] == "not done: it is ending"
 
 
 def test_a_run_with_servers_keeps_the_workers_that_it_began_with() -> None:
     office = Office()
-    office.supervisor.server_restarts = Restarts(budget=3, min_workers=1)
-    assert office.ask(Wish(5, "add")) == []
+    office.supervisor.server_restarts = RestartPolicy(budget=3, min_workers=1)
+    assert office.ask(OperatorRequest(5, "add")) == []
     assert office.said == ["not done: a run with parameter servers keeps the workers that it began with"]
 
 
@@ -162,7 +167,10 @@ def test_a_paused_run_keeps_who_is_left_says_what_is_known_and_goes_on_when_aske
     assert "worker-1 was lost 1 times, at last: killed by signal 9" in office.said[-2]
     assert "worker-0 saves what it has" in office.said[-2]
     assert "paceline workers add" in office.said[-1]
-    assert office.ask(Wish(5, "add")) == [{"op": "pause", "is_paused": False}, {"op": "fork", "index": 1}]
+    assert office.ask(OperatorRequest(5, "add")) == [
+        {"op": "pause", "is_paused": False},
+        {"op": "fork", "index": 1},
+    ]
     assert "the run goes on: 2 workers are enough" in office.said[-2]
 
 

@@ -10,7 +10,7 @@ from tests.fixtures.runs import real
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Device, Launcher, Transport
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import StragglerRule
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
-from paceline.launchers.helper import as_it_was
+from paceline.core.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem
+from paceline.launchers.json_subprocess import rebuild_error
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from paceline.launchers.helper import as_it_was
     ],
 )
 def test_an_error_is_what_it_was_there(code: str, kind: type[PacelineError], exit_code: ExitCode) -> None:
-    found = as_it_was([Problem("it failed", "mend it", code=code)])
+    found = rebuild_error([Problem("it failed", "mend it", code=code)])
     assert type(found) is kind
     assert found.exit_code is exit_code
     assert [problem.code for problem in found.problems] == [code]

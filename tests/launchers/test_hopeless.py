@@ -1,9 +1,8 @@
 """Does an elastic run end when a replacement would meet the same error, instead of trying again and again?"""
 
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 from paceline.launchers.elastic import ElasticSupervisor
-from paceline.launchers.restarts import Restarts
-from paceline.launchers.supervise import Ledger
+from paceline.launchers.supervision import Ledger, RestartPolicy
 from paceline.plan.plan import Elastic
 
 
@@ -21,7 +20,7 @@ class Heard:
 
 def supervisor(said: list[str]) -> ElasticSupervisor:
     elastic = Elastic(workers=3, min_workers=1, max_workers=3)
-    made = ElasticSupervisor({}, Heard(), Restarts(20, 1), said.append, elastic, shards=3)
+    made = ElasticSupervisor({}, Heard(), RestartPolicy(20, 1), said.append, elastic, shards=3)
     for number in range(3):
         made.started(f"worker-{number}", 100 + number)
     return made

@@ -11,12 +11,12 @@ from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import Watching, real, virtual_hash
 from tests.fixtures.waiting import kill, until_gone
 
-from paceline.app.train import train
 from paceline.checkpoints.catalog import newest_complete
-from paceline.errors import ConfigError, PeerLostError, TrainingError
+from paceline.core.errors import ConfigError, PeerLostError, TrainingError
 from paceline.events.read import read_history
 from paceline.launchers.local import LocalLauncher, Message
 from paceline.plan.plan import Transport
+from paceline.training.run import train
 
 FAILING = "tests.fixtures.tasks:FailingTask"
 

@@ -10,10 +10,10 @@ from tests.fixtures.runs import Watching
 from tests.fixtures.waiting import until_gone
 from tests.fixtures.warm_command import warm_paceline
 
-from paceline.app.train import train
-from paceline.errors import TrainingError
+from paceline.core.errors import TrainingError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Option, Plan
+from paceline.training.run import train
 
 TASKS = "tests.fixtures.torch_tasks"
 

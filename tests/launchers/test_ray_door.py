@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from paceline.errors import ExitCode, NotReadyError
-from paceline.launchers.ray_door import (
+from paceline.core.errors import ExitCode, NotReadyError
+from paceline.launchers.ray.client import (
     RayStartError,
     RayUnreachableError,
-    begin_patiently,
+    check_reachable,
     check_version,
     connect,
-    in_plain_words,
-    knock,
+    describe_actor_death,
+    start_with_retries,
 )
 
 
@@ -39,7 +39,7 @@ def test_an_old_ray_is_refused_and_a_new_one_is_not() -> None:
 def test_nobody_listening_is_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        knock(f"127.0.0.1:{port}")
+        check_reachable(f"127.0.0.1:{port}")
     with pytest.raises(RayUnreachableError, match="no Ray at") as told:
         connect(f"127.0.0.1:{port}", num_cpus=1)
     assert told.value.exit_code == ExitCode.UNREACHABLE
@@ -65,11 +65,11 @@ def test_nobody_listening_is_unreachable() -> None:
     ],
 )
 def test_what_ray_says_becomes_one_sentence(text: str, words: str) -> None:
-    assert in_plain_words(text) == words
+    assert describe_actor_death(text) == words
 
 
 def test_who_drives_ray_has_no_torch_so_that_a_head_without_a_gpu_is_enough() -> None:
-    drives = "paceline.app.train, paceline.launchers.ray, paceline.launchers.ray_elastic, ray"
+    drives = "paceline.training.run, paceline.launchers.ray.launcher, paceline.launchers.ray.elastic, ray"
     probe = f"import sys, {drives}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_a_ray_that_comes_late_is_started_again_until_the_limit() -> None:
         if (error := next(late)) is not None:
             raise error
 
-    begin_patiently(begin, lambda: undone.append(True), limit_s=60.0, now_s=lambda: 0.0)
+    start_with_retries(begin, lambda: undone.append(True), limit_s=60.0, now_s=lambda: 0.0)
     assert undone == [True, True]
 
 
@@ -94,7 +94,7 @@ def test_a_ray_that_never_comes_has_an_error_of_its_own_and_is_no_bug() -> None:
         raise Exception("The current node timed out during startup.")  # as Ray does it
 
     with pytest.raises(RayStartError) as caught:
-        begin_patiently(begin, lambda: None, limit_s=60.0, now_s=lambda: next(times))
+        start_with_retries(begin, lambda: None, limit_s=60.0, now_s=lambda: next(times))
     assert caught.value.problems[0].code == "E210"
     assert caught.value.exit_code == 4
     assert "timed out during startup" in caught.value.what
@@ -105,4 +105,4 @@ def test_what_is_no_delay_is_not_tried_again() -> None:
         raise RuntimeError("another version")
 
     with pytest.raises(RuntimeError):
-        begin_patiently(begin, lambda: None, limit_s=60.0)
+        start_with_retries(begin, lambda: None, limit_s=60.0)

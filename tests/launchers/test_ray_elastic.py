@@ -14,19 +14,16 @@ from pathlib import Path
 import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.errors import NotReadyError
+from paceline.core.errors import NotReadyError
 from paceline.launchers.elastic import ElasticSupervisor
-from paceline.launchers.local import Ended, Message
-from paceline.launchers.ray_door import ActorLost, Handle, Pending, Ray, Reservation
-from paceline.launchers.ray_elastic import ElasticGroup
-from paceline.launchers.ray_needs import Node
-from paceline.launchers.ray_process import ActorProcess
-from paceline.launchers.ray_room import Wishes
-from paceline.launchers.resizing import Answer, Wish
-from paceline.launchers.restarts import Restarts
+from paceline.launchers.local import Message, RunOutcome
+from paceline.launchers.ray.client import ActorLost, Handle, Pending, RayClient, Reservation, StopRequest
+from paceline.launchers.ray.elastic import ActorProcess, ElasticGroup
+from paceline.launchers.ray.resources import Node
+from paceline.launchers.supervision import OperatorRequest, OperatorResponse, RestartPolicy
 from paceline.plan.plan import Elastic, Plan
 from paceline.worker.control import WorkerControl
-from paceline.worker.ray_elastic_side import shared_block
+from paceline.worker.entry.ray_elastic import shared_block
 
 Story = Generator[None]
 CREW = Elastic(workers=2, min_workers=1, max_workers=2)
@@ -46,7 +43,7 @@ class Question:
     answer: str | ActorLost | None = None
 
 
-class ToldRay(Ray):
+class ToldRay(RayClient):
     """Each look at it is one turn of the story that the test tells."""
 
     def __init__(self) -> None:
@@ -111,7 +108,7 @@ class Office:
     """Whom the supervisor talks to."""
 
     told: list[str] = field(default_factory=list)
-    wanted: list[Wish] = field(default_factory=list)
+    wanted: list[OperatorRequest] = field(default_factory=list)
 
     def lost(self, who: str, pid: int, reason: str) -> None:
         self.told.append(f"{who} ({pid}): {reason}")
@@ -123,11 +120,11 @@ class Office:
     def is_alone(self) -> bool:
         return False
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[OperatorRequest]:
         found, self.wanted = self.wanted, []
         return found
 
-    def answer(self, given: Answer) -> None: ...
+    def answer(self, given: OperatorResponse) -> None: ...
 
     def given_up(self) -> dict[str, int]:
         return {}
@@ -141,13 +138,13 @@ class Run:
         self.ray, self.office, self.notes = ToldRay(), Office(), list[str]()
         self.plan: Plan = small_plan("ssgd", elastic=CREW)
 
-    def of(self, story: Story, run_dir: Path) -> Ended:
+    def of(self, story: Story, run_dir: Path) -> RunOutcome:
         self.ray.story = story
-        restarts = Restarts(budget=20, min_workers=1, longest_s=0.0)
+        restarts = RestartPolicy(budget=20, min_workers=1, longest_s=0.0)
         supervisor = ElasticSupervisor(
             {}, self.office, restarts, self.notes.append, CREW, shards=2, desk=self.office
         )
-        group = ElasticGroup(self.plan, self.ray, self._hear, Wishes(), supervisor)
+        group = ElasticGroup(self.plan, self.ray, self._hear, StopRequest(), supervisor)
         return group.run(run_dir, None)
 
     def _hear(self, message: Message) -> None:
@@ -247,7 +244,7 @@ def test_who_is_asked_to_leave_reads_it_in_memory_that_it_opened_by_name(tmp_pat
             run.ray.says("worker-1", _is_there("worker-1", second))
             yield
             assert not mine.wants_leave()
-            run.office.wanted.append(Wish(1, "remove"))
+            run.office.wanted.append(OperatorRequest(1, "remove"))
             while not mine.wants_leave():
                 yield
             run.ray.says(

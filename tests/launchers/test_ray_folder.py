@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import save
 from tests.fixtures.plans import small_plan
 
-from paceline.checkpoints.packed import unpacked
-from paceline.checkpoints.store import from_bytes, read_snapshot
+from paceline.checkpoints.catalog import unpack_checkpoint
+from paceline.checkpoints.snapshot import from_bytes, read_snapshot
 from paceline.events.log import write_header
 from paceline.launchers.local import Message
-from paceline.launchers.ray_folder import WrittenFolder
-from paceline.worker.ray_outbox import Outbox
+from paceline.launchers.ray.group import RunDirWriter
+from paceline.worker.entry.ray import Outbox
 
 TENSORS = save({"w": torch.arange(3.0)})
 
@@ -30,7 +30,7 @@ def _image(at: int, who: str, number: int = 0) -> Message:
 
 
 def test_snapshots_are_written_whole_and_old_ones_go(tmp_path: Path) -> None:
-    folder = WrittenFolder(small_plan("ssgd"), tmp_path)
+    folder = RunDirWriter(small_plan("ssgd"), tmp_path)
     for at in (1, 2, 3, 4):
         folder.image(_image(at, "worker-0"), TENSORS)
         answer = folder.image(_image(at, "worker-1", number=7), TENSORS)
@@ -44,13 +44,13 @@ def test_snapshots_are_written_whole_and_old_ones_go(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_answered_and_not_raised(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("no folder")
-    answer = WrittenFolder(small_plan("ssgd"), tmp_path).image(_image(1, "worker-0"), TENSORS)
+    answer = RunDirWriter(small_plan("ssgd"), tmp_path).image(_image(1, "worker-0"), TENSORS)
     assert "Not a directory" in str(answer["failure"]) or "exists" in str(answer["failure"])
 
 
 def test_a_loss_goes_back_to_the_newest_whole_checkpoint_and_says_so(tmp_path: Path) -> None:
     plan = small_plan("ssgd")
-    folder = WrittenFolder(plan, tmp_path)
+    folder = RunDirWriter(plan, tmp_path)
     write_header(tmp_path / "events.jsonl", run="r", plan="p", t0_ns=0, started_unix_s=0.0)
     assert folder.go_back("worker-1: gone") is None
     for who in ("worker-0", "worker-1"):
@@ -86,11 +86,11 @@ def test_an_actor_s_question_waits_for_its_answer_and_lines_travel_before_it() -
 
 
 def test_parts_of_a_state_travel_all_together_and_leave_nothing_behind(tmp_path: Path) -> None:
-    folder = WrittenFolder(small_plan("fsdp"), tmp_path)
+    folder = RunDirWriter(small_plan("fsdp"), tmp_path)
     for who in ("worker-0", "worker-1"):
         folder.image(_image(5, who), TENSORS)
     (tmp_path / "checkpoints" / "at-00000005" / "worker-2.draft").write_text("unfinished")
-    with unpacked(folder.saved(tmp_path / "checkpoints" / "at-00000005", "worker-1")) as there:
+    with unpack_checkpoint(folder.saved(tmp_path / "checkpoints" / "at-00000005", "worker-1")) as there:
         assert sorted(file.name for file in there.iterdir()) == [
             "worker-0.json",
             "worker-0.safetensors",
@@ -105,6 +105,6 @@ def test_only_files_of_a_checkpoint_are_taken_out_of_a_piece() -> None:
     names = json.dumps([["../x.json", 0]]).encode()
     with (
         pytest.raises(ValueError, match="no file of a checkpoint"),
-        unpacked(len(names).to_bytes(8, "little") + names),
+        unpack_checkpoint(len(names).to_bytes(8, "little") + names),
     ):
         pass

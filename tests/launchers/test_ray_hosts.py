@@ -1,7 +1,7 @@
 """When do actors meet on loopback?"""
 
-from paceline.launchers.ray_actor import network_id
-from paceline.launchers.ray_group import are_on_one_host
+from paceline.launchers.ray.actor import network_id
+from paceline.launchers.ray.group import are_on_one_host
 
 
 def test_pods_of_one_host_share_a_kernel_but_no_loopback() -> None:

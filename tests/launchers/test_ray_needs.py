@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.errors import NotReadyError
-from paceline.launchers.ray_needs import (
+from paceline.core.errors import NotReadyError
+from paceline.launchers.ray.resources import (
     Bundle,
     Node,
     bundles_of,
+    capacity_table,
     check_nodes,
-    cpus_of_our_own,
+    cpus_for_own_ray,
     fits,
     placement_of,
-    table,
 )
 from paceline.plan.plan import Device, Elastic, OnRay, Placement, Transport
 
@@ -57,19 +57,19 @@ def test_a_server_is_a_bundle_of_its_own_apart_from_workers_where_there_are_node
 
 
 def test_the_table_shows_needs_beside_has() -> None:
-    lines = table(_workers(5), TWO, Placement.PACK).splitlines()
+    lines = capacity_table(_workers(5), TWO, Placement.PACK).splitlines()
     assert lines[0].split() == ["CPU", "GPU"]
     assert lines[1].split() == ["needs,", "pack", "5", "0"]
     assert lines[-3].split() == ["has,", "2", "nodes", "4", "0"]
-    assert "and 2 more" in table(_workers(10), TWO, Placement.PACK)
+    assert "and 2 more" in capacity_table(_workers(10), TWO, Placement.PACK)
 
 
 def test_an_elastic_plan_needs_both_servers_and_may_grow_on_a_ray_of_its_own() -> None:
     crew = Elastic(workers=2, min_workers=1, max_workers=4)
     plan = replace(small_plan("asgd", num_workers=4), transport=Transport.TCP, elastic=crew)
     assert [b.who for b in bundles_of(plan)] == ["server-0-a", "server-0-b", "worker-0", "worker-1"]
-    assert cpus_of_our_own(plan, processors=1) == 6
-    assert cpus_of_our_own(plan, processors=8) == 8
+    assert cpus_for_own_ray(plan, processors=1) == 6
+    assert cpus_for_own_ray(plan, processors=8) == 8
 
 
 def test_elastic_workers_are_refused_where_a_node_is_another_machine() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 
-from paceline.launchers.ray_tune_door import Callback, Placed
+from paceline.tune.ray_tune import Callback, PlacedTrial
 
 
 @dataclass
@@ -34,7 +34,7 @@ def test_the_first_error_of_the_listener_is_kept_and_nothing_is_told_after_it() 
     listener = FullDisk()
     callback = Callback(listener)
     one, two = (
-        SimpleNamespace(config={"trial": json.dumps(asdict(Placed(number=n, text="", cpus=1, gpus=0)))})
+        SimpleNamespace(config={"trial": json.dumps(asdict(PlacedTrial(number=n, text="", cpus=1, gpus=0)))})
         for n in (1, 2)
     )
     callback.on_trial_start(0, [], one)

@@ -1,6 +1,6 @@
 """Is the cause of a failed run the one that the user must hear about?"""
 
-from paceline.launchers.supervise import Failure, Ledger
+from paceline.launchers.supervision import Failure, Ledger
 
 
 def ended(*facts: tuple[str, ...]) -> Ledger:

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
-from paceline.cli.former_run import former_run
-from paceline.cli.request import Request
-from paceline.cli.run_dirs import claim_run_dir
-from paceline.config.facts import Facts
-from paceline.config.world import World
-from paceline.errors import ConfigError, NotReadyError, TrainingError
+from paceline.config.environment import Facts, World
+from paceline.core.errors import ConfigError, NotReadyError, TrainingError
 from paceline.launchers.local import Message
 from paceline.launchers.torchrun import Starter, TorchrunLauncher
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import EventDetail, Plan
+from paceline.training.progress import SilentWatcher
+from paceline.training.request import Request, claim_run_dir
+from paceline.training.resume import find_previous_run
+from paceline.training.run import train
 
 PLAN = small_plan("ssgd", events=EventDetail.OFF)
 REPORT: Message = {"ev": "report", "steps": 12, "stopped": False, "steps_s": 1.0, "state_sha256": "same"}
@@ -96,11 +94,11 @@ def _request(folder: Path, *, is_named: bool = False) -> Request:
 def test_after_a_restart_only_the_run_of_the_same_torchrun_is_gone_on_with(tmp_path: Path) -> None:
     world = World(restarts=1, run_id="job-1")
     new = _request(tmp_path / "runs" / "test-3")
-    assert former_run(new, world) is None
+    assert find_previous_run(new, world) is None
     mine = _run(tmp_path / "runs" / "test", PLAN, Starter.of(world))
     _run(tmp_path / "runs" / "test-2", PLAN, Starter("job-2", "1 1"))
-    assert former_run(new, world) == mine
-    assert former_run(new, World(restarts=1)) == mine  # the same process started it
+    assert find_previous_run(new, world) == mine
+    assert find_previous_run(new, World(restarts=1)) == mine  # the same process started it
     assert Starter("job-1", "1 1").is_same(Starter.read(mine))  # the same job, on another host
     assert not Starter("job-3", "1 1").is_same(Starter.read(mine))
 
@@ -108,11 +106,11 @@ def test_after_a_restart_only_the_run_of_the_same_torchrun_is_gone_on_with(tmp_p
 def test_auto_goes_on_with_the_newest_run_of_this_name_and_plan(tmp_path: Path) -> None:
     _run(tmp_path / "runs" / "test", small_plan("ssgd"))
     newest = _run(tmp_path / "runs" / "test-2", PLAN)
-    assert former_run(_request(tmp_path / "runs" / "test-3"), World()) == newest
+    assert find_previous_run(_request(tmp_path / "runs" / "test-3"), World()) == newest
     named = tmp_path / "runs" / "test"
     with pytest.raises(ConfigError, match="another plan"):
-        former_run(_request(named, is_named=True), World())
-    assert former_run(_request(tmp_path / "nothing", is_named=True), World()) is None
+        find_previous_run(_request(named, is_named=True), World())
+    assert find_previous_run(_request(tmp_path / "nothing", is_named=True), World()) is None
 
 
 def test_a_run_that_begins_anew_leaves_the_old_folder_alone(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import pytest
 from tests.fixtures.plans import RANDOM_SPEEDS, small_plan
 from tests.fixtures.runs import Watching, real, resumed
 
-from paceline.app.train import train
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, PacelineError, TrainingError
+from paceline.core.errors import ConfigError, PacelineError, TrainingError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import dumps, plan_hash
 from paceline.plan.plan import Dtype, Launcher, Plan, Transport
 from paceline.plan.resolve import resolve
-from paceline.worker.replay import replay
+from paceline.training.run import train
+from paceline.worker.replay.schedule import replay
 
 FACTS = Facts(cpu_count=2, cuda_devices=0, modules=frozenset())
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from paceline.launchers.local import LocalLauncher
-from paceline.laws.catalog import LAWS, Case, cases
 from paceline.laws.lab import Lab
-from paceline.laws.run import check
+from paceline.laws.runner import LAWS, Case, cases, check
 
 ROOT = Path(__file__).parents[2]
 ALL = list(cases(None))

@@ -8,11 +8,10 @@ from importlib.util import find_spec
 import pytest
 from tests.fixtures.command import paceline
 
-from paceline.app import laws as app_laws
+from paceline.cli import laws as app_laws
 from paceline.launchers.local import LocalLauncher
-from paceline.laws.catalog import cases
-from paceline.laws.peers.catalog import PEERS, Peer
-from paceline.laws.peers.run import SURPRISES, Verdict, check_peer
+from paceline.laws.peers.runner import PEERS, SURPRISES, Peer, Verdict, check_peer
+from paceline.laws.runner import cases
 
 
 @pytest.mark.parametrize("peer", PEERS.values(), ids=list(PEERS))

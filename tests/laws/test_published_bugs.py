@@ -8,10 +8,8 @@ any reason would not do.
 import pytest
 from tests.fixtures import published
 
-from paceline.laws.catalog import cases
-from paceline.laws.lab import Lab
-from paceline.laws.run import LawResult, check
-from paceline.laws.told import Harness
+from paceline.laws.lab import Harness, Lab
+from paceline.laws.runner import LawResult, cases, check
 
 STRATEGIES = [
     # torchft: a tensor that does not fit into a bucket is never averaged.

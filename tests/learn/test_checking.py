@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.learn.catalog import PARTS
-from paceline.learn.checking import check, current, skipped
-from paceline.learn.facts import Facts, KillFacts, RuleFacts, RunFacts
-from paceline.learn.lesson import Finding, Part
-from paceline.learn.progress import PartProgress, Progress
+from paceline.learn.course import PARTS
+from paceline.learn.lesson import Facts, Finding, KillFacts, Part, RuleFacts, RunFacts
+from paceline.learn.progress import PartProgress, Progress, check, current, skipped
 
 BEGAN_S = 1000.0
 ALONE = RunFacts(

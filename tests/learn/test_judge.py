@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.cli.units import short_number
-from paceline.learn.judge import exactly, half_shown, is_right, number, quotient, readable, rounded
-from paceline.learn.lesson import One
+from paceline.core.humanize import short_number
+from paceline.learn.lesson import (
+    ChoiceAnswer,
+    exactly,
+    half_shown,
+    is_right,
+    number,
+    quotient,
+    readable,
+    rounded,
+)
 
 rates = st.floats(min_value=1.0, max_value=1e6)
 
@@ -53,8 +61,8 @@ def test_counts_are_exact_and_shares_are_as_exact_as_asked() -> None:
 
 def test_an_option_is_named_by_its_letter() -> None:
     options = (("a", "yes"), ("b", "no"))
-    assert is_right("B", One(key="b"), options)
-    assert not is_right("a", One(key="b"), options)
+    assert is_right("B", ChoiceAnswer(key="b"), options)
+    assert not is_right("a", ChoiceAnswer(key="b"), options)
     assert not readable("c", options)
 
 

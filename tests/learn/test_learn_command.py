@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.app.learn.look import gather, newest
 from paceline.cli.main import run
 from paceline.cli.session import Session
+from paceline.learn.evidence import gather, newest
 
 
 def _learn(folder: Path, *words: str) -> int:

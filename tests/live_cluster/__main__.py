@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.live_cluster.scenarios import SORTS, Trial
 
-from paceline.cluster.kinds import NAMESPACE, RAY_JOB
-from paceline.cluster.kubernetes_door import KubernetesApi, reach
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
+from paceline.k8s.client.kubernetes_api import KubernetesApi, connect
+from paceline.k8s.kinds import NAMESPACE, RAY_JOB
 
 Say = Callable[[str], None]
 
@@ -34,7 +34,7 @@ def main() -> int:
 def try_all(kubeconfig: Path, image: str, ray_image: str, say: Say) -> int:
     """0 when every kind that the cluster has works."""
     failed: list[str] = []
-    api = reach(kubeconfig)
+    api = connect(kubeconfig)
     try:
         with tempfile.TemporaryDirectory() as folder, _namespace(api, say) as namespace:
             for sort in SORTS:

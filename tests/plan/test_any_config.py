@@ -5,17 +5,15 @@ import contextlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts, World
 from paceline.config.keys import KEYS
 from paceline.config.train_config import TrainConfig
-from paceline.config.world import World
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS
 from paceline.plan.codec import dumps, loads
 from paceline.plan.explain import explain
 from paceline.plan.resolve import resolve
-from paceline.sync.byzantine import Attack, ByzantineRule
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import Attack, ByzantineRule, StragglerRule
 
 _numbers = st.floats() | st.sampled_from([0.0, -1.0, 0.1, 1.0])
 _integers = st.integers(-2, 12) | st.integers()

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, Problem
 from paceline.plan.codec import dumps, loads
 from paceline.plan.explain import explain
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
-from paceline.sync.byzantine import Attack, ByzantineRule
+from paceline.sync.fault_rules import Attack, ByzantineRule
 
 MINE = Facts(modules=frozenset({"mine"}))
 BAD = (ByzantineRule(worker=1, attack=Attack.GARBAGE),)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.plan import Device, Launcher, OnRay, Placement, Plan, Transport
 from paceline.plan.resolve import resolve
 

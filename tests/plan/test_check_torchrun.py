@@ -2,10 +2,9 @@
 
 import pytest
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts, World, apply_world
 from paceline.config.train_config import TrainConfig
-from paceline.config.world import World, adopt
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.catalog import MODES, Channel
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.plan.resolve import resolve
@@ -16,13 +15,13 @@ FAR = World(rank=0, size=2, local_size=1, host="node-0", port=1)
 
 def _resolved(world: World, *, gpus: int = 0, **said: object) -> Plan:
     config = TrainConfig(**said, origins=dict.fromkeys(said, "here"))  # type: ignore[arg-type]  # by name
-    return resolve(adopt(config, world), Facts(world=world, cuda_devices=gpus))
+    return resolve(apply_world(config, world), Facts(world=world, cuda_devices=gpus))
 
 
 def _refused(world: World | None, **said: object) -> str:
     config = TrainConfig(**said, origins=dict.fromkeys(said, "here"))  # type: ignore[arg-type]  # by name
     with pytest.raises(ConfigError) as raised:
-        resolve(config if world is None else adopt(config, world), Facts(world=world))
+        resolve(config if world is None else apply_world(config, world), Facts(world=world))
     assert len(raised.value.problems) == 1, raised.value.problems
     return raised.value.what
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from paceline.app.resume import plan_in_store
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError
-from paceline.plan.check_checkpoints import split_store
+from paceline.core.errors import ConfigError
 from paceline.plan.explain import explain
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
+from paceline.plan.urls import split_store
+from paceline.training.resume import plan_in_store
 
 FACTS = Facts(cpu_count=2, cuda_devices=0)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.plan.catalog import OPTIMIZERS
 from paceline.plan.codec import dumps, loads, plan_hash
 from paceline.plan.plan import (
@@ -19,8 +19,8 @@ from paceline.plan.plan import (
     StrategyOptions,
     Transport,
 )
-from paceline.sync.rate_schedule import RateSchedule, RateShape
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import StragglerRule
+from paceline.sync.schedule import RateSchedule, RateShape
 
 _finite = st.floats(0, 1e6)
 _counts = st.integers(1, 1000)

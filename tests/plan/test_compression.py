@@ -2,10 +2,9 @@
 
 import pytest
 
-from paceline.config.facts import Facts
-from paceline.config.load import load
-from paceline.config.sources import from_sets
-from paceline.errors import ConfigError, Problem
+from paceline.config.environment import Facts
+from paceline.config.load import from_set_flags, load
+from paceline.core.errors import ConfigError, Problem
 from paceline.plan.catalog import MODES
 from paceline.plan.compression import CODECS, Unusable, read_compression
 from paceline.plan.explain import explain
@@ -16,7 +15,7 @@ FACTS = Facts(cuda_devices=0, cpu_count=2, modules=frozenset())
 
 
 def resolved(**said: str) -> Plan:
-    sets = from_sets([f"{name}={value}" for name, value in said.items()])
+    sets = from_set_flags([f"{name}={value}" for name, value in said.items()])
     loaded = load(flags=sets.entries)
     return resolve(loaded.config, FACTS, found=loaded.problems)
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.plans import small_plan
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.plan import Elastic, Plan, StrategyOptions
 from paceline.plan.remarks import remarks
 from paceline.plan.resolve import resolve
-from paceline.plan.rounds import is_whole, longest_commit
-from paceline.sync.setting import Allowed
+from paceline.plan.schedule import is_whole, longest_commit
+from paceline.sync.adaptive_setting import Allowed
 
 FACTS = Facts()
 STREAMING = StrategyOptions(sync_every=4, fragments=2, sync_delay=1)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.plans import small_plan
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError
-from paceline.plan.epochs import next_evaluation, steps_of_epochs
+from paceline.core.errors import ConfigError
 from paceline.plan.explain import explain
 from paceline.plan.plan import Evaluation, Plan
 from paceline.plan.resolve import resolve
+from paceline.plan.schedule import next_evaluation, steps_of_epochs
 
 
 def planned(num_samples: int = 1437, **said: object) -> Plan:

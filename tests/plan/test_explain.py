@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
+from paceline.plan.describe import describe_straggler, persistent_stragglers
 from paceline.plan.explain import explain
 from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions
 from paceline.plan.resolve import resolve
-from paceline.plan.stragglers_in_words import in_words, persistent_stragglers
-from paceline.sync.rate_schedule import RateSchedule, RateShape
-from paceline.sync.setting import Allowed
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.fault_rules import StragglerRule
+from paceline.sync.schedule import RateSchedule, RateShape
 from paceline.sync.topology import Topology
 
 ALWAYS = StragglerRule(worker=1, factor=3)
@@ -199,7 +199,7 @@ def test_sharing_processors_is_pointed_out() -> None:
     ],
 )
 def test_a_straggler_in_words(rule: StragglerRule, words: str) -> None:
-    assert in_words(rule) == words
+    assert describe_straggler(rule) == words
 
 
 def test_who_is_slow_for_the_whole_run() -> None:

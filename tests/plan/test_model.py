@@ -2,10 +2,10 @@
 
 import pytest
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.keys import KEYS
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.catalog import MODEL_OPTIONS, TASKS, TASKS_WITH_MODELS
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve

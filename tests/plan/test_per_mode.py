@@ -1,32 +1,31 @@
 """Does every mode get what it reads, and does the baseline do the same work alone?"""
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.plan.per_mode import alone, config_for, unread_by_all
-from paceline.plan.resolve import resolve
-from paceline.sync.stragglers import StragglerRule
+from paceline.plan.resolve import config_for_mode, resolve, single_worker_plan, unused_settings
+from paceline.sync.fault_rules import StragglerRule
 
 
 def test_a_mode_gets_its_own_settings_and_no_others() -> None:
     config = TrainConfig(staleness=5, sync_every=4, num_workers=4)
-    ssp, localsgd = (resolve(config_for(config, mode), Facts()).strategy for mode in ("ssp", "localsgd"))
+    ssp, localsgd = (resolve(config_for_mode(config, mode), Facts()).strategy for mode in ("ssp", "localsgd"))
     assert ssp.staleness == 5
     assert localsgd.sync_every == 4
-    assert resolve(config_for(config, "ssgd"), Facts()).mode == "ssgd"
+    assert resolve(config_for_mode(config, "ssgd"), Facts()).mode == "ssgd"
 
 
 def test_a_setting_that_no_mode_reads_is_named() -> None:
     config = TrainConfig(staleness=5, sync_every=4)
-    assert unread_by_all(config, ["ssgd", "ssp"]) == ["sync_every"]
-    assert unread_by_all(config, ["ssp", "localsgd"]) == []
-    assert unread_by_all(config, ["mine:Own"]) == []  # it may read whatever it likes
+    assert unused_settings(config, ["ssgd", "ssp"]) == ["sync_every"]
+    assert unused_settings(config, ["ssp", "localsgd"]) == []
+    assert unused_settings(config, ["mine:Own"]) == []  # it may read whatever it likes
 
 
 def test_the_baseline_makes_the_same_steps_on_the_same_samples_in_the_time_of_all() -> None:
     slow = (StragglerRule(worker=1, factor=3.0), StragglerRule(probability=0.1, factor=2.0))
     config = TrainConfig(mode="asgd", num_workers=4, batch_size=8, steps=50, pace=0.01, straggler=slow)
     plan = resolve(config, Facts())
-    single = alone(plan)
+    single = single_worker_plan(plan)
     assert (single.mode, single.num_workers, single.batch_sizes) == ("single", 1, (32,))
     assert (single.steps, single.total_samples) == (plan.steps, plan.total_samples)
     assert single.pace_s == 0.04

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, Problem
 from paceline.plan.plan import Device, OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.plan.resolve import resolve
-from paceline.sync.rate_schedule import RateSchedule, RateShape
-from paceline.sync.setting import Allowed
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.fault_rules import StragglerRule
+from paceline.sync.schedule import RateSchedule, RateShape
 from paceline.sync.topology import Topology
 
 CPU = Facts()

@@ -5,8 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.plan.search_draw import MOST_CORNERS, corners, draws, value_at
-from paceline.plan.search_space import Range, Search, read_searches
+from paceline.tune.search_space import MAX_CORNERS, Range, Search, corners, draws, read_searches, value_at
 
 
 def searches(*texts: str) -> tuple[Search, ...]:
@@ -72,8 +71,8 @@ def test_corners_are_all_ends_and_listed_values_in_combination() -> None:
 def test_of_too_many_corners_each_value_is_tried_at_least_once() -> None:
     keys = "batch_size steps seed shards sync_every fragments sync_delay staleness keep_checkpoints"
     many = searches(*(f"{key}=1..9" for key in keys.split()))
-    assert 2 ** len(many) > MOST_CORNERS
+    assert 2 ** len(many) > MAX_CORNERS
     found = corners(many)
-    assert len(found) < MOST_CORNERS
+    assert len(found) < MAX_CORNERS
     for place in range(len(many)):
         assert {drawn[place] for drawn in found} == {"1", "9"}

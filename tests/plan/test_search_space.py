@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.plan.search_space import Listed, Range, Search, read_searches
+from paceline.tune.search_space import Listed, Range, Search, read_searches
 
 
 def read_one(text: str) -> Search:

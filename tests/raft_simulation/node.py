@@ -30,7 +30,7 @@ from paceline.coordinator.raft.types import (
     Ready,
     Term,
 )
-from paceline.coordinator.shell.storage import Storage
+from paceline.coordinator.server.storage import Storage
 
 KEEP_ENTRIES = 20  # a log longer than this may be compacted
 

@@ -17,8 +17,8 @@ from tests.raft_simulation.node import Node, Surroundings, timing
 from tests.raft_simulation.weather import draw
 
 from paceline.coordinator.raft.core import Raft
-from paceline.coordinator.raft.door import why_impossible, why_malformed
 from paceline.coordinator.raft.types import Membership, NodeId, Term
+from paceline.coordinator.raft.validate import why_impossible, why_malformed
 
 SYNC, DELIVER = 0.05, 0.63  # of all events; what is left are ticks
 BACKLOG = 3  # messages for each node

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 
-from paceline.events.curve import Point
+from paceline.comparison.assess import assess, quality_of, scaling_of, target_of
+from paceline.comparison.measurement import Measured
+from paceline.comparison.schema import Comparison, Evaluated, Machine
+from paceline.comparison.verdict import describe_method, find_warnings, judge
+from paceline.events.performance import LossPoint
 from paceline.events.read import History
 from paceline.events.schema import PHASES
 from paceline.events.summary import Staleness
 from paceline.plan.plan import Plan
-from paceline.report.assess import assess, quality_of, scaling_of, target_of
-from paceline.report.caveats import how_of, warnings_of
-from paceline.report.comparison import Comparison, Evaluated, Machine
-from paceline.report.measured import Measured
-from paceline.report.verdict import judge
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import StragglerRule
 
 MACHINE = Machine(
     cpu="A processor <with> signs & more",
@@ -50,9 +49,9 @@ def run(
     histogram: dict[str, int] | None = None,
     evaluations: tuple[Evaluated, ...] = (),
     data: str = "",
-    points: Sequence[Point] | None = None,
+    points: Sequence[LossPoint] | None = None,
 ) -> Measured:
-    falling = [Point(seconds * (i + 1) / 100, 256 * (i + 1), 2.0 * 0.97**i + 0.1) for i in range(100)]
+    falling = [LossPoint(seconds * (i + 1) / 100, 256 * (i + 1), 2.0 * 0.97**i + 0.1) for i in range(100)]
     phases = dict.fromkeys(PHASES, 0.0) | {"forward": 1 - waiting, "wait": waiting}
     stale = histogram or {}
     count = sum(stale.values())
@@ -126,8 +125,8 @@ def comparison(found: dict[str, list[Measured]], *, machine: Machine = MACHINE) 
         cells=cells,
         scaling=scaling_of(cells),
         verdict=judge(cells, "single", quality, target),
-        warnings=tuple(warnings_of(cells, plans, "single", quality, [machine])),
-        how=how_of(plans, "single", quality, target, 1_437),
+        warnings=tuple(find_warnings(cells, plans, "single", quality, [machine])),
+        how=describe_method(plans, "single", quality, target, 1_437),
         machine=machine,
         order=tuple(run.name for mine in found.values() for run in mine),
     )

@@ -5,9 +5,9 @@ import math
 import pytest
 from tests.report.made import run, runs, usual
 
-from paceline.events.curve import Point
-from paceline.report.assess import NO_DIFFERENCE, ONE_REPEAT, assess, quality_of, scaling_of, target_of
-from paceline.report.comparison import Evaluated, Quality
+from paceline.comparison.assess import NO_DIFFERENCE, ONE_REPEAT, assess, quality_of, scaling_of, target_of
+from paceline.comparison.schema import Evaluated, Quality
+from paceline.events.performance import LossPoint
 
 
 def test_speedup_is_the_baselines_median_time_over_the_modes_and_efficiency_that_over_workers() -> None:
@@ -69,8 +69,8 @@ def test_histograms_and_phases_of_all_repeats_are_added_up() -> None:
 
 
 def test_the_target_is_what_every_run_reaches_unless_one_is_asked_for() -> None:
-    quick = [Point(1.0, 100, 0.9), Point(2.0, 200, 0.3), Point(3.0, 300, 0.1234)]
-    slow = [Point(2.0, 100, 0.9), Point(4.0, 200, 0.5), Point(6.0, 300, 0.45678)]
+    quick = [LossPoint(1.0, 100, 0.9), LossPoint(2.0, 200, 0.3), LossPoint(3.0, 300, 0.1234)]
+    slow = [LossPoint(2.0, 100, 0.9), LossPoint(4.0, 200, 0.5), LossPoint(6.0, 300, 0.45678)]
     found = {"single": [run("single", 1, 6.0, points=slow)], "ssgd-4": [run("ssgd", 4, 3.0, points=quick)]}
     target = target_of(found)
     assert target is not None

@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, Page
 from tests.report.browser import open_browser
 from tests.report.made import comparison, run, runs, usual
 
+from paceline.comparison.report.comparison import write_all
+from paceline.comparison.report.runs import run_page
 from paceline.plan.codec import Json
-from paceline.report.files import write_all
-from paceline.report.run_page import run_page
 
 Scheme: TypeAlias = Literal["light", "dark"]
 SCHEMES: list[Scheme] = ["light", "dark"]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.report.made import comparison, runs, usual
 
-from paceline.errors import PacelineError
-from paceline.report.comparison import Cell, Comparison, Scaling, Target, Verdict, dumps, read
-from paceline.report.files import csv_of, results_of, write_all
+from paceline.comparison.report.comparison import csv_of, results_of, write_all
+from paceline.comparison.schema import Cell, Comparison, Scaling, Target, Verdict, dumps, read
+from paceline.core.errors import PacelineError
 
 
 def test_comparison_json_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.report.statistics import (
+from paceline.comparison.statistics import (
     Interval,
     difference_interval,
     fit_amdahl,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.report.made import MACHINE, comparison, runs, usual
 
-from paceline.report.assess import INCONCLUSIVE
-from paceline.report.words import between
+from paceline.comparison.assess import INCONCLUSIVE
+from paceline.comparison.report.formatting import between
 
 
 def test_the_fastest_mode_that_lost_nothing_is_named_with_its_numbers() -> None:

@@ -404,8 +404,8 @@ def test_without_a_registry_the_image_stays_here_and_pushing_is_refused(world: W
 
 
 def test_the_image_runs_as_nobody_special_and_has_the_ray_of_the_manifests() -> None:
-    from paceline.kube.intent import RAY_VERSION
-    from paceline.kube.parts import USER
+    from paceline.k8s.render.pod import USER
+    from paceline.k8s.spec.job import RAY_VERSION
 
     lines = (ROOT / "docker" / "ray.Dockerfile").read_text(encoding="utf-8").splitlines()
     users = [line.split()[1] for line in lines if line.startswith("USER ")]

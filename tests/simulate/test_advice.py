@@ -1,13 +1,10 @@
 """Is the advice right where theory knows the answer, and silent where nothing differs?"""
 
 from paceline.plan.plan import StrategyOptions
-from paceline.simulate.advice import Advice, advise
-from paceline.simulate.compare import REPEATS, compare
-from paceline.simulate.costs import FREE, Costs, Link
-from paceline.simulate.profile import Profile
-from paceline.simulate.step_times import Constant, Lognormal, Recorded, StepTimes
-from paceline.simulate.ways import candidates
-from paceline.sync.stragglers import StragglerRule
+from paceline.simulate.advice import REPEATS, Advice, advise, compare
+from paceline.simulate.profile import FREE, Constant, Costs, Link, Lognormal, Profile, Recorded, StepTimes
+from paceline.simulate.strategy_models import candidates
+from paceline.sync.fault_rules import StragglerRule
 
 OPTIONS = StrategyOptions(staleness=3, sync_every=8, backup_workers=1)
 

@@ -9,18 +9,17 @@ from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
 from tests.fixtures.runs import virtual
 
 from paceline.plan.plan import Plan, StrategyOptions
-from paceline.simulate.costs import FREE
 from paceline.simulate.predict import outline
 from paceline.simulate.prediction import Outline
-from paceline.simulate.profile import profile_from_plan
-from paceline.simulate.ways import KNOWN, way_of
-from paceline.sync.setting import Allowed
-from paceline.sync.stragglers import StragglerRule
+from paceline.simulate.profile import FREE, profile_from_plan
+from paceline.simulate.strategy_models import PREDICTABLE_MODES, strategy_model_of
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.fault_rules import StragglerRule
 
 
 def predicted(plan: Plan) -> Outline:
     profile = profile_from_plan(plan, costs=FREE)
-    return outline(profile, way_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed)
+    return outline(profile, strategy_model_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed)
 
 
 def assert_equal_to_virtual(plan: Plan) -> None:
@@ -50,7 +49,7 @@ def assert_equal_to_virtual(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mode", [*(mode for mode in VIRTUAL_MODES if mode in KNOWN), "diloco"])
+@pytest.mark.parametrize("mode", [*(mode for mode in VIRTUAL_MODES if mode in PREDICTABLE_MODES), "diloco"])
 def test_every_time_and_every_update_agree(mode: str, seed: int) -> None:
     workers = 1 if mode == "single" else 5
     assert_equal_to_virtual(

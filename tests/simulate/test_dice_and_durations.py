@@ -5,14 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.simulate.durations import Steps, matrix
-from paceline.simulate.profile import Profile
-from paceline.simulate.slowness import slowness
-from paceline.simulate.step_times import (
+from paceline.simulate.durations import Steps, matrix, slowness
+from paceline.simulate.profile import (
     SPREADS,
     Constant,
     Exponential,
     Lognormal,
+    Profile,
     Recorded,
     Resampled,
     StepTimes,
@@ -20,7 +19,7 @@ from paceline.simulate.step_times import (
     mean_s,
     spread_around,
 )
-from paceline.sync.stragglers import StragglerRule, Stragglers
+from paceline.sync.fault_rules import StragglerRule, Stragglers
 
 RULES = st.builds(
     StragglerRule,

@@ -6,10 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulate.costs import FREE, Costs, Link
-from paceline.simulate.first_arrivals import Rounds, first_arrivals
-from paceline.simulate.profile import Profile
-from paceline.simulate.step_times import Recorded
+from paceline.simulate.backup_workers import BackupRounds, first_arrivals
+from paceline.simulate.profile import FREE, Costs, Link, Profile, Recorded
 
 COSTLY = Costs(
     push=Link(latency_s=5e-4, bytes_per_s=1e6),
@@ -46,7 +44,7 @@ def test_full_rounds_are_what_happens_round_by_round(
     )
     spare = min(spare, workers - 1)
     found = first_arrivals(profile, spare=spare, steps=steps, seed=0)
-    one_by_one = Rounds(profile, spare, steps, 0)
+    one_by_one = BackupRounds(profile, spare, steps, 0)
     while not one_by_one.is_over():
         one_by_one.make_one()
     expected = one_by_one.standing
@@ -63,11 +61,11 @@ def test_a_run_with_nobody_late_consists_of_full_rounds_but_for_its_ends() -> No
     profile = Profile(
         num_workers=4, step_times=(Recorded((0.01, 0.02, 0.01)),) * 4, batch_sizes=(1,) * 4, costs=FREE
     )
-    rounds = Rounds(profile, 1, 90, 0)
+    rounds = BackupRounds(profile, 1, 90, 0)
     rounds.make_one()
     rounds.make_full_ones()
     assert len(rounds.standing.at_ns) == 1 + (90 * 4 - 3 - 4) // 3
-    late = Rounds(replace(profile, starts_at_s=(0.0, 0.0, 0.0, 0.9)), 1, 90, 0)
+    late = BackupRounds(replace(profile, starts_at_s=(0.0, 0.0, 0.0, 0.9)), 1, 90, 0)
     late.make_one()
     late.make_full_ones()
     assert len(late.standing.at_ns) == 1

@@ -7,23 +7,36 @@ import pytest
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real, virtual
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.events.read import History
 from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.performance import sleeping_plan, slotted_plan
 from paceline.plan.plan import EventDetail, Plan, StrategyOptions
 from paceline.simulate.predict import outline
-from paceline.simulate.profile import Profile, dumps, loads, profile_from_plan, resampled, with_workers
+from paceline.simulate.profile import (
+    Profile,
+    Recorded,
+    Resampled,
+    dumps,
+    loads,
+    profile_from_plan,
+    resampled,
+    with_workers,
+)
 from paceline.simulate.recording import profile_of
-from paceline.simulate.step_times import Recorded, Resampled
-from paceline.simulate.ways import way_of
-from paceline.sync.setting import Allowed
-from paceline.sync.stragglers import StragglerRule
+from paceline.simulate.strategy_models import strategy_model_of
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.fault_rules import StragglerRule
 
 
 def predicted_s(profile: Profile, plan: Plan) -> float:
-    return outline(profile, way_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed).total_ns / 1e9
+    return (
+        outline(
+            profile, strategy_model_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed
+        ).total_ns
+        / 1e9
+    )
 
 
 @pytest.mark.soak  # it is timed; law M3.local shows the same with a few attempts
@@ -37,7 +50,9 @@ def test_eight_sleepy_processes_take_as_long_as_plan_and_recording_predict(
     applied = [row.rank for row in done.history.server if row.op == "apply"]
     took_s = summarise(done.history).training_s
     for profile in (profile_from_plan(plan), profile_of(done.history, plan)):
-        found = outline(profile, way_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed)
+        found = outline(
+            profile, strategy_model_of(plan.mode, plan.strategy), steps=plan.steps, seed=plan.seed
+        )
         assert not applied or found.trace.ranks.tolist() == applied
         assert found.total_ns / 1e9 == pytest.approx(took_s, rel=0.05)
 

@@ -10,31 +10,33 @@ from tests.fixtures.runs import distance, real, resumed, virtual
 from tests.fixtures.scripted import MODE
 from torch import Tensor
 
-from paceline.app.train import resumable
 from paceline.events.read import History, PlainEvent
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.strategies.adaptive import Adaptive
-from paceline.sync.setting import Adapted, Allowed, Setting, Way
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.adaptive_setting import Adapted, AdaptiveSetting, Allowed, SyncPolicy
+from paceline.sync.fault_rules import StragglerRule
+from paceline.training.run import load_resumable
+from paceline.worker.entry.virtual import StrategyFactory, VirtualRun
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
-from paceline.worker.virtual import Kind, VirtualRun
+from paceline.worker.replay.schedule import replay
 
 ADAM = OptimizerChoice(name="adam", lr=0.01)
 LOCAL = StrategyOptions(adaptive=Allowed.LOCAL_STEPS, sync_every=4)
 
 
-def decided(*changes: tuple[int, Way, tuple[int, ...]]) -> Kind:
+def decided(*changes: tuple[int, SyncPolicy, tuple[int, ...]]) -> StrategyFactory:
     """A strategy that decides so, whatever the speeds are."""
     events = [
-        Adapted(step=step, was=Way.SSGD, now=Setting(way, shares), reason="a test wants it").fields()
+        Adapted(
+            step=step, was=SyncPolicy.SSGD, now=AdaptiveSetting(way, shares), reason="a test wants it"
+        ).fields()
         for step, way, shares in changes
     ]
     return Adaptive.following(History(plain=[PlainEvent("adapted", "worker-0", 0, e) for e in events]))
 
 
-def with_decisions(plan: Plan, *changes: tuple[int, Way, tuple[int, ...]]) -> VirtualRun:
+def with_decisions(plan: Plan, *changes: tuple[int, SyncPolicy, tuple[int, ...]]) -> VirtualRun:
     return virtual(plan, kind=decided(*changes))
 
 
@@ -43,7 +45,11 @@ def three(**changes: object) -> Plan:
 
 
 def test_a_cut_is_the_samples_of_the_step_in_other_hands() -> None:
-    cuts = [(2, Way.BATCH, (1, 2, 9)), (5, Way.BATCH, (10, 1, 1)), (9, Way.SSGD, (4, 4, 4))]
+    cuts = [
+        (2, SyncPolicy.BATCH, (1, 2, 9)),
+        (5, SyncPolicy.BATCH, (10, 1, 1)),
+        (9, SyncPolicy.SSGD, (4, 4, 4)),
+    ]
     done = with_decisions(three(), *cuts)
     assert distance(done.final_state(), virtual(replace(three(), mode="ssgd")).final_state()) < 1e-12
     samples = {rank: [row.samples for row in rows] for rank, rows in done.history.steps.items()}
@@ -57,7 +63,7 @@ def test_local_steps_of_equal_numbers_are_localsgd() -> None:
 
 
 def test_a_fast_worker_does_more_of_the_shares_and_rounds_stay_whole() -> None:
-    done = with_decisions(three(strategy=LOCAL), (4, Way.LOCAL_STEPS, (6, 1, 5)))
+    done = with_decisions(three(strategy=LOCAL), (4, SyncPolicy.LOCAL_STEPS, (6, 1, 5)))
     steps = done.history.steps
     # Four steps as planned, two rounds of four by speed, and a last one of two.
     assert [len(steps[rank]) for rank in range(3)] == [4 + 6 + 6 + 3, 4 + 1 + 1 + 1, 4 + 5 + 5 + 2]
@@ -71,7 +77,7 @@ def test_when_local_steps_end_all_optimizers_are_one_again(task: str) -> None:
     where = "paceline.laws.tasks" if task == "TinyTask" else "tests.fixtures.tasks"
     choice = OptimizerChoice(name="adam", lr=0.05) if task == "TinyTask" else None
     plan = three(task=f"{where}:{task}", optimizer=choice)
-    done = with_decisions(plan, (3, Way.LOCAL_STEPS, (7, 1, 4)), (11, Way.BATCH, (6, 2, 4)))
+    done = with_decisions(plan, (3, SyncPolicy.LOCAL_STEPS, (7, 1, 4)), (11, SyncPolicy.BATCH, (6, 2, 4)))
     assert len({state_hash(r.arena.named_state()) for r in done.replicas.values()}) == 1
     assert len({state_hash(r.optimizer_state()) for r in done.replicas.values()}) == 1
     assert len({state_hash(r.optimizer_numbers()) for r in done.replicas.values()}) == 1
@@ -79,7 +85,7 @@ def test_when_local_steps_end_all_optimizers_are_one_again(task: str) -> None:
 
 def test_a_step_with_fewer_samples_takes_less_of_its_pace() -> None:
     plan = three(pace_s=0.010, stragglers=(StragglerRule(worker=2, factor=3.0, delay_s=0.005),))
-    rows = with_decisions(plan, (2, Way.BATCH, (6, 5, 1))).history.steps
+    rows = with_decisions(plan, (2, SyncPolicy.BATCH, (6, 5, 1))).history.steps
     assert [rows[rank][5].delay_ns for rank in range(3)] == [15_000_000, 12_500_000, 12_500_000]
 
 
@@ -126,7 +132,7 @@ def test_a_stopped_run_goes_on_with_its_shares_and_replays(
     assert first.result["stopped_early"] is True
     done = len(first.positions()) // 3
     assert first.positions() == list(range(3 * done))
-    assert resumable(tmp_path)[1].folder.name == f"at-{3 * done:08d}"
+    assert load_resumable(tmp_path)[1].folder.name == f"at-{3 * done:08d}"
     assert replay(plan, first.history, first.sha256).is_equal
     again = resumed(tmp_path, launcher)
     assert again.positions() == list(range(plan.total_gradients))
@@ -142,7 +148,7 @@ def test_checkpoints_of_local_steps_are_complete_and_named_by_the_shares_done(
     assert {rank: len(rows) for rank, rows in done.history.steps.items()} == {0: 18, 1: 10, 2: 20}
     found = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
     assert found == ["at-00000015", "at-00000036", "at-00000048"]
-    assert resumable(tmp_path)[1].clocks == (18, 10, 20)
+    assert load_resumable(tmp_path)[1].clocks == (18, 10, 20)
 
 
 def test_decisions_after_the_checkpoint_that_a_run_resumed_from_never_happened() -> None:
@@ -164,6 +170,10 @@ def test_what_it_knows_survives_a_checkpoint() -> None:
     virtual(plan, kind=Remembering)
     assert all(torch.equal(one["decided"], kept[0]["decided"]) for one in kept)
     done, way, wish, *rest = kept[0]["decided"].tolist()
-    assert (done, list(Way)[int(way)], list(Way)[int(wish)]) == (40, Way.BATCH, Way.BATCH)
+    assert (done, list(SyncPolicy)[int(way)], list(SyncPolicy)[int(wish)]) == (
+        40,
+        SyncPolicy.BATCH,
+        SyncPolicy.BATCH,
+    )
     assert rest[:3] == [22, 5, 21]
     assert rest[3:] == pytest.approx([0.01 / 16, 0.04 / 16, 0.01 / 16])

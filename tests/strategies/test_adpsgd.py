@@ -9,10 +9,10 @@ from tests.fixtures.runs import distance, real, virtual
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import StrategyOptions
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.topology import Topology
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 
 def test_fast_workers_do_more_and_nobody_waits_before_the_end() -> None:

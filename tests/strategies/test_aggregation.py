@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.plan.catalog import AGGREGATES, fewest_workers
-from paceline.strategies.aggregation import built_in, krum, mean, median, trimmed_mean
+from paceline.plan.catalog import AGGREGATES, min_workers_for
+from paceline.strategies.robust import builtin_aggregate, krum, mean, median, trimmed_mean
 
 NAN, INF = float("nan"), float("inf")
 
@@ -18,8 +18,8 @@ def column(*values: float) -> Tensor:
 
 
 def test_the_catalogs_ways_are_all_there() -> None:
-    assert all(built_in(name, 1) is not None for name in AGGREGATES)
-    assert built_in("mine:function", 1) is None
+    assert all(builtin_aggregate(name, 1) is not None for name in AGGREGATES)
+    assert builtin_aggregate("mine:function", 1) is None
 
 
 def test_the_median_is_the_middle_or_the_mean_of_the_two_middles() -> None:
@@ -97,5 +97,5 @@ def test_trimming_nothing_is_the_mean(values: list[float]) -> None:
 
 
 def test_each_way_says_how_many_workers_it_takes() -> None:
-    assert [fewest_workers(way, 2) for way in ("median", "trimmed-mean", "krum")] == [5, 5, 7]
-    assert fewest_workers("mine:function", 2) == 1
+    assert [min_workers_for(way, 2) for way in ("median", "trimmed-mean", "krum")] == [5, 5, 7]
+    assert min_workers_for("mine:function", 2) == 1

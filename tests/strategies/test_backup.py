@@ -10,8 +10,8 @@ from tests.fixtures.runs import real, virtual, virtual_hash
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, StrategyOptions, Transport
-from paceline.sync.stragglers import StragglerRule
-from paceline.worker.replay import replay
+from paceline.sync.fault_rules import StragglerRule
+from paceline.worker.replay.schedule import replay
 
 PACE_S = 0.01
 AN_HOUR = StragglerRule(worker=3, delay_s=3600.0)

@@ -12,16 +12,16 @@ from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import RealRun, distance, real, virtual
 from torch import Tensor, nn
 
-from paceline.checkpoints.store import read_snapshot
-from paceline.ids import Rank
+from paceline.checkpoints.snapshot import read_snapshot
+from paceline.core.ids import Rank
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.tasks import TinyTask
-from paceline.plan.per_mode import alone
 from paceline.plan.plan import Plan, StrategyOptions, Transport
+from paceline.plan.resolve import single_worker_plan
 from paceline.strategies.batch_norm import normalises_own_batch, synchronize_batch_norm
-from paceline.transport.in_process import InProcessCollective, Meeting
-from paceline.transport.turns import Turns
-from paceline.worker.replay import replay
+from paceline.transport.in_process import CollectiveState, InProcessCollective
+from paceline.transport.virtual_time import Turns
+from paceline.worker.replay.schedule import replay
 from paceline.worker.wiring import batch_norm_remark
 
 SHARED = StrategyOptions(sync_batchnorm=True)
@@ -47,7 +47,7 @@ def test_workers_make_the_updates_of_one_process(
     mode: str, transport: Transport, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     plan = normalised(mode, transport=transport, strategy=SHARED)
-    expected = state_of(real(alone(plan), tmp_path / "single", launcher))
+    expected = state_of(real(single_worker_plan(plan), tmp_path / "single", launcher))
     shared = real(plan, tmp_path / "shared", launcher)
     own = real(replace(plan, strategy=StrategyOptions()), tmp_path / "own", launcher)
     assert distance(state_of(shared), expected) < ROUNDING
@@ -59,7 +59,7 @@ def test_workers_make_the_updates_of_one_process(
 @pytest.mark.parametrize("batch_sizes", [(4, 4), (2, 5), (1, 3, 4)])
 def test_batches_of_different_sizes_count_by_their_samples(batch_sizes: tuple[int, ...]) -> None:
     plan = normalised("ssgd", num_workers=len(batch_sizes), batch_sizes=batch_sizes, strategy=SHARED)
-    assert distance(virtual(plan).final_state(), virtual(alone(plan)).final_state()) < ROUNDING
+    assert distance(virtual(plan).final_state(), virtual(single_worker_plan(plan)).final_state()) < ROUNDING
 
 
 def test_dropout_after_a_shared_layer_draws_the_same_numbers_in_virtual_time_as_in_processes(
@@ -97,7 +97,7 @@ def test_a_shared_layer_computes_what_torch_computes_on_the_whole_batch(
     inputs, outputs = _passed(whole, torch.cat(batches), torch.cat(slopes))
     layers = [build() for _ in batches]
     results: dict[int, tuple[Tensor, Tensor]] = {}
-    meeting, turns = Meeting(len(batches)), Turns()
+    meeting, turns = CollectiveState(len(batches)), Turns()
 
     def work(rank: int) -> None:
         met = InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=1.0)
@@ -136,7 +136,9 @@ class Doubled(nn.BatchNorm1d):
 
 def test_a_layer_with_a_forward_pass_of_its_own_stays_and_is_reported() -> None:
     model = nn.Sequential(Doubled(2))
-    synchronize_batch_norm(model, InProcessCollective(Meeting(2), Rank(0), turns=Turns(), timeout_s=1.0))
+    synchronize_batch_norm(
+        model, InProcessCollective(CollectiveState(2), Rank(0), turns=Turns(), timeout_s=1.0)
+    )
     assert type(model[0]) is Doubled
     remark = batch_norm_remark(normalised("ssgd", strategy=SHARED), model)
     assert remark is not None

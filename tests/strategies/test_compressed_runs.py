@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.plans import RANDOM_SPEEDS, small_plan
 from tests.fixtures.runs import real, resumed, virtual
 
-from paceline.errors import ConfigError, PacelineError, TrainingError
+from paceline.core.errors import ConfigError, PacelineError, TrainingError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import (
     AsgdVariant,
@@ -19,7 +19,7 @@ from paceline.plan.plan import (
     Transport,
 )
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 INT8, SIGN, BF16 = (Compression(codec=c) for c in (Codec.INT8, Codec.SIGN, Codec.BF16))
 RANDOM_INT8 = Compression(codec=Codec.INT8, error_feedback=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.command import ROOT, Done
 
-from paceline.laws.catalog import cases
+from paceline.laws.runner import cases
 from paceline.plan.catalog import MODES, Channel, Mode
 
 SOURCE = ROOT / "src" / "paceline"
@@ -22,8 +22,8 @@ ROW = """        Mode(name="mine", channel=Channel.COLLECTIVE, summary="as ssgd,
 MODE_ALIASES"""
 # They choose among modes (a usual comparison, a lesson), or know one by one how to prove and predict them;
 # and settings may be called as a mode is (`--asgd`, `--gossip`).
-CHOOSING = ("laws", "learn", "simulate", "app/compare_plan.py", "plan/catalog.py")
-SETTINGS = ("config/keys_of_modes.py", "benchmark/settings.py")
+CHOOSING = ("laws", "learn", "simulate", "comparison/layout.py", "plan/catalog.py")
+SETTINGS = ("config/mode_keys.py", "comparison/benchmark/torch_layout.py")
 
 
 def test_no_list_of_modes_has_to_be_extended_for_a_new_one() -> None:

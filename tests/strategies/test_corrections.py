@@ -8,16 +8,15 @@ import torch
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real
 
-from paceline.config.facts import Facts
-from paceline.config.load import load
-from paceline.config.sources import from_sets
-from paceline.errors import ConfigError
+from paceline.config.environment import Facts
+from paceline.config.load import from_set_flags, load
+from paceline.core.errors import ConfigError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import AsgdVariant, Plan, StrategyOptions, Transport
 from paceline.plan.resolve import resolve
-from paceline.strategies.corrections import DelayCompensated, Ringmaster, StalenessAware
-from paceline.sync.stragglers import StragglerRule
-from paceline.worker.replay import replay
+from paceline.strategies.server_updates import DelayCompensated, Ringmaster, StalenessAware
+from paceline.sync.fault_rules import StragglerRule
+from paceline.worker.replay.schedule import replay
 
 VARIANTS = [
     StrategyOptions(asgd=AsgdVariant.STALENESS_AWARE),
@@ -27,7 +26,7 @@ VARIANTS = [
 
 
 def resolved(**said: str) -> Plan:
-    sets = from_sets([f"{name}={value}" for name, value in said.items()])
+    sets = from_set_flags([f"{name}={value}" for name, value in said.items()])
     return resolve(load(flags=sets.entries).config, Facts(cuda_devices=0, cpu_count=2, modules=frozenset()))
 
 

@@ -7,7 +7,7 @@ from tests.fixtures.runs import real
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Transport
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 
 def test_statistics_are_averaged_in_ddp_as_in_ssgd(launcher: LocalLauncher, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.fixtures.runs import real, virtual
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import StrategyOptions, Transport
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 PLAIN = StrategyOptions(sync_every=4)
 STREAMING = StrategyOptions(sync_every=6, fragments=3, sync_delay=2, mixing=0.25)

@@ -10,10 +10,10 @@ from tests.fixtures.runs import real, resumed, virtual
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import OptimizerChoice, StrategyOptions, Transport
-from paceline.strategies.exchanges import Elastic
-from paceline.sync.stragglers import StragglerRule
+from paceline.strategies.server_updates import ElasticExchange
+from paceline.sync.fault_rules import StragglerRule
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)
 EVERY_FOUR = StrategyOptions(sync_every=4)
@@ -76,13 +76,13 @@ def test_batch_norm_statistics_move_with_the_centre() -> None:
 
 def test_with_an_alpha_of_one_worker_and_centre_change_places() -> None:
     centre, worker, answer = torch.zeros(4), torch.arange(4.0), torch.empty(4)
-    Elastic(alpha=1.0, every=4, total=8).swap(centre, worker, answer)
+    ElasticExchange(alpha=1.0, every=4, total=8).swap(centre, worker, answer)
     assert centre.tolist() == [0.0, 1.0, 2.0, 3.0]
     assert answer.tolist() == [0.0] * 4
 
 
 def test_the_last_block_is_as_long_as_the_work_that_is_left() -> None:
-    elastic = Elastic(alpha=0.5, every=4, total=10)
+    elastic = ElasticExchange(alpha=0.5, every=4, total=10)
     assert [list(elastic.shares(p)) for p in (0, 4, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 

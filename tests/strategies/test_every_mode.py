@@ -8,13 +8,13 @@ import torch
 from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, ledger_plan, small_plan
 from tests.fixtures.runs import distance, real, reference, virtual, virtual_hash
 
-from paceline.errors import PacelineError
-from paceline.ids import Rank
+from paceline.core.errors import PacelineError
+from paceline.core.ids import Rank
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
 from paceline.plan.plan import OptimizerChoice, StrategyOptions
 from paceline.strategies.ddp import Ddp
-from paceline.strategies.load import built_in
+from paceline.strategies.load import builtin_strategy
 from paceline.strategies.port import Links
 from paceline.worker.participant import state_hash
 
@@ -191,7 +191,7 @@ def test_dropout_draws_the_same_numbers_for_the_same_share(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_of_the_catalog_is_a_class_with_its_channel(mode: str) -> None:
-    found = built_in(mode)
+    found = builtin_strategy(mode)
     assert found is not None
     assert vars(found).get("channel", MODES[mode].channel) is MODES[mode].channel
-    assert built_in("no-such-mode") is None
+    assert builtin_strategy("no-such-mode") is None

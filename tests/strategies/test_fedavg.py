@@ -12,7 +12,7 @@ from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)
 SOME = StrategyOptions(sync_every=4, clients_per_round=0.5)

@@ -10,16 +10,16 @@ from tests.fixtures.runs import distance, real, virtual
 from torch import Tensor
 
 from paceline.checkpoints.sharded import read_whole
-from paceline.checkpoints.store import read_snapshot
-from paceline.errors import PacelineError
-from paceline.ids import Rank
+from paceline.checkpoints.snapshot import read_snapshot
+from paceline.core.errors import PacelineError
+from paceline.core.ids import Rank
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype, Evaluation, FsdpPrecision, OptimizerChoice, Plan, StrategyOptions
 from paceline.strategies.fsdp import Fsdp
 from paceline.strategies.port import Links
-from paceline.worker.export_main import weights_of
+from paceline.worker.entry.export_weights import weights_of
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 DIGITS = {
     "task": "digits",

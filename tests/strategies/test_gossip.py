@@ -10,9 +10,9 @@ from tests.fixtures.runs import distance, real, virtual, virtual_hash
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions, Transport
+from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.samples import SampleStream, slice_of
-from paceline.sync.stragglers import StragglerRule
-from paceline.sync.topology import Topology, metropolis
+from paceline.sync.topology import Topology, metropolis_weights
 from paceline.worker.participant import state_hash
 from paceline.worker.wiring import build_task, set_up_torch
 
@@ -37,7 +37,7 @@ def by_hand(plan: Plan, *, mixes_first: bool) -> dict[str, torch.Tensor]:
     def mix() -> None:
         old = [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
         for rank, model in enumerate(models):
-            weights = metropolis(plan.strategy.topology, rank, plan.num_workers).weights
+            weights = metropolis_weights(plan.strategy.topology, rank, plan.num_workers).weights
             for name, value in model.state_dict().items():
                 value.copy_(sum(weight * old[source][name] for source, weight in weights))
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.fixtures.plans import small_plan
 
-from paceline.errors import HopelessError
+from paceline.core.errors import HopelessError
 from paceline.plan.plan import OnNan, Plan, StrategyOptions
-from paceline.strategies.poison import is_poison, poisoned_shards
-from paceline.sync.byzantine import Attack, ByzantineRule
-from paceline.worker.virtual import VirtualRun, run_virtual
+from paceline.strategies.allreduce import is_non_finite, non_finite_shards
+from paceline.sync.fault_rules import Attack, ByzantineRule
+from paceline.worker.entry.virtual import VirtualRun, run_virtual
 
 BAD_STEP = 5
 
@@ -31,10 +31,10 @@ def ran(plan: Plan) -> VirtualRun:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_one_bad_number_anywhere_is_noticed(bad: float) -> None:
     vector = torch.arange(1000.0)
-    assert not is_poison(vector)
+    assert not is_non_finite(vector)
     vector[777] = bad
-    assert is_poison(vector)
-    assert poisoned_shards([torch.zeros(1000), vector, torch.ones(1000)]) == [1]
+    assert is_non_finite(vector)
+    assert non_finite_shards([torch.zeros(1000), vector, torch.ones(1000)]) == [1]
 
 
 def test_without_a_rule_one_bad_gradient_spoils_everything() -> None:

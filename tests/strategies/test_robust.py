@@ -8,13 +8,13 @@ import torch
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import distance, real, resumed, virtual, virtual_hash
 
-from paceline.errors import ConfigError, PacelineError, TrainingError
+from paceline.core.errors import ConfigError, PacelineError, TrainingError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype, Launcher, Plan, StrategyOptions, Transport
-from paceline.strategies.aggregation import built_in
-from paceline.sync.byzantine import Attack, ByzantineRule
-from paceline.worker.replay import replay
-from paceline.worker.virtual import run_virtual
+from paceline.strategies.robust import builtin_aggregate
+from paceline.sync.fault_rules import Attack, ByzantineRule
+from paceline.worker.entry.virtual import run_virtual
+from paceline.worker.replay.schedule import replay
 
 GARBAGE = (ByzantineRule(worker=3, attack=Attack.GARBAGE),)
 WAYS = ("median", "trimmed-mean", "krum")
@@ -113,7 +113,7 @@ def test_buffers_are_combined_by_the_same_rule_but_by_themselves(mode: str, way:
     gradients, buffers = SEEN[:2]
     assert gradients.shape == (5, 3 * 5 + 5 + 2 * 5 + 5 * 2 + 2)  # without padding
     assert buffers.shape == (5, 2 * 5)
-    rule = built_in(way, 1)
+    rule = builtin_aggregate(way, 1)
     assert rule is not None
     state = virtual(robust_plan(mode, way, **one_step)).final_state()
     assert torch.equal(torch.cat([state["1.running_mean"], state["1.running_var"]]), rule(buffers))

@@ -4,22 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.adapt import (
+from paceline.sync.adaptive_policy import (
     DECIDE_EVERY,
     Decision,
+    Hindsight,
     State,
+    Window,
     decide,
     first_state,
     lasting_s,
     next_decision,
 )
-from paceline.sync.hindsight import Hindsight, Window
-from paceline.sync.setting import Adapted, Allowed, Setting, Terms, Way, setting_of
+from paceline.sync.adaptive_setting import (
+    Adapted,
+    AdaptiveSetting,
+    AdaptiveTerms,
+    Allowed,
+    SyncPolicy,
+    setting_from_event,
+)
 
-AUTO = Terms(allowed=Allowed.AUTO, batch_sizes=(32,) * 4, period=8)
-BATCH = Terms(allowed=Allowed.BATCH, batch_sizes=(32,) * 4, period=8)
-LOCAL = Terms(allowed=Allowed.LOCAL_STEPS, batch_sizes=(32,) * 4, period=8)
-UNEQUAL = Terms(allowed=Allowed.AUTO, batch_sizes=(8, 16, 32, 8), period=8)
+AUTO = AdaptiveTerms(allowed=Allowed.AUTO, batch_sizes=(32,) * 4, period=8)
+BATCH = AdaptiveTerms(allowed=Allowed.BATCH, batch_sizes=(32,) * 4, period=8)
+LOCAL = AdaptiveTerms(allowed=Allowed.LOCAL_STEPS, batch_sizes=(32,) * 4, period=8)
+UNEQUAL = AdaptiveTerms(allowed=Allowed.AUTO, batch_sizes=(8, 16, 32, 8), period=8)
 
 EQUAL: Window = [[0.001] * 16] * 4
 ONE_SLOW: Window = [[0.001] * 16, [0.003] * 16, [0.001] * 16, [0.001] * 16]
@@ -29,7 +37,7 @@ PASSING: Window = [[0.010 if step % 4 == worker else 0.001 for step in range(16)
 A_LITTLE: Window = [[0.001] * 16, [0.00105] * 16, [0.001] * 16, [0.001] * 16]
 
 
-def decided(terms: Terms, *windows: Window) -> Decision:
+def decided(terms: AdaptiveTerms, *windows: Window) -> Decision:
     decision = Decision(first_state(terms))
     for window in windows:
         decision = decide(decision.state, window, terms)
@@ -39,24 +47,26 @@ def decided(terms: Terms, *windows: Window) -> Decision:
 @pytest.mark.parametrize(
     ("terms", "windows", "way"),
     [
-        (AUTO, [EQUAL, EQUAL, EQUAL], Way.SSGD),
-        (AUTO, [ONE_SLOW], Way.SSGD),
-        (AUTO, [ONE_SLOW, ONE_SLOW], Way.BATCH),
-        (AUTO, [ONE_SLOW, OTHER_SLOW], Way.SSGD),
-        (AUTO, [ONE_SLOW, EQUAL, ONE_SLOW, EQUAL], Way.SSGD),
-        (AUTO, [A_LITTLE] * 4, Way.SSGD),
-        (AUTO, [PASSING], Way.SSGD),
-        (AUTO, [PASSING, PASSING], Way.LOCAL_STEPS),
-        (AUTO, [PASSING, EQUAL, PASSING], Way.SSGD),
-        (AUTO, [PASSING, PASSING, EQUAL, EQUAL], Way.SSGD),
-        (AUTO, [PASSING, PASSING, ONE_SLOW, ONE_SLOW], Way.BATCH),
-        (AUTO, [ONE_SLOW, ONE_SLOW, EQUAL, EQUAL], Way.SSGD),
-        (UNEQUAL, [PASSING, PASSING], Way.SSGD),
-        (BATCH, [PASSING] * 3, Way.BATCH),
-        (LOCAL, [EQUAL] * 3, Way.LOCAL_STEPS),
+        (AUTO, [EQUAL, EQUAL, EQUAL], SyncPolicy.SSGD),
+        (AUTO, [ONE_SLOW], SyncPolicy.SSGD),
+        (AUTO, [ONE_SLOW, ONE_SLOW], SyncPolicy.BATCH),
+        (AUTO, [ONE_SLOW, OTHER_SLOW], SyncPolicy.SSGD),
+        (AUTO, [ONE_SLOW, EQUAL, ONE_SLOW, EQUAL], SyncPolicy.SSGD),
+        (AUTO, [A_LITTLE] * 4, SyncPolicy.SSGD),
+        (AUTO, [PASSING], SyncPolicy.SSGD),
+        (AUTO, [PASSING, PASSING], SyncPolicy.LOCAL_STEPS),
+        (AUTO, [PASSING, EQUAL, PASSING], SyncPolicy.SSGD),
+        (AUTO, [PASSING, PASSING, EQUAL, EQUAL], SyncPolicy.SSGD),
+        (AUTO, [PASSING, PASSING, ONE_SLOW, ONE_SLOW], SyncPolicy.BATCH),
+        (AUTO, [ONE_SLOW, ONE_SLOW, EQUAL, EQUAL], SyncPolicy.SSGD),
+        (UNEQUAL, [PASSING, PASSING], SyncPolicy.SSGD),
+        (BATCH, [PASSING] * 3, SyncPolicy.BATCH),
+        (LOCAL, [EQUAL] * 3, SyncPolicy.LOCAL_STEPS),
     ],
 )
-def test_the_way_follows_what_was_seen_twice(terms: Terms, windows: list[Window], way: Way) -> None:
+def test_the_way_follows_what_was_seen_twice(
+    terms: AdaptiveTerms, windows: list[Window], way: SyncPolicy
+) -> None:
     assert decided(terms, *windows).state.setting.way is way
 
 
@@ -110,11 +120,13 @@ def test_what_may_be_noise_is_not_believed() -> None:
 
 
 def test_a_step_takes_as_long_as_its_slowest_and_a_round_as_its_slowest_sum() -> None:
-    ssgd, local = AUTO.as_planned(Way.SSGD), AUTO.as_planned(Way.LOCAL_STEPS)
+    ssgd, local = AUTO.as_planned(SyncPolicy.SSGD), AUTO.as_planned(SyncPolicy.LOCAL_STEPS)
     passing, one_slow = Hindsight(PASSING, AUTO), Hindsight(ONE_SLOW, AUTO)
     assert passing.step_s(ssgd) == pytest.approx(32 * 0.010)
     assert passing.step_s(local) == pytest.approx(32 * (2 * 0.010 + 6 * 0.001) / 8)
-    assert one_slow.step_s(Setting(Way.LOCAL_STEPS, (10, 3, 10, 9))) == pytest.approx(32 * 10e-3 / 8)
+    assert one_slow.step_s(AdaptiveSetting(SyncPolicy.LOCAL_STEPS, (10, 3, 10, 9))) == pytest.approx(
+        32 * 10e-3 / 8
+    )
 
 
 def test_decisions_come_early_at_first_and_then_regularly() -> None:
@@ -127,16 +139,16 @@ def test_decisions_come_early_at_first_and_then_regularly() -> None:
 
 
 def test_a_shorter_last_round_is_dealt_like_the_others() -> None:
-    setting = Setting(Way.LOCAL_STEPS, (10, 3, 10, 9))
+    setting = AdaptiveSetting(SyncPolicy.LOCAL_STEPS, (10, 3, 10, 9))
     assert LOCAL.in_a_round(setting, 8) == (10, 3, 10, 9)
     assert sum(LOCAL.in_a_round(setting, 3)) == 12
     assert min(LOCAL.in_a_round(setting, 1)) == 1
 
 
 def test_what_is_recorded_is_read_back() -> None:
-    now = Setting(Way.BATCH, (39, 13, 38, 38))
-    adapted = Adapted(step=8, was=Way.SSGD, now=now, reason="because")
-    assert setting_of(adapted.fields()) == now
+    now = AdaptiveSetting(SyncPolicy.BATCH, (39, 13, 38, 38))
+    adapted = Adapted(step=8, was=SyncPolicy.SSGD, now=now, reason="because")
+    assert setting_from_event(adapted.fields()) == now
     assert adapted.fields()["from"] == "ssgd"
 
 
@@ -151,13 +163,13 @@ def test_what_is_recorded_is_read_back() -> None:
 def test_whatever_is_seen_all_work_is_dealt_and_a_change_has_a_reason(
     windows: list[list[list[float]]], allowed: Allowed
 ) -> None:
-    terms = Terms(allowed=allowed, batch_sizes=(8, 8, 8), period=4)
+    terms = AdaptiveTerms(allowed=allowed, batch_sizes=(8, 8, 8), period=4)
     state: State = first_state(terms)
     for window in windows:
         decision = decide(state, window, terms)
         setting = decision.state.setting
         assert (decision.reason is None) == (setting == state.setting)
-        assert sum(setting.shares) == (12 if setting.way is Way.LOCAL_STEPS else 24)
+        assert sum(setting.shares) == (12 if setting.way is SyncPolicy.LOCAL_STEPS else 24)
         assert min(setting.shares) >= 1
         assert setting.way in terms.ways
         state = decision.state

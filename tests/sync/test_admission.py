@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.ids import Clock, Rank, Step
+from paceline.core.ids import Clock, Rank, Step
 from paceline.sync.admission import Admission, Barrier, Bounded, Held, Release, Rule
 
 PICKS = st.lists(st.integers(0, 1_000_000), max_size=120)

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from paceline.sync.assignment import (
     Assignment,
-    Cut,
     FirstCome,
     Ranges,
-    Share,
+    SampleSlice,
     Static,
+    WorkUnit,
     as_ranges,
-    shares_of_a_round,
+    work_units_of_round,
 )
 
 POSITIONS = st.sets(st.integers(0, 200))
@@ -41,7 +41,7 @@ def test_static_shares_are_each_taken_once_and_by_their_own_worker(
     assert sorted(all_taken(Static(workers, steps), workers, turns)) == list(range(workers * steps))
     for rank in range(workers):
         own = [Static(workers, steps).next(rank, clock) for clock in range(steps)]
-        assert own == [Share(rank, step).position(workers) for step in range(steps)]
+        assert own == [WorkUnit(rank, step).position(workers) for step in range(steps)]
 
 
 @given(
@@ -65,7 +65,7 @@ def test_a_worker_that_asks_more_often_does_more_of_the_same_work() -> None:
 
 @given(position=st.integers(0, 10_000), workers=st.integers(1, 64))
 def test_a_share_and_its_position_name_each_other(position: int, workers: int) -> None:
-    share = Share.at(position, workers)
+    share = WorkUnit.at(position, workers)
     assert share.position(workers) == position
     assert 0 <= share.rank < workers
 
@@ -123,7 +123,7 @@ def test_a_round_of_local_steps_is_done_whole_and_everybody_begins_with_its_own(
     runs: list[int], first: int
 ) -> None:
     workers, steps = len(runs), sum(runs) // len(runs)
-    dealt = [shares_of_a_round(rank, runs, first=first, steps=steps) for rank in range(workers)]
+    dealt = [work_units_of_round(rank, runs, first=first, steps=steps) for rank in range(workers)]
     assert [len(shares) for shares in dealt] == runs
     positions = sorted(share.position(workers) for shares in dealt for share in shares)
     assert positions == list(range(first * workers, (first + steps) * workers))
@@ -132,12 +132,12 @@ def test_a_round_of_local_steps_is_done_whole_and_everybody_begins_with_its_own(
 
 
 def test_a_share_may_be_cut_differently_than_planned() -> None:
-    assert Share(1, 2).samples((4, 6)) == (24, 6)
-    assert Share(1, 2).size((4, 6)) == 6
-    cut = Share(1, 2, Cut(27, 3))
+    assert WorkUnit(1, 2).samples((4, 6)) == (24, 6)
+    assert WorkUnit(1, 2).size((4, 6)) == 6
+    cut = WorkUnit(1, 2, SampleSlice(27, 3))
     assert cut.samples((4, 6)) == (27, 3)
     assert cut.size((4, 6)) == 3
-    assert cut.position(2) == Share(1, 2).position(2)
+    assert cut.position(2) == WorkUnit(1, 2).position(2)
 
 
 @given(positions=st.lists(st.integers(0, 40), max_size=80))

@@ -1,6 +1,6 @@
 """Are attacks the same whoever asks, and at the steps that were said?"""
 
-from paceline.sync.byzantine import Attack, Byzantine, ByzantineRule, bad_workers
+from paceline.sync.fault_rules import Attack, Byzantine, ByzantineRule, bad_workers
 
 
 def test_a_rule_concerns_its_worker_and_its_steps() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.clients import Rounds, clients_drawn, clients_per_round
+from paceline.sync.averaging import Rounds, clients_drawn, clients_per_round
 
 
 @given(

@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.dice import draw_u64, draw_uniform
+from paceline.sync.rng import draw_u64, draw_uniform
 
 PLACES = st.lists(st.integers(0, 2**63 - 1), max_size=4)
 

@@ -3,15 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.ids import Clock, Rank
-from paceline.sync.admission import Admission, Bounded
-from paceline.sync.dynamic_bound import Controller, DynamicBounded
+from paceline.core.ids import Clock, Rank
+from paceline.sync.admission import Admission, BoundController, Bounded, DynamicBounded
 
 MS = 1_000_000
 
 
 def admission_of(low: int, extra: int, workers: int) -> tuple[Admission, DynamicBounded]:
-    rule = DynamicBounded(low, Controller(extra, workers))
+    rule = DynamicBounded(low, BoundController(extra, workers))
     return Admission(rule, {Rank(r): Clock(0) for r in range(workers)}), rule
 
 
@@ -62,7 +61,7 @@ def test_without_a_range_every_answer_is_that_of_a_fixed_bound(
 
 def granted(mine_ms: tuple[int, int], theirs_ms: tuple[int, int], extra: int = 4) -> int:
     """What worker 0 gets for its second push, one step beyond the bound, given both workers' two pushes."""
-    controller = Controller(extra, 2)
+    controller = BoundController(extra, 2)
     for at_ms in theirs_ms:
         controller.note(1, at_ms * MS, beyond=-1, slowest=1)
     for at_ms, beyond in zip(mine_ms, (0, 1), strict=True):
@@ -80,14 +79,14 @@ def test_as_many_steps_are_granted_as_bring_it_to_the_slowest_ones_next_push() -
 
 
 def test_before_anyone_has_pushed_twice_nothing_is_foretold_and_nothing_granted() -> None:
-    controller = Controller(4, 2)
+    controller = BoundController(4, 2)
     controller.note(0, 10 * MS, beyond=0, slowest=1)
     controller.note(0, 20 * MS, beyond=1, slowest=1)
     assert controller.granted == [0, 0]
 
 
 def test_what_was_granted_ends_when_the_worker_is_within_the_lower_bound_again() -> None:
-    controller = Controller(4, 2)
+    controller = BoundController(4, 2)
     for at_ms in (-70, 30):
         controller.note(1, at_ms * MS, beyond=-1, slowest=1)
     for at_ms, beyond in ((90, 0), (100, 1), (110, 2)):

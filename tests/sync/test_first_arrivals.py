@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.ids import Clock, Rank
+from paceline.core.ids import Clock, Rank
 from paceline.sync.admission import Admission, FirstArrivals, Held, Release
 from paceline.sync.assignment import FirstCome
 

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.adapt import lasting_s
-from paceline.sync.hindsight import KEPT, Hindsight, Window
-from paceline.sync.setting import Allowed, Setting, Terms, Way
+from paceline.sync.adaptive_policy import WINDOW_STEPS, Hindsight, Window, lasting_s
+from paceline.sync.adaptive_setting import AdaptiveSetting, AdaptiveTerms, Allowed, SyncPolicy
 
-ROWS = st.lists(st.floats(1e-4, 1e-2), min_size=1, max_size=KEPT)
+ROWS = st.lists(st.floats(1e-4, 1e-2), min_size=1, max_size=WINDOW_STEPS)
 WINDOWS = st.lists(ROWS, min_size=3, max_size=3)
 SHARES = st.tuples(*[st.integers(1, 40)] * 3)
 
@@ -24,7 +23,7 @@ def test_a_step_takes_as_long_as_its_slowest_worker_and_missing_steps_are_taken_
         max(own[step % len(own)] * share for own, share in zip(window, shares, strict=True))
         for step in range(steps)
     ]
-    found = Hindsight(window, _terms(8)).step_s(Setting(Way.BATCH, shares))
+    found = Hindsight(window, _terms(8)).step_s(AdaptiveSetting(SyncPolicy.BATCH, shares))
     assert found == pytest.approx(sum(slowest) / steps, rel=1e-12)
 
 
@@ -32,7 +31,7 @@ def test_a_step_takes_as_long_as_its_slowest_worker_and_missing_steps_are_taken_
 def test_a_round_takes_as_long_as_its_slowest_worker_and_goes_on_where_the_last_one_ended(
     window: Window, shares: tuple[int, ...], period: int
 ) -> None:
-    rounds = max(1, KEPT // period)
+    rounds = max(1, WINDOW_STEPS // period)
     slowest = [
         max(
             sum(own[(turn * share + step) % len(own)] for step in range(share))
@@ -40,11 +39,15 @@ def test_a_round_takes_as_long_as_its_slowest_worker_and_goes_on_where_the_last_
         )
         for turn in range(rounds)
     ]
-    found = Hindsight(window, _terms(period)).step_s(Setting(Way.LOCAL_STEPS, shares))
+    found = Hindsight(window, _terms(period)).step_s(AdaptiveSetting(SyncPolicy.LOCAL_STEPS, shares))
     assert found == pytest.approx(sum(slowest) * 4 / (rounds * period), rel=1e-12)
 
 
-@given(window=st.lists(st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=KEPT), min_size=1, max_size=5))
+@given(
+    window=st.lists(
+        st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=WINDOW_STEPS), min_size=1, max_size=5
+    )
+)
 def test_a_mean_is_believed_as_far_as_it_is_beyond_twice_its_noise(window: list[list[float]]) -> None:
     means, noise = [fmean(own) for own in window], [variance(own) / len(own) for own in window]
     usual, common = median(means), fmean(noise)
@@ -54,5 +57,5 @@ def test_a_mean_is_believed_as_far_as_it_is_beyond_twice_its_noise(window: list[
         assert found == pytest.approx(usual + believed, rel=1e-6)
 
 
-def _terms(period: int) -> Terms:
-    return Terms(allowed=Allowed.AUTO, batch_sizes=(4,) * 3, period=period)
+def _terms(period: int) -> AdaptiveTerms:
+    return AdaptiveTerms(allowed=Allowed.AUTO, batch_sizes=(4,) * 3, period=period)

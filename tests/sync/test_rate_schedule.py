@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.rate_schedule import RateSchedule, RateShape
+from paceline.sync.schedule import RateSchedule, RateShape
 
 
 def factors(shape: RateShape, *, warmup: int = 0, steps: int = 8) -> list[float]:

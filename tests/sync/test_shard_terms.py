@@ -1,7 +1,7 @@
 """Do adaptive workers of an elastic run deal out whole shards, and remember speeds as others come and go?"""
 
-from paceline.sync.setting import Allowed, Setting, Way
-from paceline.sync.shard_terms import FEWEST, AdaptiveShares, Memory, ShardTerms
+from paceline.sync.adaptive_setting import AdaptiveSetting, Allowed, SyncPolicy
+from paceline.sync.shard_balancing import FEWEST, AdaptiveMemory, AdaptiveShares, ShardTerms
 
 SLOW, FAST = [0.4] * 8, [0.1] * 8
 
@@ -21,56 +21,56 @@ def terms(
 
 def test_shards_are_whole_and_a_round_has_as_many_steps_of_each() -> None:
     three = terms("a", "b", "c")
-    assert three.as_planned(Way.SSGD) == Setting(Way.SSGD, (2, 3, 3))
-    assert three.as_planned(Way.LOCAL_STEPS) == Setting(Way.LOCAL_STEPS, (8, 12, 12))
-    dealt = three.by_speed(Way.LOCAL_STEPS, [0.1, 0.1, 0.4])
+    assert three.as_planned(SyncPolicy.SSGD) == AdaptiveSetting(SyncPolicy.SSGD, (2, 3, 3))
+    assert three.as_planned(SyncPolicy.LOCAL_STEPS) == AdaptiveSetting(SyncPolicy.LOCAL_STEPS, (8, 12, 12))
+    dealt = three.by_speed(SyncPolicy.LOCAL_STEPS, [0.1, 0.1, 0.4])
     assert three.counts(dealt) == (4, 3, 1)
-    assert three.counts(three.by_speed(Way.BATCH, [0.1, 0.1, 9.0])) == (4, 3, 1), "everybody keeps one"
+    assert three.counts(three.by_speed(SyncPolicy.BATCH, [0.1, 0.1, 9.0])) == (4, 3, 1), "everybody keeps one"
 
 
 def test_a_lasting_slow_worker_gets_fewer_shards_after_two_windows() -> None:
     shares = AdaptiveShares(terms("a", "b"), None)
-    assert (shares.way, shares.counts) == (Way.SSGD, (4, 4))
+    assert (shares.way, shares.counts) == (SyncPolicy.SSGD, (4, 4))
     assert shares.heard([FAST, SLOW]) is not None
     assert shares.counts == (4, 4)
     decision = shares.heard([FAST, SLOW])
     assert decision is not None
     assert decision.reason is not None
     assert "b takes 4.0 times as long" in decision.reason
-    assert (shares.way, shares.counts) == (Way.BATCH, (7, 1))
+    assert (shares.way, shares.counts) == (SyncPolicy.BATCH, (7, 1))
 
 
 def test_too_few_times_decide_nothing() -> None:
     shares = AdaptiveShares(terms("a", "b"), None)
     few = [own[: FEWEST - 1] for own in (FAST, SLOW)]
     assert shares.heard(few) is None
-    assert shares.memory == Memory(way=Way.SSGD)
+    assert shares.memory == AdaptiveMemory(way=SyncPolicy.SSGD)
 
 
 def test_where_shards_differ_in_size_they_are_not_averaged_by_parameters() -> None:
-    assert terms("a", "b", are_equal=False).ways == (Way.SSGD, Way.BATCH)
-    assert terms("a", "b").ways == tuple(Way)
+    assert terms("a", "b", are_equal=False).ways == (SyncPolicy.SSGD, SyncPolicy.BATCH)
+    assert terms("a", "b").ways == tuple(SyncPolicy)
 
 
 def test_the_dead_leave_their_speed_and_whoever_comes_starts_at_the_median() -> None:
     seconds = {"a": 0.1, "b": 0.2, "c": 0.4}
-    memory = Memory(way=Way.LOCAL_STEPS, wish=Way.BATCH, is_dealt=True, seconds=seconds)
+    memory = AdaptiveMemory(way=SyncPolicy.LOCAL_STEPS, wish=SyncPolicy.BATCH, is_dealt=True, seconds=seconds)
     after = AdaptiveShares(terms("a", "c", "d"), memory)
-    assert after.way is Way.LOCAL_STEPS
+    assert after.way is SyncPolicy.LOCAL_STEPS
     middle_s = (0.1 + 0.4) / 2  # of those who are left
-    wanted = terms("a", "c", "d").by_speed(Way.LOCAL_STEPS, [0.1, 0.4, middle_s])
+    wanted = terms("a", "c", "d").by_speed(SyncPolicy.LOCAL_STEPS, [0.1, 0.4, middle_s])
     assert after.counts == terms("a", "c", "d").counts(wanted)
     # Another process under the name of one that died is a newcomer.
     again = AdaptiveShares(terms("a", "b", "c"), memory, newcomers=["c"])
-    alone = terms("a", "b", "c").by_speed(Way.LOCAL_STEPS, [0.1, 0.2, (0.1 + 0.2) / 2])
+    alone = terms("a", "b", "c").by_speed(SyncPolicy.LOCAL_STEPS, [0.1, 0.2, (0.1 + 0.2) / 2])
     assert again.counts == terms("a", "b", "c").counts(alone)
 
 
 def test_nothing_is_forgotten_or_learnt_by_entering_a_generation() -> None:
-    memory = Memory(way=Way.BATCH, wish=None, is_dealt=True, seconds={"a": 0.1, "b": 0.4})
+    memory = AdaptiveMemory(way=SyncPolicy.BATCH, wish=None, is_dealt=True, seconds={"a": 0.1, "b": 0.4})
     assert AdaptiveShares(terms("a", "z"), memory).memory is memory
 
 
 def test_where_nobody_is_left_who_was_measured_shares_are_equal() -> None:
-    memory = Memory(way=Way.BATCH, is_dealt=True, seconds={"a": 0.1, "b": 0.4})
+    memory = AdaptiveMemory(way=SyncPolicy.BATCH, is_dealt=True, seconds={"a": 0.1, "b": 0.4})
     assert AdaptiveShares(terms("x", "y"), memory).counts == (4, 4)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.shards import shards_of
+from paceline.sync.shard_balancing import shards_of
 
 
 @given(shards=st.integers(1, 40), data=st.data())

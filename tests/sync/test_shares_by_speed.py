@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.shards import shards_of
-from paceline.sync.shares_by_speed import FIRST_TRY, SharesBySpeed, equal_counts, shards_between
+from paceline.sync.shard_balancing import FIRST_TRY, SharesBySpeed, equal_counts, shards_between, shards_of
 
 PACE_S = 0.01
 

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sync.slow_workers import Found, SlowWorkers
+from paceline.sync.slow_workers import SlowWorkers, SpeedChange
 
 PACE_S = 0.01
 
@@ -17,7 +17,7 @@ class Crew:
         self.slow, self.bests = SlowWorkers(workers), [float("inf")] * workers
         self.elapsed_s = 0.0
 
-    def step(self, seconds: list[float | None]) -> list[Found]:
+    def step(self, seconds: list[float | None]) -> list[SpeedChange]:
         for worker, own_s in enumerate(seconds):
             if own_s is not None:
                 self.bests[worker] = min(self.bests[worker], own_s)
@@ -30,7 +30,7 @@ def test_a_gradual_slow_down_is_found_within_five_seconds_and_says_by_how_much()
     crew = Crew(4)
     for _ in range(30):
         assert crew.step([PACE_S] * 4) == []
-    began_s, found, factor = crew.elapsed_s, list[Found](), 1.1
+    began_s, found, factor = crew.elapsed_s, list[SpeedChange](), 1.1
     while not found:
         found = crew.step([PACE_S, PACE_S, PACE_S * factor, PACE_S])
         factor = min(10.0, factor + 0.1)
@@ -46,7 +46,7 @@ def test_one_second_more_in_every_step_is_found_within_five_seconds() -> None:
     crew = Crew(3)
     for _ in range(5):
         crew.step([0.02] * 3)
-    began_s, found = crew.elapsed_s, list[Found]()
+    began_s, found = crew.elapsed_s, list[SpeedChange]()
     while not found:
         found = crew.step([0.02, 0.02 + 1 / 3, 0.02])
     assert found[0].worker == 1

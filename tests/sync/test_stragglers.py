@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sync.stragglers import Slowness, StragglerRule, Stragglers
+from paceline.sync.fault_rules import Slowness, StragglerRule, Stragglers
 
 NORMAL = Slowness()
 

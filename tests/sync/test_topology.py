@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from paceline.sync.topology import Mixing, Topology, metropolis, neighbours, partner, push, rounds_to_all
+from paceline.sync.topology import (
+    Mixing,
+    Topology,
+    choose_partner,
+    metropolis_weights,
+    neighbours,
+    push_weights,
+    rounds_to_all,
+)
 
 Matrix = NDArray[np.float64]
 UNDIRECTED = [t for t in Topology if t is not Topology.EXPONENTIAL]
@@ -24,7 +32,7 @@ def matrix(mixings: list[Mixing]) -> Matrix:
 
 @given(topology=GRAPHS, workers=WORKERS)
 def test_metropolis_weights_are_symmetric_and_doubly_stochastic(topology: Topology, workers: int) -> None:
-    weights = matrix([metropolis(topology, rank, workers) for rank in range(workers)])
+    weights = matrix([metropolis_weights(topology, rank, workers) for rank in range(workers)])
     assert np.array_equal(weights, weights.T)
     assert np.allclose(weights.sum(axis=0), 1.0, rtol=0, atol=1e-14)
     assert np.allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-14)
@@ -34,7 +42,7 @@ def test_metropolis_weights_are_symmetric_and_doubly_stochastic(topology: Topolo
 
 @given(topology=GRAPHS, workers=WORKERS)
 def test_mixing_brings_everybody_together(topology: Topology, workers: int) -> None:
-    weights = matrix([metropolis(topology, rank, workers) for rank in range(workers)])
+    weights = matrix([metropolis_weights(topology, rank, workers) for rank in range(workers)])
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     assert sizes[-1] == pytest.approx(1.0)
     assert workers == 1 or sizes[-2] < 1 - 1e-4
@@ -46,12 +54,12 @@ def test_neighbours_are_mutual_and_never_oneself(topology: Topology, workers: in
         near = neighbours(topology, rank, workers)
         assert rank not in near
         assert all(rank in neighbours(topology, other, workers) for other in near)
-        assert metropolis(topology, rank, workers).targets == near
+        assert metropolis_weights(topology, rank, workers).targets == near
 
 
 @given(topology=st.sampled_from(list(Topology)), workers=WORKERS, step=st.integers(0, 1000))
 def test_pushing_gives_away_exactly_what_one_has(topology: Topology, workers: int, step: int) -> None:
-    mixings = [push(topology, rank, workers, step) for rank in range(workers)]
+    mixings = [push_weights(topology, rank, workers, step) for rank in range(workers)]
     assert np.allclose(matrix(mixings).sum(axis=0), 1.0, rtol=0, atol=1e-14)
     heard = {(source, rank) for rank, m in enumerate(mixings) for source in m.sources if source != rank}
     sent = {(rank, target) for rank, m in enumerate(mixings) for target in m.targets}
@@ -64,7 +72,7 @@ def test_news_reaches_everybody_in_the_promised_rounds(topology: Topology, worke
     knows = np.eye(workers, dtype=np.bool_)  # knows[i, j]: i has heard of j
     needed = 0
     while not knows.all():
-        mixings = [push(topology, rank, workers, begin + needed) for rank in range(workers)]
+        mixings = [push_weights(topology, rank, workers, begin + needed) for rank in range(workers)]
         knows = (matrix(mixings) > 0) @ knows
         needed += 1
         assert needed <= rounds
@@ -89,22 +97,27 @@ def test_neighbours(topology: Topology, workers: int, rank: int, expected: tuple
 
 
 def test_on_a_ring_each_of_three_voices_counts_a_third() -> None:
-    assert metropolis(Topology.RING, 2, 6).weights == ((1, 1 / 3), (2, 1 - 2 / 3), (3, 1 / 3))
+    assert metropolis_weights(Topology.RING, 2, 6).weights == ((1, 1 / 3), (2, 1 - 2 / 3), (3, 1 / 3))
 
 
 def test_the_exponential_graph_hops_twice_as_far_every_step() -> None:
-    assert [push(Topology.EXPONENTIAL, 0, 6, step).targets for step in range(4)] == [(1,), (2,), (4,), (1,)]
+    assert [push_weights(Topology.EXPONENTIAL, 0, 6, step).targets for step in range(4)] == [
+        (1,),
+        (2,),
+        (4,),
+        (1,),
+    ]
 
 
 @given(seed=st.integers(0, 2**63), rank=st.integers(0, 50), step=st.integers(0, 10_000))
 def test_a_partner_is_a_neighbour_and_always_the_same(seed: int, rank: int, step: int) -> None:
     near = (2, 3, 9)
-    found = partner(near, seed=seed, rank=rank, step=step)
+    found = choose_partner(near, seed=seed, rank=rank, step=step)
     assert found in near
-    assert found == partner(near, seed=seed, rank=rank, step=step)
-    assert partner((), seed=seed, rank=rank, step=step) is None
+    assert found == choose_partner(near, seed=seed, rank=rank, step=step)
+    assert choose_partner((), seed=seed, rank=rank, step=step) is None
 
 
 def test_every_neighbour_is_chosen_equally_often() -> None:
-    drawn = [partner((0, 1, 2), seed=5, rank=1, step=step) for step in range(9000)]
+    drawn = [choose_partner((0, 1, 2), seed=5, rank=1, step=step) for step in range(9000)]
     assert all(abs(drawn.count(rank) - 3000) < 5 * 3000**0.5 for rank in range(3))

@@ -7,11 +7,11 @@ import pytest
 import torch
 from tests.fixtures.plans import small_plan
 
-from paceline.app.progress import SilentWatcher
-from paceline.app.train import train
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype
 from paceline.tasks.load import load_task
+from paceline.training.progress import SilentWatcher
+from paceline.training.run import train
 
 
 @pytest.mark.parametrize(("task", "least"), [("xor", 0.90), ("digits", 0.85)])

@@ -11,13 +11,13 @@ from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real, virtual, virtual_hash
 from torch import Tensor, nn
 
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype, Option
 from paceline.tasks.charlm import CharlmTask
 from paceline.tasks.load import load_task
-from paceline.tasks.toy_text import toy_text
-from paceline.worker.replay import replay
+from paceline.tasks.text import toy_text
+from paceline.worker.replay.schedule import replay
 
 SMALL: Mapping[str, Option] = {"context": 16, "width": 16, "layers": 1, "heads": 2}
 

@@ -12,13 +12,13 @@ from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import RealRun, real, virtual_hash
 from torch import nn
 
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype, Launcher, Option, Plan, Transport
-from paceline.tasks.cifar10 import Cifar10Task, flipped_and_shifted
+from paceline.tasks.cifar10.task import Cifar10Task, flipped_and_shifted
 from paceline.tasks.load import load_task
 from paceline.tasks.port import Validating
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 TINY: Mapping[str, Option] = {"data": "synthetic", "width": 4, "hidden": 16, "test_subset": 200}
 

@@ -14,8 +14,8 @@ from tests.fixtures.cifar_folder import (
     rows_and_labels,
 )
 
-from paceline.errors import ConfigError, Problem
-from paceline.tasks.cifar_files import ARCHIVE, FOLDER, TEST, channel_statistics, find, read_images
+from paceline.core.errors import ConfigError, Problem
+from paceline.tasks.cifar10.data import ARCHIVE, FOLDER, TEST, channel_statistics, find_data, read_images
 
 
 def problem(do: Callable[[], object]) -> Problem:
@@ -73,14 +73,14 @@ def test_the_folder_is_found_by_its_own_name_its_parent_or_where_fetch_puts_it(
 ) -> None:
     folder = cifar_folder(tmp_path)
     monkeypatch.setenv("PACELINE_DATA_FOLDER", str(tmp_path))
-    assert find(str(folder)) == find(str(tmp_path)) == find(None) == folder
+    assert find_data(str(folder)) == find_data(str(tmp_path)) == find_data(None) == folder
 
 
 def test_an_archive_is_found_too_but_a_folder_is_quicker(tmp_path: Path) -> None:
     archive = cifar_archive(tmp_path)
-    assert find(str(archive)) == find(str(tmp_path)) == archive
+    assert find_data(str(archive)) == find_data(str(tmp_path)) == archive
     folder = cifar_folder(tmp_path)
-    assert find(str(tmp_path)) == folder
+    assert find_data(str(tmp_path)) == folder
 
 
 def test_mean_and_deviation_are_those_of_each_colour() -> None:
@@ -92,12 +92,12 @@ def test_mean_and_deviation_are_those_of_each_colour() -> None:
 
 def test_a_missing_folder_is_one_problem_with_the_command_to_type(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    found = problem(lambda: find(str(nowhere)))
+    found = problem(lambda: find_data(str(nowhere)))
     assert found.what == f"cifar10 has no data: there is no folder {nowhere}"
     assert f"paceline data fetch cifar10 --to {nowhere}" in found.hint
     assert "--data synthetic" in found.hint
-    assert f"--to {tmp_path}`" in problem(lambda: find(str(tmp_path / FOLDER))).hint
-    assert f"no {FOLDER} in {tmp_path}" in problem(lambda: find(str(tmp_path))).what
+    assert f"--to {tmp_path}`" in problem(lambda: find_data(str(tmp_path / FOLDER))).hint
+    assert f"no {FOLDER} in {tmp_path}" in problem(lambda: find_data(str(tmp_path))).what
 
 
 def test_a_missing_batch_is_named(tmp_path: Path) -> None:

@@ -8,21 +8,20 @@ import torch
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype
-from paceline.tasks.llama_experts import Experts
-from paceline.tasks.llama_files import read_folder, to_ours, to_theirs, write_folder
-from paceline.tasks.llama_memory import Keeps
-from paceline.tasks.llama_model import Llama
-from paceline.tasks.llama_network import paired
-from paceline.tasks.llama_shapes import SHAPES
+from paceline.tasks.llama.experts import Experts
+from paceline.tasks.llama.feed_forward import pair_rows
+from paceline.tasks.llama.model import Llama, RecomputePolicy
+from paceline.tasks.llama.shapes import SHAPES
+from paceline.tasks.llama.weights import from_huggingface, read_folder, to_huggingface, write_folder
 
 TINY = SHAPES["mixtral_tiny"]
 
 
-@pytest.mark.parametrize("keeps", Keeps)
-def test_scores_loss_and_gradients_are_those_of_hugging_face(keeps: Keeps, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps", RecomputePolicy)
+def test_scores_loss_and_gradients_are_those_of_hugging_face(keeps: RecomputePolicy, tmp_path: Path) -> None:
     from transformers import MixtralForCausalLM
 
     torch.manual_seed(0)
@@ -43,7 +42,7 @@ def test_scores_loss_and_gradients_are_those_of_hugging_face(keeps: Keeps, tmp_p
         gates_then_ups = layer.mlp.experts.gate_up_proj.grad
         expected = {
             "choice.weight": layer.mlp.gate.weight.grad,
-            "gate_up_pairs": paired(*gates_then_ups.chunk(2, dim=-2)),
+            "gate_up_pairs": pair_rows(*gates_then_ups.chunk(2, dim=-2)),
             "down": layer.mlp.experts.down_proj.grad,
         }
         for name, theirs_there in expected.items():
@@ -55,7 +54,7 @@ def test_scores_loss_and_gradients_are_those_of_hugging_face(keeps: Keeps, tmp_p
 def test_what_they_write_is_read(tmp_path: Path) -> None:
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    from paceline.tasks.llama_files import config
+    from paceline.tasks.llama.weights import config
 
     theirs = MixtralForCausalLM(MixtralConfig.from_dict(config(TINY, "float32")))
     theirs.save_pretrained(tmp_path)
@@ -66,13 +65,13 @@ def test_what_they_write_is_read(tmp_path: Path) -> None:
 
 def test_both_ways_give_the_same_bits_and_what_is_missing_is_named() -> None:
     state = Llama(TINY).state_dict()
-    there = to_theirs(state, TINY)
-    again = to_ours(there, TINY)
+    there = to_huggingface(state, TINY)
+    again = from_huggingface(there, TINY)
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
     del there["model.layers.1.block_sparse_moe.experts.3.w2.weight"]
     with pytest.raises(PacelineError, match=r"no tensor model\.layers\.1\..*experts\.3\.w2"):
-        to_ours(there, TINY)
+        from_huggingface(there, TINY)
 
 
 def test_an_expert_that_nobody_chooses_has_a_gradient_of_zero() -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from paceline.tasks.llama_loss import mean_loss
-from paceline.tasks.llama_parts import Owed, gated, looked_up, scaled
+from paceline.tasks.llama.loss import mean_loss
+from paceline.tasks.llama.ops import TiedGradient, embed_tokens, gated, scale_in_place
 
 
 @given(
@@ -53,8 +53,8 @@ def test_parts_in_plain_torch_are_what_their_names_say() -> None:
     both = torch.randn(3, 8)
     assert torch.equal(gated(both), functional.silu(both[:, ::2]) * both[:, 1::2])
     weight, tokens = torch.randn(5, 3), torch.tensor([[4, 0]])
-    assert torch.equal(looked_up(weight, tokens), weight[tokens])
-    assert torch.equal(scaled(torch.ones(2), torch.tensor(0.5)), torch.full((2,), 0.5))
+    assert torch.equal(embed_tokens(weight, tokens), weight[tokens])
+    assert torch.equal(scale_in_place(torch.ones(2), torch.tensor(0.5)), torch.full((2,), 0.5))
 
 
 def test_a_tied_table_gets_one_gradient_of_both_its_uses() -> None:
@@ -63,8 +63,8 @@ def test_a_tied_table_gets_one_gradient_of_both_its_uses() -> None:
     tokens, following = (torch.randint(0, 30, (4, 12), generator=dice) for _ in range(2))
     mine, plain = (table.clone().requires_grad_() for _ in range(2))
     for _ in range(2):  # a second step adds to the first, as ever
-        owed = Owed()
-        stream = looked_up(mine, tokens, owed).flatten(0, 1)
+        owed = TiedGradient()
+        stream = embed_tokens(mine, tokens, owed).flatten(0, 1)
         torch.autograd.backward(3 * mean_loss(stream, mine, following.flatten(), 7, owed))
         assert owed.gradient is None
         scores = functional.embedding(tokens, plain).flatten(0, 1) @ plain.T

@@ -7,12 +7,18 @@ import pytest
 import torch
 from tests.fixtures.llama import KINDS, TINY
 
-from paceline.errors import PacelineError
-from paceline.tasks.llama import LlamaTask
-from paceline.tasks.llama_files import check_folder, config, read_folder, to_ours, to_theirs, write_folder
-from paceline.tasks.llama_memory import Keeps
-from paceline.tasks.llama_model import Layer, Llama
-from paceline.tasks.llama_shapes import SHAPES, LlamaShape
+from paceline.core.errors import PacelineError
+from paceline.tasks.llama.model import Layer, Llama, RecomputePolicy
+from paceline.tasks.llama.shapes import SHAPES, LlamaShape
+from paceline.tasks.llama.task import LlamaTask
+from paceline.tasks.llama.weights import (
+    check_folder,
+    config,
+    from_huggingface,
+    read_folder,
+    to_huggingface,
+    write_folder,
+)
 
 
 def _theirs(shape: LlamaShape) -> torch.nn.Module:
@@ -34,7 +40,7 @@ def test_scores_loss_and_gradients_are_those_of_hugging_face(shape: LlamaShape) 
     torch.manual_seed(0)
     theirs, tokens = _theirs(shape), _tokens()
     ours = Llama(shape)
-    ours.load_state_dict(to_ours(theirs.state_dict(), shape))
+    ours.load_state_dict(from_huggingface(theirs.state_dict(), shape))
     answer = theirs(input_ids=tokens, labels=tokens)
     assert torch.allclose(ours(tokens), answer.logits, atol=1e-4)
     loss = ours(tokens[:, :-1], tokens[:, 1:])
@@ -42,7 +48,7 @@ def test_scores_loss_and_gradients_are_those_of_hugging_face(shape: LlamaShape) 
     loss.backward()
     answer.loss.backward()
     mine = {name: p.grad for name, p in ours.named_parameters()}
-    found = to_theirs(mine, shape)  # type: ignore[arg-type]  # every parameter has a gradient
+    found = to_huggingface(mine, shape)  # type: ignore[arg-type]  # every parameter has a gradient
     for name, parameter in theirs.named_parameters():
         assert parameter.grad is not None
         assert torch.allclose(found[name], parameter.grad, atol=1e-4), name
@@ -73,7 +79,7 @@ def test_what_they_write_is_read_also_in_several_files(tmp_path: Path) -> None:
 def test_both_ways_give_the_same_bits() -> None:
     for shape in KINDS.values():
         state = Llama(shape).state_dict()
-        again = to_ours(to_theirs(state, shape), shape)
+        again = from_huggingface(to_huggingface(state, shape), shape)
         assert again.keys() == state.keys()
         assert all(torch.equal(again[name], state[name]) for name in state)
 
@@ -176,10 +182,10 @@ def test_published_numbers_are_written_as_published(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("keeps", Keeps)
-def test_what_is_computed_again_changes_no_bit(keeps: Keeps, compiled: bool) -> None:
+@pytest.mark.parametrize("keeps", RecomputePolicy)
+def test_what_is_computed_again_changes_no_bit(keeps: RecomputePolicy, compiled: bool) -> None:
     shape, found = KINDS["llama 2, no shared heads"], []
-    for how in (Keeps.ALL, keeps):
+    for how in (RecomputePolicy.ALL, keeps):
         torch.manual_seed(0)
         layer = Layer(shape, how)
         for parameter in layer.parameters():
@@ -197,7 +203,7 @@ def test_what_is_computed_again_changes_no_bit(keeps: Keeps, compiled: bool) -> 
 
 def test_less_is_kept_for_backward() -> None:
     shape, kept = TINY, {}
-    for how in Keeps:
+    for how in RecomputePolicy:
         saved: dict[int, int] = {}
 
         def note(tensor: torch.Tensor, saved: dict[int, int] = saved) -> torch.Tensor:
@@ -211,4 +217,4 @@ def test_less_is_kept_for_backward() -> None:
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             layer(stream, turns).sum().backward()
         kept[how] = sum(size for at, size in saved.items() if at not in own)
-    assert kept[Keeps.INPUTS] < kept[Keeps.ALL]
+    assert kept[RecomputePolicy.INPUTS] < kept[RecomputePolicy.ALL]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from paceline.tasks.llama_network import network, paired, unpaired
+from paceline.tasks.llama.feed_forward import gated_network, pair_rows, split_pairs
 
 
 @given(width=st.integers(1, 9), inner=st.integers(1, 9), tokens=st.integers(1, 5))
@@ -23,7 +23,7 @@ def test_values_and_gradients_are_those_of_the_formula(width: int, inner: int, t
         some(width, inner),
     )
     plain = to + (functional.silu(stream @ gate.T) * (stream @ up.T)) @ down.T
-    found = network(stream, paired(gate, up), down, to)
+    found = gated_network(stream, pair_rows(gate, up), down, to)
     assert torch.allclose(found, plain)
     inputs, above = (stream, to, gate, up, down), torch.randn_like(plain)
     for mine, theirs in zip(
@@ -36,9 +36,9 @@ def test_values_and_gradients_are_those_of_the_formula(width: int, inner: int, t
 def test_pairs_come_apart_as_they_were_joined(experts: int, inner: int, width: int) -> None:
     sizes = (experts, inner, width) if experts else (inner, width)
     gate, up = torch.rand(sizes), torch.rand(sizes)
-    pairs = paired(gate, up)
+    pairs = pair_rows(gate, up)
     assert torch.equal(pairs[..., 0, :], gate[..., 0, :])
     assert torch.equal(pairs[..., 1, :], up[..., 0, :])
-    again = unpaired(pairs)
+    again = split_pairs(pairs)
     assert torch.equal(again[0], gate)
     assert torch.equal(again[1], up)

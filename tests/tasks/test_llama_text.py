@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from tests.fixtures.llama import train_tokenizer
 from tokenizers import Tokenizer, decoders
 
-from paceline.app.tokens import pack
-from paceline.datasets import token_folder, tokenizing
-from paceline.datasets.token_folder import open_tokens, read_about
-from paceline.datasets.tokenizing import Words
-from paceline.errors import ConfigError, PacelineError
-from paceline.tasks import llama_text
-from paceline.tasks.llama import LlamaTask
-from paceline.tasks.llama_text import Windows, split, tokens_of
+from paceline.core.errors import ConfigError, PacelineError
+from paceline.datasets import tokens as token_folder
+from paceline.datasets import tokens as tokenizing
+from paceline.datasets.tokens import TextTokenizer, open_tokens, pack_tokens, read_tokens_info
+from paceline.tasks.llama import text as llama_text
+from paceline.tasks.llama.task import LlamaTask
+from paceline.tasks.llama.text import Windows, split, tokens_of
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +71,7 @@ def test_a_text_of_one_endless_line_is_read_in_pieces(
     text.write_text("thé quick brown föx " * 200)
     longest = 0
 
-    class Watched(Words):
+    class Watched(TextTokenizer):
         def of(self, piece: str) -> NDArray[np.uint32]:
             nonlocal longest
             longest = max(longest, len(piece))
@@ -112,7 +111,7 @@ def test_a_validation_text_of_its_own_leaves_the_whole_of_the_other_for_training
     assert len(task.samples()) == 12
     assert task.validation_size() == 2
     source = _lines(tmp_path / "docs.jsonl", 30)
-    pack(
+    pack_tokens(
         str(source),
         tmp_path / "p",
         tokenizer=str(train_tokenizer(tmp_path)),
@@ -132,7 +131,7 @@ def test_a_validation_text_of_its_own_leaves_the_whole_of_the_other_for_training
 
 def test_paragraphs_of_a_text_are_its_documents(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("one\ntwo\n\nthree\n")
-    about, _ = pack(
+    about, _ = pack_tokens(
         str(tmp_path / "text.txt"),
         tmp_path / "p",
         tokenizer="bytes",
@@ -148,8 +147,8 @@ def test_a_folder_that_came_to_nothing_may_be_begun_otherwise(tmp_path: Path) ->
     how = {"tokenizer": "bytes", "split": "train", "most": None}
     source, out = _lines(tmp_path / "docs.jsonl", 3), tmp_path / "p"
     with pytest.raises(ConfigError, match="no column"):
-        pack(str(source), out, column="none", **how)  # type: ignore[arg-type]  # the names are pack's own
-    assert pack(str(source), out, column="body", **how)[0].documents == 3  # type: ignore[arg-type]  # likewise
+        pack_tokens(str(source), out, column="none", **how)  # type: ignore[arg-type]  # the names are pack's own
+    assert pack_tokens(str(source), out, column="body", **how)[0].documents == 3  # type: ignore[arg-type]  # likewise
 
 
 def test_two_do_not_write_into_the_same_folder_at_once(tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_two_do_not_write_into_the_same_folder_at_once(tmp_path: Path) -> None:
     with (out / "tokens.bin").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(PacelineError, match="somebody else is writing"):
-            pack(str(source), out, tokenizer="bytes", split="train", column="body", most=None)
+            pack_tokens(str(source), out, tokenizer="bytes", split="train", column="body", most=None)
 
 
 def _lines(path: Path, count: int) -> Path:
@@ -169,13 +168,18 @@ def _lines(path: Path, count: int) -> Path:
 
 def test_a_stream_is_packed_as_its_documents_one_after_the_other(tmp_path: Path) -> None:
     source, out = _lines(tmp_path / "docs.jsonl", 30), tmp_path / "packed"
-    about, was_there = pack(str(source), out, tokenizer="bytes", split="train", column="body", most=None)
+    about, was_there = pack_tokens(
+        str(source), out, tokenizer="bytes", split="train", column="body", most=None
+    )
     assert not was_there
     text = "".join(f"document {i} about {i * i}\n\n" for i in range(30))
     assert bytes(open_tokens(out)[1].astype(np.uint8)).decode() == text
     assert (about.documents, about.tokens) == (30, len(text))
     assert hashlib.sha256((out / token_folder.TOKENS).read_bytes()).hexdigest() == about.sha256
-    assert pack(str(source), out, tokenizer="bytes", split="train", column="body", most=None) == (about, True)
+    assert pack_tokens(str(source), out, tokenizer="bytes", split="train", column="body", most=None) == (
+        about,
+        True,
+    )
     task = LlamaTask(seed=0, data=str(out), seq_len=16)
     assert task.samples().batch(np.array([1]))[0].tolist() == [list(text[16:32].encode())]
 
@@ -186,7 +190,7 @@ def test_packing_that_was_stopped_goes_on_to_the_same_bytes(
     source, tokenizer = _lines(tmp_path / "docs.jsonl", 50), str(train_tokenizer(tmp_path))
     whole, out = tmp_path / "whole", tmp_path / "stopped"
     how = {"tokenizer": tokenizer, "split": "train", "column": "body", "most": 400}
-    expected, _ = pack(str(source), whole, **how)  # type: ignore[arg-type]  # the names are pack's own
+    expected, _ = pack_tokens(str(source), whole, **how)  # type: ignore[arg-type]  # the names are pack's own
     assert expected.tokens == 400
     monkeypatch.setattr(token_folder, "DOCUMENTS_AT_ONCE", 7)
     written = token_folder._written
@@ -201,14 +205,14 @@ def test_packing_that_was_stopped_goes_on_to_the_same_bytes(
 
     monkeypatch.setattr(token_folder, "_written", stops)
     with pytest.raises(KeyboardInterrupt):
-        pack(str(source), out, **how)  # type: ignore[arg-type]  # likewise
-    begun = read_about(out)
+        pack_tokens(str(source), out, **how)  # type: ignore[arg-type]  # likewise
+    begun = read_tokens_info(out)
     assert begun is not None
     assert (begun.documents, begun.is_complete) == (14, False)
     with pytest.raises(PacelineError, match="are not complete"):
         open_tokens(out)
     monkeypatch.setattr(token_folder, "_written", written)
-    about, _ = pack(str(source), out, **how)  # type: ignore[arg-type]  # likewise
+    about, _ = pack_tokens(str(source), out, **how)  # type: ignore[arg-type]  # likewise
     assert about == expected
     assert (out / "tokens.bin").read_bytes() == (whole / "tokens.bin").read_bytes()
 
@@ -217,14 +221,14 @@ def test_what_cannot_be_packed_is_said(tmp_path: Path) -> None:
     source, out = _lines(tmp_path / "docs.jsonl", 3), tmp_path / "packed"
     how = {"tokenizer": "bytes", "split": "train", "most": None}
     with pytest.raises(ConfigError, match="no column 'text'"):
-        pack(str(source), out, column="text", **how)  # type: ignore[arg-type]  # the names are pack's own
+        pack_tokens(str(source), out, column="text", **how)  # type: ignore[arg-type]  # the names are pack's own
     with pytest.raises(ConfigError, match="is no text but a int"):
-        pack(str(source), tmp_path / "b", column="other", **how)  # type: ignore[arg-type]  # likewise
+        pack_tokens(str(source), tmp_path / "b", column="other", **how)  # type: ignore[arg-type]  # likewise
     with pytest.raises(ConfigError, match="there is no file"):
-        pack(str(tmp_path / "none.txt"), tmp_path / "c", column="text", **how)  # type: ignore[arg-type]
-    pack(str(source), tmp_path / "d", column="body", **how)  # type: ignore[arg-type]  # likewise
+        pack_tokens(str(tmp_path / "none.txt"), tmp_path / "c", column="text", **how)  # type: ignore[arg-type]
+    pack_tokens(str(source), tmp_path / "d", column="body", **how)  # type: ignore[arg-type]  # likewise
     with pytest.raises(ConfigError, match="begun with other words"):
-        pack(str(source), tmp_path / "d", column="other", **how)  # type: ignore[arg-type]  # likewise
+        pack_tokens(str(source), tmp_path / "d", column="other", **how)  # type: ignore[arg-type]  # likewise
     (tmp_path / "d" / "tokens.bin").write_bytes(b"1234")
     with pytest.raises(PacelineError, match="has 4 bytes"):
         open_tokens(tmp_path / "d")
@@ -232,7 +236,7 @@ def test_what_cannot_be_packed_is_said(tmp_path: Path) -> None:
 
 def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     source, tokenizer = _lines(tmp_path / "docs.jsonl", 30), train_tokenizer(tmp_path)
-    pack(str(source), tmp_path / "p", tokenizer="bytes", split="train", column="body", most=None)
+    pack_tokens(str(source), tmp_path / "p", tokenizer="bytes", split="train", column="body", most=None)
     with pytest.raises(ConfigError, match="another tokenizer"):
         LlamaTask(seed=0, data=str(tmp_path / "p"), seq_len=8, tokenizer=str(tokenizer))
 
@@ -241,8 +245,8 @@ def test_the_end_of_a_document_is_the_tokenizers_own(tmp_path: Path) -> None:
     made = Tokenizer.from_file(str(train_tokenizer(tmp_path)))
     made.add_special_tokens(["</s>"])
     made.save(str(tmp_path / "with-end.json"))
-    assert Words(str(tmp_path / "with-end.json")).end.tolist() == [made.token_to_id("</s>")]
-    assert Words("bytes").end.tolist() == [10, 10]
+    assert TextTokenizer(str(tmp_path / "with-end.json")).end.tolist() == [made.token_to_id("</s>")]
+    assert TextTokenizer("bytes").end.tolist() == [10, 10]
 
 
 @settings(max_examples=25)
@@ -253,15 +257,15 @@ def test_texts_that_are_taken_together_have_the_tokens_of_each(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizing, "TEXTS_AT_ONCE", at_once)
         patch.setattr(tokenizing, "CHARACTERS_AT_ONCE", characters)
-        for words in (Words("bytes"), _trained()):
+        for words in (TextTokenizer("bytes"), _trained()):
             found = [part.tolist() for part in words.of_each(texts)]
             assert found == [words.of(text).tolist() for text in texts]
 
 
 @cache
-def _trained() -> Words:
+def _trained() -> TextTokenizer:
     with tempfile.TemporaryDirectory() as folder:
-        return Words(str(train_tokenizer(Path(folder))))
+        return TextTokenizer(str(train_tokenizer(Path(folder))))
 
 
 def test_a_vocabulary_is_as_large_as_its_highest_token(tmp_path: Path) -> None:
@@ -269,7 +273,7 @@ def test_a_vocabulary_is_as_large_as_its_highest_token(tmp_path: Path) -> None:
 
     model = models.WordLevel({"a": 0, "b": 500}, unk_token="a")
     Tokenizer(model).save(str(tmp_path / "gaps.json"))
-    assert Words(str(tmp_path / "gaps.json")).count == 501
+    assert TextTokenizer(str(tmp_path / "gaps.json")).count == 501
 
 
 @pytest.mark.parametrize(
@@ -312,5 +316,5 @@ def test_validation_of_many_windows_at_once_is_that_of_one_at_a_time(monkeypatch
     model, rows = task.model(), range(3, 25)
     with torch.no_grad():
         together = task.validate(model, rows)["valid_loss"]
-        monkeypatch.setattr("paceline.tasks.llama.VALIDATED_AT_ONCE", 64)
+        monkeypatch.setattr("paceline.tasks.llama.task.VALIDATED_AT_ONCE", 64)
         assert task.validate(model, rows)["valid_loss"] == pytest.approx(together, rel=1e-12)

@@ -9,13 +9,13 @@ from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import RealRun, Watching, distance, real
 from torch import Tensor
 
-from paceline.app.train import resumable, train
 from paceline.checkpoints.sharded import read_whole
-from paceline.checkpoints.store import read_snapshot
+from paceline.checkpoints.snapshot import read_snapshot
 from paceline.events.read import read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype, FsdpPrecision, Plan, StrategyOptions
-from paceline.worker.export_main import weights_of
+from paceline.training.run import load_resumable, train
+from paceline.worker.entry.export_weights import weights_of
 
 SHORT = {"seq_len": 16}
 
@@ -69,7 +69,7 @@ def test_a_batch_in_parts_makes_the_same_update(
 
 def _go_on(run_dir: Path, launcher: LocalLauncher, *, steps: int, workers: int) -> RealRun:
     """The same run, made longer, with so many workers from here on."""
-    plan, checkpoint = resumable(run_dir, workers)
+    plan, checkpoint = load_resumable(run_dir, workers)
     result = train(
         replace(plan, steps=steps), run_dir, Watching(launcher), warm=launcher, resume_from=checkpoint
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, Problem
 from paceline.plan.plan import Option
 from paceline.tasks.load import load_class, load_task
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.cifar_folder import python2_batch, python3_batch, rows_and_labels
 
-from paceline.tasks.plain_pickle import PlainPickleError, read_plain
+from paceline.tasks.cifar10.plain_pickle import PlainPickleError, read_plain
 
 PROTOCOLS = (2, 3, 4, 5)
 ROWS, LABELS = rows_and_labels(3, seed=1)

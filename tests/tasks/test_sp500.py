@@ -14,16 +14,15 @@ from tests.fixtures.closes import made_up
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import distance, virtual, virtual_hash
 
-from paceline.app.sp500.prepare import npz_bytes, prepare
-from paceline.clock import SystemClock
-from paceline.errors import ConfigError
+from paceline.core.clock import SystemClock
+from paceline.core.errors import ConfigError
+from paceline.datasets.sp500 import npz_bytes, prepare
 from paceline.plan.plan import Dtype, Option
-from paceline.sync.assignment import Share
-from paceline.tasks.confusion import Confusion, as_svg, files_of
+from paceline.sync.assignment import WorkUnit
 from paceline.tasks.load import load_task
-from paceline.tasks.sp500 import Sp500Task
+from paceline.tasks.sp500.task import Confusion, Sp500Task, as_svg, files_of
 from paceline.worker.gradient import GradientSource
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 WINDOW = 8
 
@@ -93,7 +92,7 @@ def test_samples_are_taken_in_the_order_of_time_unless_they_are_to_be_mixed(
     plan = small_plan("ssgd", task="sp500", task_options=options)
     task = load_task("sp500", seed=plan.seed, options=options)
     source = GradientSource(plan, task, torch.device("cpu"), SystemClock())
-    taken = source.batch_of(Share(1, 0))  # the second worker's first four
+    taken = source.batch_of(WorkUnit(1, 0))  # the second worker's first four
     expected = task.samples().batch(np.arange(4, 8))
     assert isinstance(taken, tuple)
     assert isinstance(expected, tuple)

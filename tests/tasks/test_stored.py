@@ -11,13 +11,13 @@ from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import virtual_hash
 from torch import Tensor
 
-from paceline.app.shard import shard
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
 from paceline.plan.plan import Option
 from paceline.sync.samples import Indices
-from paceline.tasks.cifar10 import Cifar10Task
+from paceline.tasks.cifar10.task import Cifar10Task
 from paceline.tasks.load import load_task
 from paceline.tasks.port import Task
+from paceline.tasks.sharding import shard
 
 SMALL: dict[str, Option] = {"context": 8, "width": 8, "layers": 1, "heads": 2}
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.transport.arena import ALIGN, TAIL, Arena, Layout
 
 

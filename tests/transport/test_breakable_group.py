@@ -13,18 +13,18 @@ from tests.fixtures.forks import in_processes, values
 from tests.fixtures.waiting import until
 from torch import nn
 
-from paceline.errors import PeerLostError
-from paceline.ids import Rank
-from paceline.transport.breakable_group import BreakableGroup, is_lost_peer
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Rank
 from paceline.transport.sharded_arena import ShardedArena, forget_meshes
+from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
 
 
 def number_of_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def alone(folder: Path, number: int) -> BreakableGroup:
-    return BreakableGroup(str(folder / f"{number}.store"), Rank(0), 1, 30.0, is_over=lambda: False)
+def alone(folder: Path, number: int) -> AbortableGroup:
+    return AbortableGroup(str(folder / f"{number}.store"), Rank(0), 1, 30.0, is_over=lambda: False)
 
 
 def test_one_group_after_another_leaves_no_open_file(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_model_that_is_split_again_and_again_keeps_no_group_alive(tmp_path: Pa
 def test_whoever_waits_for_one_that_never_comes_stops_when_the_generation_ends(tmp_path: Path) -> None:
     looks = iter([False, False, True])
     with pytest.raises(PeerLostError, match="while its workers were connecting"):
-        BreakableGroup(str(tmp_path / "store"), Rank(0), 2, 5.0, is_over=lambda: next(looks))
+        AbortableGroup(str(tmp_path / "store"), Rank(0), 2, 5.0, is_over=lambda: next(looks))
     assert not dist.is_initialized()
     # A process that ended while gloo still connects would be aborted.
     until(lambda: "connecting" not in {thread.name for thread in threading.enumerate()}, "nobody connects")
@@ -84,7 +84,7 @@ def test_only_the_groups_own_connections_are_cut(tmp_path: Path) -> None:
 
 def got_out(store: Path, rank: int) -> bool:
     """Reduce until we are told in the middle of it that it is over. Is that an error for a lost peer?"""
-    group = BreakableGroup(str(store), Rank(rank), 2, 3600.0, is_over=lambda: False)
+    group = AbortableGroup(str(store), Rank(rank), 2, 3600.0, is_over=lambda: False)
     reduced = threading.Semaphore(0)
 
     def hear() -> None:

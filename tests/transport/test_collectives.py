@@ -10,15 +10,15 @@ import torch
 from tests.fixtures.forks import fork, in_processes, values
 from torch import Tensor
 
-from paceline.clock import SystemClock
-from paceline.errors import PeerLostError
-from paceline.ids import Rank
-from paceline.transport.in_process import InProcessCollective, Meeting
+from paceline.core.clock import SystemClock
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Rank
+from paceline.transport.in_process import CollectiveState, InProcessCollective
 from paceline.transport.ports import Collective
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import BLOCK, SEMAPHORES, WORDS, ShmCollective
 from paceline.transport.torch_dist import TorchCollective, join_group, ring_bytes
-from paceline.transport.turns import Turns
+from paceline.transport.virtual_time import Turns
 
 ROUNDS = 3
 
@@ -109,7 +109,7 @@ def hears_along_edges(collective: Collective) -> bytes:
 def test_vectors_travel_along_directed_edges_the_same_way_in_every_adapter(
     world_size: int, tmp_path: Path
 ) -> None:
-    world, meeting, turns = new_world(world_size), Meeting(world_size), Turns()
+    world, meeting, turns = new_world(world_size), CollectiveState(world_size), Turns()
     over_shm = values(in_processes(world_size, lambda rank: hears_along_edges(shm(world, rank))))
     world.close()
     heard: dict[int, bytes] = {}
@@ -133,7 +133,7 @@ def test_vectors_travel_along_directed_edges_the_same_way_in_every_adapter(
 
 def test_who_hears_from_neighbours_waits_for_them_alone() -> None:
     """On a ring of six the far side goes on for as many steps as it is away from who sleeps."""
-    turns, meeting = Turns(), Meeting(6)
+    turns, meeting = Turns(), CollectiveState(6)
     finished: dict[int, int] = {}
 
     def body(rank: int) -> None:
@@ -170,7 +170,7 @@ def test_a_neighbour_that_never_comes_is_an_error_after_the_timeout() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_over_shared_memory_and_in_process_everybody_sees_the_others(world_size: int) -> None:
-    world, meeting, turns = new_world(world_size), Meeting(world_size), Turns()
+    world, meeting, turns = new_world(world_size), CollectiveState(world_size), Turns()
     over_shm = values(in_processes(world_size, lambda rank: sees_the_others(shm(world, rank))))
     world.close()
     seen: list[bytes] = []
@@ -332,7 +332,7 @@ def test_in_process_and_shared_memory_give_the_same_bits_and_count_the_same_byte
     world = new_world(world_size)
     by_processes = values(in_processes(world_size, lambda rank: counted(shm(world, rank))))
     world.close()
-    turns, meeting, by_turns = Turns(), Meeting(world_size), dict[int, bytes]()
+    turns, meeting, by_turns = Turns(), CollectiveState(world_size), dict[int, bytes]()
 
     def live(rank: int) -> None:
         collective = InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=1.0)
@@ -344,7 +344,7 @@ def test_in_process_and_shared_memory_give_the_same_bits_and_count_the_same_byte
 
 
 def test_in_process_a_peer_that_never_comes_is_an_error_at_the_deadline() -> None:
-    turns, meeting = Turns(), Meeting(2)
+    turns, meeting = Turns(), CollectiveState(2)
 
     def alone() -> None:
         collective = InProcessCollective(meeting, Rank(0), turns=turns, timeout_s=5.0)

@@ -8,14 +8,14 @@ import pytest
 import torch
 from tests.fixtures.forks import fork, in_processes, values
 
-from paceline.clock import SystemClock
-from paceline.errors import PeerLostError
-from paceline.ids import Rank
-from paceline.transport.in_process_peers import InProcessPeers, Table
+from paceline.core.clock import SystemClock
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Rank
+from paceline.transport.in_process import InProcessPeers, PeersState
 from paceline.transport.ports import Peers
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_peers import ShmPeers, peers_world
-from paceline.transport.turns import Turns
+from paceline.transport.virtual_time import Turns
 
 SHARES = 4000
 
@@ -62,7 +62,7 @@ def test_processes_that_average_in_pairs_do_every_share_once_and_keep_the_sum(wo
 
 
 def test_in_process_peers_keep_the_same_promises() -> None:
-    turns, table, said = Turns(), Table(3), dict[int, bytes]()
+    turns, table, said = Turns(), PeersState(3), dict[int, bytes]()
 
     def live(rank: int) -> None:
         turns.sleep(0.1 * rank)
@@ -127,7 +127,7 @@ def test_an_abort_wakes_whoever_waits_for_a_lock() -> None:
 
 
 def test_who_gives_up_waiting_lets_go_of_what_it_holds() -> None:
-    turns, table = Turns(), Table(2)
+    turns, table = Turns(), PeersState(2)
 
     def holds_for_long() -> None:
         peers = InProcessPeers(table, Rank(1), turns=turns, timeout_s=9)

@@ -8,12 +8,12 @@ import torch
 from tests.fixtures.forks import in_processes, values
 from torch import Tensor
 
-from paceline.clock import SystemClock
-from paceline.errors import PeerLostError
-from paceline.ids import Rank
-from paceline.sync.shards import shards_of
+from paceline.core.clock import SystemClock
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Rank
+from paceline.sync.shard_balancing import shards_of
 from paceline.transport.generation_world import GenerationWorld
-from paceline.transport.shm_rounds import ShmRounds
+from paceline.transport.shm_collective import ShmRounds
 
 SHARDS, NUMEL = 3, 100
 

@@ -5,13 +5,11 @@ import torch
 from tests.fixtures.forks import in_processes, values
 from torch import Tensor
 
-from paceline.clock import SystemClock
-from paceline.ids import Rank
-from paceline.sync.shards import shards_of
-from paceline.transport.meeting import PLACES
-from paceline.transport.shm import SharedWorld
-from paceline.transport.shm_collective import BLOCK
-from paceline.transport.shm_shards import ShmShards
+from paceline.core.clock import SystemClock
+from paceline.core.ids import Rank
+from paceline.sync.shard_balancing import shards_of
+from paceline.transport.shm import BARRIER_SLOTS, SharedWorld
+from paceline.transport.shm_collective import BLOCK, ShmShards
 
 SHARDS, NUMEL = 4, BLOCK + 100
 
@@ -29,7 +27,7 @@ def in_shard_order(step: int) -> Tensor:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_mean_has_the_same_bits_for_any_number_of_workers(workers: int) -> None:
-    world = SharedWorld(parties=workers, semaphores_each=PLACES, words_each=1)
+    world = SharedWorld(parties=workers, semaphores_each=BARRIER_SLOTS, words_each=1)
 
     def body(rank: int) -> bytes:
         torch.set_num_threads(1)
@@ -48,7 +46,7 @@ def test_the_mean_has_the_same_bits_for_any_number_of_workers(workers: int) -> N
 
 
 def test_all_see_at_which_step_the_mean_was_not_finite() -> None:
-    world = SharedWorld(parties=2, semaphores_each=PLACES, words_each=1)
+    world = SharedWorld(parties=2, semaphores_each=BARRIER_SLOTS, words_each=1)
 
     def body(rank: int) -> bytes:
         torch.set_num_threads(1)

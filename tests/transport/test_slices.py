@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from paceline.errors import HopelessError
+from paceline.core.errors import HopelessError
 from paceline.transport.arena import ALIGN, Arena, Layout
-from paceline.transport.slices import cut, slices_of
+from paceline.transport.partitioned_store import partition_slices, slice_pieces
 
 WIDTHS = st.lists(st.integers(1, 70), min_size=1, max_size=5)
 
@@ -27,7 +27,7 @@ def test_every_number_is_in_exactly_one_part_and_part_0_has_what_is_not_a_parame
     layout = Layout.of(model(widths))
     if layout.buffers_start // ALIGN < parts:
         return
-    slices = slices_of(layout, parts)
+    slices = partition_slices(layout, parts)
     covered = sorted(number for where in slices for number in range(where.start, where.stop))
     assert covered == list(range(layout.numel))
     assert slices[0].stop == layout.numel
@@ -44,8 +44,8 @@ def test_the_pieces_in_the_parts_make_up_every_tensor(widths: list[int], parts: 
         return
     named = dict(arena.module.named_parameters())
     seen = {name: torch.zeros(tensor.numel(), dtype=torch.int64) for name, tensor in named.items()}
-    for where in slices_of(arena.layout, parts):
-        for found in cut(arena.layout.parameters, where):
+    for where in partition_slices(arena.layout, parts):
+        for found in slice_pieces(arena.layout.parameters, where):
             flat = named[found.name].detach().reshape(-1)
             assert torch.equal(flat[found.in_tensor], arena.state[found.in_vector])
             seen[found.name][found.in_tensor] += 1
@@ -55,4 +55,4 @@ def test_the_pieces_in_the_parts_make_up_every_tensor(widths: list[int], parts: 
 def test_more_parts_than_blocks_are_refused() -> None:
     layout = Layout.of(nn.Linear(2, 2))
     with pytest.raises(HopelessError, match="too few for 3 parts"):
-        slices_of(layout, 3)
+        partition_slices(layout, 3)

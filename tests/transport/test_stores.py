@@ -10,14 +10,14 @@ import torch
 from tests.fixtures.forks import Said, fork, in_processes, values
 from tests.fixtures.ledger_server import LedgerServer, RevokingServer, work, work_until_revoked
 
-from paceline.clock import SystemClock
-from paceline.errors import PeerLostError
-from paceline.ids import Rank
-from paceline.transport.in_process_store import InProcessStore, Mail
+from paceline.core.clock import SystemClock
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Rank
+from paceline.transport.in_process import InProcessStore, Mailbox
 from paceline.transport.ports import Answer, ParameterStore
 from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
-from paceline.transport.turns import Turns
+from paceline.transport.virtual_time import Turns
 
 NUMEL, TOKEN = 48, b"a token"
 Live = Callable[[int, ParameterStore], bytes]
@@ -61,7 +61,7 @@ def over_tcp(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
 
 
 def in_one_process(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
-    turns, mail, said = Turns(), Mail(), dict[int, Said]()
+    turns, mail, said = Turns(), Mailbox(), dict[int, Said]()
 
     def body(rank: int) -> None:
         store = InProcessStore(server, Rank(rank), mail, turns=turns, timeout_s=20.0)
@@ -193,7 +193,7 @@ def test_in_process_a_worker_that_is_never_answered_gets_an_error_at_the_deadlin
             return []
 
     turns = Turns()
-    store = InProcessStore(Silent(9, NUMEL), Rank(0), Mail(), turns=turns, timeout_s=3.0)
+    store = InProcessStore(Silent(9, NUMEL), Rank(0), Mailbox(), turns=turns, timeout_s=3.0)
     (error,) = turns.run([lambda: print(work(store, NUMEL))])
     assert isinstance(error, PeerLostError)
     assert turns.now_ns() == 3 * 10**9

@@ -22,15 +22,14 @@ from tests.fixtures.forks import Forked, fork
 from tests.fixtures.ledger_server import LedgerServer, RevokingServer, work, work_until_revoked
 from tests.fixtures.waiting import NEVER_S, until
 
-from paceline.clock import SystemClock
-from paceline.errors import NotReadyError, PeerLostError
-from paceline.ids import Clock, Rank
+from paceline.core.clock import SystemClock
+from paceline.core.errors import NotReadyError, PeerLostError
+from paceline.core.ids import Clock, Rank
 from paceline.transport import elastic_wire
 from paceline.transport import tcp_wire as wire
-from paceline.transport.elastic_host import Asked, ElasticHost
-from paceline.transport.elastic_wire import Say
-from paceline.transport.requests import Request
-from paceline.transport.server_line import SIDE
+from paceline.transport.elastic_store import ElasticHost, WorkerRequest
+from paceline.transport.elastic_wire import SIDE, MessageKind
+from paceline.transport.ports import Request
 from paceline.transport.tcp_store import Address, TcpStore, TcpStoreHost
 from paceline.transport.tcp_wire import Frame
 
@@ -171,7 +170,7 @@ def test_a_flood_of_strangers_does_not_end_an_elastic_server() -> None:
         host = ElasticHost(numel=NUMEL, dtype=torch.float64, token=TOKEN)
         os.write(tell, f"{host.port}\n".encode())
         asked = host.heard.get(timeout=NEVER_S)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, WorkerRequest)
         return asked.frame.say.name.encode()
 
     process = fork(body)
@@ -185,7 +184,7 @@ def test_a_flood_of_strangers_does_not_end_an_elastic_server() -> None:
             except (OSError, PeerLostError):
                 return False  # a newer stranger came first
             with connection:
-                elastic_wire.send(connection, elastic_wire.Frame(Say.LEAVE))
+                elastic_wire.send(connection, elastic_wire.Frame(MessageKind.LEAVE))
             return True
 
         until(is_let_in, "a worker is let in")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.transport.turns import Turns
+from paceline.transport.virtual_time import Turns
 
 
 def test_time_jumps_to_whoever_wakes_first() -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from paceline.events.sample_rows import SAMPLE_KINDS
-from paceline.events.schema import COLUMN_KINDS, SCHEMA
+from paceline.events.schema import COLUMN_KINDS, SAMPLE_KINDS, SCHEMA
 from paceline.plan.codec import dumps, plan_hash
 from paceline.plan.plan import Plan
 

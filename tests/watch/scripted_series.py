@@ -3,9 +3,8 @@
 import random
 from collections.abc import Iterator
 
-from paceline.watch.catalogue import BY_NAME, Kind
-from paceline.watch.rules import Condition, Reading, Reduce, Rule
-from paceline.watch.sample import Labels, Sample, labels_of
+from paceline.monitoring.alerts.rules import Condition, Reading, Reduce, Rule
+from paceline.monitoring.metrics.catalog import BY_NAME, Labels, MetricKind, Sample, labels_of
 
 STEP_S = 15.0
 Values = list[float | None]  # None: the series is not there
@@ -51,7 +50,7 @@ def _left(condition: Condition, dice: random.Random, steps: int, right: Values |
         values: Values = [1.0] * steps
     elif reading.reduce is Reduce.AGE:
         values = _moments(condition, dice, steps)
-    elif family.kind is Kind.COUNTER:
+    elif family.kind is MetricKind.COUNTER:
         values = _counted(dice, steps)
     elif reading.reduce is Reduce.FORECAST:
         values = _falling(dice, steps)

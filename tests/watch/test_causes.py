@@ -3,11 +3,10 @@
 import pytest
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan
 
-from paceline.events.timings import Timings
+from paceline.events.schema import Timings
+from paceline.monitoring.view.recoveries import Generations, cause_of_change, cause_of_restart
+from paceline.monitoring.view.run_view import RunView
 from paceline.plan.plan import Elastic
-from paceline.watch.causes import of_change, of_restart
-from paceline.watch.generations import Generations
-from paceline.watch.view import RunView
 
 
 def told(log: ScriptedLog, **plan: object) -> dict[str, dict[str, float]]:
@@ -33,15 +32,15 @@ def told(log: ScriptedLog, **plan: object) -> dict[str, dict[str, float]]:
     ],
 )
 def test_why_a_generation_changed_is_one_of_a_few_words(why: str, cause: str) -> None:
-    assert of_change(why, is_new_session=False) == cause
-    assert of_change(why, is_new_session=True) == "resumed"
+    assert cause_of_change(why, is_new_session=False) == cause
+    assert cause_of_change(why, is_new_session=True) == "resumed"
 
 
 def test_why_a_worker_began_again_is_one_of_a_few_words() -> None:
-    assert of_restart("killed by signal 9); it is replaced", is_new_session=False) == "killed"
-    assert of_restart("it ended with exit code 3); it is", is_new_session=False) == "failed"
-    assert of_restart(None, is_new_session=False) == "other"
-    assert of_restart(None, is_new_session=True) == "resumed"
+    assert cause_of_restart("killed by signal 9); it is replaced", is_new_session=False) == "killed"
+    assert cause_of_restart("it ended with exit code 3); it is", is_new_session=False) == "failed"
+    assert cause_of_restart(None, is_new_session=False) == "other"
+    assert cause_of_restart(None, is_new_session=True) == "resumed"
 
 
 def test_changes_restarts_and_lost_steps_of_an_elastic_run_are_counted() -> None:

@@ -17,19 +17,18 @@ from tests.fixtures.waiting import until
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, followed, usual
 from textual.widgets import Static
 
-from paceline.app.metrics_server import MetricsServer, name_of
 from paceline.cli.main import cli
 from paceline.cli.session import Session
 from paceline.cli.top_app import TopApp
-from paceline.clock import SystemClock
-from paceline.errors import ConfigError
+from paceline.core.clock import SystemClock
+from paceline.core.errors import ConfigError
 from paceline.events.log import EventLog
-from paceline.watch.collector import Collector
-from paceline.watch.deserted import is_deserted
-from paceline.watch.feed import Feed
-from paceline.watch.gpu_door import GpuDoor
-from paceline.watch.host_door import HostDoor
-from paceline.watch.run_track import RunTrack
+from paceline.monitoring.metrics.http_server import MetricsServer, name_of
+from paceline.monitoring.probes.collector import Collector
+from paceline.monitoring.probes.gpu import GpuProbe
+from paceline.monitoring.probes.host import HostProbe
+from paceline.monitoring.view.feed import Feed, is_orphaned
+from paceline.monitoring.view.run_track import RunTrack
 
 
 def call(folder: Path, *args: str) -> tuple[int, str]:
@@ -198,7 +197,7 @@ def test_top_pauses_resumes_and_kills_as_the_other_commands_do(tmp_path: Path) -
         return app.shown()[0]["state"]
 
     async def story(victim: "subprocess.Popen[bytes]") -> None:
-        door = HostDoor(tmp_path)
+        door = HostProbe(tmp_path)
 
         def is_stopped() -> bool:
             return door.processes(0, {"worker-0": victim.pid})[0].is_stopped
@@ -291,7 +290,7 @@ class FakeNvml:
 
 
 def test_a_gpu_that_cannot_answer_everything_is_told_by_what_it_can() -> None:
-    door = GpuDoor("here", FakeNvml())
+    door = GpuProbe("here", FakeNvml())
     (row,) = door.look(5)
     door.close()
     assert (row.utilization, row.memory_used_bytes, row.memory_size_bytes) == (0.75, 10, 20)
@@ -299,7 +298,7 @@ def test_a_gpu_that_cannot_answer_everything_is_told_by_what_it_can() -> None:
 
 
 def test_a_machine_without_a_driver_has_no_gpus() -> None:
-    assert GpuDoor("here", None).look(1) == []
+    assert GpuProbe("here", None).look(1) == []
 
 
 def test_of_a_run_whose_processes_are_all_gone_events_and_status_say_so(tmp_path: Path) -> None:
@@ -332,7 +331,7 @@ def test_a_run_is_deserted_only_where_all_its_processes_can_be_seen() -> None:
         log.tell(0.1, "worker-0", "worker_started", pid=worker, clock=0, node=node)
         for line in log.lines:
             track.take(line)
-        return is_deserted(track)
+        return is_orphaned(track)
 
     assert is_left(gone.pid, gone.pid, here)
     assert not is_left(mine, gone.pid, here), "the launcher lives"

@@ -8,14 +8,13 @@ from docs.runbook_pages import runbooks
 from tests.fixtures.promtool import needs_promtool, promtool
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, usual
 
+from paceline.monitoring.alerts.rule_file import default_rules
+from paceline.monitoring.alerts.rules import Severity
+from paceline.monitoring.metrics.catalog import BY_NAME, FAMILIES, MetricKind
+from paceline.monitoring.metrics.prometheus import TOOK, exposition
+from paceline.monitoring.metrics.provisioning import dashboards, expressions, metrics_in, rules_file
+from paceline.monitoring.view.run_view import RunView
 from paceline.plan.plan import StrategyOptions
-from paceline.watch.catalogue import BY_NAME, FAMILIES, Kind
-from paceline.watch.grafana import dashboards, expressions
-from paceline.watch.prometheus import TOOK, exposition
-from paceline.watch.promql import metrics_in, rules_file
-from paceline.watch.rule_file import default_rules
-from paceline.watch.rules import Severity
-from paceline.watch.view import RunView
 
 ROOT = Path(__file__).parents[2]
 
@@ -157,4 +156,4 @@ def test_the_pages_of_alerts_are_up_to_date() -> None:
 
 def test_counters_are_called_so_and_nothing_else_is() -> None:
     for family in FAMILIES:
-        assert (family.kind is Kind.COUNTER) == family.name.endswith("_total"), family.name
+        assert (family.kind is MetricKind.COUNTER) == family.name.endswith("_total"), family.name

@@ -14,14 +14,19 @@ from tests.fixtures.waiting import until
 from tests.watch.scripted_log import ScriptedLog, a_plan
 from tests.watch.sinks import mail_sink, web_sink
 
-from paceline.app.alerting import alerting, try_notifier, watch
-from paceline.errors import ConfigError
+from paceline.core.errors import ConfigError
+from paceline.monitoring.alerts.delivery import (
+    AlertNotifier,
+    AlreadyWatchedError,
+    alerting,
+    try_notifier,
+    watch_alerts,
+)
+from paceline.monitoring.alerts.notification_policy import Message, NotificationPolicy, RateLimited
+from paceline.monitoring.alerts.notifiers import NotDeliveredError, discord_message, sample_alert
+from paceline.monitoring.alerts.rule_file import read_rules
+from paceline.monitoring.alerts.rules import NotifierKind, NotifierSetting, Rules, Severity
 from paceline.plan.codec import Json
-from paceline.watch.courier import Courier, Limited, Message
-from paceline.watch.herald import AlreadyWatchedError, Herald
-from paceline.watch.notifiers import NotDeliveredError, discord_message, sample_alert
-from paceline.watch.rule_file import read_rules
-from paceline.watch.rules import NotifierKind, NotifierSetting, Rules, Severity
 
 TWO_CONDITIONS = """
 rules:
@@ -61,7 +66,7 @@ def test_a_two_condition_alert_is_pending_fires_once_and_is_resolved_and_so_says
     with web_sink() as sink:
         rules = read_rules(TWO_CONDITIONS % sink.url, "test")
         seen: list[str] = []
-        with Herald(tmp_path, rules, seen.append) as herald:
+        with AlertNotifier(tmp_path, rules, seen.append) as herald:
             for line in rest:  # as a run writes it, looked at after each line
                 with (tmp_path / "events.jsonl").open("a") as file:
                     file.write(line + "\n")
@@ -79,7 +84,11 @@ def test_a_two_condition_alert_is_pending_fires_once_and_is_resolved_and_so_says
 def test_only_one_herald_speaks_for_a_run(tmp_path: Path) -> None:
     script(3).write(tmp_path, a_plan(workers=1))
     rules = read_rules("rules: []", "test")
-    with Herald(tmp_path, rules, print), pytest.raises(AlreadyWatchedError), Herald(tmp_path, rules, print):
+    with (
+        AlertNotifier(tmp_path, rules, print),
+        pytest.raises(AlreadyWatchedError),
+        AlertNotifier(tmp_path, rules, print),
+    ):
         pass
 
 
@@ -88,7 +97,7 @@ def test_a_run_that_is_over_has_no_alerts_and_the_watch_ends(tmp_path: Path) -> 
     log.tell(18.5, "launcher", "run_finished", outcome="stopped")
     log.write(tmp_path, a_plan(workers=1))
     with web_sink() as sink:
-        watch(tmp_path, read_rules(TWO_CONDITIONS % sink.url, "test"), print, threading.Event())
+        watch_alerts(tmp_path, read_rules(TWO_CONDITIONS % sink.url, "test"), print, threading.Event())
     assert sink.got == [], "what began and ended before anybody listened is told to nobody"
 
 
@@ -256,13 +265,13 @@ def alert(mark: str, state: str = "firing", **more: Json) -> dict[str, Json]:
 
 
 def test_what_still_fires_is_said_again_after_an_hour_only() -> None:
-    courier = Courier(setting(), repeat_s=3600)
+    courier = NotificationPolicy(setting(), repeat_s=3600)
     said = [at for at in range(0, 8000, 10) if courier.due(at, [alert("a")]) is not None]
     assert said == [0, 3600, 7200]
 
 
 def test_the_end_is_told_to_whoever_heard_of_the_beginning() -> None:
-    courier = Courier(setting(), repeat_s=3600)
+    courier = NotificationPolicy(setting(), repeat_s=3600)
     assert courier.due(0, [alert("a", silenced=True)]) is None
     assert courier.due(1, [alert("a", "resolved")]) is None
     assert isinstance(courier.due(2, [alert("b")]), Message)
@@ -271,7 +280,7 @@ def test_the_end_is_told_to_whoever_heard_of_the_beginning() -> None:
 
 
 def test_muted_and_minor_alerts_are_kept_to_oneself() -> None:
-    courier = Courier(setting(least=Severity.CRITICAL), repeat_s=3600)
+    courier = NotificationPolicy(setting(least=Severity.CRITICAL), repeat_s=3600)
     muted: list[dict[str, Json]] = [{"silenced": True}, {"inhibited_by": "WorkerDown"}, {"injected": True}]
     for more in muted:
         assert courier.due(0, [{**alert("a", severity="critical"), **more}]) is None
@@ -280,11 +289,11 @@ def test_muted_and_minor_alerts_are_kept_to_oneself() -> None:
 
 
 def test_a_limit_holds_messages_back_and_loses_none() -> None:
-    courier = Courier(setting(most=2), repeat_s=3600)
+    courier = NotificationPolicy(setting(most=2), repeat_s=3600)
     assert isinstance(courier.due(0, [alert("a")]), Message)
     assert isinstance(courier.due(1, [alert("a"), alert("b")]), Message)
     three = [alert("a"), alert("b"), alert("c")]
-    assert courier.due(2, three) == Limited("w", 1)
+    assert courier.due(2, three) == RateLimited("w", 1)
     assert courier.due(3, three) is None
     held = courier.due(61, three)
     assert isinstance(held, Message)
@@ -292,7 +301,7 @@ def test_a_limit_holds_messages_back_and_loses_none() -> None:
 
 
 def test_what_was_not_delivered_is_due_again_a_little_later() -> None:
-    courier = Courier(setting(), repeat_s=3600)
+    courier = NotificationPolicy(setting(), repeat_s=3600)
     begun = courier.due(0, [alert("a")])
     assert isinstance(begun, Message)
     courier.failed(begun, 1)
@@ -353,7 +362,7 @@ def test_every_end_is_told_however_many_come_at_once(tmp_path: Path) -> None:
     head, first, rest = log.lines[:2], log.lines[2:43], log.lines[43:]
     log.lines = list(head)
     log.write(tmp_path, a_plan(workers=1))
-    with Herald(tmp_path, rules, print) as herald:
+    with AlertNotifier(tmp_path, rules, print) as herald:
         for part in (first, rest):
             with (tmp_path / "events.jsonl").open("a") as file:
                 file.write("".join(line + "\n" for line in part))
@@ -368,7 +377,7 @@ def test_a_notifier_that_breaks_goes_on_and_the_herald_ends(tmp_path: Path) -> N
     (tmp_path / "hook").write_bytes(b"\xff\xfe no text")
     rules = read_rules(TWO_CONDITIONS.replace('url: "%s"', "url_file: hook, retries: 0"), "test")
     said: list[str] = []
-    with Herald(tmp_path, rules, said.append) as herald:
+    with AlertNotifier(tmp_path, rules, said.append) as herald:
         herald.tick()
     assert any("UnicodeDecodeError" in line for line in said)
     assert '"outcome":"failed"' in (tmp_path / "events.jsonl").read_text()
@@ -388,7 +397,7 @@ def test_rules_are_kept_for_their_owner_and_a_broken_log_ends_messages_not_the_r
 
 
 def test_what_comes_together_is_told_together_and_a_blip_not_at_all() -> None:
-    courier = Courier(setting(), repeat_s=3600, group_wait_s=5, group_interval_s=30)
+    courier = NotificationPolicy(setting(), repeat_s=3600, group_wait_s=5, group_interval_s=30)
     assert courier.due(0, [alert("blip")]) is None
     assert courier.due(2, [alert("blip", "resolved")]) is None
     assert courier.due(10, [alert("a")]) is None

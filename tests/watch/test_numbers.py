@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.errors import ConfigError, PacelineError
-from paceline.events import custom
-from paceline.watch.alerts import AlertEngine, State
-from paceline.watch.health import health
-from paceline.watch.promql import expression
-from paceline.watch.rule_file import default_rules, read_rules
-from paceline.watch.sample import Sample, labels_of
-from paceline.watch.series import Ring, Series, thinned
-from paceline.watch.trend import Trend, change_point, in_words, theil_sen, trend
+from paceline.core.errors import ConfigError, PacelineError
+from paceline.events import custom_metrics
+from paceline.monitoring.alerts.engine import AlertEngine, State
+from paceline.monitoring.alerts.rule_file import default_rules, read_rules
+from paceline.monitoring.alerts.status import compute_health
+from paceline.monitoring.metrics.catalog import Sample, labels_of
+from paceline.monitoring.metrics.provisioning import expression
+from paceline.monitoring.metrics.series import Ring, Series, downsample
+from paceline.monitoring.metrics.statistics import Trend, change_point, describe_trend, fit_trend, theil_sen
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=400), st.integers(1, 50))
@@ -46,7 +46,7 @@ def test_two_days_of_seconds_fit_and_the_old_ones_get_coarser() -> None:
         series.add(float(at), math.sin(at))
     assert len(series.read(0, 48 * 3600, 10**6)) >= 17_000
     assert series.read(47.9 * 3600, 48 * 3600, 1000)[0][0] >= 47.9 * 3600 - 1
-    assert thinned([], 5) == []
+    assert downsample([], 5) == []
 
 
 def test_a_few_wild_values_do_not_bend_the_slope() -> None:
@@ -58,27 +58,28 @@ def test_a_few_wild_values_do_not_bend_the_slope() -> None:
 def test_a_step_down_is_found_where_it_happened_and_told_in_words() -> None:
     dice = random.Random(1)
     points = [(float(t), (100.0 if t < 180 else 82.0) + dice.uniform(-1, 1)) for t in range(300)]
-    found = trend(points)
+    found = fit_trend(points)
     assert found is not None
     assert found.change_s == pytest.approx(180, abs=3)
-    words = in_words("throughput", found, "12:04:31", "worker-3 slowed")
+    words = describe_trend("throughput", found, "12:04:31", "worker-3 slowed")
     assert words == "throughput fell 18 % at 12:04:31, when worker-3 slowed"
 
 
 def test_noise_alone_is_no_change() -> None:
     dice = random.Random(2)
     assert sum(change_point([100 + dice.gauss(0, 1) for _ in range(60)]) is not None for _ in range(50)) <= 5
-    steady = trend([(float(t), 5.0) for t in range(20)])
+    steady = fit_trend([(float(t), 5.0) for t in range(20)])
     assert steady is not None
-    assert in_words("loss", steady, None, None) == "loss is steady"
+    assert describe_trend("loss", steady, None, None) == "loss is steady"
 
 
 def test_nothing_falls_by_more_than_all_of_it() -> None:
-    assert in_words("loss", Trend(-1.0, -2.18, None, None), None, None) == (
+    assert describe_trend("loss", Trend(-1.0, -2.18, None, None), None, None) == (
         "loss falls to a fraction of what it was in this time"
     )
     assert (
-        in_words("loss", Trend(-1.0, -0.3, None, None), None, None) == "loss falls slowly, 30 % in this time"
+        describe_trend("loss", Trend(-1.0, -0.3, None, None), None, None)
+        == "loss falls slowly, 30 % in this time"
     )
 
 
@@ -116,12 +117,14 @@ def test_an_alert_that_ends_before_its_time_never_fired() -> None:
 def test_health_is_never_a_bare_number() -> None:
     engine = AlertEngine(default_rules())
     run = labels_of({"run": "a"})
-    quiet = health(engine.active, has_data=True, summaries={})
+    quiet = compute_health(engine.active, has_data=True, summaries={})
     assert quiet.arithmetic == "100 = 100"
-    assert health([], has_data=False, summaries={}).told()["score"] is None
+    assert compute_health([], has_data=False, summaries={}).told()["score"] is None
     for at in range(0, 20, 5):
         engine.evaluate(float(at), [Sample("paceline_coordinator_has_leader", run, 0.0)])
-    bad = health(engine.active, has_data=True, summaries={engine.active[0].fingerprint: "nobody leads"})
+    bad = compute_health(
+        engine.active, has_data=True, summaries={engine.active[0].fingerprint: "nobody leads"}
+    )
     assert bad.arithmetic == "20 = 100 − 30 nobody leads, at most 20 while something is critical"
     assert bad.components["coordinator"] == 70
 
@@ -208,12 +211,12 @@ def test_own_rules_come_on_top_of_the_default_ones() -> None:
 
 
 def test_a_task_tells_its_own_numbers_and_only_so_many() -> None:
-    custom.noted.clear()
+    custom_metrics.recorded.clear()
     for i in range(100):
-        custom.metric("one", i)
-    rows = custom.rows_of_step(7, 1)
+        custom_metrics.metric("one", i)
+    rows = custom_metrics.rows_of_step(7, 1)
     assert [row.value for row in rows[:3]] == [0.0, 1.0, 2.0]
-    assert (len(rows), rows[-1].name, rows[-1].value) == (65, custom.DROPPED, 36.0)
-    assert custom.rows_of_step(8, 2) == []
+    assert (len(rows), rows[-1].name, rows[-1].value) == (65, custom_metrics.DROPPED, 36.0)
+    assert custom_metrics.rows_of_step(8, 2) == []
     with pytest.raises(PacelineError, match="cannot be the name"):
-        custom.metric("no spaces", 1)
+        custom_metrics.metric("no spaces", 1)

@@ -7,10 +7,10 @@ import yaml
 from tests.fixtures.promtool import needs_promtool, promtool
 from tests.watch.scripted_series import STEP_S, Scripted, samples_at, scripted
 
-from paceline.watch.alerts import AlertEngine, State
-from paceline.watch.promql import rules_file
-from paceline.watch.rule_file import default_rules, read_rules
-from paceline.watch.rules import Rule, Rules
+from paceline.monitoring.alerts.engine import AlertEngine, State
+from paceline.monitoring.alerts.rule_file import default_rules, read_rules
+from paceline.monitoring.alerts.rules import Rule, Rules
+from paceline.monitoring.metrics.provisioning import rules_file
 
 STEPS = 160
 SERIES = 210

@@ -10,16 +10,15 @@ from pathlib import Path
 from tests.fixtures.waiting import until
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan
 
-from paceline.events.sample_rows import LinkRow
-from paceline.launchers.ray_group import lookers
-from paceline.watch.host_door import HostDoor
-from paceline.watch.links_door import LinksDoor
-from paceline.watch.process_door import ProcessDoor
-from paceline.watch.view import RunView
+from paceline.events.schema import LinkRow
+from paceline.launchers.ray.group import host_monitors
+from paceline.monitoring.probes.host import HostProbe
+from paceline.monitoring.probes.process import ProcessProbe, TcpProbe
+from paceline.monitoring.view.run_view import RunView
 
 
 def test_the_round_trip_of_a_connection_is_the_kernels_and_its_segments_are_counted() -> None:
-    door = LinksDoor("here")
+    door = TcpProbe("here")
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
@@ -44,7 +43,7 @@ def test_the_round_trip_of_a_connection_is_the_kernels_and_its_segments_are_coun
 
 
 def test_a_process_is_known_by_its_beginning_and_gone_when_it_has_ended() -> None:
-    door = ProcessDoor()
+    door = ProcessProbe()
     (mine,) = door.look(5, {"worker-0": os.getpid()})
     assert (mine.worker, mine.pid, mine.is_stopped, mine.cpu_share) == ("worker-0", os.getpid(), False, 0.0)
     assert mine.memory_bytes > 1_000_000
@@ -61,8 +60,8 @@ def test_a_process_is_known_by_its_beginning_and_gone_when_it_has_ended() -> Non
 
 def test_one_worker_on_each_other_machine_looks_at_it() -> None:
     boots = {"server-0": "b", "worker-0": "a", "worker-1": "b", "worker-2": "b", "worker-3": "c"}
-    assert lookers(boots, "a") == {"worker-1", "worker-3"}
-    assert lookers(dict.fromkeys(boots, "a"), "a") == frozenset()
+    assert host_monitors(boots, "a") == {"worker-1", "worker-3"}
+    assert host_monitors(dict.fromkeys(boots, "a"), "a") == frozenset()
 
 
 def test_a_machine_that_is_told_late_has_its_label_and_does_not_pace_alerts() -> None:
@@ -96,4 +95,4 @@ def test_a_machine_that_is_told_late_has_its_label_and_does_not_pace_alerts() ->
 
 
 def test_processes_are_seen_without_psutil(tmp_path: Path) -> None:
-    assert HostDoor(tmp_path).processes(0, {"worker-0": os.getpid()})[0].pid == os.getpid()
+    assert HostProbe(tmp_path).processes(0, {"worker-0": os.getpid()})[0].pid == os.getpid()

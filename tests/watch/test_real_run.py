@@ -8,7 +8,7 @@ from tests.fixtures.command import training
 from tests.fixtures.elastic_runs import stop
 from tests.fixtures.waiting import kill_all
 
-from paceline.watch.feed import Feed, Replay
+from paceline.monitoring.view.feed import Feed, Replay
 
 RULES = """
 version: 1

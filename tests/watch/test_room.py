@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from paceline.watch.lane import Batch, Lane, LaneRow
-from paceline.watch.readings import Memory
-from paceline.watch.rule_file import default_rules
-from paceline.watch.sample import Sample
-from paceline.watch.series import COARSE, USUAL, Ring, Series
+from paceline.monitoring.alerts.engine import Memory
+from paceline.monitoring.alerts.rule_file import default_rules
+from paceline.monitoring.metrics.catalog import Sample
+from paceline.monitoring.metrics.series import COARSE, MEDIUM, Ring, Series
+from paceline.monitoring.view.worker_track import Batch, Lane, LaneRow
 
 
 def a_row(step: int, loss: float = 1.5) -> LaneRow:
@@ -34,7 +34,7 @@ def test_a_batch_gives_back_what_the_line_said() -> None:
 
 
 def test_a_number_of_each_second_takes_a_third_and_its_peaks_stay_where_buckets_are_wide() -> None:
-    single, whole = Ring(*USUAL, has_range=False), Ring(*COARSE)
+    single, whole = Ring(*MEDIUM, has_range=False), Ring(*COARSE)
     for second in range(20):
         for ring in (single, whole):
             ring.add(second, 100.0 if second == 13 else 1.0)

@@ -14,19 +14,18 @@ from hypothesis import strategies as st
 from tests.fixtures.waiting import NEVER_S, until
 from tests.watch.scripted_log import T0_NS, ScriptedLog, a_plan, followed, usual
 
-from paceline.app.watching import look
 from paceline.cli.main import cli
 from paceline.cli.session import Session
-from paceline.clock import SystemClock
+from paceline.core.clock import SystemClock
 from paceline.events.log import EventLog
 from paceline.events.read import Torn
 from paceline.events.segments import SegmentWriter, begin_segment, closed_path, compress_closed, head_of
+from paceline.monitoring.alerts.rule_file import default_rules
+from paceline.monitoring.log_maintenance import LogMaintenance, MaintenanceTask
+from paceline.monitoring.view.feed import Feed, FeedPurpose, read_snapshot
+from paceline.monitoring.view.run_view import RunView
+from paceline.monitoring.view.saved_view import NAME, Saved, load, save
 from paceline.plan.plan import Elastic
-from paceline.watch.feed import Aim, Feed
-from paceline.watch.log_keeper import Keeping, LogKeeper
-from paceline.watch.rule_file import default_rules
-from paceline.watch.saved_view import NAME, Saved, load, save
-from paceline.watch.view import RunView
 
 PLAN = a_plan(4, elastic=Elastic(workers=4, min_workers=1, max_workers=4))
 
@@ -122,13 +121,13 @@ def a_run(folder: Path, *, is_rotated: bool, segment_bytes: int = 8_000) -> Path
 
 
 def keep(folder: Path) -> None:
-    Keeping(folder).go_on(is_over=True)
+    MaintenanceTask(folder).go_on(is_over=True)
 
 
 def test_status_of_a_long_run_reads_the_saved_view_and_the_tail_only(tmp_path: Path) -> None:
     a_run(tmp_path / "whole", is_rotated=False)
     path = a_run(tmp_path / "parts", is_rotated=True)
-    keeper = LogKeeper(path.parent, pytest.fail, kept_bytes=0, finish_s=NEVER_S)
+    keeper = LogMaintenance(path.parent, pytest.fail, kept_bytes=0, finish_s=NEVER_S)
     keeper.look()
     keeper.close()
     newest = head_of(path).number
@@ -137,16 +136,16 @@ def test_status_of_a_long_run_reads_the_saved_view_and_the_tail_only(tmp_path: P
     assert not closed_path(path, 0).exists()
     for closed in path.parent.glob("events.0*"):
         closed.unlink()
-    assert look(path.parent) == look(tmp_path / "whole")
+    assert read_snapshot(path.parent) == read_snapshot(tmp_path / "whole")
     with path.open("ab") as file:
         file.write(b'{"kind":"action","who":"operator","at_ns":1,"id":5,"action":"slow"}\n')
-    assert look(path.parent)["seq"] == int(str(look(tmp_path / "whole")["seq"])) + 1
+    assert read_snapshot(path.parent)["seq"] == int(str(read_snapshot(tmp_path / "whole")["seq"])) + 1
 
 
 @pytest.mark.parametrize("damage", ["half", "empty", "other format", "other rules", "beyond", "other run"])
 def test_a_saved_view_that_is_of_no_use_is_ignored(tmp_path: Path, damage: str) -> None:
     path = a_run(tmp_path / "run", is_rotated=True)
-    expected = look(path.parent)
+    expected = read_snapshot(path.parent)
     keep(path.parent)
     file = path.parent / NAME
     said = json.loads(gzip.decompress(file.read_bytes()))
@@ -165,7 +164,7 @@ def test_a_saved_view_that_is_of_no_use_is_ignored(tmp_path: Path, damage: str) 
             said["rules"] = "0"
     if damage not in ("half", "empty"):
         file.write_bytes(gzip.compress(json.dumps(said).encode()))
-    assert look(path.parent) == expected
+    assert read_snapshot(path.parent) == expected
 
 
 def test_nothing_but_parts_of_a_view_is_made_from_a_file(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_nothing_but_parts_of_a_view_is_made_from_a_file(tmp_path: Path) -> None
 def test_a_keeper_goes_on_from_what_another_session_saved(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", is_rotated=True)
     keep(path.parent)
-    before = Feed(path.parent, aim=Aim.SAVING).saved()
+    before = Feed(path.parent, aim=FeedPurpose.SAVING).saved()
     assert before.offset > 0
     for closed in path.parent.glob("events.0*"):
         closed.unlink()  # a second reading of them would show
@@ -188,7 +187,7 @@ def test_a_keeper_goes_on_from_what_another_session_saved(tmp_path: Path) -> Non
     log.write("run_started", plan="p", launcher="local", unix_s=1_800_000_500.0, pid=1)
     log.close()
     keep(path.parent)
-    after = Feed(path.parent, aim=Aim.SAVING).saved()
+    after = Feed(path.parent, aim=FeedPurpose.SAVING).saved()
     assert after.view.seq == before.view.seq + 1
     assert after.torn.count == 0
 
@@ -196,7 +195,7 @@ def test_a_keeper_goes_on_from_what_another_session_saved(tmp_path: Path) -> Non
 def test_a_keeper_ends_with_its_launcher(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", is_rotated=True)
     starts = (
-        "import sys; from pathlib import Path; from paceline.watch.log_keeper import LogKeeper\n"
+        "import sys; from pathlib import Path; from paceline.monitoring.log_maintenance import LogKeeper\n"
         "keeper = LogKeeper(Path(sys.argv[1]), print, kept_bytes=0); keeper.look()\n"
         "print(keeper._process.pid, flush=True); sys.stdin.read()"
     )
@@ -217,7 +216,7 @@ def call(folder: Path, *args: str) -> str:
 
 def test_a_keeper_that_cannot_work_or_ends_is_reported_once(tmp_path: Path) -> None:
     notes: list[str] = []
-    missing = LogKeeper(tmp_path / "missing", notes.append, kept_bytes=0)
+    missing = LogMaintenance(tmp_path / "missing", notes.append, kept_bytes=0)
     missing.look()
     missing.look()
     assert len(notes) == 1
@@ -225,7 +224,7 @@ def test_a_keeper_that_cannot_work_or_ends_is_reported_once(tmp_path: Path) -> N
     damaged = tmp_path / "run"
     damaged.mkdir()
     (damaged / "events.jsonl").write_text("no event\n")
-    keeper = LogKeeper(damaged, notes.append, kept_bytes=0)
+    keeper = LogMaintenance(damaged, notes.append, kept_bytes=0)
 
     def is_reported() -> bool:
         keeper.look()

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from tests.watch.scripted_log import T0_NS, UNIX_S, ScriptedLog, a_plan, usual
 
-from paceline.clock import unix_now_s
-from paceline.errors import PacelineError
-from paceline.launchers.restarts import Replace, Restarts
+from paceline.core.clock import unix_now_s
+from paceline.core.errors import PacelineError
+from paceline.launchers.supervision import Replace, RestartPolicy
+from paceline.monitoring.alerts.delivery import silence_alerts
+from paceline.monitoring.alerts.engine import MAX_VALUES
+from paceline.monitoring.view.feed import Feed, Replay
+from paceline.monitoring.view.figures import Figures
+from paceline.monitoring.view.run_track import _LOST
+from paceline.monitoring.view.run_view import RunView
 from paceline.plan.codec import dumps
 from paceline.plan.plan import Elastic, EventDetail
-from paceline.watch.alerts import MOST_VALUES
-from paceline.watch.feed import Feed, Replay
-from paceline.watch.figures import Figures
-from paceline.watch.run_track import _LOST
-from paceline.watch.silence import silence
-from paceline.watch.view import RunView
 
 
 def shot(view: RunView, now_ns: int | None = None) -> Any:  # Any: JSON, looked into by tests
@@ -83,7 +83,7 @@ def test_a_slow_worker_is_found_explained_and_alerted() -> None:
     alert = told["alerts"][0]
     assert (alert["rule"], alert["state"]) == ("WorkerStraggling", "firing")
     assert alert["labels"]["worker"] == "worker-3"
-    assert len(alert["values"]) == MOST_VALUES  # the newest, for a picture beside the threshold
+    assert len(alert["values"]) == MAX_VALUES  # the newest, for a picture beside the threshold
     assert all(value < alert["threshold"] for _, value in alert["values"])
     health = told["health"]
     assert health["arithmetic"].startswith(f"{health['score']} = 100 − 20 worker-3 works at")
@@ -106,7 +106,7 @@ def test_what_a_node_was_is_remembered() -> None:
 def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:
     log = usual(100, 4, slow="worker-3")
     log.write(tmp_path, a_plan(4))
-    silence(tmp_path, for_s=1e12, rule="WorkerStraggling", comment="known")
+    silence_alerts(tmp_path, for_s=1e12, rule="WorkerStraggling", comment="known")
     feed = Feed(tmp_path)
     feed.read()
     assert shot(feed.view)["alerts"][0]["silenced"] is True
@@ -174,7 +174,7 @@ def test_generations_split_a_recovery_by_stage() -> None:
 
 
 def test_what_the_supervisor_says_of_a_loss_is_understood() -> None:
-    rule = Restarts(20, 1, 30.0)
+    rule = RestartPolicy(20, 1, 30.0)
     decision = rule.lost("worker-3", "killed by signal 9", 1.0, living=2, dice=0.5)
     assert isinstance(decision, Replace)
     found = _LOST.match(decision.reason)
@@ -286,7 +286,7 @@ def test_rows_for_viewers_are_bounded_by_their_number(monkeypatch: pytest.Monkey
     log = ScriptedLog()
     for number in range(3):
         log.steps("worker-0", number * 60, [number + i / 100 for i in range(60)])
-    monkeypatch.setattr("paceline.watch.run_track.BATCHED_ROWS", 130)
+    monkeypatch.setattr("paceline.monitoring.view.run_track.BATCHED_ROWS", 130)
     assert [len(batch) for batch in seen(log, 1).track.batches] == [60, 60]
 
 
@@ -335,7 +335,7 @@ def test_who_writes_into_a_run_that_was_resumed_after_a_reboot_writes_in_its_tim
     event = {"kind": "run_started", "who": "launcher", "at_ns": began_ns, "unix_s": now_s}
     log.lines.append(json.dumps(event, separators=(",", ":")))
     log.write(tmp_path, a_plan())
-    silence(tmp_path, for_s=60)
+    silence_alerts(tmp_path, for_s=60)
     written = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
     assert 0 <= written["at_ns"] - began_ns < 600e9
     feed = Feed(tmp_path)

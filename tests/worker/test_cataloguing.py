@@ -7,10 +7,10 @@ import torch
 from tests.fixtures.command import paceline
 
 from paceline.checkpoints.catalog import folder_at, verified
-from paceline.checkpoints.store import Snapshot, write_snapshot
-from paceline.coordinator.embedded import EmbeddedNode
+from paceline.checkpoints.snapshot import Snapshot, write_snapshot
+from paceline.coordinator.admin.serve import EmbeddedNode
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.worker.cataloguing import where_to_go_on
+from paceline.worker.elastic.catalogue import find_resume_folder
 
 
 def write(root: Path, at: int) -> pb.Checkpoint:
@@ -32,7 +32,7 @@ def choose(
     root: Path, catalogue: list[pb.Checkpoint], resume_from: Path | None = None
 ) -> tuple[str, list[str]]:
     notes: list[str] = []
-    found = where_to_go_on(catalogue, root, 4, resume_from, notes.append)
+    found = find_resume_folder(catalogue, root, 4, resume_from, notes.append)
     return ("" if found is None else found.name), notes
 
 

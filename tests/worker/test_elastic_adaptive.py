@@ -9,13 +9,12 @@ from tests.fixtures.generations import ElasticRun, Fault, any_faults
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import virtual_hash
 
-from paceline.events.lineage import lineage_of
+from paceline.events.lineage import lineage_of, policies_of
 from paceline.events.read import History
-from paceline.events.ways import ways_of
 from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions
-from paceline.sync.setting import Allowed, Way
-from paceline.sync.stragglers import StragglerRule
-from paceline.worker.replay_elastic import replay_elastic
+from paceline.sync.adaptive_setting import Allowed, SyncPolicy
+from paceline.sync.fault_rules import StragglerRule
+from paceline.worker.replay.schedule import replay_elastic
 
 TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
 MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)
@@ -42,8 +41,8 @@ def elastic_plan(changes: dict[str, object], *, workers: int = 3) -> Plan:
     return replace(plan, elastic=Elastic(workers=workers, min_workers=1, max_workers=workers))
 
 
-def ways_taken(plan: Plan, history: History) -> list[Way]:
-    return [way for _, way in ways_of(history.plain, plan.steps).switches]
+def ways_taken(plan: Plan, history: History) -> list[SyncPolicy]:
+    return [way for _, way in policies_of(history.plain, plan.steps).switches]
 
 
 def assert_it_is_what_was_decided(plan: Plan, run: ElasticRun, history: History) -> None:
@@ -51,7 +50,7 @@ def assert_it_is_what_was_decided(plan: Plan, run: ElasticRun, history: History)
     verdict = replay_elastic(plan, history, run.hashes[0])
     assert verdict.is_equal, verdict.parted
     assert len(set(run.hashes)) == 1
-    ways = ways_of(history.plain, plan.steps)
+    ways = policies_of(history.plain, plan.steps)
     lineage = lineage_of(
         history.plain,
         steps=plan.steps,
@@ -86,8 +85,8 @@ def test_local_steps_are_begun_and_ended_as_in_the_plain_mode(
     run = ElasticRun(plan, tmp_path)
     history = run.run()
     ways = ways_taken(plan, history)
-    assert ways[:2] == [Way.SSGD, Way.LOCAL_STEPS]
-    assert ways[2] in (Way.SSGD, Way.BATCH), "once no delays came any more"
+    assert ways[:2] == [SyncPolicy.SSGD, SyncPolicy.LOCAL_STEPS]
+    assert ways[2] in (SyncPolicy.SSGD, SyncPolicy.BATCH), "once no delays came any more"
     assert_it_is_what_was_decided(plan, run, history)
 
 
@@ -136,5 +135,5 @@ def test_a_wish_to_stop_ends_the_run_at_a_commit(tmp_path: Path) -> None:
         row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced
     )
     assert done < plan.steps
-    assert ways_of(history.plain, done).is_whole(done, every=4, total=plan.steps)
+    assert policies_of(history.plain, done).is_whole(done, every=4, total=plan.steps)
     assert replay_elastic(plan, history, run.hashes[0]).is_equal

@@ -12,9 +12,9 @@ from tests.fixtures.generations import ElasticRun, Fault, any_faults
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import virtual_hash
 
-from paceline.app.verify import verify_run
 from paceline.events.read import read_history
 from paceline.plan.plan import Elastic, Evaluation, Plan, StrategyOptions
+from paceline.training.verify import verify_run
 
 VALIDATED = "paceline.laws.tasks:ValidatedTask"
 RISING = "tests.fixtures.tasks:RisingTask"

@@ -11,8 +11,8 @@ from tests.fixtures.runs import virtual_hash
 
 from paceline.events.lineage import lineage_of
 from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions
-from paceline.plan.rounds import commits_in, draws_of
-from paceline.worker.replay_elastic import replay_elastic
+from paceline.plan.schedule import commits_in, draws_of
+from paceline.worker.replay.schedule import replay_elastic
 
 HALF = StrategyOptions(sync_every=3, clients_per_round=0.5)
 MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)

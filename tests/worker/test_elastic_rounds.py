@@ -13,9 +13,9 @@ from tests.fixtures.runs import virtual_hash
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History
 from paceline.plan.plan import Elastic, OnSlow, OptimizerChoice, Plan, StrategyOptions
-from paceline.plan.rounds import ROUND_MODES, is_whole
-from paceline.sync.rate_schedule import RateSchedule, RateShape
-from paceline.sync.stragglers import StragglerRule
+from paceline.plan.schedule import ROUND_MODES, is_whole
+from paceline.sync.fault_rules import StragglerRule
+from paceline.sync.schedule import RateSchedule, RateShape
 
 TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
 LOCAL = StrategyOptions(sync_every=4)

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.plans import small_plan
 
-from paceline.checkpoints.store import from_bytes, to_bytes
-from paceline.clock import SystemClock
+from paceline.checkpoints.snapshot import from_bytes, to_bytes
+from paceline.core.clock import SystemClock
+from paceline.core.ids import Rank
 from paceline.events.schema import ServerRow
-from paceline.ids import Rank
 from paceline.plan.plan import AsgdVariant, Elastic, Plan, StrategyOptions, Transport
-from paceline.strategies.load import built_in
+from paceline.strategies.load import builtin_strategy
 from paceline.transport.ports import Obsolete
-from paceline.worker.elastic_server import ElasticServer, Kind, Order, Verdict
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
+from paceline.worker.server.state_machine import ElasticServer, Order, OrderKind, RequestVerdict
 from paceline.worker.wiring import build_task, set_up_torch
 
 WORKERS = 3
@@ -31,7 +31,7 @@ def elastic_plan(mode: str, **changes: object) -> Plan:
 
 def new_server(plan: Plan) -> ElasticServer:
     set_up_torch(plan)
-    side = built_in(plan.mode)
+    side = builtin_strategy(plan.mode)
     assert side is not None
     return ElasticServer(plan, Replica(plan, build_task(plan), torch.device("cpu"), SystemClock()), side)
 
@@ -54,7 +54,7 @@ class Crowd:
     late: dict[int, int] = field(default_factory=dict)
     orders: int = 0
 
-    def _order(self, kind: Kind, rank: int, number: int, share: int | None = None) -> None:
+    def _order(self, kind: OrderKind, rank: int, number: int, share: int | None = None) -> None:
         self.orders += 1
         order = Order(kind, Rank(rank), number, self.orders)
         gradient = None if share is None else self._gradient(share)
@@ -78,38 +78,38 @@ class Crowd:
     def join(self, rank: int) -> None:
         self.incarnations[rank] = self.orders + 1
         self.given.pop(rank, None)
-        assert self._weigh(Kind.JOINED, rank) is Verdict.ORDER
-        self._order(Kind.JOINED, rank, self.incarnations[rank])
+        assert self._weigh(OrderKind.JOINED, rank) is RequestVerdict.ORDER
+        self._order(OrderKind.JOINED, rank, self.incarnations[rank])
         if rank in self.released:
             return
-        assert self._weigh(Kind.JOINED, rank) is Verdict.REPEAT
+        assert self._weigh(OrderKind.JOINED, rank) is RequestVerdict.REPEAT
 
     def push(self, rank: int, *, stops: bool = False) -> None:
         ticket, share = self.given.pop(rank)
-        kind = Kind.PUSHED_AND_STOP if stops else Kind.PUSHED
-        assert self._weigh(kind, rank, ticket) is Verdict.ORDER
+        kind = OrderKind.PUSHED_AND_STOP if stops else OrderKind.PUSHED
+        assert self._weigh(kind, rank, ticket) is RequestVerdict.ORDER
         self._order(kind, rank, ticket, share)
         # It asks again, as if the answer was lost on the way: nothing is done twice.
         again = self._weigh(kind, rank, ticket)
-        assert again is (Verdict.UNKNOWN if rank in self.released else Verdict.REPEAT)
+        assert again is (RequestVerdict.UNKNOWN if rank in self.released else RequestVerdict.REPEAT)
 
     def again(self, rank: int) -> None:
         """A late worker stops, as it was told; who was not told cannot hand back what it has."""
         ticket = self.given[rank][0]
         if self.late.get(rank) != ticket:
-            assert self._weigh(Kind.AGAIN, rank, ticket) is Verdict.REPEAT
+            assert self._weigh(OrderKind.AGAIN, rank, ticket) is RequestVerdict.REPEAT
             return
         del self.given[rank]
-        assert self._weigh(Kind.AGAIN, rank, ticket) is Verdict.ORDER
-        self._order(Kind.AGAIN, rank, ticket)
-        again = self._weigh(Kind.AGAIN, rank, ticket)
-        assert again is (Verdict.UNKNOWN if rank in self.released else Verdict.REPEAT)
+        assert self._weigh(OrderKind.AGAIN, rank, ticket) is RequestVerdict.ORDER
+        self._order(OrderKind.AGAIN, rank, ticket)
+        again = self._weigh(OrderKind.AGAIN, rank, ticket)
+        assert again is (RequestVerdict.UNKNOWN if rank in self.released else RequestVerdict.REPEAT)
 
     def lose(self, rank: int) -> None:
         ticket = self.given.pop(rank, (0, 0))[0]
-        self._order(Kind.GONE, rank, self.incarnations[rank])
-        assert self._weigh(Kind.PUSHED, rank, ticket) is Verdict.FENCED  # it wakes up, too late
-        assert self._weigh(Kind.JOINED, rank) is Verdict.FENCED
+        self._order(OrderKind.GONE, rank, self.incarnations[rank])
+        assert self._weigh(OrderKind.PUSHED, rank, ticket) is RequestVerdict.FENCED  # it wakes up, too late
+        assert self._weigh(OrderKind.JOINED, rank) is RequestVerdict.FENCED
 
     def follow(self) -> None:
         """One more server takes the whole state, over the wire."""
@@ -120,7 +120,7 @@ class Crowd:
     def promote(self) -> None:
         self.server = self.followers.pop()
 
-    def _weigh(self, kind: Kind, rank: int, ticket: int = 0) -> Verdict:
+    def _weigh(self, kind: OrderKind, rank: int, ticket: int = 0) -> RequestVerdict:
         return self.server.weigh(kind, Rank(rank), self.incarnations[rank], ticket)
 
     @property
@@ -220,7 +220,7 @@ def test_an_expected_worker_that_never_comes_holds_nobody_back_for_ever() -> Non
     crowd.push(0)
     assert 0 not in crowd.given
     for rank in (1, 2):
-        crowd._order(Kind.ABSENT, rank, 0)
+        crowd._order(OrderKind.ABSENT, rank, 0)
     assert 0 in crowd.given
 
 
@@ -257,7 +257,7 @@ def test_from_a_checkpoint_nobody_is_a_member_and_no_ticket_is_good() -> None:
     again = new_server(crowd.server.plan)
     again.restore(from_bytes(to_bytes(crowd.server.snapshot())))
     ticket = crowd.given[1][0]
-    assert again.weigh(Kind.PUSHED, Rank(1), crowd.incarnations[1], ticket) is Verdict.UNKNOWN
+    assert again.weigh(OrderKind.PUSHED, Rank(1), crowd.incarnations[1], ticket) is RequestVerdict.UNKNOWN
     after = Crowd(again)
     after.finish()
     assert sorted(row.position for row in after.rows if row.op == "apply") == list(range(1, WORKERS * 4))

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import RealRun, real, resumed
 
-from paceline.app.checkpoints import export_weights
-from paceline.errors import TrainingError
+from paceline.core.errors import TrainingError
 from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Evaluation, EventDetail, Launcher, OptimizerChoice, Plan, Transport
-from paceline.worker.replay import replay
+from paceline.training.checkpoints import export_weights
+from paceline.worker.replay.schedule import replay
 
 VALIDATED = "paceline.laws.tasks:ValidatedTask"
 RISING = "tests.fixtures.tasks:RisingTask"

@@ -8,13 +8,19 @@ from tests.fixtures.plans import small_plan
 from tests.transport.test_meeting_place import two_places
 
 from paceline.checkpoints.catalog import folders, newest_complete
-from paceline.checkpoints.store import Snapshot, read_snapshot
-from paceline.checkpoints.writer import CheckpointWriter, News
-from paceline.clock import SystemClock
+from paceline.checkpoints.snapshot import Snapshot, read_snapshot
+from paceline.checkpoints.writer import CheckpointWriter, WriteReport
+from paceline.core.clock import SystemClock
 from paceline.events.log import write_header
 from paceline.events.read import read_history
-from paceline.worker.far_clock import FarClock, ahead_ns
-from paceline.worker.far_folder import FarFolder, NearFolder, receive_snapshot, send_snapshot
+from paceline.worker.context import (
+    GatheringRunDir,
+    RemoteClock,
+    RemoteRunDir,
+    ahead_ns,
+    receive_snapshot,
+    send_snapshot,
+)
 
 PLAN = small_plan("ssgd", keep_checkpoints=2)
 
@@ -27,14 +33,14 @@ def save(writer: CheckpointWriter, number: int, value: float) -> None:
     writer.save(number, number, lambda: snapshot(value, number), must=True)
 
 
-def writers(folder: Path) -> tuple[CheckpointWriter, CheckpointWriter, FarFolder]:
+def writers(folder: Path) -> tuple[CheckpointWriter, CheckpointWriter, RemoteRunDir]:
     here, there = two_places()
     write_header(folder / "events.jsonl", run="r", plan="p", t0_ns=0, started_unix_s=0.0)
-    near, far = NearFolder(here, folder, None), FarFolder(there, None)
+    near, far = GatheringRunDir(here, folder, None), RemoteRunDir(there, None)
     return near.writer(PLAN, "worker-0"), far.writer(PLAN, "worker-1"), far
 
 
-def drain_all(*drained: CheckpointWriter) -> list[list[News]]:
+def drain_all(*drained: CheckpointWriter) -> list[list[WriteReport]]:
     for writer in drained:
         writer.drain()
     return [writer.news() for writer in drained]
@@ -97,6 +103,6 @@ def test_a_snapshot_to_go_on_from_reaches_its_rank() -> None:
 
 def test_another_hosts_clock_is_learnt_by_asking() -> None:
     assert ahead_ns(asked_ns=100, theirs_ns=1_000_150, answered_ns=200) == 1_000_000
-    clock = FarClock(5_000_000_000_000)
+    clock = RemoteClock(5_000_000_000_000)
     assert clock.now_ns() - SystemClock().now_ns() > 4_000_000_000_000
     clock.sleep(0.0)

@@ -9,19 +9,19 @@ import torch
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import distance, real, resumed, virtual
 
-from paceline.app.train import train
-from paceline.checkpoints.store import from_bytes, to_bytes
-from paceline.clock import SystemClock
-from paceline.errors import ConfigError, MisfitError, OwnClassError, TrainingError
+from paceline.checkpoints.snapshot import from_bytes, to_bytes
+from paceline.core.clock import SystemClock
+from paceline.core.errors import ConfigError, MisfitError, OwnClassError, TrainingError
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan
-from paceline.sync.assignment import Share
+from paceline.sync.assignment import WorkUnit
 from paceline.sync.samples import SampleStream
-from paceline.tasks.dataset_samples import samples_of
 from paceline.tasks.load import load_task
-from paceline.worker.feed import Guess
+from paceline.tasks.torch_adapters import samples_of
+from paceline.training.run import train
+from paceline.worker.batches import SharePredictor
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 from paceline.worker.replica import Replica
 
 TASKS = "tests.fixtures.torch_tasks"
@@ -101,22 +101,22 @@ def test_an_error_in_a_loader_process_names_the_users_line(launcher: LocalLaunch
 
 
 def test_the_guess_follows_a_worker_that_does_several_shards() -> None:
-    guess = Guess(steps=10, global_batch=8)
+    guess = SharePredictor(steps=10, global_batch=8)
     for step in range(3):
-        guess.saw(Share(0, step))
-        guess.saw(Share(2, step))
-    assert guess.after(Share(2, 2)) == Share(0, 3)
-    assert guess.after(Share(0, 3)) == Share(2, 3)
-    assert guess.after(Share(2, 9)) is None
+        guess.saw(WorkUnit(0, step))
+        guess.saw(WorkUnit(2, step))
+    assert guess.after(WorkUnit(2, 2)) == WorkUnit(0, 3)
+    assert guess.after(WorkUnit(0, 3)) == WorkUnit(2, 3)
+    assert guess.after(WorkUnit(2, 9)) is None
 
 
 def test_after_wrong_guesses_none_are_made_until_they_would_have_been_right() -> None:
-    guess = Guess(steps=100, global_batch=8)
+    guess = SharePredictor(steps=100, global_batch=8)
     for step in (0, 1, 5, 7, 20):
-        guess.saw(Share(0, step))
-    assert guess.after(Share(0, 20)) is None
-    guess.saw(Share(0, 33))
-    assert guess.after(Share(0, 33)) == Share(0, 46)
+        guess.saw(WorkUnit(0, step))
+    assert guess.after(WorkUnit(0, 20)) is None
+    guess.saw(WorkUnit(0, 33))
+    assert guess.after(WorkUnit(0, 33)) == WorkUnit(0, 46)
 
 
 @pytest.mark.parametrize("mode", ["single", "ssgd", "asgd", "localsgd"])

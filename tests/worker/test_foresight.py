@@ -4,8 +4,8 @@ import torch
 from tests.fixtures.plans import small_plan
 from torch import Tensor
 
-from paceline.clock import SystemClock
-from paceline.sync.assignment import Share
+from paceline.core.clock import SystemClock
+from paceline.sync.assignment import WorkUnit
 from paceline.sync.samples import Indices, SampleStream
 from paceline.tasks.load import load_task
 from paceline.tasks.tensor_samples import TensorSamples
@@ -38,11 +38,11 @@ def test_the_samples_of_the_next_steps_are_announced_once_and_none_behind_the_en
     task = NotedTask(seed=0)
     source = GradientSource(plan, task, torch.device("cpu"), SystemClock())
     stream = SampleStream(num_samples=len(task.noted), seed=plan.seed)
-    expected = [stream.take(*Share(1, step).samples(plan.batch_sizes)) for step in range(1, 7)]
-    source.batch_of(Share(1, 0))
+    expected = [stream.take(*WorkUnit(1, step).samples(plan.batch_sizes)) for step in range(1, 7)]
+    source.batch_of(WorkUnit(1, 0))
     assert len(task.noted.told) == AHEAD
     for step in range(1, 7):
-        source.batch_of(Share(1, step))
+        source.batch_of(WorkUnit(1, step))
     assert [told.tolist() for told in task.noted.told] == [indices.tolist() for indices in expected]
 
 
@@ -52,5 +52,5 @@ def test_announcing_changes_no_sample() -> None:
     told = GradientSource(plan, NotedTask(seed=0), cpu, clock)
     plain = GradientSource(plan, load_task("xor", seed=0, options={}), cpu, clock)
     for step in range(3):
-        one, other = told.batch_of(Share(0, step)), plain.batch_of(Share(0, step))
+        one, other = told.batch_of(WorkUnit(0, step)), plain.batch_of(WorkUnit(0, step))
         assert str(one) == str(other)

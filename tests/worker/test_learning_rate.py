@@ -11,9 +11,9 @@ from torch import nn
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Launcher, OptimizerChoice, Transport
-from paceline.sync.rate_schedule import RateSchedule, RateShape
+from paceline.sync.schedule import RateSchedule, RateShape
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 COSINE = RateSchedule(shape=RateShape.COSINE, warmup=3, steps=12)
 OTHER_MODES = ("easgd", "fedavg", "diloco")

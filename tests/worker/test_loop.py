@@ -12,8 +12,8 @@ from paceline.events.schema import PHASES, StepRow
 from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import StrategyOptions
-from paceline.sync.stragglers import StragglerRule
-from paceline.transport.torch_dist import STOP_EVERY
+from paceline.sync.fault_rules import StragglerRule
+from paceline.transport.torch_dist import STOP_POLL_EVERY
 from paceline.worker.participant import state_hash
 
 MS = 1_000_000
@@ -115,7 +115,7 @@ def test_real_workers_that_are_asked_to_stop_all_stop_at_the_same_step(
     assert len(set(counts.values())) == 1
     assert 5 <= counts[0] < 4000
     if mode == "ddp":
-        assert counts[0] % STOP_EVERY == 0
+        assert counts[0] % STOP_POLL_EVERY == 0
     assert done.sha256  # all hold the same bits
 
 

@@ -10,32 +10,32 @@ import pytest
 from tests.fixtures.waiting import until
 from torch._C._distributed_c10d import HashStore
 
-from paceline.clock import SystemClock
+from paceline.core.clock import SystemClock
 from paceline.plan.plan import Plan, Transport
-from paceline.worker import own_look
+from paceline.worker import self_monitor
+from paceline.worker.context import LocalRunDir, RemoteContext, WorkerContext
 from paceline.worker.control import ControlBlock
-from paceline.worker.foreign_seat import ForeignSeat
-from paceline.worker.own_look import looking, while_looking
-from paceline.worker.run_folder import OwnFolder
-from paceline.worker.seat import Seat
+from paceline.worker.self_monitor import monitor_self, with_self_monitor
 
 
-def a_seat(run_dir: Path, transport: Transport, *, looks_at_host: bool | None) -> Seat:
+def a_seat(run_dir: Path, transport: Transport, *, looks_at_host: bool | None) -> WorkerContext:
     """`looks_at_host=None`: the launcher forked this worker."""
     plan = Plan(
         run="r", task="xor", mode="ssgd", num_workers=2, steps=1, batch_sizes=(8, 8), transport=transport
     )
     foreign = None
     if looks_at_host is not None:
-        foreign = ForeignSeat(
+        foreign = RemoteContext(
             local_rank=0,
             clock=SystemClock(),
-            folder=OwnFolder(run_dir, None),
+            folder=LocalRunDir(run_dir, None),
             store=HashStore(),
             ready=lambda _: None,
             looks_at_host=looks_at_host,
         )
-    return Seat(plan=plan, run_dir=run_dir, control=ControlBlock(2), rendezvous=run_dir, foreign=foreign)
+    return WorkerContext(
+        plan=plan, run_dir=run_dir, control=ControlBlock(2), rendezvous=run_dir, foreign=foreign
+    )
 
 
 def told(run_dir: Path) -> dict[tuple[str, str], list[dict[str, object]]]:
@@ -49,12 +49,12 @@ def told(run_dir: Path) -> dict[tuple[str, str], list[dict[str, object]]]:
 def test_the_first_worker_on_another_machine_tells_its_host_itself_and_its_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_look, "EVERY_S", 0.01)
+    monkeypatch.setattr(self_monitor, "EVERY_S", 0.01)
     host = f"watch@{socket.gethostname()}"
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
-        with near, far, looking(a_seat(tmp_path, Transport.GLOO, looks_at_host=True), "worker-3"):
+        with near, far, monitor_self(a_seat(tmp_path, Transport.GLOO, looks_at_host=True), "worker-3"):
 
             def is_told() -> bool:
                 near.sendall(b"x")
@@ -76,9 +76,9 @@ def test_a_forked_worker_looks_only_where_it_talks_by_tcp(
 ) -> None:
     seen: list[int] = []
 
-    def body(_seat: Seat, _report: object) -> None:
+    def body(_seat: WorkerContext, _report: object) -> None:
         seen.append(sum(thread.name == "own look" for thread in threading.enumerate()))
 
-    while_looking("worker-0", body)(a_seat(tmp_path, transport, looks_at_host=None), lambda _: None)
+    with_self_monitor("worker-0", body)(a_seat(tmp_path, transport, looks_at_host=None), lambda _: None)
     assert seen == [starts]
     assert not told(tmp_path).keys() & {("worker-0", "processes")}

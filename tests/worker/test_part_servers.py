@@ -8,18 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.worker.test_elastic_server import WORKERS, Crowd, elastic_plan, new_server
 
-from paceline.checkpoints.store import Snapshot, from_bytes, to_bytes
-from paceline.clock import SystemClock
+from paceline.checkpoints.snapshot import Snapshot, from_bytes, to_bytes
+from paceline.core.clock import SystemClock
+from paceline.core.ids import Rank
 from paceline.events.schema import PartRow
-from paceline.ids import Rank
 from paceline.plan.plan import OptimizerChoice, Plan
 from paceline.tasks.optim import Adam
-from paceline.worker.elastic_server import ElasticServer, Kind, Order
-from paceline.worker.gathering import Together
-from paceline.worker.part_server import PartServer
 from paceline.worker.participant import state_hash
-from paceline.worker.parts import build_machine, restore
 from paceline.worker.replica import Replica
+from paceline.worker.server.partition_server import PartServer
+from paceline.worker.server.partitions import CombinedParts, build_machine, restore
+from paceline.worker.server.state_machine import ElasticServer, Order, OrderKind
 from paceline.worker.wiring import build_task, set_up_torch
 
 PARTS = 3
@@ -51,7 +50,7 @@ class Part:
 
     def push(self, rank: int, share: int, gradient: torch.Tensor) -> None:
         self.orders += 1
-        order = Order(Kind.PUSHED, Rank(rank), share, self.orders)
+        order = Order(OrderKind.PUSHED, Rank(rank), share, self.orders)
         _, rows = self.server.order(order, gradient)
         for follower in self.followers:
             assert follower.order(order, gradient) == ([], rows)
@@ -147,8 +146,8 @@ class Asked:
         return [from_bytes(to_bytes(part.server.snapshot())) for part in self._parts]
 
 
-def together(plan: Plan, crowd: PartedCrowd) -> Together:
-    return Together(plan, build_task(plan), crowd.server, Asked(crowd.parts))
+def together(plan: Plan, crowd: PartedCrowd) -> CombinedParts:
+    return CombinedParts(plan, build_task(plan), crowd.server, Asked(crowd.parts))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adam", "adamw"])
@@ -163,14 +162,14 @@ def test_in_parts_the_same_gradients_lead_to_the_same_bits_as_on_one_server(opti
     heads = [part.server.replica.cuts.where for part in crowd.parts]
     mine = crowd.server.replica.cuts.where  # type: ignore[attr-defined]
     for server in (alone, crowd.server):
-        server.order(Order(Kind.JOINED, Rank(0), 1, 0))
+        server.order(Order(OrderKind.JOINED, Rank(0), 1, 0))
     for share in range(12):
         gradient = torch.randn(layout.numel, generator=dice, dtype=layout.dtype)
         for part, where in zip(crowd.parts, heads, strict=True):
             part.push(0, share, gradient[where])
         number = alone.members[Rank(0)].ticket
-        alone.order(Order(Kind.PUSHED, Rank(0), number, share), gradient.clone())
-        crowd.server.order(Order(Kind.PUSHED, Rank(0), number, share), gradient[mine].clone())
+        alone.order(Order(OrderKind.PUSHED, Rank(0), number, share), gradient.clone())
+        crowd.server.order(Order(OrderKind.PUSHED, Rank(0), number, share), gradient[mine].clone())
     whole = together(plan, crowd)
     whole.snapshot()
     assert state_hash(whole.model.arena.named_state()) == state_hash(alone.replica.arena.named_state())

@@ -3,9 +3,9 @@
 import pytest
 from tests.fixtures.waiting import until
 
-from paceline.coordinator.client import Client
-from paceline.errors import NotReadyError
-from paceline.worker.place_membership import PlaceMembership
+from paceline.coordinator.client.aio import Client
+from paceline.core.errors import NotReadyError
+from paceline.worker.server.membership import ServerMembership
 
 
 def no_way_in() -> Client:
@@ -13,7 +13,7 @@ def no_way_in() -> Client:
 
 
 def test_whoever_asks_when_it_has_ended_hears_why() -> None:
-    membership = PlaceMembership(
+    membership = ServerMembership(
         no_way_in, run="run", worker="server-0-a", note=lambda _: None, role="server"
     )
     until(lambda: not membership._thread.is_alive(), "the thread has ended")

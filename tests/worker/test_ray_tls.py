@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from paceline.worker.ray_tls import serving_at, trusting
+from paceline.worker.entry.ray import client_tls_context, server_tls_context
 
 
 def _said(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bytes:
@@ -31,12 +31,12 @@ def _said(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bytes:
 
 
 def test_the_server_of_the_run_is_known_by_its_certificate() -> None:
-    server, certificate = serving_at("127.0.0.1")
-    assert _said(server, trusting(certificate), "127.0.0.1") == b"hello"
+    server, certificate = server_tls_context("127.0.0.1")
+    assert _said(server, client_tls_context(certificate), "127.0.0.1") == b"hello"
 
 
 def test_another_one_is_not_even_at_the_same_address() -> None:
-    _, certificate = serving_at("127.0.0.1")
-    stranger, _ = serving_at("127.0.0.1")
+    _, certificate = server_tls_context("127.0.0.1")
+    stranger, _ = server_tls_context("127.0.0.1")
     with pytest.raises(ssl.SSLCertVerificationError):
-        _said(stranger, trusting(certificate), "127.0.0.1")
+        _said(stranger, client_tls_context(certificate), "127.0.0.1")

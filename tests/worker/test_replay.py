@@ -8,13 +8,13 @@ import pytest
 from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
 from tests.fixtures.runs import real, virtual
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.events.read import History
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, StrategyOptions, Transport
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
-from paceline.worker.verdict import same_bits
+from paceline.worker.replay.peers import same_bits
+from paceline.worker.replay.schedule import replay
 
 
 def recorded(mode: str, **changes: object) -> tuple[Plan, History, str]:

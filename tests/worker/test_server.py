@@ -8,9 +8,9 @@ import torch
 from tests.fixtures.plans import RANDOM_SPEEDS, ledger_plan, small_plan
 from tests.fixtures.runs import virtual
 
-from paceline.clock import SystemClock
+from paceline.core.clock import SystemClock
+from paceline.core.ids import Clock, Rank
 from paceline.events.log import MemoryLog
-from paceline.ids import Clock, Rank
 from paceline.plan.plan import Plan, StrategyOptions
 from paceline.strategies.asgd import Asgd
 from paceline.strategies.backup import Backup
@@ -20,7 +20,7 @@ from paceline.strategies.ssp import Ssp
 from paceline.transport.ports import Answer, Obsolete, Reply, Slots
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
-from paceline.worker.server import ParameterServer
+from paceline.worker.server.core import ParameterServer
 from paceline.worker.wiring import build_task, set_up_torch
 
 

@@ -15,20 +15,19 @@ import torch
 from tests.fixtures.waiting import until
 from tests.worker.test_elastic_server import bits, elastic_plan, new_server
 
-from paceline.clock import SystemClock, monotonic_s
-from paceline.coordinator.client import RefusedError
+from paceline.coordinator.client.aio import RefusedError
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.errors import PacelineError
+from paceline.core.clock import SystemClock, monotonic_s
+from paceline.core.errors import PacelineError
+from paceline.core.ids import Clock, Rank
 from paceline.events.log import MemoryLog
-from paceline.ids import Clock, Rank
 from paceline.plan.plan import Plan
-from paceline.transport.elastic_host import ElasticHost
-from paceline.transport.elastic_store import ElasticStore
-from paceline.worker.backup_server import BackupServer, Ended
-from paceline.worker.guarded import record
-from paceline.worker.place_membership import FencedError, PlaceRoute, Standing, primary_of
-from paceline.worker.primary import PrimaryServer
-from paceline.worker.saving import ServerSaver
+from paceline.transport.elastic_store import ElasticHost, ElasticStore
+from paceline.worker.checkpointing import ServerSaver
+from paceline.worker.server.backup import BackupEnd, BackupServer
+from paceline.worker.server.membership import CoordinatorView, FencedError, PrimaryRoute, primary_of
+from paceline.worker.server.primary import PrimaryServer
+from paceline.worker.server.replication import record_row
 
 TOKEN = b"t" * 32
 Found = TypeVar("Found")
@@ -84,7 +83,7 @@ class Town:
 class Seat:
     def __init__(self, town: Town, number: int) -> None:
         self.town, self.number = town, number
-        self.standing = Standing()
+        self.standing = CoordinatorView()
         self.lease_s, self.is_fenced, self.is_deaf = 1000.0, False, False
         self._call: Callable[[], None] = lambda: None
 
@@ -95,7 +94,7 @@ class Seat:
         with self.town.changed:
             town = self.town
             places = {town.part: town.place} if town.place.epoch else {}
-            self.standing = Standing(monotonic_s(), places, dict(town.living), town.is_done)
+            self.standing = CoordinatorView(monotonic_s(), places, dict(town.living), town.is_done)
             self.town.changed.notify_all()
         self._call()
 
@@ -103,7 +102,7 @@ class Seat:
         self.town.put(primary, backup, epoch)
         self.look()
 
-    def wait_for(self, find: Callable[[Standing], Found | None], what: str, timeout_s: float) -> Found:
+    def wait_for(self, find: Callable[[CoordinatorView], Found | None], what: str, timeout_s: float) -> Found:
         with self.town.changed:
             assert self.town.changed.wait_for(lambda: find(self.standing) is not None, timeout_s), what
             found = find(self.standing)
@@ -148,11 +147,11 @@ class Member:
         backup = self._backup()
         primary = primary_of(self.seat.standing, self._part)
         assert primary is not None
-        if backup.follow(primary) is Ended.DONE:
+        if backup.follow(primary) is BackupEnd.DONE:
             self.ended = "done"
             return None
 
-        def decided(standing: Standing) -> bool | None:
+        def decided(standing: CoordinatorView) -> bool | None:
             place = standing.place(self._part)
             return None if place.backup == self.name else place.primary == self.name
 
@@ -160,7 +159,7 @@ class Member:
             self.ended = "left"
             return None
         for row in backup.rows():
-            record(self.log, row)
+            record_row(self.log, row)
         return backup.orders
 
     def _backup(self) -> BackupServer:
@@ -194,7 +193,7 @@ class Hand:
     def __init__(self, index: int, town: Town, plan: Plan) -> None:
         self.name, self.town = f"worker-{index}", town
         self.seat = town.join(self.name, "worker")
-        route = PlaceRoute(self.seat, 0, 20.0)
+        route = PrimaryRoute(self.seat, 0, 20.0)
         self.store = ElasticStore(route, Rank(index), token=TOKEN, clock=SystemClock(), timeout_s=20.0)
         self.answered: list[int] = []  # shares whose push was answered
         self.may_go_on = threading.Event()

@@ -1,25 +1,31 @@
 """Do all workers of a generation come to the same shares, and may one leave only when another stays?"""
 
-from paceline.transport.generation_board import Row
-from paceline.worker.sharing import LISTEN_S, RARELY, OwnBest, meetings_between, who_leaves
+from paceline.transport.generation_world import BoardRow
+from paceline.worker.elastic.sharing import (
+    EXCHANGE_S,
+    MAX_STEPS_BETWEEN_EXCHANGES,
+    BestSpeed,
+    leaving_ranks,
+    steps_between_exchanges,
+)
 
 
-def rows(*leaves: int) -> list[Row]:
-    return [Row(1, 1, leave) for leave in leaves]
+def rows(*leaves: int) -> list[BoardRow]:
+    return [BoardRow(1, 1, leave) for leave in leaves]
 
 
 def test_those_who_were_asked_leave() -> None:
-    assert who_leaves(rows(0, 1, 1)) == [1, 2]
-    assert who_leaves(rows(0, 0)) == []
+    assert leaving_ranks(rows(0, 1, 1)) == [1, 2]
+    assert leaving_ranks(rows(0, 0)) == []
 
 
 def test_somebody_stays_who_has_the_state() -> None:
-    assert who_leaves(rows(1, 1, 1)) == [1, 2]
-    assert who_leaves(rows(1)) == []
+    assert leaving_ranks(rows(1, 1, 1)) == [1, 2]
+    assert leaving_ranks(rows(1)) == []
 
 
 def test_the_best_is_a_pace_and_not_a_lucky_moment() -> None:
-    best = OwnBest()
+    best = BestSpeed()
     for shard_ns in (10, 10, 1, 10, 10):
         best.take(shard_ns)
     assert best.ns == 10
@@ -29,7 +35,7 @@ def test_the_best_is_a_pace_and_not_a_lucky_moment() -> None:
 
 
 def test_short_steps_exchange_rows_at_some_meetings_only() -> None:
-    assert meetings_between(0.02) == 1  # as long as that, at every one
-    assert meetings_between(LISTEN_S / 10) == 10
-    assert meetings_between(1e-9) == RARELY
-    assert meetings_between(0.0) == 1  # nobody had a shard: nothing is known
+    assert steps_between_exchanges(0.02) == 1  # as long as that, at every one
+    assert steps_between_exchanges(EXCHANGE_S / 10) == 10
+    assert steps_between_exchanges(1e-9) == MAX_STEPS_BETWEEN_EXCHANGES
+    assert steps_between_exchanges(0.0) == 1  # nobody had a shard: nothing is known

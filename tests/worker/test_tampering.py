@@ -5,10 +5,10 @@ import torch
 from tests.fixtures.plans import small_plan
 from torch import Tensor, nn
 
-from paceline.errors import PacelineError
-from paceline.sync.byzantine import Attack, ByzantineRule
+from paceline.core.errors import PacelineError
+from paceline.sync.fault_rules import Attack, ByzantineRule
 from paceline.transport.arena import Arena
-from paceline.worker.tampering import tamper
+from paceline.worker.byzantine import tamper
 
 
 def struck(attack: Attack, scale: float | None = None, *, step: int = 0) -> tuple[Tensor, Arena]:

@@ -8,12 +8,12 @@ from tests.fixtures.closes import made_up
 from tests.fixtures.plans import small_plan
 from tests.fixtures.runs import real
 
-from paceline.app.sp500.prepare import prepare
-from paceline.errors import TrainingError
+from paceline.core.errors import TrainingError
+from paceline.datasets.sp500 import prepare
 from paceline.launchers.local import LocalLauncher
 from paceline.laws.tasks import TinyTask
 from paceline.plan.plan import Launcher, Option, Transport
-from paceline.worker.task_files import leave_files
+from paceline.worker.participant import write_task_files
 
 
 class Leaving(TinyTask):
@@ -26,9 +26,9 @@ class Leaving(TinyTask):
 
 
 def test_a_task_leaves_what_it_makes_of_its_metrics(tmp_path: Path) -> None:
-    leave_files(Leaving("seen.txt"), {"f1": 0.5}, tmp_path)
+    write_task_files(Leaving("seen.txt"), {"f1": 0.5}, tmp_path)
     assert (tmp_path / "seen.txt").read_text() == "{'f1': 0.5}"
-    leave_files(TinyTask(seed=0), {"f1": 0.5}, tmp_path)
+    write_task_files(TinyTask(seed=0), {"f1": 0.5}, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["seen.txt"]
 
 
@@ -37,12 +37,12 @@ def test_a_task_leaves_what_it_makes_of_its_metrics(tmp_path: Path) -> None:
 )
 def test_it_writes_nowhere_else(tmp_path: Path, name: str) -> None:
     with pytest.raises(TrainingError, match="no name for a file of its own"):
-        leave_files(Leaving(name), {}, tmp_path)
+        write_task_files(Leaving(name), {}, tmp_path)
 
 
 def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="cannot write"):
-        leave_files(Leaving("seen.txt"), {}, tmp_path / "none")
+        write_task_files(Leaving("seen.txt"), {}, tmp_path / "none")
 
 
 @pytest.mark.parametrize(

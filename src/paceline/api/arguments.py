@@ -1,18 +1,21 @@
 """How do keyword arguments become settings? Exactly as flags do, with the same checks and the same errors."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline.config.values import Raw
-from paceline.config.written import Written
-from paceline.errors import OwnClassError, PacelineError, Problem
+from paceline.cli.session import Common, Session
+from paceline.config.values import Raw, RawSetting
+from paceline.core.errors import OwnClassError, PacelineError, Problem
+from paceline.launchers.local import LocalLauncher
+from paceline.training.trainer import DefaultTrainer
 
 
-def written(call: str, settings: Mapping[str, object]) -> list[Written]:
+def parse_kwargs(call: str, settings: Mapping[str, object]) -> list[RawSetting]:
     """What was said in `call`, such as `train`; None is the same as nothing."""
     return [
-        Written(key=key, raw=_raw(key, value, where), where=where)
+        RawSetting(key=key, raw=_raw(key, value, where), where=where)
         for key, value in settings.items()
         if value is not None and (where := f"{call}({key}=…)")
     ]
@@ -32,15 +35,15 @@ def import_name(value: str | type, what: str) -> str:
         problem = (
             f"{what} {name} is defined in this notebook or script, where worker processes cannot import it"
         )
-        raise OwnClassError([Problem(problem, _own_file(name, what))])
+        raise OwnClassError([Problem(problem, _own_module_hint(name, what))])
     if "." in name:
         problem = f"{what} {name} is defined inside something else, where worker processes cannot import it"
-        raise OwnClassError([Problem(problem, _own_file(name.rpartition(".")[2], what))])
+        raise OwnClassError([Problem(problem, _own_module_hint(name.rpartition(".")[2], what))])
     return f"{module}:{name}"
 
 
 @contextmanager
-def hints_shown() -> Iterator[None]:
+def hints_in_traceback() -> Iterator[None]:
     """A traceback then shows every problem with its place and its hint."""
     try:
         yield
@@ -54,7 +57,7 @@ def hints_shown() -> Iterator[None]:
 _GUIDES = {"task": "task", "mode": "strategy"}
 
 
-def _own_file(name: str, what: str) -> str:
+def _own_module_hint(name: str, what: str) -> str:
     file = f"my_{what}"
     cell = f"in a notebook begin its cell with  %%writefile {file}.py"
     return f"put it into a file of its own, {file}.py ({cell}), and write  from {file} import {name}"
@@ -76,3 +79,16 @@ def _raw(key: str, value: object, where: str) -> Raw:
             what = f"{key} is {value!r}, a {type(value).__name__}, which no setting can be"
             hint = "give a number, a text, yes or no as a bool, or a list or dict of these"
             raise OwnClassError([Problem(what, hint, where)])
+
+
+class ApiTrainer(DefaultTrainer):
+    """The command's own, whose workers can import what this process can."""
+
+    def __init__(self) -> None:
+        self.launcher = self._warm = LocalLauncher(import_from=sys.path)
+
+
+def session_for(progress: bool, config: str | Path | None) -> Session:
+    """Without variables of the environment: a call means the same everywhere."""
+    file = None if config is None else Path(config)
+    return Session(common=Common(quiet=not progress, config=file), folder=Path())

@@ -7,17 +7,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.api.arguments import hints_shown, import_name, written
-from paceline.api.html import table
-from paceline.api.own_trainer import OwnTrainer
-from paceline.app.compare import Coming, StoppedError
-from paceline.app.compare import compare as carry_out
-from paceline.app.compare_plan import USUAL_MODES, USUAL_REPEATS, CompareRequest
-from paceline.app.progress import Progress, SilentWatcher, Watcher
+from paceline.api.arguments import ApiTrainer, hints_in_traceback, import_name, parse_kwargs
+from paceline.api.result import html_table
+from paceline.comparison.layout import DEFAULT_MODES, DEFAULT_REPEATS, CompareRequest
+from paceline.comparison.runner import StoppedError, UpcomingRun
+from paceline.comparison.runner import compare as carry_out
+from paceline.comparison.schema import Cell, Estimate
+from paceline.comparison.schema import Comparison as Report
 from paceline.config.load import load
-from paceline.errors import Problem
-from paceline.report.comparison import Cell, Estimate
-from paceline.report.comparison import Comparison as Report
+from paceline.core.errors import Problem
+from paceline.training.progress import Progress, SilentWatcher, Watcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +45,15 @@ class Comparison:
             )
             for label, cell in self.cells.items()
         ]
-        return table(self.headline, heads, [*rows, ("report", str(self.report), "", "", "", "")])
+        return html_table(self.headline, heads, [*rows, ("report", str(self.report), "", "", "", "")])
 
 
 def compare(
     task: str | type = "xor",
     *,
-    modes: Sequence[str | type] = USUAL_MODES,
+    modes: Sequence[str | type] = DEFAULT_MODES,
     workers: int | Sequence[int] = 2,
-    repeats: int = USUAL_REPEATS,
+    repeats: int = DEFAULT_REPEATS,
     target_loss: float | None = None,
     target_accuracy: float | None = None,
     out: str | Path = "comparison",
@@ -69,10 +68,10 @@ def compare(
 
     Raises ConfigError with every problem, and KeyboardInterrupt after Ctrl-C; what is finished stays.
     """
-    with hints_shown(), closing(OwnTrainer()) as trainer:
-        said = written("compare", {"task": import_name(task, "task"), **settings})
+    with hints_in_traceback(), closing(ApiTrainer()) as trainer:
+        said = parse_kwargs("compare", {"task": import_name(task, "task"), **settings})
         loaded = load(flags=said, file=None if config is None else Path(config))
-        problems = [*loaded.problems, *_of_one_run(settings)]
+        problems = [*loaded.problems, *_single_run_problems(settings)]
         named = modes.split(",") if isinstance(modes, str) else modes
         request = CompareRequest(
             config=loaded.config,
@@ -83,7 +82,7 @@ def compare(
             target_accuracy=target_accuracy,
         )
         folder = Path(out).resolve()
-        watch = _announced if progress else _silent
+        watch = _announce if progress else _silent
         try:
             found = carry_out(request, folder, watch, launcher=trainer.launcher, found=problems)
         except StoppedError as stopped:
@@ -102,7 +101,7 @@ def compare(
     )
 
 
-def _of_one_run(settings: Mapping[str, object]) -> list[Problem]:
+def _single_run_problems(settings: Mapping[str, object]) -> list[Problem]:
     plural = {"mode": "modes=['ssgd', 'asgd']", "num_workers": "workers=[2, 4]"}
     return [
         Problem(f"{name} is a setting of one run", f"write {instead}", f"compare({name}=…)")
@@ -111,17 +110,17 @@ def _of_one_run(settings: Mapping[str, object]) -> list[Problem]:
     ]
 
 
-def _silent(_: Coming) -> Watcher:
+def _silent(_: UpcomingRun) -> Watcher:
     return SilentWatcher()
 
 
-def _announced(coming: Coming) -> Watcher:
+def _announce(coming: UpcomingRun) -> Watcher:
     left = "" if coming.left_s is None else f", about {coming.left_s:.0f} s left"
     print(f"{coming.number}/{coming.count} {coming.turn.name}{left}", file=sys.stderr, flush=True)
-    return _Notes()
+    return _NotesOnly()
 
 
-class _Notes:
+class _NotesOnly:
     """Of a run among many only changes of state are shown."""
 
     def progress(self, progress: Progress) -> None: ...

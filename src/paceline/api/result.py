@@ -2,18 +2,30 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.api.html import table
-from paceline.errors import DamagedRecordError
+from paceline.core.errors import DamagedRecordError
 from paceline.plan.codec import Json
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"<caption>{escape(title)}</caption>"]
+    if heads:
+        lines.append(_row(heads, "th"))
+    lines += [_row(row, "td") for row in rows]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _row(cells: Sequence[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class TrainResult:
         """
         from safetensors.numpy import load_file
 
-        from paceline.app.checkpoints import export_weights
+        from paceline.training.checkpoints import export_weights
 
         with tempfile.TemporaryDirectory(prefix="paceline-weights-") as folder:
             out = Path(folder) / "weights.safetensors"
@@ -86,10 +98,10 @@ class TrainResult:
             rows.append(("staleness", f"{self.staleness:.3g}"))
         if self.stopped_early:
             rows.append(("stopped", self.stopped_by or "early, before all steps were done"))
-        return table(f"run {self.run}", (), [*rows, ("run folder", str(self.run_dir))])
+        return html_table(f"run {self.run}", (), [*rows, ("run folder", str(self.run_dir))])
 
 
-def result_of(run_dir: Path) -> TrainResult:
+def read_result(run_dir: Path) -> TrainResult:
     """What result.json in this folder says."""
     path = run_dir / "result.json"
     try:

@@ -9,16 +9,14 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
-from paceline.api.arguments import hints_shown, import_name, written
-from paceline.api.own_trainer import OwnTrainer, session_for
+from paceline.api.arguments import ApiTrainer, hints_in_traceback, import_name, parse_kwargs, session_for
 from paceline.api.result import TrainResult, from_json
-from paceline.app.train import holding_run, resumable
 from paceline.checkpoints.catalog import Checkpoint
-from paceline.cli.request import read_request
-from paceline.cli.run_dirs import claimed
-from paceline.cli.watch import open_watcher
 from paceline.plan.codec import Json
-from paceline.plan.evaluation_in_words import scaling_announced
+from paceline.plan.describe import announce_lr_scaling
+from paceline.training.progress_display import open_watcher
+from paceline.training.request import claimed_run_dir, read_request
+from paceline.training.run import load_resumable, locked_run
 
 
 class TrainStoppedError(KeyboardInterrupt):
@@ -47,36 +45,36 @@ def train(
     Raises ConfigError with every problem, TrainingError when the run could not finish, and
     TrainStoppedError (a KeyboardInterrupt) after Ctrl-C, with a checkpoint to resume from.
     """
-    with hints_shown(), closing(OwnTrainer()) as trainer:
+    with hints_in_traceback(), closing(ApiTrainer()) as trainer:
         named = {"task": import_name(task, "task"), "mode": import_name(mode, "mode")}
-        flags = [*written("train", {**named, "num_workers": workers}), *written("train", settings)]
+        flags = [*parse_kwargs("train", {**named, "num_workers": workers}), *parse_kwargs("train", settings)]
         session = session_for(progress, config)
         request = read_request(session, flags, trainer)
         plan = request.plan
         with (
-            claimed(request.first_dir.resolve(), is_named=request.is_named) as run_dir,
+            claimed_run_dir(request.first_dir.resolve(), is_named=request.is_named) as run_dir,
             open_watcher(session, plan.run) as watcher,
         ):
-            if scaled := scaling_announced(plan):
+            if scaled := announce_lr_scaling(plan):
                 watcher.note(scaled)
             result = trainer.train(plan, run_dir, watcher)
-        return _concluded(result, run_dir)
+        return _to_result(result, run_dir)
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
     """Go on with a run that was stopped or lost, from its newest complete checkpoint."""
-    with hints_shown(), closing(OwnTrainer()) as trainer:
+    with hints_in_traceback(), closing(ApiTrainer()) as trainer:
         folder = Path(run_dir).resolve()
-        with holding_run(folder):
-            plan, checkpoint = resumable(folder)
+        with locked_run(folder):
+            plan, checkpoint = load_resumable(folder)
             with open_watcher(session_for(progress, None), plan.run) as watcher:
-                for text in _passed_over(checkpoint):
+                for text in _checkpoint_warnings(checkpoint):
                     watcher.note(text)
                 result = trainer.resume(plan, folder, checkpoint, watcher)
-        return _concluded(result, folder)
+        return _to_result(result, folder)
 
 
-def _concluded(result: dict[str, Json], run_dir: Path) -> TrainResult:
+def _to_result(result: dict[str, Json], run_dir: Path) -> TrainResult:
     """Whoever wanted to stop did not want only this call to end."""
     done = from_json(result, run_dir)
     match done.stopped_by:
@@ -87,7 +85,7 @@ def _concluded(result: dict[str, Json], run_dir: Path) -> TrainResult:
     return done
 
 
-def _passed_over(checkpoint: Checkpoint) -> list[str]:
+def _checkpoint_warnings(checkpoint: Checkpoint) -> list[str]:
     damaged = [
         f"checkpoint {n} is incomplete or damaged; the one before it is used" for n in checkpoint.passed_over
     ]

@@ -6,12 +6,16 @@ written last and by renaming, so a snapshot either verifies or does not exist.
 A checkpoint is complete when every participant's snapshot is there.
 """
 
-from collections.abc import Callable
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.sealed import unseal
+from paceline.core.sealed_json import unseal
 
 PARTS = "parts"  # said where each worker has a part of one state: how many make it whole
 DAMAGED = (OSError, ValueError, KeyError, TypeError)  # what reading a snapshot that is not whole raises
@@ -113,3 +117,78 @@ def _read_parts(folder: Path, first: dict[str, Any], num_workers: int) -> Checkp
             raise ValueError(f"{folder}/worker-{rank} is a part of another state than worker-0")
     clock = int(first["clock"])
     return Checkpoint(folder, clock, (clock,) * num_workers)
+
+
+# Workers may be several checkpoints apart, so what counts is how many are
+# complete. Before anything is removed, one of those that stay is read and
+# checked: a disk that damages what it is given must not cost the last good one.
+
+KEEP_CHECKPOINTS = 3  # complete checkpoints that remain, unless the plan says otherwise
+
+
+def is_complete(folder: Path, participants: int) -> bool:
+    """By names alone; whether they verify is another question."""
+    return len(list(folder.glob("*.json"))) >= participants
+
+
+def remove_old(root: Path, *, participants: int, keep: int = KEEP_CHECKPOINTS) -> list[int]:
+    """The numbers of those that were removed."""
+    found = folders(root)
+    complete = [folder for folder in found if is_complete(folder, participants)]
+    if len(complete) < keep:
+        return []
+    old = [folder for folder in found if number_of(folder) < number_of(complete[-keep])]
+    if not old or not any(_verifies(folder) for folder in reversed(complete[-keep:])):
+        return []
+    for folder in old:
+        shutil.rmtree(folder, ignore_errors=True)  # another participant may be removing it too
+    return [number_of(folder) for folder in old]
+
+
+def set_aside(root: Path, *, after: int) -> list[str]:
+    """Take checkpoints behind number `after` out of the way; their names.
+
+    A run that goes on from an older one writes these numbers anew, and in modes whose order is up to
+    chance its snapshots must not meet those of a history that never happened.
+    """
+    newer = [folder for folder in folders(root) if number_of(folder) > after]
+    for folder in newer:
+        aside = folder.with_name(f"set-aside-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    return [folder.name for folder in newer]
+
+
+def _verifies(folder: Path) -> bool:
+    try:
+        for path in folder.glob("*.json"):
+            facts_of(folder, path.stem)
+    except DAMAGED:
+        return False
+    return True
+
+
+# For states in parts: whoever puts one together needs the parts of all. Files are verified when they are
+# read, as on any disk.
+
+_SUFFIXES = (".json", ".safetensors")
+
+
+def pack_checkpoint(folder: Path) -> bytes:
+    files = sorted(file for file in folder.iterdir() if file.suffix in _SUFFIXES)
+    contents = [file.read_bytes() for file in files]
+    names = json.dumps([[file.name, len(data)] for file, data in zip(files, contents, strict=True)]).encode()
+    return b"".join([len(names).to_bytes(8, "little"), names, *contents])
+
+
+@contextmanager
+def unpack_checkpoint(data: bytes) -> Iterator[Path]:
+    """A folder of this user's alone, with the files; it is gone afterwards."""
+    at = 8 + int.from_bytes(data[:8], "little")
+    with tempfile.TemporaryDirectory(prefix="paceline-parts-") as folder:
+        for name, size in json.loads(data[8:at]):
+            if Path(name).name != name or Path(name).suffix not in _SUFFIXES:
+                raise ValueError(f"{name!r} is no file of a checkpoint")
+            (Path(folder) / name).write_bytes(memoryview(data)[at : at + size])
+            at += size
+        yield Path(folder)

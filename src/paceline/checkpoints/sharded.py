@@ -32,9 +32,8 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from paceline.checkpoints.catalog import DAMAGED, PARTS
-from paceline.checkpoints.image import DTYPES
-from paceline.checkpoints.store import Snapshot, does_not_fit, read_snapshot
-from paceline.errors import DamagedCheckpointError, PacelineError
+from paceline.checkpoints.snapshot import DTYPES, Snapshot, misfit_error, read_snapshot
+from paceline.core.errors import DamagedCheckpointError, PacelineError
 
 SHARDS = "shards"  # by tensor: its whole size, and where the part in this file begins and ends
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -76,7 +75,7 @@ class PartsReader(StorageReader):
         self._metadata = Metadata(state_dict_metadata={})
         try:
             for rank in range(int(self.facts[PARTS])):
-                self._add(f"worker-{rank}", _said(folder, rank))
+                self._add(f"worker-{rank}", _describe(folder, rank))
             self._check_whole()
         except DAMAGED as error:
             raise DamagedCheckpointError(
@@ -175,7 +174,7 @@ def load_parts(state: dict[str, Tensor], reader: PartsReader) -> None:
         first, _ = next(iter(error.failures.values()))
         if isinstance(first, PacelineError):
             raise first from error
-        raise does_not_fit(str(first)) from error
+        raise misfit_error(str(first)) from error
 
 
 def read_whole(folder: Path) -> Snapshot:
@@ -186,7 +185,7 @@ def read_whole(folder: Path) -> Snapshot:
     return Snapshot(tensors, reader.facts)
 
 
-def _said(folder: Path, rank: int) -> Mapping[str, _Facts]:
+def _describe(folder: Path, rank: int) -> Mapping[str, _Facts]:
     """Which parts of what are in this file; not yet compared with its hash, which takes its tensors too."""
     found: Mapping[str, _Facts] = json.loads((folder / f"worker-{rank}.json").read_bytes())["facts"][SHARDS]
     return found

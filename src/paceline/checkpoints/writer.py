@@ -15,28 +15,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.catalog import DAMAGED, facts_of, folder_at
-from paceline.checkpoints.image import Image
-from paceline.checkpoints.retention import KEPT, is_complete, remove_old
-from paceline.checkpoints.store import Snapshot, Wrote, write_image
-from paceline.clock import SystemClock
+from paceline.checkpoints.catalog import (
+    DAMAGED,
+    KEEP_CHECKPOINTS,
+    facts_of,
+    folder_at,
+    is_complete,
+    remove_old,
+)
+from paceline.checkpoints.snapshot import Snapshot, SnapshotImage, WriteResult, write_image
+from paceline.core.clock import SystemClock
 
 IMAGES = 2
-Take = Callable[[], Snapshot]  # of live tensors: they are copied at once
+TakeSnapshot = Callable[[], Snapshot]  # of live tensors: they are copied at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SnapshotTarget:
     """Whose snapshots go where, and how many checkpoints stay."""
 
     root: Path
     who: str
     participants: int = 1  # whose snapshots make a checkpoint
-    keep: int = KEPT
+    keep: int = KEEP_CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class WriteReport:
     """What became of one snapshot."""
 
     name: str  # of the folder
@@ -57,7 +62,7 @@ class Cataloguer:
     def begin(self, generation: int, at: int) -> None:
         """A snapshot was taken after so many steps; from the writing thread, before it is written."""
 
-    def durable(self, generation: int, at: int, file: Path, wrote: Wrote) -> bool | None:
+    def durable(self, generation: int, at: int, file: Path, wrote: WriteResult) -> bool | None:
         """It is on the disk. Was that noted? None: nobody keeps a catalogue."""
         return None
 
@@ -79,11 +84,11 @@ class Disk:
         who: str,
         tensors: memoryview,
         facts: dict[str, Any],  # Any: JSON
-    ) -> Wrote:
+    ) -> WriteResult:
         """OSError when it is not there afterwards."""
         return write_image(folder, who, tensors, facts)
 
-    def remove_old(self, folder: Path, place: Place) -> tuple[int, ...]:
+    def remove_old(self, folder: Path, place: SnapshotTarget) -> tuple[int, ...]:
         """What a new checkpoint makes superfluous; the numbers."""
         if not is_complete(folder, place.participants):
             return ()  # whoever completes it will
@@ -94,7 +99,7 @@ class Disk:
 class _Job:
     folder: Path
     step: int
-    image: Image
+    image: SnapshotImage
     facts: dict[str, Any]  # Any: JSON
     generation: int
     pause_ns: int
@@ -102,25 +107,25 @@ class _Job:
 
 @dataclass(slots=True)
 class CheckpointWriter:
-    place: Place
+    place: SnapshotTarget
     cataloguer: Cataloguer = field(default_factory=Cataloguer)
     is_in_background: bool = True
     disk: Disk = field(default_factory=Disk)
-    _free: list[Image] = field(default_factory=lambda: [Image() for _ in range(IMAGES)])
+    _free: list[SnapshotImage] = field(default_factory=lambda: [SnapshotImage() for _ in range(IMAGES)])
     _jobs: deque[_Job | None] = field(default_factory=deque)  # None: the thread is to end
-    _news: deque[News] = field(default_factory=deque)
+    _news: deque[WriteReport] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _bug: BaseException | None = None  # ours, from the thread; raised where somebody sees it
 
-    def save(self, number: int, step: int, take: Take, *, must: bool, generation: int = 0) -> None:
+    def save(self, number: int, step: int, take: TakeSnapshot, *, must: bool, generation: int = 0) -> None:
         """Copy what `take` gives, now; it is written later. With `must` it waits rather than be left out."""
         began_ns = SystemClock().now_ns()
         image = self._image(wait=must or self.place.participants > 1 or not self.is_in_background)
         folder = folder_at(self.place.root, number)
         if image is None:
             paused_ns = SystemClock().now_ns() - began_ns
-            self._news.append(News(name=folder.name, step=step, pause_ns=paused_ns, is_skipped=True))
+            self._news.append(WriteReport(name=folder.name, step=step, pause_ns=paused_ns, is_skipped=True))
             return
         snapshot = take()
         image.fill(snapshot.tensors)
@@ -137,7 +142,7 @@ class CheckpointWriter:
             self._thread = threading.Thread(target=self._write, name="checkpoints", daemon=True)
             self._thread.start()
 
-    def news(self) -> list[News]:
+    def news(self) -> list[WriteReport]:
         """What became of earlier snapshots; asked at every step, so it must cost nothing."""
         if self._bug is not None:
             raise self._bug
@@ -156,7 +161,7 @@ class CheckpointWriter:
         self._thread.join()
         self._thread = None
 
-    def _image(self, *, wait: bool) -> Image | None:
+    def _image(self, *, wait: bool) -> SnapshotImage | None:
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: bool(self._free) or self._bug is not None)
@@ -190,13 +195,13 @@ class CheckpointWriter:
             removed = self.disk.remove_old(job.folder, self.place)
         except OSError as error:
             why = f"{error.strerror or error} ({error.filename or job.folder})"
-            self._news.append(News(name=name, step=job.step, pause_ns=job.pause_ns, failure=why))
+            self._news.append(WriteReport(name=name, step=job.step, pause_ns=job.pause_ns, failure=why))
             return
         write_s = (clock.now_ns() - began_ns) / 1e9
         file = job.folder / f"{who}.safetensors"
         is_catalogued = self.cataloguer.durable(job.generation, at, file, wrote)
         self._news.append(
-            News(
+            WriteReport(
                 name=name,
                 step=job.step,
                 pause_ns=job.pause_ns,

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
-from paceline.cli.run_argument import run_argument, run_if_said
+from paceline.cli.options import common_options, optional_run_argument, run_argument
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -29,7 +28,7 @@ def alerts(session: Session) -> None:
 
 
 @alerts.command("list")
-@run_if_said
+@optional_run_argument
 @click.option("--all", "is_all", is_flag=True, help="Also those that are over.")
 @_rules
 @common_options
@@ -38,11 +37,11 @@ def list_alerts(session: Session, run: Path | None, is_all: bool, rules: Path | 
 
     With --rules another file is tried on what is recorded, and nobody is told.
     """
-    from paceline.app.watching import find_run, look
-    from paceline.watch.rule_file import load_rules
+    from paceline.monitoring.alerts.rule_file import load_rules
+    from paceline.monitoring.view.feed import find_run, read_snapshot
 
     tried = None if rules is None else load_rules(session.folder / rules)
-    told = look(find_run(session.folder, run), tried)["alerts"]
+    told = read_snapshot(find_run(session.folder, run), tried)["alerts"]
     assert isinstance(told, list), "a snapshot lists its alerts"
     found = [a for a in told if isinstance(a, dict) and (is_all or a["state"] != "resolved")]
     lines = [
@@ -61,20 +60,20 @@ def _muted(alert: "dict[str, Json]") -> str:
 
 
 @alerts.command("watch")
-@run_if_said
+@optional_run_argument
 @_rules
 @common_options
 def watch(session: Session, run: Path | None, rules: Path | None) -> None:
     """Send the alerts of RUN by the notifiers of its rules, until the run is over or Ctrl-C."""
-    from paceline.app import alerting
-    from paceline.app.watching import find_run
+    from paceline.monitoring.alerts import delivery
+    from paceline.monitoring.view.feed import find_run
 
     run_dir = find_run(session.folder, run)
-    found = alerting.rules_for(run_dir, session.placed(rules))
+    found = delivery.rules_for(run_dir, session.placed(rules))
     if not found.notifiers:
         what = "the rules name no notifiers, so nobody would be told"
         raise ConfigError([Problem(what, "add notifiers: to a file of rules, and give it as --rules FILE")])
-    alerting.watch(run_dir, found, lambda text: say(session, text), threading.Event())
+    delivery.watch_alerts(run_dir, found, lambda text: print_message(session, text), threading.Event())
     data: Json = {"run": str(run_dir), "notifiers": [one.name for one in found.notifiers]}
     emit(session, "alerts.watch", data, [])
 
@@ -87,10 +86,12 @@ def watch(session: Session, run: Path | None, rules: Path | None) -> None:
 @common_options
 def test(session: Session, notifier: str, rules: Path) -> None:
     """Send a test message by NOTIFIER: one that fires, and one that is over."""
-    from paceline.app import alerting
+    from paceline.monitoring.alerts import delivery
 
-    found = alerting.rules_for(None, session.folder / rules)
-    setting = alerting.try_notifier(found, notifier, session.folder, lambda text: say(session, text))
+    found = delivery.rules_for(None, session.folder / rules)
+    setting = delivery.try_notifier(
+        found, notifier, session.folder, lambda text: print_message(session, text)
+    )
     data: Json = {"notifier": setting.name, "kind": setting.kind.value}
     emit(session, "alerts.test", data, [f"{setting.name}: two test messages were delivered"])
 
@@ -104,10 +105,10 @@ def test(session: Session, notifier: str, rules: Path) -> None:
 @common_options
 def silence(session: Session, run: Path, duration: str, rule: str, worker: str, comment: str) -> None:
     """Do not send alerts of RUN for a while; they are still shown."""
-    from paceline.app.alerting import rules_for
-    from paceline.app.watching import find_run
-    from paceline.watch.rule_file import seconds
-    from paceline.watch.silence import silence as write
+    from paceline.monitoring.alerts.delivery import rules_for
+    from paceline.monitoring.alerts.delivery import silence_alerts as write
+    from paceline.monitoring.alerts.rule_file import seconds
+    from paceline.monitoring.view.feed import find_run
 
     run_dir, for_s = find_run(session.folder, run), seconds(duration)
     problems = []
@@ -130,8 +131,8 @@ def silence(session: Session, run: Path, duration: str, rule: str, worker: str, 
 @common_options
 def export(session: Session, rules: Path | None, out: Path | None) -> None:
     """Write the rules as Prometheus reads them."""
-    from paceline.app.alerting import rules_for
-    from paceline.watch.promql import rules_file
+    from paceline.monitoring.alerts.delivery import rules_for
+    from paceline.monitoring.metrics.provisioning import rules_file
 
     text = rules_file(rules_for(None, session.placed(rules)))
     if out is not None:
@@ -150,8 +151,8 @@ def export(session: Session, rules: Path | None, out: Path | None) -> None:
 @common_options
 def check(session: Session, rules: Path | None) -> None:
     """Is RULES (else the default rules) a sound file? All problems are told at once."""
-    from paceline.app.alerting import rules_for
-    from paceline.watch.promql import expression
+    from paceline.monitoring.alerts.delivery import rules_for
+    from paceline.monitoring.metrics.provisioning import expression
 
     found = rules_for(None, session.placed(rules))
     data: Json = {

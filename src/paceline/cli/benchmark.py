@@ -1,10 +1,24 @@
 """`paceline benchmark`: one process against many, and other people's ways of distributing beside ours."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from paceline.cli.lazy_group import LazyGroup
-from paceline.cli.options import common_options
+from paceline.cli.commands import LazyGroup
+from paceline.cli.options import Body, common_options
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
+from paceline.comparison.report import formatting
+from paceline.config.values import RawSetting
+from paceline.core.environ import benchmark_variables
+from paceline.core.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from paceline.comparison.benchmark.runner import UpcomingRun
+    from paceline.comparison.benchmark.schema import Benchmark, Row
+
 
 # name: (module, attribute that holds the click command, help in one line)
 _COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -36,3 +50,101 @@ def benchmark(session: Session) -> None:
     Speedup and efficiency are shown twice: of the total time, and of the steady part of the training.
     The variables EPOCHS, BATCH_SIZE and NUM_WORKERS are defaults behind the flags of the same name.
     """
+
+
+def out_option(body: Body) -> Body:
+    return click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        default=Path("benchmark"),
+        show_default=True,
+        help="Folder of the results, the pictures and the report.",
+    )(body)
+
+
+def repeats_option(body: Body) -> Body:
+    return click.option(
+        "--repeats",
+        type=click.IntRange(1, 1000),
+        default=1,
+        show_default=True,
+        help="Runs of each, in rounds.",
+    )(body)
+
+
+def number_setting(key: str, said: int | None, usual: int) -> int:
+    """A flag, else its variable (`epochs`: EPOCHS), else what is usual."""
+    if said is not None:
+        return said
+    text = benchmark_variables().get(key)
+    if text is None:
+        return usual
+    try:
+        found = int(text)
+    except ValueError:
+        found = 0
+    if found < 1:
+        what, name = f"{key} is {text!r}, but it must be a whole number, 1 or more", key.upper()
+        raise ConfigError([Problem(what, f"set {name} to {usual}, for example, or unset it", name)])
+    return found
+
+
+def with_benchmark_variables(flags: Sequence[RawSetting], said: Sequence[str] = ()) -> list[RawSetting]:
+    """The flags, and what the variables say of keys that nobody said otherwise.
+
+    `said` are keys that another source names. Who says steps has said how long: EPOCHS is not heard then.
+    """
+    silent = {entry.key for entry in flags} | set(said)
+    if "steps" in silent:
+        silent.add("epochs")
+    variables = benchmark_variables()
+    more = [RawSetting(key=k, raw=v, where=k.upper()) for k, v in variables.items() if k not in silent]
+    return [*flags, *more]
+
+
+def show_benchmark(session: Session, command: str, benchmark: "Benchmark", folder: Path) -> None:
+    """The end of a benchmark command: `command` is `benchmark.torch`, for example."""
+    from paceline.comparison.report.plots import can_draw
+    from paceline.comparison.schema import finite
+    from paceline.plan.codec import to_json
+
+    if not can_draw():
+        print_message(
+            session, "note: no picture files, as matplotlib is not installed: pip install 'paceline[report]'"
+        )
+    warnings = [f"warning: {text}" for text in benchmark.warnings]
+    lines = [*benchmark_table(benchmark), "", *warnings, *benchmark.says, f"report: {folder / 'report.html'}"]
+    emit(session, command, {"out": str(folder), "comparison": finite(to_json(benchmark))}, lines)
+
+
+def announce_turn(session: Session, coming: "UpcomingRun") -> None:
+    """Before each turn."""
+    from paceline.core.humanize import short_duration
+
+    left = "" if coming.left_s is None else f", about {short_duration(coming.left_s)} left"
+    print_message(session, f"  {coming.number}/{coming.count}  {coming.title}{left}")
+
+
+def benchmark_table(benchmark: "Benchmark") -> list[str]:
+    width = max(12, *(len(row.title) + 2 for row in benchmark.rows.values()))
+    quality = "quality" if benchmark.quality is None else formatting.quality_name(benchmark.quality)
+    head = f"{'':<{width}}{'workers':>8}{'start':>9}{'total':>9}{'speedup':>9}{'effic.':>8}"
+    head += f"{'samples/s':>11}{'speedup':>9}{'effic.':>8}{quality[:14]:>15}{'difference':>12}"
+    top = f"{'':<{width + 17}}{'total time':>26}{'steady rate':>28}"
+    lines = [top.rstrip(), head, "-" * len(head)]
+    return lines + [_line(row, width, benchmark) for row in benchmark.rows.values()]
+
+
+def _line(row: "Row", width: int, benchmark: "Benchmark") -> str:
+    rate, steady, lasting = row.steady_samples_per_s, row.speedup_steady, row.efficiency_steady
+    start = "-" if row.first_step_s is None else f"{row.first_step_s:.2f}s"
+    value = None if row.quality is None else row.quality.value
+    return (
+        f"{row.title:<{width}}{row.workers:>8}{start:>9}{row.total_s:>8.2f}s"
+        f"{row.speedup_total.value:>8.2f}x{row.efficiency_total.value:>8.0%}"
+        f"{'-' if rate is None else f'{rate:,.0f}':>11}"
+        f"{'-' if steady is None else f'{steady.value:.2f}x':>9}"
+        f"{'-' if lasting is None else f'{lasting.value:.0%}':>8}"
+        f"{formatting.quality(value, benchmark.quality):>15}"
+        f"{formatting.quality_difference(row.quality_difference, benchmark.quality):>12}"
+    )

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline import environ
-from paceline.cli.benchmark_options import number_said, out_option, repeats_option
+from paceline.cli.benchmark import number_setting, out_option, repeats_option
 from paceline.cli.options import common_options
-from paceline.cli.output import say
+from paceline.cli.output import print_message
 from paceline.cli.session import Session
+from paceline.core import environ
 
 if TYPE_CHECKING:
-    from paceline.benchmark.keras_settings import KerasSettings
+    from paceline.comparison.benchmark.keras_schema import KerasSettings
 
 _COUNT = click.IntRange(min=1)
 
@@ -66,8 +66,8 @@ def keras(
 
     Both sides have the same model, weights, images and global batch, in every step, and the same callbacks.
     """
-    from paceline.app.benchmark_keras import benchmark_keras
-    from paceline.cli.benchmark_table import show, tell
+    from paceline.cli.benchmark import announce_turn, show_benchmark
+    from paceline.comparison.benchmark.keras_runner import benchmark_keras
 
     folder = session.folder / out
     found = benchmark_keras(
@@ -75,20 +75,20 @@ def keras(
         folder,
         address=address or environ.ray_address() or "local",
         repeats=repeats,
-        tell=lambda coming: tell(session, coming),
-        note=lambda text: say(session, text),
+        tell=lambda coming: announce_turn(session, coming),
+        note=lambda text: print_message(session, text),
     )
-    show(session, "benchmark.keras", found, folder)
+    show_benchmark(session, "benchmark.keras", found, folder)
 
 
 def _settings(said: dict[str, Any]) -> "KerasSettings":  # Any: what click parsed, by flag
     """What is called here as it is in the flags is taken as it is."""
-    from paceline.benchmark.keras_settings import KerasSettings
+    from paceline.comparison.benchmark.keras_schema import KerasSettings
 
     return KerasSettings(
-        num_workers=number_said("num_workers", said.pop("num_workers"), 2),
-        epochs=number_said("epochs", said.pop("epochs"), 3),
-        batch_size=number_said("batch_size", said.pop("batch_size"), 64),
+        num_workers=number_setting("num_workers", said.pop("num_workers"), 2),
+        epochs=number_setting("epochs", said.pop("epochs"), 3),
+        batch_size=number_setting("batch_size", said.pop("batch_size"), 64),
         threads=said.pop("threads_per_worker"),
         learning_rate=said.pop("lr"),
         has_shared_norm=said.pop("batch_norm") == "shared",

@@ -6,18 +6,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.benchmark.settings import READ
-from paceline.cli.benchmark_options import behind_flags, out_option, repeats_option
-from paceline.cli.benchmark_table import show, tell
+from paceline.cli.benchmark import (
+    announce_turn,
+    out_option,
+    repeats_option,
+    show_benchmark,
+    with_benchmark_variables,
+)
 from paceline.cli.options import common_options, config_options_without
-from paceline.cli.output import say
+from paceline.cli.output import print_message
 from paceline.cli.session import Session
+from paceline.comparison.benchmark.torch_layout import SETTINGS_READ
 from paceline.config.keys import KEYS
-from paceline.config.written import Written
-from paceline.errors import Problem
+from paceline.config.values import RawSetting
+from paceline.core.errors import Problem
 
 if TYPE_CHECKING:
-    from paceline.app.benchmark_plan import TorchRequest
+    from paceline.comparison.benchmark.torch_layout import TorchRequest
 
 
 @click.command("torch")
@@ -39,11 +44,11 @@ if TYPE_CHECKING:
 )
 @repeats_option
 @out_option
-@config_options_without(*(name for name in KEYS if name not in READ))
+@config_options_without(*(name for name in KEYS if name not in SETTINGS_READ))
 @common_options
 def torch(
     session: Session,
-    flags: Sequence[Written],
+    flags: Sequence[RawSetting],
     modes: str,
     launchers: str,
     peers: str | None,
@@ -56,22 +61,22 @@ def torch(
     takes its share. Everybody runs on CPUs, in new processes that are started for it, one after another.
     Ray is started for each run (--address local), or is the cluster at --address.
     """
-    from paceline.app.benchmark import benchmark
-    from paceline.app.benchmark_plan import lay_out
-    from paceline.app.benchmark_torch import check_cluster, contenders_of
-    from paceline.app.train import count_samples, warm_up
-    from paceline.config.facts import look_up_facts
+    from paceline.comparison.benchmark.runner import benchmark
+    from paceline.comparison.benchmark.torch_layout import lay_out
+    from paceline.comparison.benchmark.torch_runner import check_cluster, contenders_of
+    from paceline.config.environment import probe_machine
+    from paceline.training.run import count_samples, warm_up
 
     request, found = _request(session, flags, modes, launchers, peers)
-    facts = look_up_facts(request.config)
+    facts = probe_machine(request.config)
     with warm_up() as warm:  # only to count: whoever trains starts cold
         layout = lay_out(request, facts, found=found, count=lambda config: count_samples(config, warm))
         num_samples = count_samples(request.config, warm)
     folder = session.folder / out
-    check_cluster(layout, folder, lambda text: say(session, f"        {text}"))
+    check_cluster(layout, folder, lambda text: print_message(session, f"        {text}"))
     contenders = contenders_of(layout, num_samples=num_samples)
     names = ", ".join(contender.title for contender in contenders)
-    say(session, f"benchmarking {names}: {len(contenders) * repeats} runs, in {folder}")
+    print_message(session, f"benchmarking {names}: {len(contenders) * repeats} runs, in {folder}")
     done = benchmark(
         contenders,
         folder,
@@ -79,21 +84,20 @@ def torch(
         subject=layout.subject,
         repeats=repeats,
         seed=layout.alone.seed,
-        tell=lambda coming: tell(session, coming),
-        note=lambda text: say(session, f"        {text}"),
+        tell=lambda coming: announce_turn(session, coming),
+        note=lambda text: print_message(session, f"        {text}"),
     )
-    show(session, "benchmark.torch", done, folder)
+    show_benchmark(session, "benchmark.torch", done, folder)
 
 
 def _request(
-    session: Session, flags: Sequence[Written], modes: str, launchers: str, peers: str | None
+    session: Session, flags: Sequence[RawSetting], modes: str, launchers: str, peers: str | None
 ) -> "tuple[TorchRequest, list[Problem]]":
-    from paceline.app.benchmark_plan import TorchRequest
-    from paceline.config.load import load
-    from paceline.config.sources import from_sets
+    from paceline.comparison.benchmark.torch_layout import TorchRequest
+    from paceline.config.load import from_set_flags, load
 
-    sets = from_sets(session.common.sets)
-    said = behind_flags([*flags, *sets.entries], list(session.variables))
+    sets = from_set_flags(session.common.sets)
+    said = with_benchmark_variables([*flags, *sets.entries], list(session.variables))
     loaded = load(flags=said, variables=session.variables, file=session.common.config)
     request = TorchRequest(
         config=loaded.config,

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.acting import carry_out
-from paceline.cli.options import common_options
+from paceline.cli.options import common_options, run_argument
 from paceline.cli.output import emit
-from paceline.cli.run_argument import run_argument
 from paceline.cli.session import Session
-from paceline.cli.units import short_bytes
-from paceline.errors import ExitCode
+from paceline.cli.workers import run_action
+from paceline.core.errors import ExitCode
+from paceline.core.humanize import short_bytes
 
 if TYPE_CHECKING:
-    from paceline.app.checkpoints import Row
     from paceline.plan.codec import Json
+    from paceline.training.checkpoints import Row
 
 
 @click.group("checkpoint")
@@ -29,7 +28,7 @@ def checkpoint(session: Session) -> None:
 @common_options
 def list_(session: Session, run: Path) -> None:
     """Which checkpoints RUN (a run's folder) has, and which of them can be resumed from."""
-    from paceline.app.checkpoints import list_checkpoints, to_rows
+    from paceline.training.checkpoints import list_checkpoints, to_rows
 
     rows = list_checkpoints(session.folder / run)
     lines = [_line(row) for row in rows] or ["no checkpoints"]
@@ -41,7 +40,7 @@ def list_(session: Session, run: Path) -> None:
 @common_options
 def now(session: Session, run: Path) -> ExitCode:
     """Let RUN, elastic and at work, write a checkpoint after its next step, and wait until it has."""
-    return carry_out(session, run, "checkpoint")
+    return run_action(session, run, "checkpoint")
 
 
 @checkpoint.command("verify")
@@ -49,7 +48,7 @@ def now(session: Session, run: Path) -> ExitCode:
 @common_options
 def verify(session: Session, run: Path) -> ExitCode:
     """Read every snapshot of RUN and compare its hash; exit code 8 when one is not as it was written."""
-    from paceline.app.checkpoints import to_rows, verify_checkpoints
+    from paceline.training.checkpoints import to_rows, verify_checkpoints
 
     findings = verify_checkpoints(session.folder / run)
     holds = all(found.ok for found in findings)
@@ -85,7 +84,7 @@ def verify(session: Session, run: Path) -> ExitCode:
 @common_options
 def export(session: Session, run: Path, at: int | None, worker: int, kind: str, out: Path) -> None:
     """Write the model's weights of RUN, under the module's own names, for other tools."""
-    from paceline.app.checkpoints import export_weights
+    from paceline.training.checkpoints import export_weights
 
     done = export_weights(session.folder / run, at=at, worker=worker, kind=kind, out=session.folder / out)
     text = f"{done['tensors']} tensors of {done['who']} from {done['checkpoint']} are in {done['out']}"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.cluster_fix import fix
-from paceline.cli.job_place import context_option, kubeconfig_option
+from paceline.cli.k8s_options import context_option, kubeconfig_option
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ClusterWishError, ExitCode, NotReadyError, Problem
+from paceline.core.errors import ClusterOptionError, ExitCode, NotReadyError, Problem
 
 if TYPE_CHECKING:
-    from paceline.kube.checks.check import Checked
-    from paceline.kube.checks.need import Need
-    from paceline.kube.checks.snapshot import Snapshot
+    from paceline.k8s.check.checks import CheckResult
+    from paceline.k8s.check.findings import Need
+    from paceline.k8s.check.snapshot import Snapshot
     from paceline.plan.codec import Json
 
 
@@ -47,15 +47,15 @@ def list_clusters(
     aws_profile: tuple[str, ...],
 ) -> None:
     """The contexts of your kubeconfig; * marks the current one. No cluster is asked."""
-    from paceline.app.cluster_check import clusters_of_eks, known_contexts
+    from paceline.k8s.check.cluster import list_contexts, list_eks_clusters
 
     for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
         if said and not eks:
-            raise ClusterWishError([Problem(f"{flag} is for Amazon EKS", "add --eks", flag)])
+            raise ClusterOptionError([Problem(f"{flag} is for Amazon EKS", "add --eks", flag)])
 
     from paceline.plan.codec import to_json
 
-    found = known_contexts(session.placed(kubeconfig))
+    found = list_contexts(session.placed(kubeconfig))
     rows: list[Json] = [
         {
             "name": one.name,
@@ -68,12 +68,14 @@ def list_clusters(
     ]
     lines = [f"{'*' if c.is_current else ' '} {c.name}  {c.server}  namespace {c.namespace}" for c in found]
     places = [(where, who) for who in aws_profile or (None,) for where in region or (None,)] if eks else []
-    asked = [one for where, who in places for one in clusters_of_eks(where, who)]
+    asked = [one for where, who in places for one in list_eks_clusters(where, who)]
     for one in asked:
         lines.append(f"  eks {one.name}  {one.region}  {one.status}  Kubernetes {one.version}: {one.command}")
         lines += [f"    {issue}" for issue in one.issues]
     if not found and not asked:
-        say(session, "no kubeconfig names a cluster; make one: aws eks update-kubeconfig --name CLUSTER")
+        print_message(
+            session, "no kubeconfig names a cluster; make one: aws eks update-kubeconfig --name CLUSTER"
+        )
     emit(session, "cluster.list", {"contexts": rows, "eks": [to_json(one) for one in asked]}, lines)
 
 
@@ -123,23 +125,23 @@ def check(
     """Say what a cluster is good for: nodes and GPUs, what hands them out, EFA, operators, queues, storage,
     policies, rights, health. It only looks, in at most 25 questions for 200 nodes. Exit code 4 when what was
     asked for (or, with nothing asked for, something that is installed) will not work."""
-    from paceline.app.cluster_check import check_cluster, load_snapshot, look_at_cluster, save_snapshot
-    from paceline.kube.checks.need import Target, read_need
+    from paceline.k8s.check.cluster import check_cluster, load_snapshot, probe_cluster, save_snapshot
+    from paceline.k8s.check.findings import Target, read_need
 
     kind = None if target is None else Target(target)
     wanted = read_need(need, kind)
     config = session.placed(kubeconfig)
     if eks is not None:
-        _only_a_file(**({} if file is None else {"eks": eks}))
+        _refuse_with_file(**({} if file is None else {"eks": eks}))
         place = (config, context, namespace)
         return _check_eks(session, wanted, (eks, region, aws_profile), place, save)
     for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
         if said is not None:
-            raise ClusterWishError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
+            raise ClusterOptionError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
     if file is None:
-        seen = look_at_cluster(config, context, namespace, kind)
+        seen = probe_cluster(config, context, namespace, kind)
     else:
-        _only_a_file(kubeconfig=kubeconfig, context=context, namespace=namespace)
+        _refuse_with_file(kubeconfig=kubeconfig, context=context, namespace=namespace)
         seen = load_snapshot(session.folder / file)
     if save is not None:
         save_snapshot(seen, session.folder / save)
@@ -154,35 +156,45 @@ def _check_eks(
     save: Path | None,
 ) -> ExitCode:
     """Both sides, if a context leads to it."""
-    from paceline.app.cluster_check import look_at_cluster, save_snapshot
-    from paceline.app.cluster_eks import both_sides, context_of, look_at_eks, one_side, usable
+    from paceline.k8s.check.cluster import (
+        check_both_sides,
+        check_eks_only,
+        context_of,
+        kubeconfig_command,
+        probe_cluster,
+        probe_eks,
+        save_snapshot,
+    )
 
-    facts = look_at_eks(*name)
+    facts = probe_eks(*name)
     config, said, space = place
     context = context_of(facts, config, said)
     if context is None:
         if save is not None:
-            what, hint = "there is nothing to save: no context leads to the cluster", usable(facts)
+            what, hint = (
+                "there is nothing to save: no context leads to the cluster",
+                kubeconfig_command(facts),
+            )
             raise NotReadyError(what, hint)
-        return _show(session, *one_side(facts, wanted))
-    seen = look_at_cluster(config, context, space, wanted.target)
+        return _show(session, *check_eks_only(facts, wanted))
+    seen = probe_cluster(config, context, space, wanted.target)
     if save is not None:
         save_snapshot(seen, session.folder / save)
-    return _show(session, seen, both_sides(facts, seen, wanted))
+    return _show(session, seen, check_both_sides(facts, seen, wanted))
 
 
-def _only_a_file(**said: object) -> None:
+def _refuse_with_file(**said: object) -> None:
     for name, value in said.items():
         if value is not None:
             what = f"--{name} is for a cluster that is asked, and --from asks none"
-            raise ClusterWishError([Problem(what, "leave out one of the two", f"--{name}")])
+            raise ClusterOptionError([Problem(what, "leave out one of the two", f"--{name}")])
 
 
-def _show(session: Session, seen: "Snapshot", checked: "Checked") -> ExitCode:
-    from paceline.kube.checks.finding import Level, counted
+def _show(session: Session, seen: "Snapshot", checked: "CheckResult") -> ExitCode:
+    from paceline.k8s.check.findings import Level, pluralize
 
     problems, warnings = len(checked.of(Level.PROBLEM)), len(checked.of(Level.WARNING))
-    judged = f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
+    judged = f"{pluralize(problems, 'problem')}, {pluralize(warnings, 'warning')}"
     verdict = (
         f"{'fine' if checked.is_fine else 'not fine'}: {judged} ({seen.server}, Kubernetes {seen.version})"
     )

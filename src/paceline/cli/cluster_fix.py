@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.job_place import context_option, kubeconfig_option
+from paceline.cli.k8s_options import context_option, kubeconfig_option
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ClusterWishError, NotReadyError, PacelineError, Problem
+from paceline.core.errors import ClusterOptionError, NotReadyError, PacelineError, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_fix import Fixed, Workshop
-    from paceline.app.cluster_undo import Undone
-    from paceline.kube.fixes.action import Fix
-    from paceline.kube.fixes.manifests import ClaimAsked
-    from paceline.kube.fixes.plan import Asked
+    from paceline.k8s.fix.actions import Fix
+    from paceline.k8s.fix.apply import FixContext, FixResult, UndoneStep
+    from paceline.k8s.fix.plan import ClaimRequest, FixRequest
     from paceline.plan.codec import Json
 
 _PATH = click.Path(path_type=Path)
@@ -63,7 +61,7 @@ def fix(session: Session, *, undo: str | None, file: Path | None, **said: Any) -
     whole cluster waits for --apply; what no program should do is printed for you. What was written is in
     runs/fixes/ID, and --undo ID takes it back. A second run writes nothing."""
     if undo is not None:
-        _alone(said, file)
+        _refuse_with_undo(said, file)
         _undo(session, undo, said)
     elif file is not None:
         _plan_only(session, session.folder / file, said)
@@ -71,30 +69,30 @@ def fix(session: Session, *, undo: str | None, file: Path | None, **said: Any) -
         _fix(session, said)
 
 
-def _alone(said: dict[str, Any], file: Path | None) -> None:
+def _refuse_with_undo(said: dict[str, Any], file: Path | None) -> None:
     """What would be mended has no meaning for what is taken back; nor is there a dry run of that."""
     names = ("dry_run", "apply", "need", "target", "only", "claim", "account", "image", "hf_token")
     wrong = [name for name in names if said[name]] + (["from"] if file is not None else [])
     if wrong:
         flags = [f"--{name.replace('_', '-')}" for name in wrong]
         hint = "leave it out: the record in runs/fixes says what is taken back, and where"
-        raise ClusterWishError([Problem(f"{flag} is not for --undo", hint, flag) for flag in flags])
+        raise ClusterOptionError([Problem(f"{flag} is not for --undo", hint, flag) for flag in flags])
 
 
 def _fix(session: Session, said: dict[str, Any]) -> None:
-    from paceline.app.cluster_fix import fix_cluster
-    from paceline.kube.checks.need import Target, read_need
+    from paceline.k8s.check.findings import Target, read_need
+    from paceline.k8s.fix.apply import fix_cluster
 
     target = None if said["target"] is None else Target(said["target"])
-    need, asked = read_need(said["need"], target), _asked(said)
-    place = _place(session, said)
-    with _workshop(session, said, place) as (shop, usual):
+    need, asked = read_need(said["need"], target), _fix_options(said)
+    place = _target(session, said)
+    with _fix_session(session, said, place) as (shop, usual):
         space = said["namespace"] or usual
         done = fix_cluster(shop, space, need, asked, dry_run=said["dry_run"], apply=said["apply"])
     _show(session, done)
 
 
-def _show(session: Session, done: "Fixed") -> None:
+def _show(session: Session, done: "FixResult") -> None:
     rows: list[Json] = [{**one.fix.to_json(), "state": one.state} for one in done.outcomes]
     lines = [f"{one.state:<8} {one.fix.name:<12} {one.fix.what}" for one in done.outcomes]
     lines = lines or ["nothing is to be mended"]
@@ -108,18 +106,18 @@ def _show(session: Session, done: "Fixed") -> None:
 
 
 def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
-    from paceline.app.cluster_check import check_cluster, load_snapshot
-    from paceline.kube.checks.need import Target, read_need
-    from paceline.kube.fixes.action import Tier
-    from paceline.kube.fixes.plan import plan
+    from paceline.k8s.check.cluster import check_cluster, load_snapshot
+    from paceline.k8s.check.findings import Target, read_need
+    from paceline.k8s.fix.actions import Tier
+    from paceline.k8s.fix.plan import plan_fixes
 
     for name in ("apply", "kubeconfig", "context", "namespace", "eks"):
         if said[name]:
             what = f"--{name} is for a cluster that is asked, and --from asks none"
-            raise ClusterWishError([Problem(what, "leave out one of the two", f"--{name}")])
+            raise ClusterOptionError([Problem(what, "leave out one of the two", f"--{name}")])
     seen = load_snapshot(file)
     need = read_need(said["need"], None if said["target"] is None else Target(said["target"]))
-    fixes: list[Fix] = plan(seen, check_cluster(seen, need).findings, _asked(said))
+    fixes: list[Fix] = plan_fixes(seen, check_cluster(seen, need).findings, _fix_options(said))
     states = {Tier.SAFE: "would", Tier.PLANNED: "waits", Tier.NEVER: "by hand"}
     rows: list[Json] = [{**one.to_json(), "state": states[one.tier]} for one in fixes]
     lines = [line for one in fixes for line in one.lines()] or ["nothing is to be mended"]
@@ -127,13 +125,13 @@ def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
 
 
 def _undo(session: Session, name: str, said: dict[str, Any]) -> None:
-    from paceline.app.cluster_undo import undo
-    from paceline.app.fix_record import read_record
+    from paceline.k8s.fix.apply import undo
+    from paceline.k8s.fix.record import read_record
 
     record = read_record(session.folder / _RECORDS, name)
-    place = _place(session, said)
-    with _workshop(session, said, place) as (shop, _usual):
-        found: list[Undone] = undo(shop, record)
+    place = _target(session, said)
+    with _fix_session(session, said, place) as (shop, _usual):
+        found: list[UndoneStep] = undo(shop, record)
     rows: list[Json] = [
         {"name": one.step.name, "object": one.step.object, "undone": not one.why, "why": one.why}
         for one in found
@@ -148,26 +146,30 @@ def _undo(session: Session, name: str, said: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _workshop(
+def _fix_session(
     session: Session, said: dict[str, Any], place: tuple[Path | None, str | None]
-) -> "Iterator[tuple[Workshop, str]]":
+) -> "Iterator[tuple[FixContext, str]]":
     """With Amazon at hand, if it is a cluster of EKS; undo needs no look at it."""
-    from paceline.app.cluster_eks import amazon, needs_context
-    from paceline.app.fix_access import workshop
+    from paceline.k8s.check.cluster import open_aws, require_context
+    from paceline.k8s.fix.apply import open_fix_context
 
     if said["eks"] is None:
         _needs_eks(said)
-        with workshop(*place, session.folder / _RECORDS, lambda line: say(session, line)) as found:
+        with open_fix_context(
+            *place, session.folder / _RECORDS, lambda line: print_message(session, line)
+        ) as found:
             yield found
         return
     from dataclasses import replace
 
-    with amazon(said["region"], said["aws_profile"]) as aws:
-        from paceline.cluster.eks_look import look_at_eks
+    with open_aws(said["region"], said["aws_profile"]) as aws:
+        from paceline.k8s.check.eks_probe import read_eks_facts
 
-        facts = look_at_eks(aws, said["eks"])
-        context = needs_context(facts, place[0], place[1])
-        with workshop(place[0], context, session.folder / _RECORDS, lambda line: say(session, line)) as (
+        facts = read_eks_facts(aws, said["eks"])
+        context = require_context(facts, place[0], place[1])
+        with open_fix_context(
+            place[0], context, session.folder / _RECORDS, lambda line: print_message(session, line)
+        ) as (
             shop,
             usual,
         ):
@@ -178,30 +180,30 @@ def _needs_eks(said: dict[str, Any]) -> None:
     for name in ("region", "aws_profile"):
         if said[name]:
             flag = f"--{name.replace('_', '-')}"
-            raise ClusterWishError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
+            raise ClusterOptionError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
 
 
-def _place(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
+def _target(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
     return session.placed(said["kubeconfig"]), said["context"]
 
 
-def _asked(said: dict[str, Any]) -> "Asked":
-    from paceline.kube.checks.need import Target
-    from paceline.kube.fixes.plan import Asked
+def _fix_options(said: dict[str, Any]) -> "FixRequest":
+    from paceline.k8s.check.findings import Target
+    from paceline.k8s.fix.plan import FixRequest
 
-    return Asked(
+    return FixRequest(
         claims=tuple(_claim(text) for text in said["claim"]),
         account=said["account"],
         target=Target(said["target"] or "job"),
         image=said["image"],
-        hf_token=_token() if said["hf_token"] else None,
+        hf_token=_hf_token() if said["hf_token"] else None,
         only=tuple(said["only"]),
     )
 
 
-def _claim(text: str) -> "ClaimAsked":
-    from paceline.kube.fixes.manifests import ClaimAsked
-    from paceline.kube.words import DNS_LABEL, read_quantity
+def _claim(text: str) -> "ClaimRequest":
+    from paceline.k8s.fix.plan import ClaimRequest
+    from paceline.k8s.objects import DNS_LABEL, read_quantity
 
     name, _, rest = text.partition("=")
     amount, colon, shared = rest.partition(":")
@@ -209,8 +211,8 @@ def _claim(text: str) -> "ClaimAsked":
     is_whole = bool(storage_class) == bool(slash) and (shared in ("rwx", "rox")) == bool(colon)
     if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or not is_whole:
         hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE:rwx (or :rox), such as data=10Gi"
-        raise ClusterWishError([Problem(f"{text!r} is no claim", hint, "--claim")])
-    return ClaimAsked(
+        raise ClusterOptionError([Problem(f"{text!r} is no claim", hint, "--claim")])
+    return ClaimRequest(
         name=name,
         size=size,
         is_shared=bool(colon),
@@ -219,9 +221,9 @@ def _claim(text: str) -> "ClaimAsked":
     )
 
 
-def _token() -> str:
+def _hf_token() -> str:
     """Never said, and never written down: it goes to the cluster alone."""
-    from paceline import environ
+    from paceline.core import environ
 
     path = environ.hugging_face_token_file()
     try:

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.errors import Terminated
-from paceline.cli.options import common_options, config_options_without
-from paceline.cli.output import emit, say
+from paceline.cli.options import common_options, config_options_without, run_names
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.cli.units import short_duration
-from paceline.config.written import Written
-from paceline.errors import ConfigError, Problem
+from paceline.comparison.report import formatting
+from paceline.comparison.schema import Cell, Comparison
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError, Problem
+from paceline.core.humanize import short_duration
 
 if TYPE_CHECKING:
-    from paceline.app.compare import Coming
-    from paceline.app.compare_plan import CompareRequest
-    from paceline.app.progress import Watcher
-    from paceline.report.comparison import Comparison
+    from paceline.comparison.demo import DemoRow
+    from paceline.comparison.layout import CompareRequest
+    from paceline.comparison.runner import UpcomingRun
+    from paceline.comparison.schema import Comparison
+    from paceline.plan.codec import Json
+    from paceline.training.progress import Watcher
 
 
 @click.command("compare")
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
 @common_options
 def compare(
     session: Session,
-    flags: Sequence[Written],
+    flags: Sequence[RawSetting],
     modes: str | None,
     num_workers: str | None,
     repeats: int,
@@ -67,13 +71,13 @@ def compare(
     command goes on where it was interrupted. Settings are those of `train`; with a
     straggler a step lasts at least 10 ms, unless --pace says otherwise.
     """
-    from paceline.app.train import warm_up
+    from paceline.training.run import warm_up
 
     # First of all: workers take a second to start, while what follows here is quick.
     with warm_up() as launcher:
-        from paceline.app.compare import StoppedError, carry_out, facts_for
-        from paceline.app.compare_plan import lay_out
-        from paceline.app.train import count_samples
+        from paceline.comparison.layout import lay_out
+        from paceline.comparison.runner import StoppedError, execute, facts_for
+        from paceline.training.run import count_samples
 
         asked, found = _request(session, flags, modes, num_workers, repeats)
         request = replace(asked, target_loss=target_loss, target_accuracy=target_accuracy)
@@ -81,35 +85,36 @@ def compare(
             request, facts_for(request), found=found, count=lambda config: count_samples(config, launcher)
         )
         folder = session.folder / out
-        say(session, f"comparing {', '.join(layout.contenders)}: {len(layout.turns)} runs, in {folder}")
+        print_message(
+            session, f"comparing {', '.join(layout.contenders)}: {len(layout.turns)} runs, in {folder}"
+        )
         for remark in layout.remarks:
-            say(session, f"note: {remark}")
+            print_message(session, f"note: {remark}")
         try:
-            comparison = carry_out(
+            comparison = execute(
                 layout, request, folder, lambda coming: _watcher(session, coming), launcher=launcher
             )
         except StoppedError as stopped:
             if stopped.by != "SIGINT":
                 raise Terminated(stopped.by) from stopped
             raise
-    _show(session, comparison, folder)
+    _show_comparison(session, comparison, folder)
 
 
 def _request(
     session: Session,
-    flags: Sequence[Written],
+    flags: Sequence[RawSetting],
     modes: str | None,
     num_workers: str | None,
     repeats: int,
 ) -> "tuple[CompareRequest, list[Problem]]":
-    from paceline.app.compare_plan import USUAL_MODES, CompareRequest
-    from paceline.config.load import load
-    from paceline.config.sources import from_sets
+    from paceline.comparison.layout import DEFAULT_MODES, CompareRequest
+    from paceline.config.load import from_set_flags, load
 
-    sets = from_sets(session.common.sets)
+    sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
     config = loaded.config
-    named = (config.mode,) if config.mode is not None else USUAL_MODES
+    named = (config.mode,) if config.mode is not None else DEFAULT_MODES
     request = CompareRequest(
         config=config,
         modes=named if modes is None else tuple(part.strip() for part in modes.split(",") if part.strip()),
@@ -128,15 +133,15 @@ def _counts(text: str) -> tuple[int, ...]:
         raise ConfigError([Problem(what, hint, "--num-workers")]) from None
 
 
-def _watcher(session: Session, coming: "Coming") -> "Watcher":
-    from paceline.app.progress import SilentWatcher
+def _watcher(session: Session, coming: "UpcomingRun") -> "Watcher":
+    from paceline.training.progress import SilentWatcher
 
     left = "" if coming.left_s is None else f", about {short_duration(coming.left_s)} left"
-    say(session, f"  {coming.number}/{coming.count}  {coming.turn.name}{left}")
-    return SilentWatcher() if session.is_silent else _Notes(session)
+    print_message(session, f"  {coming.number}/{coming.count}  {coming.turn.name}{left}")
+    return SilentWatcher() if session.is_silent else _NotesOnly(session)
 
 
-class _Notes:
+class _NotesOnly:
     """Of a run among many only changes of state are shown."""
 
     def __init__(self, session: Session) -> None:
@@ -145,18 +150,126 @@ class _Notes:
     def progress(self, progress: object) -> None: ...
 
     def note(self, text: str) -> None:
-        say(self._session, f"        {text}")
+        print_message(self._session, f"        {text}")
 
 
-def _show(session: Session, comparison: "Comparison", folder: Path) -> None:
-    from paceline.cli.compare_table import table
+def _show_comparison(session: Session, comparison: "Comparison", folder: Path) -> None:
+    from paceline.comparison.report.plots import can_draw
+    from paceline.comparison.schema import finite
     from paceline.plan.codec import to_json
-    from paceline.report.comparison import finite
-    from paceline.report.plots import can_draw
 
     if not can_draw():
-        say(session, "note: no picture files, as matplotlib is not installed: pip install 'paceline[report]'")
+        print_message(
+            session, "note: no picture files, as matplotlib is not installed: pip install 'paceline[report]'"
+        )
     warnings = [f"warning: {text}" for text in comparison.warnings]
     verdict = [comparison.verdict.headline, *(f"  {reason}" for reason in comparison.verdict.reasons)]
-    lines = [*table(comparison), "", *warnings, *verdict, f"report: {folder / 'report.html'}"]
+    lines = [*comparison_table(comparison), "", *warnings, *verdict, f"report: {folder / 'report.html'}"]
     emit(session, "compare", {"out": str(folder), "comparison": finite(to_json(comparison))}, lines)
+
+
+def comparison_table(comparison: Comparison) -> list[str]:
+    names = formatting.names(comparison)
+    width = max(14, *(len(name) + 2 for name in names.values()))
+    quality = "quality" if comparison.quality is None else formatting.quality_name(comparison.quality)
+    head = f"{'mode':<{width}}{'seconds':>9}{'speedup':>9}  {'95 %':<15}{'efficiency':>10}"
+    head += f"{quality[:14]:>15}{'difference':>12}{'to target':>11}{'MB sent':>10}{'stale':>7}"
+    lines = [head, "-" * len(head)]
+    return lines + [
+        _comparison_line(names[label], width, cell, comparison) for label, cell in comparison.cells.items()
+    ]
+
+
+def _comparison_line(name: str, width: int, cell: Cell, comparison: Comparison) -> str:
+    mark = "*" if cell.label == comparison.verdict.use else " "
+    value = None if cell.quality is None else cell.quality.value
+    stale = "-" if cell.staleness is None else f"{cell.staleness.mean:.2f}"
+    reached = "-" if cell.target_s is None else f"{cell.target_s:.2f}s"
+    return (
+        f"{mark + name:<{width}}{cell.seconds:>9.2f}{cell.speedup.value:>8.2f}x"
+        f"  {formatting.between(cell.speedup):<15}{cell.efficiency.value:>10.0%}"
+        f"{formatting.quality(value, comparison.quality):>15}"
+        f"{formatting.quality_difference(cell.quality_difference, comparison.quality):>12}"
+        f"{reached:>11}{cell.bytes_out / 1e6:>10.2f}{stale:>7}"
+    )
+
+
+@click.command("demo")
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="Where the runs go, one folder per mode.",
+)
+@common_options
+def demo(session: Session, run_dir: Path) -> None:
+    """Train XOR under every mode with one 3x straggler, on equal work, and compare."""
+    from paceline.training.run import warm_up
+
+    with warm_up() as launcher:
+        from paceline.comparison import demo as the_demo
+        from paceline.plan.codec import to_json
+        from paceline.training.progress import SilentWatcher
+
+        print_message(session, the_demo.INTRODUCTION)
+
+        def watch(mode: str) -> "Watcher":
+            print_message(session, f"  {mode} …")
+            return SilentWatcher()
+
+        rows = the_demo.run_demo(session.folder / run_dir, watch, launcher=launcher)
+        meaning = the_demo.meaning(rows)
+    data: list[Json] = [to_json(row) for row in rows]
+    emit(session, "demo", {"rows": data, "meaning": meaning}, [*_demo_table(rows), "", meaning])
+
+
+def _demo_table(rows: "list[DemoRow]") -> list[str]:
+    heads = f"{'mode':<10}{'seconds':>8}{'samples/s':>11}{'vs ssgd':>9}{'waiting':>9}{'MB sent':>9}"
+    heads += f"{'staleness':>11}{'accuracy':>10}"
+    lines = [heads, "-" * len(heads)]
+    for row in rows:
+        stale = "-" if row.staleness is None else f"{row.staleness:.2f}"
+        waiting = "-" if row.waiting is None else f"{row.waiting:.0%}"
+        lines.append(
+            f"{row.mode:<10}{row.seconds:>8.2f}{row.samples_per_s:>11,.0f}{row.versus_ssgd:>8.2f}x"
+            f"{waiting:>9}{row.megabytes:>9.2f}{stale:>11}{row.accuracy:>10.1%}"
+        )
+    return lines
+
+
+@click.command("report")
+@click.argument(
+    "runs", shell_complete=run_names, nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…"
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of report.html and plots/. [default: the run's own, or ./report for several]",
+)
+@common_options
+def report(session: Session, runs: tuple[Path, ...], out: Path | None) -> None:
+    """Make one page of finished runs: alone, side by side, or a comparison's report once more."""
+    from paceline.comparison.report.plots import can_draw
+    from paceline.comparison.report.runs import report as make_report
+
+    folders = [session.folder / run for run in runs]
+    place = (
+        session.folder / out
+        if out is not None
+        else folders[0]
+        if len(runs) == 1
+        else session.folder / "report"
+    )
+    figures = make_report(folders, place)
+    if not can_draw():
+        print_message(
+            session, "note: no picture files, as matplotlib is not installed: pip install 'paceline[report]'"
+        )
+    path = str(place / "report.html")
+    emit(
+        session,
+        "report",
+        {"report": path, "figures": [figure.name for figure in figures]},
+        [f"report: {path}"],
+    )

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import help_of, key_names
-from paceline.cli.options import common_options, config_options
+from paceline.cli.options import common_options, config_options, help_of, key_names
 from paceline.cli.output import emit
 from paceline.cli.session import Session
 from paceline.config.key import Key
 from paceline.config.keys import KEYS
-from paceline.config.nearest import did_you_mean
-from paceline.config.written import Written
-from paceline.errors import ConfigError, Mistake, Problem
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError, Mistake, Problem
+from paceline.core.humanize import did_you_mean
 
 if TYPE_CHECKING:
     from paceline.config.train_config import TrainConfig
@@ -31,12 +30,11 @@ def config(session: Session) -> None:
 @click.option("--all", "everything", is_flag=True, help="Also what nobody said, with its default.")
 @config_options
 @common_options
-def show(session: Session, flags: Sequence[Written], origin: bool, everything: bool) -> None:
+def show(session: Session, flags: Sequence[RawSetting], origin: bool, everything: bool) -> None:
     """Show what flags, variables and the file say together; a flag beats a variable, that the file."""
-    from paceline.config.load import load
-    from paceline.config.sources import from_sets
+    from paceline.config.load import from_set_flags, load
 
-    sets = from_sets(session.common.sets)
+    sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
     if problems := [*sets.problems, *loaded.problems]:
         raise ConfigError(problems)
@@ -71,14 +69,12 @@ def _text(value: object) -> str:
 
 
 def _rule(rule: object) -> str:
-    from paceline.config.byzantine import attack_text
-    from paceline.config.stragglers import rule_text
-    from paceline.sync.byzantine import ByzantineRule
-    from paceline.sync.stragglers import StragglerRule
+    from paceline.config.fault_rules import attack_text, straggler_text
+    from paceline.sync.fault_rules import ByzantineRule, StragglerRule
 
     match rule:
         case StragglerRule():
-            return rule_text(rule)
+            return straggler_text(rule)
         case ByzantineRule():
             return attack_text(rule)
         case _:

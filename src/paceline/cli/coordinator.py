@@ -1,20 +1,303 @@
 """`paceline coordinator`: the replicated control plane, its nodes and their state."""
 
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from paceline.cli import coordinator_change, coordinator_offline, coordinator_start, coordinator_status
+from paceline.cli import coordinator_start
+from paceline.cli.coordinator_options import (
+    DEFAULT_DIR,
+    PATH,
+    coordinator_options,
+    parse_node,
+    run_async,
+    timeout_option,
+)
 from paceline.cli.options import common_options
+from paceline.cli.output import confirm, emit, print_message, yes_option
 from paceline.cli.session import Session
+from paceline.core.errors import ClusterOptionError, ExitCode, Problem
+
+if TYPE_CHECKING:
+    from paceline.coordinator.admin.status import NodeRow, StatusReport
+    from paceline.coordinator.admin.verify import RunLine, Verified
+    from paceline.coordinator.client.endpoints import Endpoints
+    from paceline.coordinator.proto.cluster_pb2 import NodeStatus
+    from paceline.plan.codec import Json
 
 
-class _InOrder(click.Group):
+@click.command("add")
+@click.argument("node", metavar="ID=HOST:PORT")
+@timeout_option(30.0)
+@common_options
+@coordinator_options
+def add(session: Session, cluster: "Endpoints", node: str, timeout_s: float) -> None:
+    """Take a running node in: it learns first, and votes once it has caught up.
+
+    Start it before, with --join and a number that was never used.
+    """
+    from paceline.coordinator.admin import operations
+
+    number, address = parse_node(node, "NODE")
+    status = run_async(operations.add_node(cluster, number, address, patience_s=timeout_s))
+    _emit_node(session, "add", status, f"node {number} votes at {address}")
+
+
+@click.command("remove")
+@click.argument("node", type=click.IntRange(min=1), metavar="ID")
+@timeout_option(10.0)
+@common_options
+@coordinator_options
+def remove(session: Session, cluster: "Endpoints", node: int, timeout_s: float) -> None:
+    """Put a node out. It keeps running until it is stopped, but counts no more."""
+    from paceline.coordinator.admin import operations
+
+    status = run_async(operations.remove_node(cluster, node, patience_s=timeout_s))
+    _emit_node(session, "remove", status, f"node {node} takes no part any more, and can be stopped")
+
+
+@click.command("step-down")
+@click.option(
+    "--to", type=click.IntRange(min=1), metavar="ID", help="Who is to lead. [default: who has most]"
+)
+@timeout_option(10.0)
+@common_options
+@coordinator_options
+def step_down(session: Session, cluster: "Endpoints", to: int | None, timeout_s: float) -> None:
+    """Let another node lead, for instance before the leader's machine is restarted."""
+    from paceline.coordinator.admin import operations
+
+    status = run_async(operations.step_down(cluster, to, patience_s=timeout_s))
+    _emit_node(session, "step-down", status, f"node {status.leader} leads in term {status.term}")
+
+
+@click.command("snapshot")
+@click.option("--node", metavar="ID|all", default="all", show_default=True, help="Of which node.")
+@timeout_option(30.0)
+@common_options
+@coordinator_options
+def snapshot(session: Session, cluster: "Endpoints", node: str, timeout_s: float) -> None:
+    """Let nodes write their state down in the place of the log that led to it.
+
+    They also do it by themselves, once the log is long.
+    """
+    from paceline.coordinator.admin import operations
+
+    if node != "all" and not (node.isdecimal() and int(node) >= 1):
+        what = f"{node!r} is no node's number"
+        raise ClusterOptionError([Problem(what, "write --node 2, or --node all", "--node")])
+    number = None if node == "all" else int(node)
+    taken = run_async(operations.take_snapshots(cluster, number, patience_s=timeout_s))
+    data: list[Json] = [{"node": found.node, "index": found.index} for found in taken]
+    lines = [f"node {found.node} has a snapshot up to entry {found.index}" for found in taken]
+    emit(session, "coordinator.snapshot", {"snapshots": data}, lines)
+
+
+@click.command("kill")
+@click.argument("node", type=click.IntRange(min=1), required=False, metavar="[ID]")
+@click.option(
+    "--dir", "folder", type=PATH, default=DEFAULT_DIR, show_default=True, help="A folder made by `up`."
+)
+@timeout_option(30.0)
+@yes_option
+@common_options
+def kill(session: Session, node: int | None, folder: Path, timeout_s: float, yes: bool) -> ExitCode:
+    """kill -9 of node ID, else of the one that leads, and who leads then; for experiments.
+
+    Of a cluster that `up` runs on this machine. A node that is dead stays so until `up` is started again.
+    """
+    from paceline.coordinator.admin import operations
+    from paceline.coordinator.client.endpoints import EndpointOptions, find_endpoints
+
+    place = session.folder / folder
+    cluster = find_endpoints(EndpointOptions(usual_folder=place, folder=place))
+    whom = "the node that leads" if node is None else f"node {node}"
+    if not confirm(session, f"kill {whom} of the cluster in {folder}", yes=yes):
+        return ExitCode.INTERRUPTED
+    done = run_async(operations.kill_node(place, cluster, node, patience_s=timeout_s))
+    what = f"node {done.node} {'led term ' + str(done.term) if done.was_leader else 'followed'}, and is dead"
+    then = "too few nodes are left: nobody can lead, and nothing can be agreed on"
+    if done.leader is not None:
+        then = f"node {done.leader} leads in term {done.new_term}"
+    emit(session, "coordinator.kill", dict(asdict(done)), [f"{what}; {then}"])
+    print_message(session, "next: paceline coordinator status; once `up` is started again, the node is back")
+    return ExitCode.OK
+
+
+def _emit_node(session: Session, command: str, status: "NodeStatus", first: str) -> None:
+    voters: list[Json] = [peer.node for peer in status.peers if peer.is_voter]
+    learners: list[Json] = [peer.node for peer in status.peers if not peer.is_voter]
+    data: dict[str, Json] = {
+        "cluster": status.cluster,
+        "leader": status.leader or None,
+        "term": status.term,
+        "voters": voters,
+        "learners": learners,
+    }
+    lines = [first, f"voters: {', '.join(map(str, voters))}"]
+    lines += [f"learners: {', '.join(map(str, learners))}"] if learners else []
+    emit(session, f"coordinator.{command}", data, lines)
+
+
+@click.command("verify")
+@click.argument("data_dir", type=PATH)
+@common_options
+def verify(session: Session, data_dir: Path) -> None:
+    """Check what a node has written to DATA_DIR, and change nothing there.
+
+    Reads every record, applies every command and says what came of it. Works on
+    a copy, and beside a node that runs. Exit code 8 when something is damaged; a
+    torn end is not, since nobody was promised what it held.
+    """
+    from paceline.coordinator.admin.verify import verify as check
+    from paceline.plan.codec import to_json
+
+    found = check(session.folder / data_dir)
+    emit(session, "coordinator.verify", to_json(found), _verified_lines(data_dir, found))
+
+
+def _verified_lines(folder: Path, found: "Verified") -> list[str]:
+    lines = [f"{folder} is sound: node {found.node}, term {found.term}, up to entry {found.last_index}"]
+    if found.is_in_use:
+        lines.append("in use    a node runs on it and may write while we read")
+    if found.torn_bytes:
+        lines.append(f"torn end  {found.torn_bytes} bytes, harmless: nobody was promised what they held")
+    if found.unknown_commands:
+        lines.append(f"unknown   {found.unknown_commands} commands of a newer version were passed over")
+    entries = f"{found.first_index} to {found.last_index}" if found.first_index else "none"
+    lines += [
+        f"snapshot  up to entry {found.snapshot_index}, {found.snapshot_bytes} bytes",
+        f"log       entries {entries}, {found.commands} commands; {found.records} records",
+        f"vote      {'none' if found.vote is None else f'for node {found.vote}'} in term {found.term}",
+        f"voters    {_numbers(found.voters)}; learners {_numbers(found.learners)}",
+        f"sessions  {found.sessions}; actions {found.actions}; runs {len(found.runs)}",
+    ]
+    return lines + [_run_line(run) for run in found.runs]
+
+
+def _run_line(run: "RunLine") -> str:
+    return (
+        f"run       {run.run}: {run.phase}, generation {run.generation}, step {run.committed_step}, "
+        f"{run.workers} workers, {run.checkpoints} checkpoints"
+    )
+
+
+def _numbers(nodes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, nodes)) or "none"
+
+
+@click.command("init-pki")
+@click.option("--out", "folder", type=PATH, required=True, help="Where the files go.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="ID=HOST[,HOST…]", help="A node and its addresses. Repeatable."
+)
+@click.option(
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="NAME=ROLE",
+    help="A client: admin, worker or viewer. Repeatable. [default: one of each]",
+)
+@click.option(
+    "--days", type=click.IntRange(min=1), default=825, show_default=True, help="How long they are valid."
+)
+@click.option(
+    "--add", "is_adding", is_flag=True, help="Further certificates of the authority in this folder."
+)
+@common_options
+def init_pki(
+    session: Session,
+    folder: Path,
+    nodes: tuple[str, ...],
+    clients: tuple[str, ...],
+    days: int,
+    is_adding: bool,
+) -> None:
+    """Make an authority, and certificates for nodes and clients.
+
+    Nothing is ever overwritten. Give each machine ca.crt and its own two files,
+    and keep ca.key somewhere else.
+    """
+    from paceline.coordinator.server import tls
+    from paceline.core import clock
+
+    written = tls.init_pki(
+        session.folder / folder,
+        [tls.parse_node(text) for text in nodes],
+        [tls.parse_client(text) for text in clients],
+        now_s=clock.unix_now_s(),
+        days=days,
+        add=is_adding,
+    )
+    files: list[Json] = [str(path) for path in written]
+    emit(session, "coordinator.init-pki", {"files": files}, [f"wrote {path}" for path in written])
+
+
+@click.command("status")
+@click.option(
+    "--only", is_flag=True, help="Ask only the nodes named; that they answer is enough for exit code 0."
+)
+@timeout_option(2.0)
+@common_options
+@coordinator_options
+def status(session: Session, cluster: "Endpoints", only: bool, timeout_s: float) -> ExitCode:
+    """Say who leads, and how far every node is.
+
+    Exit code 0 when somebody leads and all voters are there, 6 when not, 7 when
+    nobody answers. Lag and connection are what the leader sees.
+    """
+    from paceline.coordinator.admin.status import fetch_status
+    from paceline.plan.codec import to_json
+
+    report = run_async(fetch_status(cluster, patience_s=timeout_s, only=only))
+    is_well = all(line.answers for line in report.nodes) if only else report.is_healthy
+    data = to_json(report)
+    assert isinstance(data, dict), "a dataclass becomes an object"
+    emit(session, "coordinator.status", {**data, "is_healthy": is_well}, _status_lines(report))
+    return ExitCode.OK if is_well else ExitCode.DEGRADED
+
+
+def _status_lines(report: "StatusReport") -> list[str]:
+    voters = [line for line in report.nodes if line.is_voter]
+    there = len(voters) - len(report.missing)
+    leads = "nobody leads" if report.leader is None else f"node {report.leader} leads"
+    first = (
+        f"{leads} cluster {report.cluster} in term {report.term}; {there} of {len(voters)} voters are there"
+    )
+    heads = ("node", "address", "role", "term", "commit", "applied", "lag", "connected")
+    rows = [heads, *(_status_row(line) for line in report.nodes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    table = [_aligned(row, widths) for row in rows]
+    problems = [f"{line.address}: {line.problem}" for line in report.nodes if line.problem]
+    return [first, "", *table, *([""] if problems else []), *problems]
+
+
+def _status_row(line: "NodeRow") -> tuple[str, ...]:
+    connected = "-" if line.is_connected is None else "yes" if line.is_connected else "no"
+    node = "?" if line.node is None else str(line.node)
+    numbers = (line.term, line.commit, line.applied, line.lag)
+    return node, line.address, line.role, *("-" if n is None else str(n) for n in numbers), connected
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
+    """Words to the left, numbers to the right."""
+    cells = [
+        cell.rjust(width) if column in (0, 3, 4, 5, 6) else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
+
+
+class _OrderedGroup(click.Group):
     """As a person would meet them, not by the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
 
-@click.group("coordinator", cls=_InOrder)
+@click.group("coordinator", cls=_OrderedGroup)
 @common_options
 def coordinator(session: Session) -> None:
     """Run and look after the replicated coordinator.
@@ -27,13 +310,13 @@ def coordinator(session: Session) -> None:
 for command in (
     coordinator_start.up,
     coordinator_start.start,
-    coordinator_status.status,
-    coordinator_change.add,
-    coordinator_change.remove,
-    coordinator_change.step_down,
-    coordinator_change.snapshot,
-    coordinator_change.kill,
-    coordinator_offline.verify,
-    coordinator_offline.init_pki,
+    status,
+    add,
+    remove,
+    step_down,
+    snapshot,
+    kill,
+    verify,
+    init_pki,
 ):
     coordinator.add_command(command)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from paceline.cli.session import Session
-from paceline.errors import ClusterWishError, Problem
+from paceline.core.errors import ClusterOptionError, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_access import Cluster
+    from paceline.coordinator.client.endpoints import Endpoints
 
 Result = TypeVar("Result")
-USUAL_DIR = Path("runs/coordinator")
+DEFAULT_DIR = Path("runs/coordinator")
 PATH = click.Path(path_type=Path)
 
 _OPTIONS = (
@@ -35,7 +35,7 @@ _OPTIONS = (
 )
 
 
-def cluster_options(body: Callable[..., object]) -> Callable[..., object]:
+def coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
     """Adds them below `common_options`; `body` gets the cluster as its second argument."""
 
     @functools.wraps(body)
@@ -55,15 +55,15 @@ def _find(
     token_file: Path | None,
     tls_dir: Path | None,
     tls_name: str | None,
-) -> "Cluster":
-    from paceline.app.cluster_access import Where, find, split_addresses
+) -> "Endpoints":
+    from paceline.coordinator.client.endpoints import EndpointOptions, find_endpoints, split_addresses
 
     addresses = split_addresses(at or "", "--at")
     if at is not None and not addresses:
-        raise ClusterWishError([Problem("--at names nobody", "write --at HOST:PORT", "--at")])
-    return find(
-        Where(
-            usual_folder=session.folder / USUAL_DIR,
+        raise ClusterOptionError([Problem("--at names nobody", "write --at HOST:PORT", "--at")])
+    return find_endpoints(
+        EndpointOptions(
+            usual_folder=session.folder / DEFAULT_DIR,
             at=addresses,
             folder=session.placed(folder),
             token_file=token_file,
@@ -83,18 +83,18 @@ def timeout_option(default_s: float) -> Callable[[Callable[..., object]], Callab
     )
 
 
-def waited_for(coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: what it awaits is its own affair
+def run_async(coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: what it awaits is its own affair
     import asyncio  # takes longer than all of `--help`
 
     return asyncio.run(coroutine)
 
 
-def read_node(text: str, where: str) -> tuple[int, str]:
+def parse_node(text: str, where: str) -> tuple[int, str]:
     """`4=127.0.0.1:7404` is node 4 and its address."""
-    from paceline.coordinator.cluster_file import is_address
+    from paceline.coordinator.client.nodes_file import is_address
 
     number, _, address = text.strip().partition("=")
     if not number.isdecimal() or int(number) < 1 or not is_address(address):
         what = f"{text!r} is no ID=HOST:PORT"
-        raise ClusterWishError([Problem(what, "write for example 4=127.0.0.1:7404", where)])
+        raise ClusterOptionError([Problem(what, "write for example 4=127.0.0.1:7404", where)])
     return int(number), address

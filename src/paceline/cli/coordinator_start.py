@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import PATH, USUAL_DIR, read_node
+from paceline.cli.coordinator_options import DEFAULT_DIR, PATH, parse_node
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ClusterWishError, Problem
+from paceline.core.errors import ClusterOptionError, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_status import Report
-    from paceline.coordinator.shell.notes import Note
-    from paceline.coordinator.shell.server import Settings
+    from paceline.coordinator.admin.status import StatusReport
+    from paceline.coordinator.server.server import Note, Settings
     from paceline.plan.codec import Json
 
 _TOKENS = "The tokens of all nodes. [default: ~/.config/paceline/tokens.json, made at the first start]"
@@ -51,10 +50,10 @@ def start(
     Says every change of its state in one line of key=value on stderr; with
     --json as one JSON object per line on stdout.
     """
-    from paceline.app.cluster_access import node_proof
-    from paceline.app.coordinator import serve
+    from paceline.coordinator.admin.serve import serve
+    from paceline.coordinator.client.endpoints import node_credentials
     from paceline.coordinator.raft.types import NodeId
-    from paceline.coordinator.shell.server import Settings
+    from paceline.coordinator.server.server import Settings
 
     known = _peers(peers)
     address = _address(node, known, listen)
@@ -65,19 +64,19 @@ def start(
         listen=address,
         peers={NodeId(other): found for other, found in known.items()},
         data_dir=folder,
-        proof=node_proof(node, [address, *others], folder, token_file, tls_dir),
+        proof=node_credentials(node, [address, *others], folder, token_file, tls_dir),
         cluster=cluster,
         is_joining=is_joining,
     )
-    serve(settings, lambda note: _tell(session, settings, note), stops_with_stdin=stop_with_stdin)
+    serve(settings, lambda note: _print_node_event(session, settings, note), stops_with_stdin=stop_with_stdin)
 
 
 def _address(node: int, known: dict[int, str], listen: str | None) -> str:
     if listen is not None:
-        return read_node(f"{node}={listen}", "--listen")[1]
+        return parse_node(f"{node}={listen}", "--listen")[1]
     if node not in known:
         what = f"node {node} is not among the nodes {sorted(known)}"
-        raise ClusterWishError(
+        raise ClusterOptionError(
             [Problem(what, f"add {node}=HOST:PORT to --peers, or say --listen", "--peers")]
         )
     return known[node]
@@ -86,16 +85,16 @@ def _address(node: int, known: dict[int, str], listen: str | None) -> str:
 def _peers(text: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for part in text.split(","):
-        number, address = read_node(part, "--peers")
+        number, address = parse_node(part, "--peers")
         if number in found:
             problem = Problem(f"{text!r} names node {number} twice", "give each node its number", "--peers")
-            raise ClusterWishError([problem])
+            raise ClusterOptionError([problem])
         found[number] = address
     return found
 
 
-def _tell(session: Session, settings: "Settings", note: "Note") -> None:
-    from paceline import clock
+def _print_node_event(session: Session, settings: "Settings", note: "Note") -> None:
+    from paceline.core import clock
     from paceline.plan.codec import to_json
 
     now = datetime.fromtimestamp(clock.unix_now_s(), UTC).isoformat(timespec="milliseconds")
@@ -105,7 +104,7 @@ def _tell(session: Session, settings: "Settings", note: "Note") -> None:
         said: dict[str, Json] = {"time": time, "node": settings.node, "event": note.event, **facts}
         print(json.dumps({"schema": "paceline.coordinator.note/1", **said}), file=sys.stdout, flush=True)
     else:
-        say(session, f"time={time} node={settings.node} {note}")
+        print_message(session, f"time={time} node={settings.node} {note}")
 
 
 @click.command("up")
@@ -113,7 +112,7 @@ def _tell(session: Session, settings: "Settings", note: "Note") -> None:
     "--nodes", type=click.IntRange(1, 9), help="How many. [default: 3, or as many as the folder has]"
 )
 @click.option(
-    "--dir", "folder", type=PATH, default=USUAL_DIR, show_default=True, help="Where the cluster lives."
+    "--dir", "folder", type=PATH, default=DEFAULT_DIR, show_default=True, help="Where the cluster lives."
 )
 @click.option("--token-file", type=PATH, help=_TOKENS)
 @click.option("--compose", type=PATH, metavar="FILE", help="Write a compose file for containers instead.")
@@ -141,16 +140,16 @@ def up(
         return
     if image is not None or tls_dir is not None:
         what = "--image and --tls-dir are for containers"
-        raise ClusterWishError([Problem(what, "add --compose FILE, or leave them out", "--compose")])
-    from paceline.app.cluster_up import up as run_up
+        raise ClusterOptionError([Problem(what, "add --compose FILE, or leave them out", "--compose")])
+    from paceline.coordinator.admin.launch import run_nodes as run_up
 
-    def on_ready(report: "Report") -> None:
-        _say_ready(session, folder, report)
+    def on_ready(report: "StatusReport") -> None:
+        _print_ready(session, folder, report)
 
-    run_up(session.folder / folder, nodes, token_file, lambda line: say(session, line), on_ready)
+    run_up(session.folder / folder, nodes, token_file, lambda line: print_message(session, line), on_ready)
 
 
-def _say_ready(session: Session, folder: Path, report: "Report") -> None:
+def _print_ready(session: Session, folder: Path, report: "StatusReport") -> None:
     nodes: list[Json] = [{"node": line.node, "address": line.address} for line in report.nodes]
     data: dict[str, Json] = {
         "cluster": report.cluster,
@@ -159,7 +158,7 @@ def _say_ready(session: Session, folder: Path, report: "Report") -> None:
         "term": report.term,
         "nodes": nodes,
     }
-    where = "" if folder == USUAL_DIR else f" --dir {folder}"
+    where = "" if folder == DEFAULT_DIR else f" --dir {folder}"
     lines = [
         f"node {report.leader} leads in term {report.term}",
         f"Look at it with `paceline coordinator status{where}`; stop it with Ctrl-C.",
@@ -171,13 +170,12 @@ def _say_ready(session: Session, folder: Path, report: "Report") -> None:
 def _write_compose(
     session: Session, path: Path, nodes: int | None, image: str | None, tls_dir: Path | None
 ) -> None:
-    from paceline.app.cluster_compose import pki_command, write_compose
-    from paceline.app.cluster_up import USUAL_NODES
+    from paceline.coordinator.admin.launch import DEFAULT_NODES, pki_command, write_compose
 
     if not image:
         problem = Problem("a compose file needs an image", "add --image NAME", "--image")
-        raise ClusterWishError([problem])
-    count = nodes or USUAL_NODES
+        raise ClusterOptionError([problem])
+    count = nodes or DEFAULT_NODES
     keys = path.parent / "pki" if tls_dir is None else session.folder / tls_dir
     write_compose(path, count, image, keys)
     command = pki_command(count, keys)

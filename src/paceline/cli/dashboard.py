@@ -1,16 +1,21 @@
 """`paceline dashboard`: runs in a browser, live or recorded."""
 
-from contextlib import nullcontext
+import html
+import os
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import run_names
-from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.options import common_options, run_names
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, MissingPackageError, Problem
+from paceline.core.errors import ConfigError, MissingPackageError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,15 +77,15 @@ def dashboard(
             f"the dashboard needs a package that is not installed: {error.name}",
             "pip install 'paceline[dashboard]'",
         ) from error
-    from paceline.dashboard.settings import PORT, Settings
-    from paceline.dashboard.token import token_of
+    from paceline.dashboard.auth import load_or_create_token
+    from paceline.dashboard.launch import PORT, Settings
 
     is_loopback = host in ("127.0.0.1", "localhost", "::1")
     if not is_loopback and allow_faults is None:
         allow_faults = False  # beyond this machine only who says so may break things
     settings = Settings(
         place=session.folder / place,
-        token=token_of(token_file),
+        token=load_or_create_token(token_file),
         host=host,
         port=_port(host, PORT) if port is None else port,
         names=names,
@@ -103,19 +108,18 @@ def dashboard(
             lines.append(f"add ?token=… with what is in {token_file}")
         emit(session, "dashboard", told, lines)
         _flush()
-        say(session, _how_on(address))
+        print_message(session, _how_on(address))
         show(f"{address}?token={settings.token}")
 
-    with _shown(session, opens=opens) as show:
+    with _url_opener(session, opens=opens) as show:
         serve(settings, ready)
 
 
-def _shown(session: Session, *, opens: bool) -> "AbstractContextManager[Callable[[str], None]]":
+def _url_opener(session: Session, *, opens: bool) -> "AbstractContextManager[Callable[[str], None]]":
     if not opens:
         return nullcontext(lambda _: None)
-    from paceline.cli.browser import opener
 
-    return opener(lambda text: say(session, text))
+    return browser_opener(lambda text: print_message(session, text))
 
 
 def _how_on(address: str) -> str:
@@ -141,3 +145,31 @@ def _port(host: str, usual: int) -> int:
             return usual
     except OSError:
         return 0
+
+
+# What a program is started with, all users of a machine may see; so a browser is not told the address itself.
+
+REDIRECT_PAGE = """<!doctype html>
+<title>Paceline</title>
+<meta http-equiv="refresh" content="0; url={url}">
+<a href="{url}">here</a>
+"""
+
+
+@contextmanager
+def browser_opener(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Opens an address; what that needs is gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:  # nobody else may look into it
+        yield lambda url: _open(url, Path(folder) / "dashboard.html", say)
+
+
+def _open(url: str, page: Path, say: Callable[[str], None]) -> None:
+    with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(REDIRECT_PAGE.format(url=html.escape(url)))
+
+    def look() -> None:
+        if not webbrowser.open(page.as_uri()):
+            say("no browser was found on this machine")
+
+    # Some browsers stay in the foreground, and whoever serves must not wait for one.
+    threading.Thread(target=look, daemon=True).start()

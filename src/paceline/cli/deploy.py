@@ -1,19 +1,154 @@
 """`paceline deploy`: how do a coordinator and a dashboard come to a Kubernetes cluster?"""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.deploy_dashboard import apply_dashboard, render_dashboard
-from paceline.cli.deploy_show import apply_options, cluster_of, render_options, show_applied, show_files
+from paceline.cli.k8s_options import context_option, kubeconfig_option
 from paceline.cli.options import common_options
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
-    from paceline.kube.deploy.coordinator import Coordinator
+    from paceline.k8s.client.kubernetes_api import KubernetesApi
+    from paceline.k8s.deploy.apply import Applied
+    from paceline.k8s.deploy.coordinator import Coordinator
+    from paceline.k8s.deploy.dashboard import Dashboard
+    from paceline.plan.codec import Json
 
-_OPTIONS = (
+
+_OUT = (
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Write a folder for `kubectl apply -k`. [default: print]",
+    ),
+)
+_TARGET = (
+    kubeconfig_option,
+    context_option,
+    click.option("--dry-run", is_flag=True, help="Let the server try it, and write nothing."),
+)
+Body = Callable[..., object]
+
+
+def render_options(of_service: Sequence[Callable[[Body], Body]]) -> Callable[[Body], Body]:
+    return _with((*of_service, *_OUT))
+
+
+def apply_options(of_service: Sequence[Callable[[Body], Body]]) -> Callable[[Body], Body]:
+    return _with((*of_service, *_TARGET))
+
+
+def _with(options: Sequence[Callable[[Body], Body]]) -> Callable[[Body], Body]:
+    def decorated(body: Body) -> Body:
+        for option in reversed(options):
+            body = option(body)
+        return body
+
+    return decorated
+
+
+def show_files(session: Session, files: dict[str, str], first: Sequence[str], out: Path | None) -> None:
+    from paceline.k8s.deploy.apply import write_files
+
+    for command in first:
+        print_message(session, f"first: {command}")
+    texts: dict[str, Json] = dict(files)
+    if out is None:
+        shown = [text for name, text in files.items() if name != "kustomization.yaml"]
+        lines = "---\n".join(shown).splitlines()
+    else:
+        write_files(session.folder / out, files)
+        lines = [f"wrote {out}: {', '.join(files)}", f"apply it: kubectl apply -k {out}"]
+    emit(session, "deploy.render", {"files": texts, "first": list(first)}, lines)
+
+
+@contextmanager
+def connect_cluster(session: Session, said: dict[str, Any]) -> "Iterator[KubernetesApi]":
+    """Where it is applied: by what `apply_options` has read, which is taken out of `said`."""
+    from paceline.k8s.client.connection import ClusterTarget, open_cluster
+
+    place = ClusterTarget(kubeconfig=session.placed(said.pop("kubeconfig")), context=said.pop("context"))
+    with open_cluster(place, without="only write the objects: paceline deploy render") as cluster:
+        yield cluster.api
+
+
+def show_applied(session: Session, done: "Sequence[Applied]") -> None:
+    rows: list[Json] = [{"object": one.object, "state": one.state} for one in done]
+    emit(session, "deploy.apply", {"objects": rows}, [f"{one.state:<16} {one.object}" for one in done])
+
+
+_DASHBOARD_OPTIONS = (
+    click.option("--namespace", "-n", required=True, metavar="NAME", help="Where it shall run."),
+    click.option(
+        "--image",
+        required=True,
+        metavar="NAME:TAG",
+        help="Image with paceline[dashboard] in it, and a shell.",
+    ),
+    click.option("--claim", required=True, metavar="NAME", help="The claim with the folders of runs."),
+    click.option("--path", default="", metavar="FOLDER", help="On the claim. [default: its top]"),
+    click.option("--name", default="paceline-dashboard", show_default=True, help="Of all its objects."),
+    click.option(
+        "--token-secret",
+        metavar="NAME",
+        help="Secret with the page's token, key `token`. [default: NAME-token]",
+    ),
+    click.option("--host-name", multiple=True, metavar="NAME", help="How browsers call it too. Repeatable."),
+    click.option(
+        "--from-namespace",
+        multiple=True,
+        metavar="NAME",
+        help="Whose pods may reach it, such as an ingress controller's. Repeatable. [default: nobody's]",
+    ),
+    click.option("--cpu", default="100m", show_default=True, help="CPU that it asks for."),
+    click.option("--memory", default="512Mi", show_default=True, help="Memory of it."),
+    click.option("--pull-secret", metavar="NAME", help="Secret that opens the image's registry."),
+)
+
+
+@click.command("dashboard")
+@render_options(_DASHBOARD_OPTIONS)
+@common_options
+def render_dashboard(session: Session, *, out: Path | None, **said: Any) -> None:  # Any: from click
+    """A Deployment that shows the runs of a claim and can do nothing to them, a Service, and a NetworkPolicy.
+    The token comes from a Secret, as a file."""
+    from paceline.k8s.deploy.apply import dashboard_files
+    from paceline.k8s.deploy.dashboard import access_commands, secret_commands
+
+    asked = _dashboard_spec(said)
+    files = dashboard_files(asked)
+    show_files(session, files, secret_commands(asked), out)
+    for command in access_commands(asked):
+        print_message(session, f"then: {command}")
+
+
+@click.command("dashboard")
+@apply_options(_DASHBOARD_OPTIONS)
+@common_options
+def apply_dashboard(session: Session, *, dry_run: bool, **said: Any) -> None:  # Any: from click
+    """Needs the Secret with the token and the claim with the runs; says how to make what is missing."""
+    from paceline.k8s.deploy.apply import apply_dashboard as apply_it
+
+    with connect_cluster(session, said) as api:
+        done = apply_it(api, _dashboard_spec(said), dry_run=dry_run)
+    show_applied(session, done)
+
+
+def _dashboard_spec(said: dict[str, Any]) -> "Dashboard":
+    from paceline.k8s.deploy.dashboard import Dashboard
+
+    secret = said.pop("token_secret") or f"{said['name']}-token"
+    hosts, spaces = said.pop("host_name"), said.pop("from_namespace")
+    return Dashboard(token_secret=secret, hosts=hosts, from_namespaces=spaces, **said)
+
+
+_COORDINATOR_OPTIONS = (
     click.option("--namespace", "-n", required=True, metavar="NAME", help="Where it shall run."),
     click.option(
         "--image", required=True, metavar="NAME:TAG", help="Image with paceline in it, and a shell."
@@ -57,33 +192,33 @@ def apply(session: Session) -> None:
 
 
 @render.command("coordinator")
-@render_options(_OPTIONS)
+@render_options(_COORDINATOR_OPTIONS)
 @common_options
 def render_coordinator(session: Session, *, out: Path | None, **said: Any) -> None:  # Any: from click
     """A StatefulSet with stable names and a volume for each node, a headless Service, a NetworkPolicy and a
     PodDisruptionBudget. Certificates come from a Secret, by reference."""
-    from paceline.app.deploy import files_of
-    from paceline.kube.deploy.coordinator import secret_commands
+    from paceline.k8s.deploy.apply import coordinator_files
+    from paceline.k8s.deploy.coordinator import secret_commands
 
-    asked = _asked(said)
-    files = files_of(asked)
+    asked = _coordinator_spec(said)
+    files = coordinator_files(asked)
     show_files(session, files, secret_commands(asked), out)
 
 
 @apply.command("coordinator")
-@apply_options(_OPTIONS)
+@apply_options(_COORDINATOR_OPTIONS)
 @common_options
 def apply_coordinator(session: Session, *, dry_run: bool, **said: Any) -> None:  # Any: from click
     """Needs the Secret with the certificates; says how to make it where it is missing."""
-    from paceline.app.deploy import apply_coordinator as apply_it
+    from paceline.k8s.deploy.apply import apply_coordinator as apply_it
 
-    with cluster_of(session, said) as api:
-        done = apply_it(api, _asked(said), dry_run=dry_run)
+    with connect_cluster(session, said) as api:
+        done = apply_it(api, _coordinator_spec(said), dry_run=dry_run)
     show_applied(session, done)
 
 
-def _asked(said: dict[str, Any]) -> "Coordinator":
-    from paceline.kube.deploy.coordinator import Coordinator
+def _coordinator_spec(said: dict[str, Any]) -> "Coordinator":
+    from paceline.k8s.deploy.coordinator import Coordinator
 
     secret = said.pop("tls_secret") or f"{said['name']}-pki"
     return Coordinator(tls_secret=secret, **said)

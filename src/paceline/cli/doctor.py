@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from paceline.app.doctor.line import Line
+    from paceline.doctor.checks import CheckResult
     from paceline.plan.codec import Json
 
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
@@ -28,16 +28,16 @@ def doctor(session: Session, num_workers: int | None, at: str | None, address: s
     Exit code 0: `paceline train` works here; 4: it does not. Starts nothing, changes nothing, and ends
     within a minute.
     """
-    from paceline import environ
-    from paceline.app.doctor.line import is_ready
-    from paceline.app.doctor.look import USUAL_WORKERS, Asked, look
-    from paceline.dashboard.settings import PAGE, PORT
+    from paceline.core import environ
+    from paceline.dashboard.launch import PAGE, PORT
+    from paceline.doctor.checks import is_ready
+    from paceline.doctor.probes import DEFAULT_WORKERS, DoctorOptions, check_machine
 
     said = session.variables.get("num_workers", "")
-    workers = num_workers or (int(said) if said.isdecimal() and int(said) else USUAL_WORKERS)
-    say(session, "looking; importing torch takes a few seconds …")
-    lines = look(
-        Asked(
+    workers = num_workers or (int(said) if said.isdecimal() and int(said) else DEFAULT_WORKERS)
+    print_message(session, "looking; importing torch takes a few seconds …")
+    lines = check_machine(
+        DoctorOptions(
             folder=session.folder,
             workers=workers,
             port=PORT,
@@ -52,7 +52,7 @@ def doctor(session: Session, num_workers: int | None, at: str | None, address: s
     return ExitCode.OK if ready else ExitCode.NOT_READY
 
 
-def _lines(session: Session, lines: "list[Line]", ready: bool) -> list[str]:
+def _lines(session: Session, lines: "list[CheckResult]", ready: bool) -> list[str]:
     import sys
 
     colour = session.has_colour(sys.stdout)

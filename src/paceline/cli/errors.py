@@ -16,10 +16,10 @@ from typing import NoReturn
 
 import click
 
-from paceline import environ
 from paceline.cli.output import emit_problems
 from paceline.cli.session import Session
-from paceline.errors import ExitCode, PacelineError, Problem, without_secrets
+from paceline.core import environ
+from paceline.core.errors import ExitCode, PacelineError, Problem, without_secrets
 
 
 class Terminated(KeyboardInterrupt):
@@ -30,7 +30,7 @@ class Terminated(KeyboardInterrupt):
         self.by = by
 
 
-def stopped_by_signals() -> None:
+def install_signal_handlers() -> None:
     """SIGTERM ends a command as Ctrl-C does, and so does the end of its terminal."""
     for number in environ.stop_signals():
         if number is not signal.SIGINT:
@@ -76,23 +76,23 @@ def _problems_of(
             return [Problem("stopped by Ctrl-C", _hint_of(error), code="E004")], ExitCode.INTERRUPTED
         case SystemExit() | GeneratorExit():
             raise error  # whoever raised it has already said why
-        case OSError() if _is_of_the_file_system(error, args):
-            return [_refused(error)], ExitCode.NOT_READY
+        case OSError() if _is_filesystem_error(error, args):
+            return [_filesystem_problem(error)], ExitCode.NOT_READY
         case _:
             return [_internal_problem(error, session)], ExitCode.INTERNAL
 
 
-_AGAIN = "run the same command to start again"
+_RETRY_HINT = "run the same command to start again"
 
 
 def _hint_of(stopped: BaseException) -> str:
     """A command that was stopped may know better what to do next."""
-    return str(stopped) or _AGAIN
+    return str(stopped) or _RETRY_HINT
 
 
 def _usage_problem(error: click.ClickException, args: Sequence[str]) -> Problem:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    path = _typed(args) if context is None else context.command_path
+    path = _command_path(args) if context is None else context.command_path
     hint = f"see {path} --help"
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if error.possibilities:
@@ -104,7 +104,7 @@ def _usage_problem(error: click.ClickException, args: Sequence[str]) -> Problem:
     return Problem(message[:1].lower() + message[1:], hint, code=code)
 
 
-def _typed(args: Sequence[str]) -> str:
+def _command_path(args: Sequence[str]) -> str:
     """The command that was typed, as far as that is sure."""
     from paceline.cli.commands import COMMANDS
 
@@ -112,7 +112,7 @@ def _typed(args: Sequence[str]) -> str:
 
 
 # What a file system says about a place that somebody chose, whatever we wanted to do there.
-_REFUSALS = frozenset(
+_FILESYSTEM_ERRORS = frozenset(
     {
         errno.EACCES,
         errno.EPERM,
@@ -127,17 +127,17 @@ _REFUSALS = frozenset(
 )
 
 
-def _is_of_the_file_system(error: OSError, args: Sequence[str]) -> bool:
+def _is_filesystem_error(error: OSError, args: Sequence[str]) -> bool:
     """No bug of ours: there is no room or no right, or a place cannot be that somebody named."""
     if error.filename is None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)  # said of an open file
-    if error.errno in _REFUSALS:
+    if error.errno in _FILESYSTEM_ERRORS:
         return True
     named = [Path(word.rpartition("=")[2]).absolute() for word in args if os.sep in word]
     return error.errno == errno.ENOENT and Path(os.fsdecode(error.filename)).absolute() in named
 
 
-def _refused(error: OSError) -> Problem:
+def _filesystem_problem(error: OSError) -> Problem:
     place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
     hint = "name a place where you may read and write, and that has room; ls -ld and df -h show how it is"
     return Problem(f"{place}{error.strerror}", hint, code="E208")

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import run_names
-from paceline.cli.options import common_options
-from paceline.cli.output import say
-from paceline.cli.plain import plain_value
+from paceline.cli.options import common_options, run_names
+from paceline.cli.output import plain_value, print_message
 from paceline.cli.session import Common, Session
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
     from paceline.plan.codec import Json
 
-LOOK_S = 0.2
+POLL_S = 0.2
 QUIET_S = 1.0  # the launcher writes each second: as long as it does nobody need look for it
 
 
@@ -35,14 +33,12 @@ def events(
 
     With --json each event is one JSON object on its own line; with --plain it is seconds, kind and text.
     """
-    from paceline.app.watching import find_run
-    from paceline.clock import SystemClock, monotonic_s
-    from paceline.watch.deserted import is_deserted
-    from paceline.watch.feed import Aim, Feed
+    from paceline.core.clock import SystemClock, monotonic_s
+    from paceline.monitoring.view.feed import Feed, FeedPurpose, find_run, is_orphaned
 
     _check(kinds)
-    tell = _telling(session.common)
-    feed, is_left = Feed(find_run(session.folder, run), aim=Aim.EVENTS), False
+    tell = _formatter(session.common)
+    feed, is_left = Feed(find_run(session.folder, run), aim=FeedPurpose.EVENTS), False
     told, heard_s = feed.view.track.keep_all_events(), monotonic_s()
     newest = None if last is None else deque["dict[str, Json]"](maxlen=last)  # of what is there at first
     while True:
@@ -62,16 +58,18 @@ def events(
         newest = None
         if not follow or feed.view.track.is_over:
             return
-        was_left, is_left = is_left, monotonic_s() - heard_s > QUIET_S and is_deserted(feed.view.track)
+        was_left, is_left = is_left, monotonic_s() - heard_s > QUIET_S and is_orphaned(feed.view.track)
         if was_left and is_left:  # twice: what was written last has been read in between
-            say(session, "the run is not over, but nobody is left of it: neither the command nor a worker")
+            print_message(
+                session, "the run is not over, but nobody is left of it: neither the command nor a worker"
+            )
             return
-        SystemClock().sleep(LOOK_S)
+        SystemClock().sleep(POLL_S)
 
 
 def _check(kinds: tuple[str, ...]) -> None:
     """A kind that is written wrong would tell nothing, for ever."""
-    from paceline.errors import ConfigError, Problem
+    from paceline.core.errors import ConfigError, Problem
     from paceline.events.schema import PLAIN_KINDS
 
     unknown = [kind for kind in kinds if kind not in PLAIN_KINDS]
@@ -80,7 +78,7 @@ def _check(kinds: tuple[str, ...]) -> None:
         raise ConfigError([Problem(f"there is no kind {kind!r}", hint, "--kind") for kind in unknown])
 
 
-def _telling(common: Common) -> "Callable[[dict[str, Json]], str]":
+def _formatter(common: Common) -> "Callable[[dict[str, Json]], str]":
     if common.json:
         return json.dumps
     return _row if common.plain else _line

@@ -201,7 +201,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def told(path: str) -> str:
+def format_examples(path: str) -> str:
     """The part of a command's help that shows how it is used; kept as it is by click's \\b."""
     lines = ["\b", "Examples:"]
     for words, what in EXAMPLES.get(path, ()):

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import code_names
-from paceline.cli.options import common_options
+from paceline.cli.options import code_names, common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
-from paceline.config.nearest import did_you_mean
-from paceline.errors import ConfigError, ExitCode, Problem
-from paceline.explained.catalogue import CATALOGUE
-from paceline.explained.exit_codes import MEANINGS
-from paceline.explained.row import Row
+from paceline.core.error_catalog.index import ERROR_CATALOG, EXIT_CODE_MEANINGS
+from paceline.core.errors import ConfigError, ErrorEntry, ExitCode, Problem
+from paceline.core.humanize import did_you_mean
 
 if TYPE_CHECKING:
+    from paceline.monitoring.alerts.rules import Rule
     from paceline.plan.codec import Json
-    from paceline.watch.rules import Rule
 
 _VALUE = re.compile(r"\{\w+\}")  # known only when it fires
 
@@ -35,8 +32,8 @@ def explain(session: Session, what: tuple[str, ...]) -> None:
     match [word.strip() for word in what]:
         case []:
             _list(session)
-        case [word] if word.upper() in CATALOGUE:
-            _error(session, CATALOGUE[word.upper()])
+        case [word] if word.upper() in ERROR_CATALOG:
+            _error(session, ERROR_CATALOG[word.upper()])
         case ["exit", number] | [number] if number.isdecimal() and int(number) in list(ExitCode):
             _exit_code(session, ExitCode(int(number)))
         case words:
@@ -44,12 +41,12 @@ def explain(session: Session, what: tuple[str, ...]) -> None:
 
 
 def _list(session: Session) -> None:
-    rows: list[Json] = [{"code": row.code, "why": row.why} for row in CATALOGUE.values()]
-    lines = [f"{row.code}  {row.why}" for row in CATALOGUE.values()]
+    rows: list[Json] = [{"code": row.code, "why": row.why} for row in ERROR_CATALOG.values()]
+    lines = [f"{row.code}  {row.why}" for row in ERROR_CATALOG.values()]
     emit(session, "explain.list", {"errors": rows}, [*lines, "", "more: paceline explain E201"])
 
 
-def _error(session: Session, row: Row) -> None:
+def _error(session: Session, row: ErrorEntry) -> None:
     data: dict[str, Json] = {
         "code": row.code,
         "exit_code": int(row.exit_code),
@@ -59,10 +56,10 @@ def _error(session: Session, row: Row) -> None:
         "do": list(row.do),
         "example": row.example,
     }
-    emit(session, "explain", data, told(row))
+    emit(session, "explain", data, error_lines(row))
 
 
-def told(row: Row) -> list[str]:
+def error_lines(row: ErrorEntry) -> list[str]:
     return [
         f"{row.code}: {row.why}",
         "",
@@ -70,29 +67,29 @@ def told(row: Row) -> list[str]:
         *_listed(row.causes),
         "what to do:",
         *_listed(row.do),
-        f"exit code: {int(row.exit_code)}, {MEANINGS[row.exit_code]}",
+        f"exit code: {int(row.exit_code)}, {EXIT_CODE_MEANINGS[row.exit_code]}",
         f"example: error[{row.code}]: {row.example}",
     ]
 
 
 def _exit_code(session: Session, number: ExitCode) -> None:
-    mine = [row for row in CATALOGUE.values() if row.exit_code is number]
+    mine = [row for row in ERROR_CATALOG.values() if row.exit_code is number]
     codes: list[Json] = [row.code for row in mine]
-    lines = [f"exit code {int(number)}: {MEANINGS[number]}"]
+    lines = [f"exit code {int(number)}: {EXIT_CODE_MEANINGS[number]}"]
     if mine:
         lines += ["", "errors that end with it:", *(f"  {row.code}  {row.why}" for row in mine)]
-    data: dict[str, Json] = {"exit_code": int(number), "meaning": MEANINGS[number], "errors": codes}
+    data: dict[str, Json] = {"exit_code": int(number), "meaning": EXIT_CODE_MEANINGS[number], "errors": codes}
     emit(session, "explain.exit", data, lines)
 
 
 def _alert(session: Session, word: str) -> None:
-    from paceline.watch.rule_file import default_rules
+    from paceline.monitoring.alerts.rule_file import default_rules
 
     rules = {rule.name: rule for rule in default_rules().rules}
     by_lower = {name.lower(): rule for name, rule in rules.items()}
     if word.lower() not in by_lower:
         known = "`paceline explain` lists the codes; `paceline alerts check` the alerts"
-        hint = did_you_mean(word, [*CATALOGUE, *rules], otherwise=known)
+        hint = did_you_mean(word, [*ERROR_CATALOG, *rules], otherwise=known)
         raise ConfigError([Problem(f"there is no error, exit code or alert {word!r}", hint, "CODE")])
     rule = by_lower[word.lower()]
     emit(session, "explain.alert", _alert_data(rule), _alert_lines(rule))

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options
+from paceline.cli.options import common_options, run_argument
 from paceline.cli.output import emit
-from paceline.cli.run_argument import run_argument
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from paceline.config.export_target import ExportTarget
+    from paceline.config.train_config import ExportTarget
     from paceline.plan.codec import Json
 
 
@@ -33,10 +32,10 @@ def export(session: Session, run: Path, targets: Sequence[str]) -> None:
 
     The numbers are those that `paceline train --export` writes while it trains.
     """
-    from paceline.app.exports import export_run, require
+    from paceline.export.processes import export_run, require_packages
 
     wanted = _read(targets)
-    require(wanted)
+    require_packages(wanted)
     rows: list[Json] = []
     lines: list[str] = []
     for target in wanted:
@@ -49,7 +48,7 @@ def export(session: Session, run: Path, targets: Sequence[str]) -> None:
 
 def _read(texts: Sequence[str]) -> "list[ExportTarget]":
     """All problems at once."""
-    from paceline.config.exports import read_export
+    from paceline.config.load import read_export
 
     found: list[ExportTarget] = []
     problems: list[Problem] = []

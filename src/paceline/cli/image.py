@@ -1,14 +1,233 @@
 """`paceline image`: how does a Dockerfile become an image that works the first time?"""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from paceline.cli.image_build import build
-from paceline.cli.image_check import check
-from paceline.cli.image_matrix import matrix
-from paceline.cli.image_push import push
+from paceline.cli.image_build import build, push
+from paceline.cli.image_options import image_options, target_of
 from paceline.cli.image_test import test
 from paceline.cli.options import common_options
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
+from paceline.core.errors import ExitCode, ImageOptionError, Problem
+
+if TYPE_CHECKING:
+    from paceline.images.lint.check import FixResult
+    from paceline.images.lint.external_tools import Advice
+    from paceline.images.lint.matrix import TorchRow
+    from paceline.images.lint.project import Finding, Project, Target
+    from paceline.plan.codec import Json
+
+
+@click.command("check")
+@image_options
+@click.option("--resolve", is_flag=True, help="Ask uv and the package index whether the versions fit at all.")
+@click.option("--write", is_flag=True, help="Mend the files. [default: only show how]")
+@click.option("--agree", is_flag=True, help="Also change what you pinned, where only that helps.")
+@click.option(
+    "--patch",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write all fixes as one patch, for `patch -p1` or `git apply`.",
+)
+@common_options
+def check(
+    session: Session,
+    *,
+    folder: Path,
+    dockerfile: Path | None,
+    requirements: tuple[Path, ...],
+    target: str | None,
+    gpu: str | None,
+    driver: int | None,
+    platform: str,
+    resolve: bool,
+    write: bool,
+    agree: bool,
+    patch: Path | None,
+) -> ExitCode:
+    """Find conflicts in a Dockerfile and its requirements, and show how to mend them: CUDA of base and wheel,
+    versions, Python, missing libraries and tools, deleted base images, and more. In seconds, with no network
+    and no container engine; your files stay as they are unless you say --write. Exit code 8 when there is a
+    problem that was not mended."""
+    from paceline.images.lint.check import apply_fixes, unified_diff
+    from paceline.images.lint.external_tools import lint
+    from paceline.images.lint.files import load_project, write_project
+
+    place, wanted = session.folder / folder, target_of(target, gpu, driver, platform)
+    named = session.placed(dockerfile)
+    project = load_project(place, named, [session.folder / one for one in requirements])
+    found = _find(session, project, wanted, resolves=resolve)
+    mended = apply_fixes(project, wanted, also=tuple(found), agreed=agree)
+    advice, silent = lint(project)
+    if silent is not None:
+        print_message(session, silent)
+    if patch is not None:
+        (session.folder / patch).parent.mkdir(parents=True, exist_ok=True)
+        (session.folder / patch).write_text(unified_diff(project, mended.project), "utf-8", newline="")
+    if write:
+        for file in write_project(place, project, mended.project):
+            print_message(session, f"wrote {file}")
+    return _show(session, project, found, mended, advice, is_written=write)
+
+
+def _find(session: Session, project: "Project", target: "Target", *, resolves: bool) -> "list[Finding]":
+    from paceline.images.lint.check import check as look
+    from paceline.images.lint.external_tools import resolve
+
+    found = list(look(project, target))
+    if resolves:
+        asked = resolve(project, target)
+        for note in asked.notes:
+            print_message(session, note)
+        known = {one.key for one in found}
+        found += [one for one in asked.findings if one.key not in known]
+    return found
+
+
+def _show(
+    session: Session,
+    project: "Project",
+    found: "list[Finding]",
+    mended: "FixResult",
+    advice: "list[Advice]",
+    *,
+    is_written: bool,
+) -> ExitCode:
+    from paceline.images.lint.project import Level
+
+    later = [one for one in mended.applied if one.id not in {first.id for first in found}]
+    rows: list[Json] = [_row(project, one) for one in found]
+    rows += [_row(project, one, is_later=True) for one in later]
+    judged = mended.left if is_written else found
+    problems = [one for one in judged if one.level is Level.PROBLEM]
+    answer: dict[str, Json] = {
+        "fine": not problems,
+        "written": is_written,
+        "findings": rows,
+        "mended": len(mended.applied),
+        "hadolint": [
+            {"code": one.code, "level": one.level, "line": one.line, "message": one.message} for one in advice
+        ],
+    }
+    lines = [line for one in found for line in _lines(project, one)]
+    lines += [f"hadolint {one.code} line {one.line}: {one.message}" for one in advice if one.level != "style"]
+    emit(session, "image.check", answer, [*lines, _verdict(judged, mended, is_written=is_written)])
+    return ExitCode.GATE_FAILED if problems else ExitCode.OK
+
+
+def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json":
+    from paceline.images.lint.check import redacted_diff
+
+    return {
+        "id": one.id,
+        "pattern": one.pattern,
+        "level": one.level.value,
+        "file": one.path,
+        "line": one.line,
+        "why": one.why,
+        "evidence": one.evidence,
+        "advice": one.advice,
+        "automatic": one.is_automatic,
+        "asks": one.asks,
+        "diff": "" if is_later else redacted_diff(project, one),
+        "found_after_other_fixes": is_later,
+    }
+
+
+def _lines(project: "Project", one: "Finding") -> list[str]:
+    from paceline.images.lint.check import redacted_diff
+
+    fix = "fix, with --agree" if one.asks and one.edits else "fix" if one.edits else "to do"
+    return [
+        f"{one.level.value:<8} {one.id}  {one.path}:{one.line}",
+        f"  why       {one.why}",
+        f"  evidence  {one.evidence}",
+        f"  {fix:<9} {one.advice}",
+        *(f"    {line}" for line in redacted_diff(project, one).splitlines()),
+    ]
+
+
+def _verdict(judged: "list[Finding] | tuple[Finding, ...]", mended: "FixResult", *, is_written: bool) -> str:
+    from paceline.images.lint.project import Level
+
+    counts = [sum(one.level is level for one in judged) for level in Level]
+    told = (
+        f"{_counted(counts[0], 'problem')}, {_counted(counts[1], 'warning')}, {_counted(counts[2], 'note')}"
+    )
+    number = _counted(len(mended.applied), "fix", "fixes")
+    done = f"; {number} written" if is_written else f"; {number} with --write" if mended.applied else ""
+    return f"{'not fine' if counts[0] else 'fine'}: {told}{done}"
+
+
+def _counted(number: int, word: str, many: str | None = None) -> str:
+    return f"{number} {word if number == 1 else many or word + 's'}"
+
+
+@click.command("matrix")
+@click.option(
+    "--refresh", is_flag=True, help="Ask the package index that pip and uv are configured for. Minutes."
+)
+@click.option(
+    "--only-new", is_flag=True, help="With --refresh: ask for versions that are not known yet alone."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --refresh: where to; wheels.json is written beside it. [default: the package's own files]",
+)
+@common_options
+def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None) -> None:
+    """Show what is known from the wheels' metadata, with its date. --refresh reads the index again, for this
+    table and for the table of wheels (wheels.json). A version that is in neither is not judged."""
+    from importlib.resources import files
+
+    from paceline.images.lint.bases import catalog
+    from paceline.images.lint.matrix import matrix as known
+    from paceline.images.lint.matrix import to_json, wheels
+
+    found = known()
+    if refresh:
+        from datetime import UTC, datetime
+
+        from paceline.core import clock
+        from paceline.images.lint.matrix_refresh import refresh as ask_index
+        from paceline.images.lint.matrix_refresh import refresh_wheels, write_matrix, write_wheels
+
+        today = datetime.fromtimestamp(clock.unix_now_s(), UTC).date()
+        found = ask_index(today, found, only_new=only_new, tell=lambda line: print_message(session, line))
+        made = refresh_wheels(
+            today,
+            wheels(),
+            found,
+            torch_index=catalog().index,
+            tell=lambda line: print_message(session, line),
+        )
+        package = Path(str(files("paceline.images.lint").joinpath("data/matrix.json")))
+        target = package if out is None else session.folder / out
+        write_matrix(found, target)
+        beside = target.with_name("wheels.json")
+        write_wheels(made, beside)
+        print_message(session, f"wrote {target} and {beside}")
+    elif only_new or out is not None:
+        raise ImageOptionError(
+            [Problem("--only-new and --out are for --refresh", "add --refresh", "--refresh")]
+        )
+    lines = [f"from wheel metadata of {found.dated}", _HEAD, *map(_matrix_line, found.torch)]
+    emit(session, "image.matrix", to_json(found), lines)
+
+
+_WIDTHS = (9, 13, 11, 12, 9, 13, 10)
+_HEAD = "torch    Python       CUDA       cuDNN       NCCL     torchvision  torchaudio"
+
+
+def _matrix_line(row: "TorchRow") -> str:
+    parts = (row.cuda, row.cudnn, row.nccl, row.torchvision, row.torchaudio)
+    cells = [str(row.torch), f"{row.pythons[0]} to {row.pythons[-1]}", *(str(one or "–") for one in parts)]
+    return "".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 
 @click.group("image")

@@ -1,19 +1,20 @@
 """`paceline image build`: a Dockerfile becomes an image, mended on the way."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.image_engine import engine_option, refuse_secrets, report_option
-from paceline.cli.image_options import image_options, target_of
+from paceline.cli.image_options import engine_option, image_options, refuse_secrets, report_option, target_of
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode, ImageOptionError, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.image_build import BuildRequest, Built
+    from paceline.images.build.attempts import BuildRequest, BuildResult
+    from paceline.images.push.registry import Login
 
 
 @click.command("build")
@@ -50,23 +51,23 @@ def build(
     """Build the image of DIR. What is known to fail is mended before; what the log of a failed attempt shows
     is mended before the next. Your files stay as they are, unless you say --write. Exit code 5: it cannot be
     built."""
-    from paceline.app.image_build import build_image
-    from paceline.app.image_reports import build_json, write_build
-    from paceline.engines.engine import find_engine
+    from paceline.images.build.attempts import build_image
+    from paceline.images.build.engine import find_engine
+    from paceline.images.reports import build_json, write_build
 
     request = _request(session.folder, session.folder / folder, said)
     found = find_engine(engine)
-    say(session, f"building with {found.name} {found.version}")
-    built = build_image(found, request, lambda line: say(session, line))
+    print_message(session, f"building with {found.name} {found.version}")
+    built = build_image(found, request, lambda line: print_message(session, line))
     if report is not None:
         write_build(built, session.folder / report)
-    emit(session, "image.build", build_json(built), _lines(built))
+    emit(session, "image.build", build_json(built), _build_lines(built))
     return ExitCode.OK if built.ok else ExitCode.TRAINING_FAILED
 
 
 def _request(base: Path, folder: Path, said: dict[str, object]) -> "BuildRequest":
-    from paceline.app.image_build import BuildRequest
-    from paceline.engines.words import BuildWish
+    from paceline.images.build.attempts import BuildRequest
+    from paceline.images.build.engine_cli import BuildOptions
 
     arguments = _texts(said["arguments"])
     refuse_secrets(
@@ -74,7 +75,7 @@ def _request(base: Path, folder: Path, said: dict[str, object]) -> "BuildRequest
         "--build-arg",
         "a build argument stays in the image's history: use --secret id=NAME,src=FILE",
     )
-    wish = BuildWish(
+    wish = BuildOptions(
         context=folder,
         dockerfile=folder,
         tags=_texts(said["tags"]),
@@ -112,7 +113,7 @@ def _other_machine(platform: str) -> str | None:
     return None if platform == ours else platform
 
 
-def _lines(built: "Built") -> list[str]:
+def _build_lines(built: "BuildResult") -> list[str]:
     lines = [
         f"fixed {fix.finding.id} ({fix.finding.path}:{fix.finding.line}): {fix.finding.why}"
         for fix in built.fixes
@@ -136,3 +137,110 @@ def _text(value: object) -> str | None:
 def _texts(value: object) -> tuple[str, ...]:
     assert isinstance(value, tuple), "click gives a tuple"
     return tuple(str(one) for one in value)
+
+
+@click.command("push")
+@click.argument("image")
+@click.option(
+    "--to",
+    "places",
+    multiple=True,
+    required=True,
+    metavar="REPO",
+    help="HOST/NAME, ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or ecr:NAME. Repeatable.",
+)
+@click.option(
+    "--tags",
+    "strategies",
+    multiple=True,
+    type=click.Choice(["auto", "semantic", "latest", "git-sha"]),
+    help="How tags are chosen. Repeatable. [default: auto: the commit's version, else the commit]",
+)
+@click.option("--tag", "tags", multiple=True, help="A tag as you write it. Repeatable.")
+@click.option("--version", help="For semantic tags. [default: the version that the commit is tagged with]")
+@click.option("--region", "regions", multiple=True, help="AWS regions for ecr:NAME. Repeatable.")
+@click.option("--create/--no-create", default=True, show_default=True, help="Make a missing ECR repository.")
+@click.option("--immutable-tags", is_flag=True, help="Tags of a repository that is made never move.")
+@click.option("--cross-account", is_flag=True, help="The ECR repository is of another account, on purpose.")
+@click.option("--username", help="For plain registries. [default: your login of podman or docker]")
+@click.option("--password-stdin", is_flag=True, help="Read its password from stdin.")
+@click.option("--insecure", is_flag=True, help="Plain registries without TLS.")
+@click.option(
+    "--endpoint-url", "endpoints", multiple=True, metavar="[REGION=]URL", help="Another server than Amazon's."
+)
+@engine_option
+@report_option("push.json and push.html")
+@common_options
+def push(
+    session: Session,
+    *,
+    image: str,
+    places: tuple[str, ...],
+    strategies: tuple[str, ...],
+    tags: tuple[str, ...],
+    version: str | None,
+    regions: tuple[str, ...],
+    create: bool,
+    immutable_tags: bool,
+    cross_account: bool,
+    username: str | None,
+    password_stdin: bool,
+    insecure: bool,
+    endpoints: tuple[str, ...],
+    engine: str | None,
+    report: Path | None,
+) -> None:
+    """Push IMAGE: logins are checked first, then it is sent, then every place is asked for its digest.
+
+    Exit codes: 5 there is no such image, or it was refused for another reason, 7 the registry does not
+    answer, 8 the digest differs, 9 no login or an expired one, 10 forbidden, 11 the tag is taken,
+    12 credentials of another account, 13 no such repository.
+    """
+    from paceline.images.build.engine import find_engine
+    from paceline.images.push.publish import PushRequest, push_image
+    from paceline.images.push.references import parse_destination
+    from paceline.images.reports import push_json, write_push
+
+    request = PushRequest(
+        image=image,
+        places=tuple(parse_destination(text) for text in places),
+        folder=session.folder,
+        strategies=strategies,
+        tags=tags,
+        version=version,
+        regions=regions,
+        endpoints=_endpoints(endpoints),
+        login=_login(username, password_stdin),
+        create=create,
+        immutable=immutable_tags,
+        cross_account=cross_account,
+        insecure=insecure,
+    )
+    pushed = push_image(find_engine(engine), request, lambda line: print_message(session, line))
+    if report is not None:
+        write_push(pushed, session.folder / report)
+    lines = [f"made {name}" for name in pushed.made]
+    lines += [f"{one.how} {one.name}, verified by {' and '.join(one.verified_by)}" for one in pushed.sent]
+    emit(session, "image.push", push_json(pushed), [*lines, pushed.digest])
+
+
+def _login(username: str | None, password_stdin: bool) -> "Login | None":
+    from paceline.images.push.registry import Login
+
+    if (username is not None) != password_stdin:
+        hint = "say both: --username NAME --password-stdin < FILE"
+        raise ImageOptionError([Problem("a login is a name and a password", hint, "--username")])
+    return None if username is None else Login(username, sys.stdin.readline().rstrip("\n"))
+
+
+def _endpoints(said: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in said:
+        region, equals, url = text.partition("=")
+        where = url if equals and "://" not in region else text
+        if not where.startswith(("http://", "https://")):
+            raise ImageOptionError(
+                [Problem(f"{text!r} is no address", "write [REGION=]URL", "--endpoint-url")]
+            )
+        found[region if where is url else ""] = where
+    return found

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.errors import ImageWishError, Problem
+from paceline.core.errors import ImageOptionError, Problem
 
 if TYPE_CHECKING:
-    from paceline.images.project import Target
+    from paceline.images.lint.project import Target
+
 
 _PATH = click.Path(path_type=Path)
 _OPTIONS = (
@@ -52,21 +53,21 @@ def image_options(body: Callable[..., object]) -> Callable[..., object]:
 def target_of(target: str | None, gpu: str | None, driver: int | None, platform: str) -> "Target":
     from datetime import UTC, datetime
 
-    from paceline import clock
-    from paceline.images.project import Kind, Target
+    from paceline.core import clock
+    from paceline.images.lint.project import Kind, Target
 
     today = datetime.fromtimestamp(clock.unix_now_s(), UTC).date()
     kind = Kind.UNKNOWN if target is None else Kind(target)
     if gpu is not None or driver is not None:
         if kind is Kind.CPU:
             what = "--gpu and --driver are for images that run on GPUs, and --target says cpu"
-            raise ImageWishError([Problem(what, "leave out one of them", "--target")])
+            raise ImageOptionError([Problem(what, "leave out one of them", "--target")])
         kind = Kind.GPU
     return Target(today=today, kind=kind, arch=_arch(gpu), driver=driver, platform=platform)
 
 
 def _arch(gpu: str | None) -> str | None:
-    from paceline.images.bases import catalog
+    from paceline.images.lint.bases import catalog
 
     if gpu is None:
         return None
@@ -78,4 +79,27 @@ def _arch(gpu: str | None) -> str | None:
         return name
     what = f"{gpu} is no GPU that is known here"
     hint = f"say its architecture, such as sm_90, or one of {', '.join(sorted(known))}"
-    raise ImageWishError([Problem(what, hint, "--gpu")])
+    raise ImageOptionError([Problem(what, hint, "--gpu")])
+
+
+def engine_option(body: Callable[..., object]) -> Callable[..., object]:
+    return click.option(
+        "--engine",
+        type=click.Choice(["docker", "podman", "buildah"]),
+        help="The container engine. [default: the first of these that can be used]",
+    )(body)
+
+
+def report_option(files: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    return click.option(
+        "--report", type=click.Path(path_type=Path), metavar="FOLDER", help=f"Write {files} into it."
+    )
+
+
+def refuse_secrets(given: tuple[str, ...], flag: str, hint: str) -> None:
+    """Every user of the machine can read a command line: NAME=VALUE may be no secret."""
+    from paceline.core.redaction import redact
+
+    for text in given:
+        if redact(text) != text:
+            raise ImageOptionError([Problem(f"{flag} {text.partition('=')[0]} holds a secret", hint, flag)])

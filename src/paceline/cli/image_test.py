@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.image_engine import engine_option, refuse_secrets, report_option
-from paceline.cli.image_options import target_of
+from paceline.cli.image_options import engine_option, refuse_secrets, report_option, target_of
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ExitCode, ImageWishError, Problem
+from paceline.core.errors import ExitCode, ImageOptionError, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.image_test import Tested
+    from paceline.images.probe.container import ImageTestResult
     from paceline.plan.plan import Option
 
 _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
@@ -72,12 +71,16 @@ def test(
     report: Path | None,
 ) -> ExitCode:
     """Look into IMAGE from within: is all there, do versions fit, does the model compute? Exit code 8: no."""
-    from paceline.app.image_reports import test_json, write_test
-    from paceline.app.image_test import TestRequest, names_in, run_image_test
-    from paceline.engines.container import Inside
-    from paceline.engines.engine import find_engine
-    from paceline.engines.judge import Expected
-    from paceline.images.project import Kind
+    from paceline.images.build.engine import find_engine
+    from paceline.images.lint.project import Kind
+    from paceline.images.probe.checks import Expected
+    from paceline.images.probe.container import (
+        ContainerOptions,
+        TestRequest,
+        required_packages,
+        run_image_test,
+    )
+    from paceline.images.reports import test_json, write_test
 
     refuse_secrets(variables, "--env", "say --env NAME alone: its value is taken from your environment")
     wanted = target_of(target, gpu, None, "linux/amd64")
@@ -88,14 +91,14 @@ def test(
     request = TestRequest(
         image=image,
         level=level,
-        requirements=names_in(files),
+        requirements=required_packages(files),
         task=task,
         task_options=tuple(_option(text) for text in options),
         batch_size=batch_size,
         expected=Expected(
             is_gpu=None if wanted.kind is Kind.UNKNOWN else wanted.kind is Kind.GPU, arch=wanted.arch
         ),
-        inside=Inside(
+        inside=ContainerOptions(
             mounts=mounts,
             variables=variables,
             network=network,
@@ -104,7 +107,7 @@ def test(
         ),
     )
     found = find_engine(engine)
-    say(session, f"looking into {image} with {found.name} {found.version}, level {level}")
+    print_message(session, f"looking into {image} with {found.name} {found.version}, level {level}")
     tested = run_image_test(found, request)
     if report is not None:
         write_test(tested, session.folder / report)
@@ -117,13 +120,13 @@ def _option(text: str) -> "tuple[str, Option]":
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise ImageWishError([Problem(f"{text!r} sets nothing", "write NAME=VALUE", "--task-option")])
+        raise ImageOptionError([Problem(f"{text!r} sets nothing", "write NAME=VALUE", "--task-option")])
     read = yaml.safe_load(value)
     return name.strip(), read if isinstance(read, bool | int | float | str) else value
 
 
-def _lines(tested: "Tested") -> list[str]:
-    from paceline.engines.judge import Verdict
+def _lines(tested: "ImageTestResult") -> list[str]:
+    from paceline.images.probe.checks import Verdict
 
     words = {Verdict.PASSED: "ok  ", Verdict.WARNING: "warn", Verdict.FAILED: "FAIL"}
     lines = []

@@ -5,22 +5,147 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.job_explain import explain
 from paceline.cli.job_live import attach, list_jobs, logs, status, stop
-from paceline.cli.job_place import place_options
-from paceline.cli.job_render import render
-from paceline.cli.job_results import results
-from paceline.cli.job_submit import submit
+from paceline.cli.job_submit import render, submit
+from paceline.cli.k8s_options import k8s_target_options, transfer_options
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ManifestError
+from paceline.core.errors import ExitCode, ManifestError, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_reach import Place
-    from paceline.app.job_submit import DryRun
-    from paceline.kube.intent import Profile
+    from paceline.k8s.client.connection import ClusterTarget
+    from paceline.k8s.diagnose.explain import Explanation
+    from paceline.k8s.spec.job import Profile
+    from paceline.k8s.submit.submission import DryRun
     from paceline.plan.codec import Json
+
+
+@click.command("explain")
+@click.argument("name", required=False)
+@click.option(
+    "--from",
+    "file",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="kubectl get -o json or -o yaml, kubectl describe, or a log; - reads it from stdin.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="POD.log",
+    help="A pod's log, in a file that is called like the pod. Repeatable.",
+)
+@common_options
+@k8s_target_options
+def explain(
+    session: Session, place: "ClusterTarget", *, name: str | None, file: Path | None, logs: tuple[Path, ...]
+) -> ExitCode:
+    """Say why a job is stuck or dead: NAME in a cluster, or a file about it. Nothing is changed.
+
+    Record it: kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json
+
+    Add pytorchjobs, trainjobs, rayjobs or workloads to that list where the cluster has them. Logs make it
+    exact: kubectl logs POD -n NAMESPACE --timestamps > POD.log (with --previous > POD.previous.log after a
+    restart). NAME picks one job of the recording. The output of kubectl describe (pod, job, node), a table
+    of events and a lone log are read as well. A cause that is not understood ends with exit code 4.
+    """
+    from paceline.k8s.diagnose.findings import FailureClass
+    from paceline.k8s.diagnose.retry import Resubmit, Stop, decision_to_dict
+
+    done = _explained(session, place, name, file, logs)
+    verdict, finding = done.verdict, done.finding
+    decision: dict[str, Json] = {"action": verdict.action, "says": verdict.says}
+    if isinstance(verdict, Resubmit | Stop):
+        decision = decision_to_dict(verdict)
+    if finding is None:
+        lines = [f"{verdict.says} ({done.seen})"]
+    else:
+        lines = [*finding.lines(), f"decision: {verdict.says}"]
+    answer: dict[str, Json] = {
+        "finding": None if finding is None else finding.to_json(),
+        "decision": decision,
+    }
+    emit(session, "job.explain", {**answer, "seen": done.seen}, lines)
+    is_understood = finding is None or finding.kind is not FailureClass.UNKNOWN
+    return ExitCode.OK if is_understood else ExitCode.NOT_READY
+
+
+def _explained(
+    session: Session, place: "ClusterTarget", name: str | None, file: Path | None, logs: tuple[Path, ...]
+) -> "Explanation":
+    from paceline.k8s.client.connection import open_cluster
+    from paceline.k8s.diagnose.explain import explain_recording
+    from paceline.k8s.diagnose.recording import KUBECTL
+    from paceline.k8s.submit.jobs import explain_live
+
+    if file is not None:
+        place_of_it = file if str(file) == "-" else session.folder / file
+        return explain_recording(place_of_it, [session.folder / log for log in logs], name)
+    if name is None or logs:
+        what = "a job is explained by its name, or from a recording"
+        hint = f"say NAME; or record it with {KUBECTL}, and add --from FILE.json"
+        raise ManifestError([Problem(what, hint, "--from")])
+    with open_cluster(place) as cluster:
+        return explain_live(cluster, name)
+
+
+@click.command("results")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where files go here."
+)
+@click.option("--pvc", "claim", metavar="CLAIM", help="The claim. [default: the one that the job writes to]")
+@click.option(
+    "--path", metavar="PATH", help="The folder on the volume; . is all of it. [default: called like the job]"
+)
+@transfer_options
+@common_options
+@k8s_target_options
+def results(
+    session: Session,
+    place: "ClusterTarget",
+    *,
+    name: str,
+    out: Path,
+    claim: str | None,
+    path: str | None,
+    image: str | None,
+    force: bool,
+) -> None:
+    """Fetch what a job wrote to its volume, while it runs or after it has ended.
+
+    A pod that lives only for this gives it out in chunks, each with its checksum. Given again, it fetches
+    only what is not here yet. A file here that differs from the one there is replaced.
+    """
+    from paceline.core.humanize import short_bytes
+    from paceline.k8s.check.findings import pluralize
+    from paceline.k8s.transfer.fetch import FetchRequest, fetch_results
+    from paceline.k8s.transfer.pod_manifest import IMAGE
+    from paceline.training.progress_display import open_byte_watcher
+
+    asked = FetchRequest(
+        name=name, out=session.folder / out, claim=claim, path=path, image=image or IMAGE, force=force
+    )
+    with open_byte_watcher(session, "results") as on_bytes:
+        done = fetch_results(asked, place, lambda text: print_message(session, text), on_bytes)
+    got = done.fetched
+    lines = [
+        f"here       {pluralize(got.files, 'file')}, {short_bytes(got.bytes)}, checksums equal, in {out}",
+        f"fetched    {pluralize(got.got_files, 'file')}, {short_bytes(got.got_bytes)}; the rest was here",
+    ]
+    answer: dict[str, Json] = {
+        "claim": done.claim,
+        "path": done.path,
+        "out": str(out),
+        "files": got.files,
+        "bytes": got.bytes,
+        "fetched_files": got.got_files,
+        "fetched_bytes": got.got_bytes,
+    }
+    emit(session, "job.results", answer, lines)
 
 
 @click.group("job")
@@ -40,16 +165,16 @@ def job(session: Session) -> None:
 )
 @click.option("--server", is_flag=True, help="Then ask the cluster too, by a dry run. Nothing is created.")
 @common_options
-@place_options
+@k8s_target_options
 def validate(
-    session: Session, place: "Place", *, files: tuple[Path, ...], profile: str, server: bool
+    session: Session, place: "ClusterTarget", *, files: tuple[Path, ...], profile: str, server: bool
 ) -> None:
     """Check the manifests of jobs offline: PyTorchJob, TrainJob and its runtimes, Job, HyperPodPyTorchJob,
     RayJob, RayCluster, and what comes with them. Unknown fields, types, amounts, names, the operators' rules,
     secrets in clear text. Exit code 3 with every problem, its file, line and field. What a cluster accepts
     and may still be a mistake is a warning; with --profile strict it is a problem, too."""
-    from paceline.app.job import validate_file
-    from paceline.kube.intent import Profile
+    from paceline.k8s.spec.job import Profile
+    from paceline.k8s.submit.manifests import validate_file
 
     checked = [validate_file(session.folder / file, Profile(profile)) for file in files]
     problems = [problem for one in checked for problem in one.problems]
@@ -58,34 +183,36 @@ def validate(
     objects = [name for one in checked for name in one.objects]
     others = [name for one in checked for name in one.others]
     for name in others:
-        say(session, f"not checked, but for secrets: {name}")
+        print_message(session, f"not checked, but for secrets: {name}")
     warnings = [warning for one in checked for warning in one.warnings]
     below = sum(one.below_strict for one in checked)
     for one in warnings:
-        say(session, f"warning: {one.where}: {one.what}; {one.hint}")
+        print_message(session, f"warning: {one.where}: {one.what}; {one.hint}")
     if below:
-        say(session, f"note: {below} points of --profile strict are not met; clusters accept them")
+        print_message(session, f"note: {below} points of --profile strict are not met; clusters accept them")
     answer: dict[str, Json] = {"objects": list(objects), "not_checked": list(others)}
     answer["warnings"] = [{"where": one.where, "what": one.what, "hint": one.hint} for one in warnings]
     answer["below_strict"] = below
     if server:
-        asked = _ask_server(session, place, files, Profile(profile))
+        asked = _server_dry_run(session, place, files, Profile(profile))
         answer["there_already"] = list(asked.there_already)
         answer["runtime_missing"] = list(asked.runtime_missing)
     emit(session, "job.validate", answer, [f"ok  {name}" for name in objects])
 
 
-def _ask_server(session: Session, place: "Place", files: tuple[Path, ...], profile: "Profile") -> "DryRun":
-    from paceline.app.cluster_reach import reached
-    from paceline.app.job_submit import dry_run, read_manifests
+def _server_dry_run(
+    session: Session, place: "ClusterTarget", files: tuple[Path, ...], profile: "Profile"
+) -> "DryRun":
+    from paceline.k8s.client.connection import open_cluster
+    from paceline.k8s.submit.submission import dry_run, read_manifests
 
     manifests = [one for file in files for one in read_manifests(session.folder / file, profile)]
-    with reached(place) as cluster:
+    with open_cluster(place) as cluster:
         asked = dry_run(cluster, manifests)
     for name in asked.there_already:
-        say(session, f"there already, so the server did not look at it: {name}")
+        print_message(session, f"there already, so the server did not look at it: {name}")
     for name in asked.runtime_missing:
-        say(session, f"not asked: {name}; the server takes it only once its runtime is created")
+        print_message(session, f"not asked: {name}; the server takes it only once its runtime is created")
     return asked
 
 

@@ -1,34 +1,153 @@
 """`paceline job status|logs|attach|stop|list`: jobs that are in a cluster, from any machine."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.job_follow import follow_job, kept_lines
-from paceline.cli.job_follow_options import follow_options
-from paceline.cli.job_place import place_options
+from paceline.cli.k8s_options import k8s_target_options
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import CannotWriteError, ExitCode
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_reach import Place
+    from paceline.k8s.client.connection import ClusterConnection, ClusterTarget
+    from paceline.k8s.diagnose.findings import Finding
+    from paceline.k8s.submit.follow import Follower
+    from paceline.k8s.submit.log_streams import Line
     from paceline.plan.codec import Json
+
+
+def follow_job(
+    session: Session,
+    cluster: "ClusterConnection",
+    place: "ClusterTarget",
+    name: str,
+    *,
+    for_s: float,
+    output: Path | None,
+    command: str,
+) -> ExitCode:
+    """For so many seconds, then a watcher goes on; 0: to the end. `output`: a file for the lines too."""
+    from paceline.k8s.client.api import ApiError
+    from paceline.k8s.submit.submission import start_watcher
+
+    told: list[Finding] = []
+    with open_line_log(session, output) as keep:
+        follower = _follower(session, cluster, name, told, keep)
+        try:
+            done = follower.follow(for_s or None)
+        except KeyboardInterrupt as stopped:
+            raise type(stopped)(_reattach_hint(name, cluster)) from None  # for `guard`: what to do now
+        except ApiError:
+            print_message(session, _reattach_hint(name, cluster))
+            raise
+    answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
+    answer["finding"] = told[-1].to_json() if told else None
+    if done.end is not None:
+        answer |= {"ended": True, "says": done.end.says, "exit_code": int(done.end.code)}
+        print_message(session, done.end.says)
+        emit(session, command, answer, [])
+        return done.end.code
+    watcher = start_watcher(place, cluster.namespace, name)
+    print_message(
+        session,
+        f"after {for_s:.0f} s the shell returns; process {watcher.pid} goes on watching: {watcher.log}",
+    )
+    print_message(session, f"see it from any machine: paceline job attach {name} -n {cluster.namespace}")
+    answer |= {"ended": False, "watcher": watcher.pid, "log": str(watcher.log)}
+    emit(session, command, answer, [])
+    return ExitCode.OK
+
+
+def _reattach_hint(name: str, cluster: "ClusterConnection") -> str:
+    attach = f"paceline job attach {name} -n {cluster.namespace}"
+    return f"the job goes on, and nobody here starts it again if it fails: {attach}"
+
+
+@contextmanager
+def open_line_log(session: Session, output: Path | None) -> Iterator[Callable[[str], None]]:
+    """Lines are appended to a file, if one is named. Raises PacelineError."""
+    if output is None:
+        yield lambda _line: None
+        return
+    path = session.folder / output
+    try:
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        hint = "name a file in a folder that exists and can be written to"
+        raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error
+    with file:
+        # Each line at once: whoever is killed leaves what was seen.
+        yield lambda line: print(line, file=file, flush=True)
+
+
+def _follower(
+    session: Session,
+    cluster: "ClusterConnection",
+    name: str,
+    told: "list[Finding]",
+    keep: Callable[[str], None],
+) -> "Follower":
+    """`told`: every finding is put there too."""
+    from paceline.k8s.submit.follow import Follower, FollowOutput
+
+    def line(one: "Line") -> None:
+        # With --json, stdout holds the answer alone.
+        stream = sys.stderr if session.common.json else sys.stdout
+        text = f"{one.prefix} {one.text}"
+        print(text, file=stream, flush=True)
+        keep(text)
+
+    def tell(finding: "Finding") -> None:
+        told.append(finding)
+        for text in finding.lines():
+            print_message(session, text)
+
+    return Follower(
+        cluster=cluster,
+        name=name,
+        shown=FollowOutput(line=line, say=lambda text: print_message(session, text), tell=tell),
+        evidence=session.folder / ".paceline" / "jobs",
+    )
+
+
+def follow_options(for_s: float) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """`body` gets `for_s` and `output`."""
+    duration = click.option(
+        "--for",
+        "for_s",
+        type=click.FloatRange(0),
+        default=for_s,
+        show_default=True,
+        metavar="SECONDS",
+        help="Then the shell returns, and a watcher goes on. 0: follow to the end.",
+    )
+    output = click.option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Keep the lines in a file too, while they are shown.",
+    )
+    return lambda body: duration(output(body))
 
 
 @click.command("status")
 @click.argument("name")
 @common_options
-@place_options
-def status(session: Session, place: "Place", *, name: str) -> None:
+@k8s_target_options
+def status(session: Session, place: "ClusterTarget", *, name: str) -> None:
     """How far a job is, its pods, who starts it again if it fails, and what is wrong, if anything is."""
-    from paceline.app.cluster_reach import reached
-    from paceline.app.job_live import job_status
+    from paceline.k8s.client.connection import open_cluster
+    from paceline.k8s.submit.jobs import job_status
 
-    with reached(place) as cluster:
+    with open_cluster(place) as cluster:
         now = job_status(cluster, name)
     lines = [f"{now.kind}/{now.name} in {now.namespace}: {now.phase.value}, attempt {now.attempt}"]
     lines.append(f"started again by: {now.in_charge}")
@@ -54,17 +173,23 @@ def status(session: Session, place: "Place", *, name: str) -> None:
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Keep the lines in a file too."
 )
 @common_options
-@place_options
+@k8s_target_options
 def logs(
-    session: Session, place: "Place", *, name: str, rank: int | None, tail: int | None, output: Path | None
+    session: Session,
+    place: "ClusterTarget",
+    *,
+    name: str,
+    rank: int | None,
+    tail: int | None,
+    output: Path | None,
 ) -> None:
     """What the pods of a job have written so far, pod by pod. `job attach` shows what comes."""
-    from paceline.app.cluster_reach import reached
-    from paceline.app.job_live import job_logs
+    from paceline.k8s.client.connection import open_cluster
+    from paceline.k8s.submit.jobs import job_logs
 
     rows: list[Json] = []
     is_empty = True
-    with reached(place) as cluster, kept_lines(session, output) as keep:
+    with open_cluster(place) as cluster, open_line_log(session, output) as keep:
         for one in job_logs(cluster, name, rank, tail):
             is_empty = False
             text = f"{one.prefix} {one.text}"
@@ -74,7 +199,7 @@ def logs(
             else:
                 print(text)  # as it comes: logs may be larger than memory, and be cut
     if is_empty:
-        say(session, f"nothing is written yet: paceline job status {name} -n {cluster.namespace}")
+        print_message(session, f"nothing is written yet: paceline job status {name} -n {cluster.namespace}")
     emit(session, "job.logs", {"lines": rows}, [])
 
 
@@ -82,28 +207,30 @@ def logs(
 @click.argument("name")
 @follow_options(0.0)
 @common_options
-@place_options
-def attach(session: Session, place: "Place", *, name: str, for_s: float, output: Path | None) -> ExitCode:
+@k8s_target_options
+def attach(
+    session: Session, place: "ClusterTarget", *, name: str, for_s: float, output: Path | None
+) -> ExitCode:
     """Follow a job from wherever you are: all its lines so far, and those to come.
 
     If nobody watches it, you do: it is started again after failures of the cluster, as `job submit` was told.
     """
-    from paceline.app.cluster_reach import reached
+    from paceline.k8s.client.connection import open_cluster
 
-    with reached(place) as cluster:
+    with open_cluster(place) as cluster:
         return follow_job(session, cluster, place, name, for_s=for_s, output=output, command="job.attach")
 
 
 @click.command("stop")
 @click.argument("name")
 @common_options
-@place_options
-def stop(session: Session, place: "Place", *, name: str) -> None:
+@k8s_target_options
+def stop(session: Session, place: "ClusterTarget", *, name: str) -> None:
     """Remove a job and what was made with it. Volumes stay, with checkpoints and results."""
-    from paceline.app.cluster_reach import reached
-    from paceline.app.job_live import stop_job
+    from paceline.k8s.client.connection import open_cluster
+    from paceline.k8s.submit.jobs import stop_job
 
-    with reached(place) as cluster:
+    with open_cluster(place) as cluster:
         gone = stop_job(cluster, name)
     emit(session, "job.stop", {"removed": list(gone)}, [f"removed  {one}" for one in gone])
 
@@ -111,17 +238,17 @@ def stop(session: Session, place: "Place", *, name: str) -> None:
 @click.command("list")
 @click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of the whole cluster.")
 @common_options
-@place_options
-def list_jobs(session: Session, place: "Place", *, everywhere: bool) -> None:
+@k8s_target_options
+def list_jobs(session: Session, place: "ClusterTarget", *, everywhere: bool) -> None:
     """The jobs that `job submit` has sent, from whichever machine."""
-    from paceline.app.cluster_reach import reached
-    from paceline.app.job_live import list_jobs as listed
+    from paceline.k8s.client.connection import open_cluster
+    from paceline.k8s.submit.jobs import list_jobs as listed
 
-    with reached(place) as cluster:
+    with open_cluster(place) as cluster:
         rows = listed(cluster, everywhere=everywhere)
         where = "the cluster" if everywhere else f"namespace {cluster.namespace}"
     if not rows:
-        say(session, f"no job of ours is in {where}")
+        print_message(session, f"no job of ours is in {where}")
     lines = [
         f"{row['name']}  {row['namespace']}  {row['kind']}  {row['phase']}  attempt {row['attempt']}"
         for row in rows

@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from paceline.cli.job_follow_options import follow_options
-from paceline.cli.job_place import place_options
-from paceline.cli.job_render_options import render_options
+from paceline.cli.job_live import follow_options
+from paceline.cli.job_options import read_job_options, render_options
+from paceline.cli.k8s_options import k8s_target_options
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.config.written import Written
-from paceline.errors import ExitCode, ManifestError, Problem
+from paceline.config.values import RawSetting
+from paceline.core.errors import ExitCode, ManifestError, Problem, UnreadableFileError
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_reach import Place
-    from paceline.app.job_through import ThroughHyp
-    from paceline.kube.diagnosis.snapshot import Object
+    from paceline.k8s.client.connection import ClusterTarget
+    from paceline.k8s.client.hyp import HypSubmitter
+    from paceline.k8s.diagnose.snapshot import Object
+    from paceline.k8s.spec.torchrun import AttachedConfig
+    from paceline.k8s.submit.manifests import RenderedJob
     from paceline.plan.codec import Json
+
 
 _WITH_A_FILE = ("profile", "pending_s")  # of render's flags, those that are also for what a file holds
 
@@ -59,14 +62,14 @@ _WITH_A_FILE = ("profile", "pending_s")  # of render's flags, those that are als
 @click.option("--detach", is_flag=True, help="Do not follow; start the watcher at once.")
 @render_options(required=False)
 @common_options
-@place_options
+@k8s_target_options
 def submit(
     session: Session,
-    place: "Place",
+    place: "ClusterTarget",
     *,
     file: Path | None,
     target: str | None,
-    flags: Sequence[Written],
+    flags: Sequence[RawSetting],
     skip_fit: bool,
     infra_retries: int,
     app_retries: int,
@@ -84,22 +87,22 @@ def submit(
     not, it says what it needs and what there is, and nothing is created. A failure is explained; one of the
     cluster's starts the whole job again from its last checkpoint. Ctrl-C ends the following, not the job.
     """
-    from paceline.app.cluster_reach import reached
-    from paceline.app.job_submit import submit as send
-    from paceline.cli.job_follow import follow_job
-    from paceline.kube.diagnosis.retry import RetryPolicy
-    from paceline.kube.submission.fit import table
+    from paceline.cli.job_live import follow_job
+    from paceline.k8s.client.connection import open_cluster
+    from paceline.k8s.diagnose.retry import RetryPolicy
+    from paceline.k8s.submit.capacity import format_table
+    from paceline.k8s.submit.submission import submit as send
 
     policy = RetryPolicy(
         infra=infra_retries, app=app_retries, pending_s=said["pending_s"], allowed_changes=frozenset(allow)
     )
     manifests = _manifests(session, place, file, target, flags, said)
     sender = _sender(place) if through == "hyp" else None
-    with reached(place) as cluster:
+    with open_cluster(place) as cluster:
         sent = send(cluster, manifests, policy, fits=not skip_fit, through=sender)
-        for text in (*table(sent.rows), *(f"note: {note}" for note in sent.notes)):
-            say(session, text)
-        say(session, f"{sent.kind}/{sent.name} is sent to namespace {sent.namespace}")
+        for text in (*format_table(sent.rows), *(f"note: {note}" for note in sent.notes)):
+            print_message(session, text)
+        print_message(session, f"{sent.kind}/{sent.name} is sent to namespace {sent.namespace}")
         if not detach:
             return follow_job(
                 session, cluster, place, sent.name, for_s=for_s, output=output, command="job.submit"
@@ -107,24 +110,23 @@ def submit(
         return _detached(session, place, sent.namespace, sent.name)
 
 
-def _sender(place: "Place") -> "ThroughHyp":
-    from paceline.app.job_through import ThroughHyp
+def _sender(place: "ClusterTarget") -> "HypSubmitter":
+    from paceline.k8s.client.hyp import HypSubmitter
 
-    return ThroughHyp(place)
+    return HypSubmitter(place)
 
 
 def _manifests(
     session: Session,
-    place: "Place",
+    place: "ClusterTarget",
     file: Path | None,
     target: str | None,
-    flags: Sequence[Written],
+    flags: Sequence[RawSetting],
     said: dict[str, Any],  # Any: from click
 ) -> "list[Object]":
     """Of a file or of flags, in the same way: a text of manifests, checked as `job validate` does."""
-    from paceline.app.job_submit import checked_manifests, read_manifests
-    from paceline.cli.job_render import rendered
-    from paceline.kube.intent import Profile
+    from paceline.k8s.spec.job import Profile
+    from paceline.k8s.submit.submission import checked_manifests, read_manifests
 
     profile = Profile(said["profile"])
     if file is not None:
@@ -138,12 +140,12 @@ def _manifests(
         missing = "--target" if target is None else "--image"
         hint = "name a FILE of manifests; or say --target, --image and --name, as for `paceline job render`"
         raise ManifestError([Problem("nothing says which job shall be sent", hint, missing)])
-    done = rendered(session, flags, target, {**said, "namespace": place.namespace})
+    done = render_manifests(session, flags, target, {**said, "namespace": place.namespace})
     return checked_manifests(done.text, f"--target {target}", profile)
 
 
 def _refuse_flags(
-    session: Session, flags: Sequence[Written], said: dict[str, Any], target: str | None
+    session: Session, flags: Sequence[RawSetting], said: dict[str, Any], target: str | None
 ) -> None:
     """What a file says is not changed by flags: nobody would know which of the two was meant."""
     context = click.get_current_context()
@@ -158,11 +160,78 @@ def _refuse_flags(
         raise ManifestError([Problem(what, hint, given[0])])
 
 
-def _detached(session: Session, place: "Place", namespace: str, name: str) -> ExitCode:
-    from paceline.app.job_watcher import start_watcher
+def _detached(session: Session, place: "ClusterTarget", namespace: str, name: str) -> ExitCode:
+    from paceline.k8s.submit.submission import start_watcher
 
     watcher = start_watcher(place, namespace, name)
-    say(session, f"process {watcher.pid} watches it: {watcher.log}")
+    print_message(session, f"process {watcher.pid} watches it: {watcher.log}")
     answer: dict[str, Json] = {"name": name, "namespace": namespace, "ended": False}
     emit(session, "job.submit", {**answer, "watcher": watcher.pid, "log": str(watcher.log)}, [])
     return ExitCode.OK
+
+
+@click.command("render")
+@click.option("--namespace", "-n", metavar="NAME", help="[default: wherever it is applied]")
+@render_options(required=True)
+@common_options
+def render(
+    session: Session, flags: Sequence[RawSetting], target: str, **said: Any
+) -> None:  # Any: from click
+    """Print the manifests of a run on Kubernetes.
+
+    All settings of `train` work; those that are not default become the job's command. --name is the name of
+    the objects too. With pytorchjob, trainjob, job and hyperpod, torchrun starts the workers in --nodes pods.
+    """
+    done = render_manifests(session, flags, target, said)
+    answer: dict[str, Json] = {"manifests": list(done.objects), "yaml": done.text}
+    answer["command"] = list(done.intent.command)
+    emit(session, "job.render", answer, done.text.splitlines())
+
+
+def render_manifests(
+    session: Session, flags: Sequence[RawSetting], target: str, said: dict[str, Any]
+) -> "RenderedJob":  # Any: from click
+    """What is worth knowing about it is said. Raises ConfigError."""
+    # Imported here, so that --help does not pay for it.
+    from paceline.config.load import from_set_flags, load
+    from paceline.k8s.render.pod import describe_relaxations
+    from paceline.k8s.render.targets import Target, describe_manifest
+    from paceline.k8s.submit.manifests import render_job
+
+    sets, wishes = from_set_flags(session.common.sets), read_job_options(said)
+    entries = [*flags, *sets.entries]
+    loaded = load(flags=entries, variables=session.variables, file=session.common.config)
+    found = [*sets.problems, *loaded.problems]
+    travelling = _mounted_config(session, entries) if wishes.torch.config_map else None
+    done = render_job(loaded.config, wishes, Target(target), found, travelling)
+    for line in describe_relaxations(done.intent.profile):
+        print_message(session, f"compat: {line}")
+    for line in describe_manifest(done.intent, Target(target)):
+        print_message(session, f"note: {line}")
+    if target == Target.RAYCLUSTER:
+        print_message(session, f"on its head, this runs: {' '.join(done.intent.command)}")
+    return done
+
+
+def _mounted_config(session: Session, entries: Sequence[RawSetting]) -> "AttachedConfig":
+    """The file of --config as it is, and what was said beside it."""
+    from paceline.config.load import load
+    from paceline.k8s.spec.job import ConfigFile
+    from paceline.k8s.spec.torchrun import AttachedConfig
+
+    file = session.common.config
+    if file is None:
+        hint = "name a file by --config, or leave --config-map out"
+        raise ManifestError(
+            [Problem("config_map is said, but there is no file to put there", hint, "--config-map")]
+        )
+    beside = load(flags=entries, variables=session.variables).config
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise UnreadableFileError(
+            f"cannot read {file}: {reason}", "name a file of settings by --config"
+        ) from error
+    name = "config.toml" if file.suffix == ".toml" else "config.yaml"
+    return AttachedConfig(file=ConfigFile(name=name, text=text), beside=beside)

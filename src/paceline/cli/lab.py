@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.completing import experiment_names
-from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.options import common_options, experiment_names
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.config.nearest import did_you_mean
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.core.errors import ConfigError, ExitCode, Problem
+from paceline.core.humanize import did_you_mean
 
 if TYPE_CHECKING:
-    from paceline.app.lab.expect import Expectation
-    from paceline.app.lab.ticking import Telling, Tick
+    from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter, Tick
     from paceline.plan.codec import Json
 
 
@@ -30,7 +28,7 @@ def lab(session: Session) -> None:
 @common_options
 def list_scenarios(session: Session) -> None:
     """Which experiments there are."""
-    from paceline.app.lab.catalog import SCENARIOS
+    from paceline.faults.scenarios.catalog import SCENARIOS
 
     rows: list[Json] = [
         {"name": name, "what": s.what, "times": s.times, "how": s.how} for name, s in SCENARIOS.items()
@@ -51,7 +49,7 @@ def list_scenarios(session: Session) -> None:
 @common_options
 def run(session: Session, name: str, times: int | None, run_dir: Path | None) -> ExitCode:
     """Make the experiment NAME on a run of its own; exit code 8 when something does not hold."""
-    from paceline.app.lab.catalog import SCENARIOS
+    from paceline.faults.scenarios.catalog import SCENARIOS
 
     if name not in SCENARIOS:
         known = f"experiments are {', '.join(SCENARIOS)}"
@@ -59,10 +57,10 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
         raise ConfigError([Problem(f"there is no experiment {name!r}", hint, "NAME")])
     scenario = SCENARIOS[name]
     count = times or scenario.times
-    say(session, f"{name}: {scenario.what}, {count} times")
+    print_message(session, f"{name}: {scenario.what}, {count} times")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
         place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        found = scenario.body(place, count, _telling(session))
+        found = scenario.body(place, count, _reporter(session))
     return _show(session, name, count, found)
 
 
@@ -77,20 +75,20 @@ def soak(
     session: Session, faults: int, seed: int, mode: str, shards: int | None, run_dir: Path | None
 ) -> ExitCode:
     """Strike many random faults, by a seed; exit code 8 when something does not hold."""
-    from paceline.app.lab.soak import soak as strike
-    from paceline.app.lab.soak import soak_plan
+    from paceline.faults.scenarios.soak import soak as strike
+    from paceline.faults.scenarios.soak import soak_plan
 
     plan = soak_plan(mode, shards)
-    say(session, f"soak: {faults} faults, seed {seed}, mode {mode}, {plan.num_workers} shards")
+    print_message(session, f"soak: {faults} faults, seed {seed}, mode {mode}, {plan.num_workers} shards")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
         place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        found = strike(place, faults, seed, plan, _telling(session))
+        found = strike(place, faults, seed, plan, _reporter(session))
     return _show(session, "soak", faults, found)
 
 
-def _telling(session: Session) -> "Telling":
+def _reporter(session: Session) -> "ScenarioReporter":
     """Lines as they come, and each promise whenever its tick changes."""
-    from paceline.app.lab.ticking import State, Telling
+    from paceline.faults.scenarios.expectations import ScenarioReporter, State
 
     marks = {
         State.OPEN: "○ not yet",
@@ -102,10 +100,10 @@ def _telling(session: Session) -> "Telling":
 
     def tick(now: "Tick") -> None:
         if states.get(now.what, State.OPEN) is not now.state:
-            say(session, f"  {marks[now.state]}: {now.what}: {now.measured} ({now.limit})")
+            print_message(session, f"  {marks[now.state]}: {now.what}: {now.measured} ({now.limit})")
         states[now.what] = now.state
 
-    return Telling(lambda line: say(session, line), tick)
+    return ScenarioReporter(lambda line: print_message(session, line), tick)
 
 
 def _show(session: Session, name: str, times: int, found: "list[Expectation]") -> ExitCode:

@@ -1,17 +1,72 @@
 """`paceline laws`: prove that a mode does what it says, or find out that it does not."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from importlib.util import find_spec
 
 import click
 
-from paceline.app.laws import PEERS
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.core.errors import ConfigError, ExitCode, MissingPackageError, Problem
+from paceline.launchers.json_subprocess import json_lines
+from paceline.plan.catalog import MODE_ALIASES, MODES
+from paceline.plan.codec import Json
 
-if TYPE_CHECKING:
-    from paceline.app.laws import LawLine
+LawLine = dict[str, Json]  # id, mode, what, ok, measured
+
+
+PEERS = ("torch", "torchft", "accelerate")  # each is also the name of its module
+
+
+def check_laws(mode: str | None, like: str | None, on_law: Callable[[LawLine], None]) -> list[LawLine]:
+    """All laws of a mode (None: of every mode). `mode` may be `module:Class`, tried as a `like`."""
+    arguments = _arguments(mode, like)
+    results = []
+    for line in json_lines("paceline.laws", arguments):
+        on_law(line)
+        results.append(line)
+    return results
+
+
+def check_peer(peer: str, on_law: Callable[[LawLine], None]) -> list[LawLine]:
+    """What another library's averagers do under the laws, and which of it was known.
+
+    The lines also have subject, version, verdict and note, but no `ok`: the verdict says more.
+    """
+    if find_spec(peer) is None:
+        raise MissingPackageError(
+            f"{peer} is not installed, so there is nothing to try",
+            "pip install 'paceline[peers]' installs torchft and accelerate",
+        )
+    results = []
+    for line in json_lines("paceline.laws", ["--peer", peer]):
+        on_law(line)
+        results.append(line)
+    return results
+
+
+def _arguments(mode: str | None, like: str | None) -> list[str]:
+    mode = MODE_ALIASES.get(mode, mode) if mode is not None else None
+    like = MODE_ALIASES.get(like, like) if like is not None else None
+    names = ", ".join(MODES)
+    if like is not None and like not in MODES:
+        raise _config_error(f"there are no laws for mode {like!r}", f"--like takes one of: {names}", "--like")
+    if mode is None:
+        return []
+    if ":" not in mode:
+        if mode not in MODES:
+            raise _config_error(f"there is no mode {mode!r}", f"modes are {names}, or module:Class", "--mode")
+        return ["--mode", mode]
+    if like is None:
+        hint = f"say which mode it is meant to be: paceline laws --mode {mode} --like ssgd (one of {names})"
+        raise _config_error(f"{mode} is a class of your own, so its laws are not known", hint, "--mode")
+    return ["--mode", like, "--subject", mode]
+
+
+def _config_error(what: str, hint: str, where: str) -> ConfigError:
+    return ConfigError([Problem(what, hint, where)])
+
 
 _MARKS = {
     "holds": "ok       ",
@@ -38,19 +93,18 @@ def laws(session: Session, mode: str | None, like: str | None, peer: str | None)
     are found, 8 when a law has a new verdict.
     """
     if peer is None:
-        return _ours(session, mode, like)
+        return _check_modes(session, mode, like)
     if mode is not None or like is not None:
         problem = Problem("--peer brings its own modes", "leave out --mode and --like", "--peer")
         raise ConfigError([problem])
-    return _peers(session, peer)
+    return _check_peer(session, peer)
 
 
-def _ours(session: Session, mode: str | None, like: str | None) -> ExitCode:
-    from paceline.app.laws import check_laws
+def _check_modes(session: Session, mode: str | None, like: str | None) -> ExitCode:
 
     def show(law: "LawLine") -> None:
         mark = "ok    " if law["ok"] else "BROKEN"
-        say(session, f"{mark} {law['id']!s:<20}{law['what']}\n       {law['measured']}")
+        print_message(session, f"{mark} {law['id']!s:<20}{law['what']}\n       {law['measured']}")
 
     results = check_laws(mode, like, show)
     broken = [str(law["id"]) for law in results if not law["ok"]]
@@ -63,8 +117,7 @@ def _ours(session: Session, mode: str | None, like: str | None) -> ExitCode:
     return ExitCode.GATE_FAILED if broken else ExitCode.OK
 
 
-def _peers(session: Session, peer: str) -> ExitCode:
-    from paceline.app.laws import check_peer
+def _check_peer(session: Session, peer: str) -> ExitCode:
 
     subjects: list[str] = []
 
@@ -72,9 +125,9 @@ def _peers(session: Session, peer: str) -> ExitCode:
         if law["subject"] not in subjects:
             subjects.append(str(law["subject"]))
             name = subjects[-1].rpartition(":")[2]
-            say(session, f"{name} of {peer} {law['version']}, by the laws of {law['mode']}")
+            print_message(session, f"{name} of {peer} {law['version']}, by the laws of {law['mode']}")
         told = [str(law[part]) for part in ("measured", "note") if law[part]]
-        say(
+        print_message(
             session,
             "\n          ".join([f"{_MARKS[str(law['verdict'])]} {law['id']!s:<20}{law['what']}", *told]),
         )

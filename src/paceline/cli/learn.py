@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.errors import ExitCode
+from paceline.core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from paceline.app.learn.course import Checked, Course
+    from paceline.learn.course import Checked, Course
     from paceline.learn.lesson import Options, Part
     from paceline.plan.codec import Json
 
-_USUAL = Path("learn")
+_DEFAULT_DIR = Path("learn")
 _folder = click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
-    help=f"Where progress.json is kept; the runs are in runs/ beside it. [default: {_USUAL}]",
+    help=f"Where progress.json is kept; the runs are in runs/ beside it. [default: {_DEFAULT_DIR}]",
 )
 _part = click.argument("part", type=int, required=False, metavar="[PART]")
 
@@ -43,10 +43,9 @@ def learn(session: Session, folder: Path | None, reset: bool) -> None:
                 "--reset stands alone: paceline learn --reset", click.get_current_context()
             )
         return
-    from paceline.app.learn.course import Course
-    from paceline.learn.catalog import PARTS
+    from paceline.learn.course import PARTS, Course
 
-    place = session.folder / (folder or _USUAL)
+    place = session.folder / (folder or _DEFAULT_DIR)
     course = Course.anew(place) if reset else Course(place)
     rows: list[Json] = [
         {"part": p.number, "title": p.title, "minutes": p.minutes, "state": course.progress.state(p.number)}
@@ -68,19 +67,20 @@ def start(session: Session, part: int | None, folder: Path | None) -> None:
     found = course.part(part)
     skipped = course.start(found)
     for number in skipped:
-        say(session, f"note: part {number} is not done; what you see here builds on it")
+        print_message(session, f"note: part {number} is not done; what you see here builds on it")
     questions: list[Json] = [
-        {"question": n, "text": q.text, "options": _told(q.options)} for n, q in enumerate(found.questions, 1)
+        {"question": n, "text": q.text, "options": _options_json(q.options)}
+        for n, q in enumerate(found.questions, 1)
     ]
     data: Json = {
         "part": found.number,
         "title": found.title,
         "page": f"docs/learn/{found.page}",
-        "prediction": {"text": found.prediction.text, "options": _told(found.prediction.options)},
+        "prediction": {"text": found.prediction.text, "options": _options_json(found.prediction.options)},
         "questions": questions,
         "not_done": list(skipped),
     }
-    emit(session, "learn.start", data, _begun(found))
+    emit(session, "learn.start", data, _part_lines(found))
 
 
 @learn.command("predict")
@@ -125,7 +125,7 @@ def answer(session: Session, part: int, question: int, value: str, folder: Path 
 @common_options
 def check(session: Session, part: int | None, is_all: bool, folder: Path | None) -> ExitCode:
     """Is PART (else the first that is not done) done? Exit code 8 when something is missing."""
-    from paceline.learn.catalog import PARTS
+    from paceline.learn.course import PARTS
 
     course = _course(session, folder)
     asked = PARTS if is_all else (course.part(part),)
@@ -135,7 +135,7 @@ def check(session: Session, part: int | None, is_all: bool, folder: Path | None)
         {"part": c.part.number, "is_done": c.is_done, "findings": [dict(asdict(f)) for f in c.findings]}
         for c in found
     ]
-    lines = [line for one in found for line in _checked(one, is_short=is_all)]
+    lines = [line for one in found for line in _check_lines(one, is_short=is_all)]
     done = sum(course.progress.is_done(p.number) for p in PARTS)
     lines += ["", f"{done} of {len(PARTS)} parts are done; next: {_next(course)}"]
     emit(session, "learn.check", {"is_done": is_done, "parts": parts, "next": _next(course)}, lines)
@@ -144,16 +144,16 @@ def check(session: Session, part: int | None, is_all: bool, folder: Path | None)
 
 def _course(session: Session, folder: Path | None) -> "Course":
     """Where `--dir` says, before or behind the command's name."""
-    from paceline.app.learn.course import Course
+    from paceline.learn.course import Course
 
     above = click.get_current_context().parent
     assert above is not None, "the command is one of the group `learn`"
-    return Course(session.folder / (folder or above.params["folder"] or _USUAL))
+    return Course(session.folder / (folder or above.params["folder"] or _DEFAULT_DIR))
 
 
 def _next(course: "Course") -> str:
-    from paceline.learn.catalog import PARTS
-    from paceline.learn.checking import current
+    from paceline.learn.course import PARTS
+    from paceline.learn.progress import current
 
     part = current(PARTS, course.progress)
     if part is None:
@@ -167,7 +167,7 @@ def _next(course: "Course") -> str:
             return f"run what docs/learn/{part.page} says, then paceline learn check {part.number}"
 
 
-def _begun(part: "Part") -> Iterator[str]:
+def _part_lines(part: "Part") -> Iterator[str]:
     yield f"Part {part.number}: {part.title} ({part.minutes} minutes, docs/learn/{part.page})"
     yield part.see
     yield ""
@@ -185,11 +185,11 @@ def _option_lines(options: "Options") -> Iterator[str]:
     yield from (f"         {key}  {text}" for key, text in options)
 
 
-def _told(options: "Options") -> "dict[str, Json]":
+def _options_json(options: "Options") -> "dict[str, Json]":
     return dict(options)
 
 
-def _checked(checked: "Checked", *, is_short: bool) -> Iterator[str]:
+def _check_lines(checked: "Checked", *, is_short: bool) -> Iterator[str]:
     yield f"Part {checked.part.number}: {checked.part.title}"
     for found in checked.findings:
         if is_short and found.ok:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.coordinator_options import cluster_options, timeout_option, waited_for
+from paceline.cli.coordinator_options import coordinator_options, run_async, timeout_option
 from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
-    from paceline.app.cluster_access import Cluster
-    from paceline.app.lighthouse import Serving
+    from paceline.coordinator.client.endpoints import Endpoints
     from paceline.coordinator.proto import cluster_pb2 as pb
+    from paceline.coordinator.torchft.lighthouse import Serving
     from paceline.plan.codec import Json
 
 _SECONDS = click.FloatRange(min=0.001, max=86_400)
@@ -53,10 +53,10 @@ def lighthouse(session: Session) -> None:
 @click.option("--open-to-network", is_flag=True, help="Allow --listen beyond loopback, for anybody there.")
 @click.option("--stop-with-stdin", is_flag=True, hidden=True)
 @common_options
-@cluster_options
+@coordinator_options
 def proxy(
     session: Session,
-    cluster: "Cluster",
+    cluster: "Endpoints",
     listen: str,
     job: str,
     min_replicas: int | None,
@@ -70,7 +70,7 @@ def proxy(
     Prints what workers need in their environment. Run one on every machine that
     has workers; the settings of a job are those of its first proxy.
     """
-    from paceline.app.lighthouse import ProxySettings, serve
+    from paceline.coordinator.torchft.lighthouse import ProxySettings, serve
 
     settings = ProxySettings(
         listen=listen,
@@ -83,13 +83,13 @@ def proxy(
     serve(
         cluster,
         settings,
-        lambda line: say(session, line),
-        lambda serving: _say_ready(session, serving),
+        lambda line: print_message(session, line),
+        lambda serving: _print_ready(session, serving),
         stops_with_stdin=stop_with_stdin,
     )
 
 
-def _say_ready(session: Session, serving: "Serving") -> None:
+def _print_ready(session: Session, serving: "Serving") -> None:
     nodes: list[Json] = list(serving.nodes)
     data: dict[str, Json] = {"url": serving.url, **_settings(serving.lighthouse), "nodes": nodes}
     lines = [f"export TORCHFT_LIGHTHOUSE={serving.url}"]
@@ -100,12 +100,12 @@ def _say_ready(session: Session, serving: "Serving") -> None:
 @lighthouse.command("status")
 @timeout_option(5.0)
 @common_options
-@cluster_options
-def status(session: Session, cluster: "Cluster", timeout_s: float) -> None:
+@coordinator_options
+def status(session: Session, cluster: "Endpoints", timeout_s: float) -> None:
     """List the jobs, and who is in the quorum of each."""
-    from paceline.app.lighthouse import jobs
+    from paceline.coordinator.torchft.lighthouse import jobs
 
-    found = waited_for(jobs(cluster, patience_s=timeout_s))
+    found = run_async(jobs(cluster, patience_s=timeout_s))
     rows: list[Json] = [_row(state) for state in found]
     lines = [line for state in found for line in _lines(state)] or ["no torchft job has used this cluster"]
     emit(session, "lighthouse.status", {"jobs": rows}, lines)
@@ -115,12 +115,12 @@ def status(session: Session, cluster: "Cluster", timeout_s: float) -> None:
 @click.argument("job")
 @timeout_option(10.0)
 @common_options
-@cluster_options
-def forget(session: Session, cluster: "Cluster", job: str, timeout_s: float) -> None:
+@coordinator_options
+def forget(session: Session, cluster: "Endpoints", job: str, timeout_s: float) -> None:
     """End JOB: its settings and its members are forgotten, and its proxies stop."""
-    from paceline.app.lighthouse import forget as forget_job
+    from paceline.coordinator.torchft.lighthouse import forget as forget_job
 
-    found = waited_for(forget_job(cluster, job, patience_s=timeout_s))
+    found = run_async(forget_job(cluster, job, patience_s=timeout_s))
     emit(session, "lighthouse.forget", _settings(found), [f"forgot job {found.job}"])
 
 

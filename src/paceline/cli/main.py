@@ -6,14 +6,15 @@ from typing import NoReturn
 
 import click
 
-from paceline import __version__, environ
-from paceline.cli.errors import guard, stopped_by_signals
-from paceline.cli.lazy_group import LazyGroup
+from paceline import __version__
+from paceline.cli.commands import LazyGroup
+from paceline.cli.errors import guard, install_signal_handlers
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
 from paceline.cli.session import Session
+from paceline.core import environ
 
-_ABOUT = f"""\
+_BANNER = f"""\
 paceline {__version__}: train one task with many workers, and learn which way
 of agreeing was worth it.
 
@@ -26,10 +27,8 @@ Next: paceline doctor looks whether this machine is ready; paceline --help lists
 
 
 def main() -> NoReturn:
-    stopped_by_signals()
+    install_signal_handlers()
     if (instruction := environ.completion_instruction()) is not None:
-        from paceline.cli.completion import answer
-
         sys.exit(answer(instruction))
     sys.exit(run(sys.argv[1:], Session(variables=environ.config_variables())))
 
@@ -55,4 +54,50 @@ def _invoke(args: Sequence[str], session: Session) -> object:
 def cli(session: Session) -> None:
     """Train one task with many workers, and learn which way of agreeing was worth it."""
     if click.get_current_context().invoked_subcommand is None:
-        emit(session, "about", {"version": __version__, "about": _ABOUT}, _ABOUT.splitlines())
+        emit(session, "about", {"version": __version__, "about": _BANNER}, _BANNER.splitlines())
+
+
+# The script asks `paceline` itself at each Tab; `answer` is what that call does.
+
+COMPLETION_VARIABLE = "_PACELINE_COMPLETE"
+_SHELLS = ("bash", "zsh", "fish")
+_INSTALL = {
+    "bash": "echo 'eval \"$(paceline completion bash)\"' >> ~/.bashrc",
+    "zsh": "echo 'eval \"$(paceline completion zsh)\"' >> ~/.zshrc",
+    "fish": "paceline completion fish > ~/.config/fish/completions/paceline.fish",
+}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(_SHELLS), metavar="SHELL")
+@common_options
+def completion(session: Session, shell: str) -> None:
+    """Print the script that completes commands, flags, runs, workers and values in SHELL.
+
+    \b
+    To have it in every new shell:
+      bash  echo 'eval "$(paceline completion bash)"' >> ~/.bashrc
+      zsh   echo 'eval "$(paceline completion zsh)"' >> ~/.zshrc
+      fish  paceline completion fish > ~/.config/fish/completions/paceline.fish
+    """
+    script = _script(shell)
+    emit(session, "completion", {"shell": shell, "script": script, "install": _INSTALL[shell]}, [script])
+
+
+def _script(shell: str) -> str:
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click completes in {shell}"
+    # Not kind.source(): it starts a bash only to ask for its version.
+    maker = kind(cli, {}, "paceline", COMPLETION_VARIABLE)
+    return maker.source_template % maker.source_vars()
+
+
+def answer(instruction: str) -> int:
+    """What the script asked for by its variable: the words that may follow, on stdout."""
+    from click.shell_completion import shell_complete
+
+    code = shell_complete(cli, {}, "paceline", COMPLETION_VARIABLE, instruction)
+    sys.stdout.flush()
+    return code

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
-from paceline.cli.run_argument import run_if_said
+from paceline.cli.options import common_options, optional_run_argument
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def metrics(session: Session) -> None:
 
 
 @metrics.command("serve")
-@run_if_said
+@optional_run_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="0: any free one."
@@ -36,29 +35,29 @@ def metrics(session: Session) -> None:
 @common_options
 def serve(session: Session, run: Path | None, host: str, port: int) -> None:
     """Answer `/metrics` for RUN (else the newest under runs/) until Ctrl-C."""
-    from paceline.app.metrics_server import MetricsServer, is_for_this_machine
-    from paceline.app.watching import find_run
+    from paceline.monitoring.metrics.http_server import MetricsServer, is_for_this_machine
+    from paceline.monitoring.view.feed import find_run
 
     run_dir = find_run(session.folder, run)
     with MetricsServer(run_dir, host, port) as server:
         emit(session, "metrics.serve", {"url": server.url, "run": str(run_dir)}, [server.url])
         sys.stdout.flush()
         if not is_for_this_machine(host):
-            say(
+            print_message(
                 session,
                 f"warning: whoever reaches {host} can read this run's metrics; nobody is asked who it is",
             )
-        say(session, "Ctrl-C ends it; the run does not notice")
+        print_message(session, "Ctrl-C ends it; the run does not notice")
         threading.Event().wait()
 
 
 @metrics.command("sample")
-@run_if_said
+@optional_run_argument
 @common_options
 def sample(session: Session, run: Path | None) -> None:
     """Print the metrics of RUN as they are now, as Prometheus would read them."""
-    from paceline.app.metrics_server import MetricsPage
-    from paceline.app.watching import find_run
+    from paceline.monitoring.metrics.http_server import MetricsPage
+    from paceline.monitoring.view.feed import find_run
 
     text = MetricsPage(find_run(session.folder, run)).text().decode()
     emit(session, "metrics.sample", {"text": text}, text.splitlines())
@@ -68,7 +67,7 @@ def sample(session: Session, run: Path | None) -> None:
 @common_options
 def list_metrics(session: Session) -> None:
     """Which metrics there are."""
-    from paceline.watch.catalogue import FAMILIES
+    from paceline.monitoring.metrics.catalog import FAMILIES
 
     rows = [(f.name, f.kind.value, f.unit, ",".join(f.labels), f.help) for f in FAMILIES]
     data: list[Json] = [
@@ -83,7 +82,7 @@ def list_metrics(session: Session) -> None:
 @common_options
 def export_grafana(session: Session, out: Path) -> None:
     """Write dashboards for Grafana."""
-    from paceline.watch.grafana import dashboards
+    from paceline.monitoring.metrics.provisioning import dashboards
 
     folder = session.folder / out
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,8 +101,8 @@ def export_grafana(session: Session, out: Path) -> None:
 @common_options
 def export_rules(session: Session, rules: Path | None, out: Path | None) -> None:
     """Write the alert rules as Prometheus reads them."""
-    from paceline.app.alerting import rules_for
-    from paceline.watch.promql import rules_file
+    from paceline.monitoring.alerts.delivery import rules_for
+    from paceline.monitoring.metrics.provisioning import rules_file
 
     text = rules_file(rules_for(None, session.placed(rules)))
     if out is None:

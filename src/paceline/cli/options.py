@@ -4,19 +4,108 @@ The table is read only for a command that has a flag for each key: `paceline --h
 """
 
 import functools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from paceline.cli.completing import NAMED, help_of, pairs, values_of
 from paceline.cli.session import Common, Session
 
 if TYPE_CHECKING:
     from paceline.config.key import Key
-    from paceline.config.values import Raw
-    from paceline.config.written import Written
+    from paceline.config.values import Raw, RawSetting
+
+
+# Asked at every Tab, so nothing heavy is imported: names come from file names and from tables.
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+CATALOG_KEYS = ("mode", "task", "aggregate")  # settings whose values are names of a catalogue
+_MAX_ITEMS = 100
+
+
+def run_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Runs under runs/ and beside the folder that was begun; else folders, for the shell to walk."""
+    places = {Path("runs"), Path(begun) if begun.endswith("/") else Path(begun).parent}
+    found = {str(plan.parent) for place in places for plan in place.glob("*/plan.json")}
+    return _starting_with(begun, sorted(found)) or [CompletionItem(begun, type="dir")]
+
+
+def worker_names(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The workers of the run that was named before; one that joined later is typed by hand."""
+    try:
+        plan = json.loads((Path(context.params["run"]) / "plan.json").read_text(encoding="utf-8"))
+        count = int(plan["num_workers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # there is no such run: Tab is silent, and the command will say it
+    return _starting_with(begun, (f"worker-{number}" for number in range(count)))
+
+
+def experiment_names(
+    _context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    from paceline.faults.scenarios.catalog import SCENARIOS
+
+    return _starting_with(begun, SCENARIOS)
+
+
+def code_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from paceline.core.error_catalog.index import ERROR_CATALOG
+
+    return [
+        CompletionItem(code, help=row.why) for code, row in ERROR_CATALOG.items() if code.startswith(begun)
+    ]
+
+
+def key_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from paceline.config.keys import KEYS
+
+    return [
+        CompletionItem(key.name, help=help_of(key)) for key in KEYS.values() if key.name.startswith(begun)
+    ]
+
+
+def setting_pairs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """`--set KEY=VALUE`: the key first, then what it may be."""
+    from paceline.config.keys import KEYS
+
+    name, equals, value = begun.partition("=")
+    if not equals:
+        return _starting_with(name, (f"{key}=" for key in KEYS))
+    values = _values(KEYS[name]) if name in KEYS else ()
+    return _starting_with(begun, (f"{name}={one}" for one in values if one.startswith(value)))
+
+
+def values_of(key: "Key") -> Completer:
+    """What this setting may be, where that is a list of names."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        return _starting_with(begun, _values(key))
+
+    return complete
+
+
+def help_of(key: "Key") -> str:
+    """What a setting means, with the names that the catalog has for it."""
+    return key.help.replace("{names}", ", ".join(_values(key))) if "{names}" in key.help else key.help
+
+
+def _values(key: "Key") -> Iterable[str]:
+    if key.choices:
+        return key.choices
+    if key.name in CATALOG_KEYS:
+        from paceline.plan.catalog import AGGREGATES, MODES, TASKS
+
+        named: dict[str, Iterable[str]] = {"mode": MODES, "task": TASKS, "aggregate": AGGREGATES}
+        return named[key.name]
+    return ()
+
+
+def _starting_with(begun: str, names: Iterable[str]) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(begun)][:_MAX_ITEMS]
+
 
 Body = TypeVar("Body", bound=Callable[..., object])
 
@@ -35,7 +124,7 @@ COMMON = (
         "sets",
         multiple=True,
         metavar="KEY=VALUE",
-        shell_complete=pairs,
+        shell_complete=setting_pairs,
         help="Any setting by name. Repeatable.",
     ),
 )
@@ -84,7 +173,7 @@ def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], 
     def with_options(body: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(body)
         def with_flags(*args: Any, **params: Any) -> object:  # Any: what click parsed, by flag
-            flags = [entry for key in keys for entry in _said(key, params.pop(key.name))]
+            flags = [entry for key in keys for entry in _raw_settings(key, params.pop(key.name))]
             return body(*args, flags=tuple(flags), **params)
 
         for key in reversed(keys):
@@ -118,7 +207,7 @@ def _option(key: "Key") -> Callable[[Body], Body]:
         return click.option(names, key.name, cls=kind, default=None, help=help_text)
     metavar = "|".join(key.choices) if key.choices else _METAVARS[key.kind.name]
     flags = [key.flag, key.also] if key.also else [key.flag]
-    complete = values_of(key) if key.choices or key.name in NAMED else None
+    complete = values_of(key) if key.choices or key.name in CATALOG_KEYS else None
     return click.option(
         *flags,
         key.name,
@@ -130,13 +219,13 @@ def _option(key: "Key") -> Callable[[Body], Body]:
     )
 
 
-def _said(key: "Key", value: str | bool | tuple[str, ...] | None) -> "list[Written]":
-    from paceline.config.written import Written
+def _raw_settings(key: "Key", value: str | bool | tuple[str, ...] | None) -> "list[RawSetting]":
+    from paceline.config.values import RawSetting
 
     if value is None:
         return []
     values = value if isinstance(value, tuple) else (value,)
-    return [Written(key=key.name, raw=_raw(key, item), where=key.flag) for item in values]
+    return [RawSetting(key=key.name, raw=_raw(key, item), where=key.flag) for item in values]
 
 
 def _raw(key: "Key", item: str | bool) -> "Raw":
@@ -144,3 +233,9 @@ def _raw(key: "Key", item: str | bool) -> "Raw":
         name, _, value = item.partition("=")
         return {name.strip(): value}  # one option per flag, so its value may hold commas
     return item
+
+
+run_argument = click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
+optional_run_argument = click.argument(
+    "run", shell_complete=run_names, required=False, type=click.Path(path_type=Path)
+)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.session import Session
-from paceline.errors import ExitCode, Problem
+from paceline.core.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
@@ -21,13 +21,11 @@ def emit(session: Session, command: str, data: "Json", lines: Iterable[str]) -> 
         _write_json({"schema": f"paceline.{command}/1", "ok": True, "data": data})
         return
     if session.common.plain:
-        from paceline.cli.plain import plain_lines
-
         lines = plain_lines(data)
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def say(session: Session, text: str) -> None:
+def print_message(session: Session, text: str) -> None:
     """One line of talk for a person."""
     if not session.is_silent:
         print(text, file=sys.stderr, flush=True)
@@ -46,17 +44,17 @@ def emit_problems(
     colour = session.has_colour(sys.stderr)
     for problem, following in zip(problems, (*problems[1:], None), strict=True):
         is_last_of_its_code = following is None or following.code != problem.code
-        for line in _told(problem, colour, with_more=is_last_of_its_code):
+        for line in _problem_lines(problem, colour, with_more=is_last_of_its_code):
             print(line, file=sys.stderr)
 
 
-def _told(problem: Problem, colour: bool, *, with_more: bool) -> Iterator[str]:
+def _problem_lines(problem: Problem, colour: bool, *, with_more: bool) -> Iterator[str]:
     """What happened, why such a thing is an error, how to mend it, where to read more."""
-    from paceline.explained.catalogue import CATALOGUE  # only whoever fails pays for it
+    from paceline.core.error_catalog.index import ERROR_CATALOG  # only whoever fails pays for it
 
     place = "" if problem.where is None else f"{problem.where}: "
     yield f"{_tag(f'error[{problem.code}]:', 'red', colour)} {place}{problem.what}"
-    yield f"  {_tag('why:', 'cyan', colour)}  {CATALOGUE[problem.code].why}"
+    yield f"  {_tag('why:', 'cyan', colour)}  {ERROR_CATALOG[problem.code].why}"
     first, *further = problem.hint.splitlines() or [""]
     yield f"  {_tag('fix:', 'cyan', colour)}  {first}"
     yield from (f"        {line}" for line in further)
@@ -83,3 +81,53 @@ def _finite(value: "Json") -> "Json":
             return {name: _finite(item) for name, item in value.items()}
         case _:
             return value
+
+
+#     workers.0.name      worker-0
+#     workers.0.steps     400
+#
+# The names are those of --json. No value breaks its line: a tab or a line's end in it is written as \t or \n.
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def plain_lines(data: "Json", path: str = "") -> Iterator[str]:
+    match data:
+        case dict():
+            for name, value in data.items():
+                yield from plain_lines(value, f"{path}.{name}" if path else name)
+        case list():
+            for number, value in enumerate(data):
+                yield from plain_lines(value, f"{path}.{number}" if path else str(number))
+        case _:
+            yield f"{path}\t{plain_value(data)}"
+
+
+def plain_value(value: "Json") -> str:
+    """Nothing is written for what is not known, as for a number that is none."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return repr(value) if math.isfinite(value) else ""
+        case _:
+            return str(value).translate(_ESCAPES)
+
+
+# A script has no terminal, so it is not asked: what it says is what it wants. Where there is a terminal and
+# nobody at it (a CI service may give one to its jobs), --no-input has it refused instead of asked.
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask whether you are sure.")
+
+
+def confirm(session: Session, what: str, *, yes: bool) -> bool:
+    """`what` says in words what would be done."""
+    if session.common.no_input and not yes:
+        raise ConfigError([Problem(f"it would be asked: {what}?", "add --yes, or leave out --no-input")])
+    is_asked = not yes and not session.common.json and sys.stdin.isatty() and sys.stderr.isatty()
+    if not is_asked or click.confirm(f"{what}?", err=True):
+        return True
+    print_message(session, "nothing was done")
+    return False

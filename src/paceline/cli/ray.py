@@ -1,19 +1,138 @@
 """`paceline ray`: a small cluster here, and runs that are handed to a cluster."""
 
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options
-from paceline.cli.output import emit, say
-from paceline.cli.ray_jobs import list_jobs, logs, state_option, status, stop, submit
+from paceline.cli.options import common_options, config_options
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.ray_cluster import Cluster
+    from paceline.launchers.ray.jobs import Job, Jobs
+    from paceline.launchers.ray.local_cluster import LocalCluster
     from paceline.plan.codec import Json
+
+
+def state_option(body: Callable[..., object]) -> Callable[..., object]:
+    from paceline.launchers.ray.local_cluster import default_folder
+
+    return click.option(
+        "--state",
+        type=click.Path(path_type=Path),
+        default=default_folder,
+        help="Where it is remembered what is up. [default: ~/.local/state/paceline/ray]",
+    )(body)
+
+
+def _dashboard_option(body: Callable[..., object]) -> Callable[..., object]:
+    name = "The cluster's dashboard, http://HOST:8265. [default: that of `paceline ray up`]"
+    return click.option("--dashboard", metavar="URL", help=name)(state_option(body))
+
+
+@click.command("submit")
+@config_options
+@_dashboard_option
+@common_options
+def submit(session: Session, flags: Sequence[RawSetting], dashboard: str | None, state: Path) -> None:
+    """Hand a run to a cluster, with the flags of `paceline train`, and return at once with its id.
+
+    The run waits there for room; several that are submitted queue.
+    """
+    from paceline.launchers.ray.jobs import dashboard_address, job_name
+    from paceline.launchers.ray.jobs import submit_job as hand_over
+    from paceline.training.request import read_request
+
+    said = {flag.key: flag for flag in flags}
+    if "launcher" in said and said["launcher"].raw != "ray":
+        what = f"launcher is {said['launcher'].raw}, but a job on a Ray cluster is run by Ray"
+        raise ConfigError([Problem(what, "leave launcher out", "--launcher")])
+    if "address" in said:
+        what = "address is set, but a job finds the cluster that it runs on by itself"
+        raise ConfigError([Problem(what, "name the cluster with --dashboard http://HOST:8265", "--address")])
+    where = dashboard_address(dashboard, state)
+    on_ray = RawSetting(key="launcher", raw="ray", where="paceline ray submit")
+    plan = read_request(session, [*flags, *([] if "launcher" in said else [on_ray])]).plan
+    job = job_name(plan.run)
+    run_dir = (session.folder / (str(said["run_dir"].raw) if "run_dir" in said else f"runs/{job}")).resolve()
+    common = session.common
+    done = hand_over(
+        where, job=job, flags=flags, sets=common.sets, config=common.config, run_dir=run_dir, folder=state
+    )
+    print_message(session, f"submitted to {where}; it begins when there is room")
+    lines = [done.id, f"run folder {run_dir}", f"next       paceline ray logs --follow {done.id}"]
+    emit(session, "ray.submit", asdict(done), lines)
+
+
+def _jobs(dashboard: str | None, state: Path) -> "Jobs":
+    from paceline.launchers.ray.jobs import Jobs, dashboard_address
+
+    return Jobs(dashboard_address(dashboard, state))
+
+
+@click.command("status")
+@click.argument("job")
+@_dashboard_option
+@common_options
+def status(session: Session, job: str, dashboard: str | None, state: Path) -> None:
+    """How is JOB?"""
+    found = _jobs(dashboard, state).job(job)
+    emit(session, "ray.status", asdict(found), [_line(found), found.message])
+
+
+@click.command("logs")
+@click.argument("job")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@_dashboard_option
+@common_options
+def logs(session: Session, job: str, follow: bool, dashboard: str | None, state: Path) -> ExitCode:
+    """What JOB has said; with --follow to its end, with exit code 5 when it failed."""
+    jobs = _jobs(dashboard, state)
+    if follow and not session.common.json:
+        jobs.follow(job, _print_at_once)
+    elif follow:
+        jobs.follow(job, lambda _: None)
+    text = jobs.logs(job) if session.common.json or not follow else ""
+    found = jobs.job(job)
+    emit(session, "ray.logs", {**asdict(found), "logs": text}, text.splitlines())
+    return ExitCode.TRAINING_FAILED if follow and found.status == "failed" else ExitCode.OK
+
+
+def _print_at_once(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+@click.command("stop")
+@click.argument("job")
+@_dashboard_option
+@common_options
+def stop(session: Session, job: str, dashboard: str | None, state: Path) -> None:
+    """Ask JOB to stop; it leaves a checkpoint if it can within Ray's few seconds."""
+    is_asked = _jobs(dashboard, state).stop(job)
+    line = f"{job} was asked to stop" if is_asked else f"{job} was over already"
+    emit(session, "ray.stop", {"id": job, "is_asked": is_asked}, [line])
+
+
+@click.command("list")
+@_dashboard_option
+@common_options
+def list_jobs(session: Session, dashboard: str | None, state: Path) -> None:
+    """Which jobs the cluster knows, oldest first."""
+    found = _jobs(dashboard, state).all()
+    lines = [_line(job) for job in found] or ["no job was submitted"]
+    emit(session, "ray.list", {"jobs": [asdict(job) for job in found]}, lines)
+
+
+def _line(job: "Job") -> str:
+    where = "" if job.run_dir is None else f"  {job.run_dir}"
+    return f"{job.id:<32} {job.status:<10}{where}"
 
 
 @click.group("ray")
@@ -39,18 +158,20 @@ def up(session: Session, nodes: int, cpus_per_node: int, dashboard: bool, state:
 
     Said twice, it says where the cluster is. `paceline ray down` ends it.
     """
-    from paceline.app.ray_cluster import up as start
+    from paceline.launchers.ray.local_cluster import start_cluster as start
 
     cluster, is_new = start(state, nodes=nodes, cpus=cpus_per_node, has_dashboard=dashboard)
-    say(session, f"{len(cluster.nodes)} nodes {'are up' if is_new else 'were up already'}; logs in {state}")
+    print_message(
+        session, f"{len(cluster.nodes)} nodes {'are up' if is_new else 'were up already'}; logs in {state}"
+    )
     lines = [f"address    {cluster.address}", f"client     {cluster.client}"]
     lines += [f"dashboard  {cluster.dashboard}"] if cluster.dashboard else []
     lines += [f"node {n}     pid {node.pid}, {node.cpus} CPUs" for n, node in enumerate(cluster.nodes)]
     lines += [f"next       paceline train --launcher ray --address {cluster.address}"]
-    emit(session, "ray.up", _told(cluster, is_new), lines)
+    emit(session, "ray.up", _cluster_json(cluster, is_new), lines)
 
 
-def _told(cluster: "Cluster", is_new: bool) -> "Json":
+def _cluster_json(cluster: "LocalCluster", is_new: bool) -> "Json":
     nodes: list[Json] = [{"pid": node.pid, "cpus": node.cpus} for node in cluster.nodes]
     told: dict[str, Json] = {name: value for name, value in asdict(cluster).items() if name != "nodes"}
     return {**told, "nodes": nodes, "is_new": is_new}
@@ -61,7 +182,7 @@ def _told(cluster: "Cluster", is_new: bool) -> "Json":
 @common_options
 def down(session: Session, state: Path) -> None:
     """End the cluster that `up` started; nothing of it is left."""
-    from paceline.app.ray_cluster import down as end
+    from paceline.launchers.ray.local_cluster import stop_cluster as end
 
     ended = end(state)
     emit(session, "ray.down", {"nodes": ended}, [f"{ended} nodes ended" if ended else "no cluster was up"])

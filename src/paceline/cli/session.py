@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from paceline import environ
-from paceline.cli.trainer import AppTrainer, Trainer
+from paceline.core import environ
+from paceline.training.trainer import DefaultTrainer, Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Session:
     """Mutable only while flags are read: `common` grows by what each command accepts."""
 
     common: Common = field(default_factory=Common)
-    start_trainer: Callable[[], Trainer] = AppTrainer
+    start_trainer: Callable[[], Trainer] = DefaultTrainer
     variables: Mapping[str, str] = field(default_factory=dict)  # environ.config_variables()
     folder: Path = field(default_factory=Path)  # what `runs/` and --run-dir are relative to
 

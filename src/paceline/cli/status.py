@@ -1,22 +1,25 @@
 """`paceline status`: how is a run now? Its state, pace, workers, alerts and health on one screen."""
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options
+from paceline.cli.options import common_options, optional_run_argument, run_names
 from paceline.cli.output import emit
-from paceline.cli.run_argument import run_if_said
 from paceline.cli.session import Session
-from paceline.cli.units import short_number
+from paceline.core.errors import ExitCode, MissingPackageError
+from paceline.core.humanize import short_number
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
+
 GLYPHS = {"training": "●", "starting": "◐", "paused": "❚❚", "slow": "▲", "lost": "✕", "finished": "✔"}
 
-OVER = ("finished", "stopped", "failed")
+ENDED_STATES = ("finished", "stopped", "failed")
 
 HEADS = (
     "worker",
@@ -34,14 +37,14 @@ HEADS = (
 
 
 @click.command("status")
-@run_if_said
+@optional_run_argument
 @common_options
 def status(session: Session, run: Path | None) -> None:
     """Say how RUN (a run's folder; else the newest under runs/) is: now, or where its log ends."""
-    from paceline.app.watching import find_run, look
+    from paceline.monitoring.view.feed import find_run, read_snapshot
 
     run_dir = find_run(session.folder, run)
-    told = look(run_dir)
+    told = read_snapshot(run_dir)
     emit(session, "status", told, lines_of(told, str(run_dir)))
 
 
@@ -56,17 +59,17 @@ def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
         + (f", {_seconds(eta)} to go" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
         f"loss      {_loss(loss)}",
         f"pace      {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
-        f"workers   {_crew(counts, is_over=told['state'] in OVER)}",
+        f"workers   {_worker_counts(counts, is_over=told['state'] in ENDED_STATES)}",
         f"health    {health['arithmetic']}",
         *(f"trend     {_dict(one)['words']}" for one in _list(told["trends"])),
-        *_deserted(told, where),
+        *_abandoned_lines(told, where),
         "",
         *worker_table(told),
         *_alert_lines(told),
     ]
 
 
-def _deserted(told: "dict[str, Json]", where: str) -> list[str]:
+def _abandoned_lines(told: "dict[str, Json]", where: str) -> list[str]:
     if not told.get("is_deserted"):
         return []
     word = "all of the above is from before: neither the command nor a worker is left of it"
@@ -81,7 +84,7 @@ def _loss(loss: "dict[str, Json]") -> str:
     return f"{_number(loss['final'])} in the end (running mean {running}, best {best})"
 
 
-def _crew(counts: "dict[str, Json]", *, is_over: bool) -> str:
+def _worker_counts(counts: "dict[str, Json]", *, is_over: bool) -> str:
     """Nobody lives in a run that is over: what became of them is told then."""
     if not is_over:
         return f"{counts['alive']} of {counts['desired']} live"
@@ -173,3 +176,34 @@ def _seconds(value: "Json") -> str:
         if value < 7200
         else f"{value / 3600:.1f} h"
     )
+
+
+@click.command("top")
+@click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
+@click.option("-1", "--once", is_flag=True, help="Print once, and end; so too where stdout is no terminal.")
+@click.option("--readonly", is_flag=True, help="Nothing can be paused or killed.")
+@common_options
+def top(session: Session, run: Path | None, once: bool, readonly: bool) -> ExitCode:
+    """Watch RUN (a run's folder; else the newest under runs/): who is where, who is slow, what is wrong.
+
+    Keys: ? help, / filter, s sort, p pause, K kill, q quit.
+    """
+    from paceline.monitoring.view.feed import find_run, read_snapshot
+
+    run_dir = find_run(session.folder, run)
+    if once or session.common.json or not sys.stdout.isatty():  # a pipe has no screen
+        told = read_snapshot(run_dir)
+        emit(session, "top", told, lines_of(told, str(run_dir)))
+        return ExitCode.OK
+    try:
+        from paceline.cli.top_app import TopApp
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            f"top needs {error.name}, which cannot be imported here",
+            "pip install 'paceline[tui]', or use: paceline top -1",
+        ) from error
+    app = TopApp(run_dir, is_readonly=readonly)
+    # Raised in the middle of drawing, the error of this signal would leave the terminal as it is then.
+    signal.signal(signal.SIGTERM, lambda *_: app.exit(return_code=ExitCode.TERMINATED))
+    app.run()
+    return ExitCode(app.return_code or 0)

@@ -13,11 +13,11 @@ from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static
 
-from paceline.app.actions.desk import Asked, BusyError, Desk
-from paceline.app.actions.wanted import LONGEST_S, Deed, Wanted
 from paceline.cli.status import HEADS, lines_of, row_of
+from paceline.faults.actions.queue import ActionQueue, BusyError, QueuedAction
+from paceline.faults.actions.request import MAX_HOLD_S, ActionKind, ActionRequest
+from paceline.monitoring.view.feed import Feed
 from paceline.plan.codec import Json
-from paceline.watch.feed import Feed
 
 EVERY_S = 0.5
 HELP = (
@@ -51,8 +51,8 @@ class TopApp(App[None]):
         self.told: dict[str, Json] = {}
         self.sort_by, self.wanted = "name", ""
         self._doomed: str | None = None  # who is killed if that is confirmed
-        self._desk = Desk()
-        self._asked: Asked | None = None  # what was asked last
+        self._desk = ActionQueue()
+        self._asked: QueuedAction | None = None  # what was asked last
         self._told_steps = 0  # of it
 
     def compose(self) -> ComposeResult:
@@ -148,7 +148,7 @@ class TopApp(App[None]):
         if self._may_act() and self.chosen is not None:
             one = next((w for w in self.shown() if w["worker"] == self.chosen), None)
             is_paused = one is not None and one["state"] == "paused"
-            self._ask(Deed.RESUME if is_paused else Deed.PAUSE, self.chosen)
+            self._ask(ActionKind.RESUME if is_paused else ActionKind.PAUSE, self.chosen)
 
     def action_kill(self) -> None:
         if self._may_act() and self.chosen is not None:
@@ -161,21 +161,21 @@ class TopApp(App[None]):
     def action_confirm(self) -> None:
         if self._doomed is not None:
             doomed, self._doomed = self._doomed, None
-            self._ask(Deed.KILL, doomed)  # what it costs was said before it was confirmed
+            self._ask(ActionKind.KILL, doomed)  # what it costs was said before it was confirmed
 
     def _may_act(self) -> bool:
         if self._is_readonly:
             self.talk("nothing can be done to the run: --readonly was said")
         return not self._is_readonly
 
-    def _ask(self, deed: Deed, worker: str) -> None:
+    def _ask(self, deed: ActionKind, worker: str) -> None:
         """As the other commands and the dashboard do; what comes of it is told as it comes."""
-        wanted = Wanted(
+        wanted = ActionRequest(
             id=uuid.uuid4().hex,
             deed=deed,
             worker=worker,
-            for_s=LONGEST_S,
-            is_forced=deed is Deed.KILL,
+            for_s=MAX_HOLD_S,
+            is_forced=deed is ActionKind.KILL,
             by=getpass.getuser(),
             source="cli",
         )

@@ -1,24 +1,29 @@
 """`paceline train`: run one plan, show how it goes, say how it went."""
 
-from collections.abc import Sequence
+import shutil
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli.options import common_options, config_options
-from paceline.cli.output import emit, emit_problems, say
+from paceline.cli.output import emit, emit_problems, print_message
 from paceline.cli.session import Session
-from paceline.cli.trainer import Trainer
-from paceline.config.values import Unreadable, read_integer
-from paceline.config.written import Written
-from paceline.errors import ConfigError, ExitCode, NotFiniteError, Problem
+from paceline.config.values import RawSetting, Unreadable, read_integer
+from paceline.core import environ
+from paceline.core.errors import ConfigError, ExitCode, NotFiniteError, Problem
+from paceline.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
-    from paceline.cli.request import Request
+    from paceline.config.train_config import TrainConfig
     from paceline.plan.codec import Json
+    from paceline.plan.explain import Line
     from paceline.plan.plan import Plan
+    from paceline.training.progress import Watcher
+    from paceline.training.request import Request
 
 
 @click.command("train")
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would happen, like `paceline plan`.")
 @common_options
 def train(
-    session: Session, flags: Sequence[Written], resume: str | None, with_dashboard: bool, dry_run: bool
+    session: Session, flags: Sequence[RawSetting], resume: str | None, with_dashboard: bool, dry_run: bool
 ) -> ExitCode:
     """Train a task with many workers.
 
@@ -45,52 +50,48 @@ def train(
     --config file (num_workers). A flag beats a variable, a variable the file.
     """
     if dry_run:
-        from paceline.cli.plan import show_plan
-
         show_plan(session, flags)
         return ExitCode.OK
     if with_dashboard:
-        from paceline.cli.with_dashboard import showing
-
-        session.start_trainer = showing(session)
+        session.start_trainer = dashboard_trainer(session)
     return _train(session, flags, resume)
 
 
-def _train(session: Session, flags: Sequence[Written], resume: str | None) -> ExitCode:
+def _train(session: Session, flags: Sequence[RawSetting], resume: str | None) -> ExitCode:
     # First of all: workers take a second to start, while what follows here is quick.
     trainer = session.start_trainer()
     try:
         if resume is not None:
-            return resume_with(trainer, session, flags, resume)
+            return resume_run(trainer, session, flags, resume)
         return _train_with(trainer, session, flags)
     finally:
         trainer.close()
 
 
-def _train_with(trainer: Trainer, session: Session, flags: Sequence[Written]) -> ExitCode:
-    from paceline.cli.request import read_request
+def _train_with(trainer: Trainer, session: Session, flags: Sequence[RawSetting]) -> ExitCode:
+    from paceline.training.request import read_request
 
-    return begin(trainer, session, read_request(session, flags, trainer))
+    return start_run(trainer, session, read_request(session, flags, trainer))
 
 
-def begin(trainer: Trainer, session: Session, request: "Request") -> ExitCode:
-    from paceline.cli.run_dirs import claimed
-    from paceline.cli.watch import open_watcher
-    from paceline.plan.evaluation_in_words import scaling_announced
+def start_run(trainer: Trainer, session: Session, request: "Request") -> ExitCode:
+    from paceline.plan.describe import announce_lr_scaling
+    from paceline.training.progress_display import open_watcher
+    from paceline.training.request import claimed_run_dir
 
     plan = request.plan
     workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
-    with claimed(request.first_dir, is_named=request.is_named) as run_dir:
-        say(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
-        if scaled := scaling_announced(plan):
-            say(session, scaled)
+    with claimed_run_dir(request.first_dir, is_named=request.is_named) as run_dir:
+        print_message(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
+        if scaled := announce_lr_scaling(plan):
+            print_message(session, scaled)
         with open_watcher(session, plan.run) as watcher:
             result = trainer.train(plan, run_dir, watcher)
     return conclude(session, plan, run_dir, result)
 
 
-def resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], run: str) -> ExitCode:
-    from paceline.app.train import holding_run, resumable
+def resume_run(trainer: Trainer, session: Session, flags: Sequence[RawSetting], run: str) -> ExitCode:
+    from paceline.training.run import load_resumable, locked_run
 
     others = [flag for flag in flags if flag.key != "num_workers"]
     if others:
@@ -104,30 +105,36 @@ def resume_with(trainer: Trainer, session: Session, flags: Sequence[Written], ru
                 for flag in others
             ]
         )
-    run_dir = _fetched(session, run) if run.startswith("s3://") else session.folder / run
-    with holding_run(run_dir):
-        plan, checkpoint = resumable(run_dir, _said_workers(flags))
+    run_dir = _fetch_run(session, run) if run.startswith("s3://") else session.folder / run
+    with locked_run(run_dir):
+        plan, checkpoint = load_resumable(run_dir, _num_workers_flag(flags))
         if flags:
-            say(session, f"each of {plan.num_workers} workers takes {plan.batch_sizes[0]} samples at a step")
-        return go_on(trainer, session, run_dir, plan, checkpoint)
+            print_message(
+                session, f"each of {plan.num_workers} workers takes {plan.batch_sizes[0]} samples at a step"
+            )
+        return continue_run(trainer, session, run_dir, plan, checkpoint)
 
 
-def go_on(
+def continue_run(
     trainer: Trainer, session: Session, run_dir: Path, plan: "Plan", checkpoint: "Checkpoint"
 ) -> ExitCode:
-    from paceline.cli.watch import open_watcher
+    from paceline.training.progress_display import open_watcher
 
     for warning in checkpoint.warnings:
-        say(session, f"warning: {warning}")
+        print_message(session, f"warning: {warning}")
     for name in checkpoint.passed_over:
-        say(session, f"warning: checkpoint {name} is incomplete or damaged; the one before it is used")
-    say(session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}")
+        print_message(
+            session, f"warning: checkpoint {name} is incomplete or damaged; the one before it is used"
+        )
+    print_message(
+        session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}"
+    )
     with open_watcher(session, plan.run) as watcher:
         result = trainer.resume(plan, run_dir, checkpoint, watcher)
     return conclude(session, plan, run_dir, result)
 
 
-def _said_workers(flags: Sequence[Written]) -> int | None:
+def _num_workers_flag(flags: Sequence[RawSetting]) -> int | None:
     """The one thing that may change, in some modes."""
     for flag in flags:
         try:
@@ -140,11 +147,11 @@ def _said_workers(flags: Sequence[Written]) -> int | None:
     return None
 
 
-def _fetched(session: Session, url: str) -> Path:
+def _fetch_run(session: Session, url: str) -> Path:
     """A new folder for a run of which only the object store has something."""
-    from paceline.app.resume import plan_in_store
-    from paceline.cli.run_dirs import claim_run_dir
-    from paceline.disk import write_durably
+    from paceline.core.disk import write_durably
+    from paceline.training.request import claim_run_dir
+    from paceline.training.resume import plan_in_store
 
     plan, text = plan_in_store(url)
     run_dir = claim_run_dir(session.folder / "runs" / plan.run, is_named=False)
@@ -153,7 +160,7 @@ def _fetched(session: Session, url: str) -> Path:
 
 
 def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:
-    from paceline.cli.summary import is_early_stop, summary_lines
+    from paceline.cli.train_summary import is_early_stop, summary_lines
     from paceline.plan.codec import plan_hash
 
     emit(
@@ -163,7 +170,7 @@ def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, J
         summary_lines(result, plan, run_dir),
     )
     if result.get("diverged"):
-        error = _diverged(run_dir)
+        error = _divergence_error(run_dir)
         if not session.common.json:
             emit_problems(session, error.problems, error.exit_code, as_json=False)
         return error.exit_code
@@ -173,8 +180,83 @@ def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, J
     return ExitCode.TERMINATED if is_told_to else ExitCode.INTERRUPTED
 
 
-def _diverged(run_dir: Path) -> NotFiniteError:
+def _divergence_error(run_dir: Path) -> NotFiniteError:
     return NotFiniteError(
         f"the last loss of every worker in {run_dir} is not finite, so the model is of no use",
         "try a smaller --lr or --clip-norm 1, and look at the samples; --on-nan stop ends a run at once",
     )
+
+
+@click.command("plan")
+@config_options
+@common_options
+def plan(session: Session, flags: Sequence[RawSetting]) -> None:
+    """Say what train would do, in plain sentences, and start nothing."""
+    show_plan(session, flags)
+
+
+def show_plan(session: Session, flags: Sequence[RawSetting]) -> None:
+    # Imported here, so that --help does not pay for it.
+    from paceline.plan.codec import plan_hash, to_json
+    from paceline.plan.explain import explain
+    from paceline.training.request import read_request
+
+    request = read_request(session, flags)
+    lines = explain(request.plan, cpu_count=request.facts.cpu_count)
+    digest = plan_hash(request.plan)
+    emit(
+        session,
+        "plan",
+        {
+            "plan": to_json(request.plan),
+            "hash": digest,
+            "run_dir": str(request.run_dir),
+            "explanation": [{"topic": line.topic, "text": line.text} for line in lines],
+        },
+        [*_wrap(lines), f"{'hash':<12}{digest}"],
+    )
+    print_message(session, "nothing was started; `paceline train` with the same flags runs it")
+
+
+def _wrap(lines: "Sequence[Line]") -> list[str]:
+    width = max(60, min(100, shutil.get_terminal_size((100, 24)).columns))
+    return [
+        textwrap.fill(line.text, width, initial_indent=f"{line.topic:<12}", subsequent_indent=" " * 12)
+        for line in lines
+    ]
+
+
+def dashboard_trainer(session: Session) -> Callable[[], Trainer]:
+    """What starts the trainer of this session, and a dashboard once the run's folder is known."""
+    start = session.start_trainer
+
+    def begin() -> Trainer:
+        environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
+        return _DashboardTrainer(start(), session)
+
+    return begin
+
+
+class _DashboardTrainer:
+    def __init__(self, inner: Trainer, session: Session) -> None:
+        self._inner, self._session = inner, session
+
+    def train(self, plan: "Plan", run_dir: Path, watcher: "Watcher") -> "dict[str, Json]":
+        from paceline.dashboard.launch import dashboard_process
+
+        with dashboard_process(run_dir, lambda text: print_message(self._session, text)):
+            return self._inner.train(plan, run_dir, watcher)
+
+    def resume(
+        self, plan: "Plan", run_dir: Path, checkpoint: "Checkpoint", watcher: "Watcher"
+    ) -> "dict[str, Json]":
+        from paceline.dashboard.launch import dashboard_process
+
+        with dashboard_process(run_dir, lambda text: print_message(self._session, text)):
+            return self._inner.resume(plan, run_dir, checkpoint, watcher)
+
+    def count_samples(self, config: "TrainConfig") -> int:
+        return self._inner.count_samples(config)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -3,21 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import click
 
 from paceline.cli.options import common_options, config_options_without
-from paceline.cli.output import emit, say
+from paceline.cli.output import emit, print_message
 from paceline.cli.session import Session
-from paceline.config.written import Written
-from paceline.errors import ExitCode, Problem, SearchError, TrainingError
+from paceline.config.environment import Facts, probe_machine
+from paceline.config.load import LoadedConfig, from_set_flags, load
+from paceline.config.train_config import TrainConfig
+from paceline.config.values import RawSetting
+from paceline.core.errors import ExitCode, Problem, SearchError, TrainingError
+from paceline.plan.decide import task_of, task_options_of
+from paceline.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from paceline.app.tune import Outcome
-    from paceline.app.tune_folder import TuneFolder
-    from paceline.app.tune_plan import TuneRequest, Tuning
     from paceline.plan.codec import Json
+    from paceline.tune.experiment import TuneFolder, TuneRequest, Tuning
+    from paceline.tune.runner import Outcome
 
 
 @click.command("tune")
@@ -61,7 +66,7 @@ if TYPE_CHECKING:
 @common_options
 def tune(
     session: Session,
-    flags: Sequence[Written],
+    flags: Sequence[RawSetting],
     searches: tuple[str, ...],
     trials: int | None,
     parallel: int,
@@ -89,12 +94,12 @@ def tune(
     folder = session.folder / (resume or out or Path("tuning"))
     how = _How(folder=folder, address=address, parallel=parallel, dry_run=dry_run)
     if resume is not None:
-        return _go_on(session, how)
+        return _resume(session, how)
     request, problems = _request(searches, trials, metric, scheduler, grace, reduction)
-    return _begin(session, flags, request, problems, how)
+    return _start(session, flags, request, problems, how)
 
 
-def _refuse_changes(said: list[str], flags: Sequence[Written], session: Session, resume: Path) -> None:
+def _refuse_changes(said: list[str], flags: Sequence[RawSetting], session: Session, resume: Path) -> None:
     changed = [*said, *(flag.where for flag in flags), *(["--set"] if session.common.sets else [])]
     if changed or session.common.config is not None:
         what = f"{', '.join([*changed, *(['--config'] if session.common.config else [])])} cannot be changed"
@@ -110,8 +115,8 @@ def _request(
     grace: int | None,
     reduction: float | None,
 ) -> "tuple[TuneRequest, list[Problem]]":
-    from paceline.app.tune_plan import TuneRequest
-    from paceline.plan.search_space import read_searches
+    from paceline.tune.experiment import TuneRequest
+    from paceline.tune.search_space import read_searches
 
     found, problems = read_searches(searches)
     request = TuneRequest(
@@ -125,28 +130,31 @@ def _request(
     return request, problems
 
 
-def _begin(
-    session: Session, flags: Sequence[Written], request: "TuneRequest", problems: list[Problem], how: "_How"
+def _start(
+    session: Session,
+    flags: Sequence[RawSetting],
+    request: "TuneRequest",
+    problems: list[Problem],
+    how: "_How",
 ) -> ExitCode:
-    from paceline.app.tune_folder import TuneFolder
-    from paceline.app.tune_layout import lay_out
-    from paceline.cli.tune_outside import SessionOutside
+    from paceline.tune.experiment import TuneFolder
+    from paceline.tune.layout import lay_out
 
     folder = TuneFolder(how.folder)
     if not how.dry_run:
         folder.check_is_free()
-    with SessionOutside(session, flags) as outside:
+    with SessionInputs(session, flags) as outside:
         tuning, remarks = lay_out(request, outside, found=[*problems, *outside.problems])
     for remark in remarks:
-        say(session, f"note: {remark}")
-    return _carry_out(session, tuning, folder, how, is_new=True)
+        print_message(session, f"note: {remark}")
+    return _run(session, tuning, folder, how, is_new=True)
 
 
-def _go_on(session: Session, how: "_How") -> ExitCode:
-    from paceline.app.tune_folder import TuneFolder
+def _resume(session: Session, how: "_How") -> ExitCode:
+    from paceline.tune.experiment import TuneFolder
 
     folder = TuneFolder(how.folder)
-    return _carry_out(session, folder.tuning(), folder, how, is_new=False)
+    return _run(session, folder.tuning(), folder, how, is_new=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,28 +165,28 @@ class _How:
     dry_run: bool
 
 
-def _carry_out(
-    session: Session, tuning: "Tuning", folder: "TuneFolder", how: _How, *, is_new: bool
-) -> ExitCode:
-    from paceline.app.tune import tune as carry_out
-    from paceline.cli.tune_talk import Talk
+def _run(session: Session, tuning: "Tuning", folder: "TuneFolder", how: _How, *, is_new: bool) -> ExitCode:
+    from paceline.cli.tune_output import TuneProgress
+    from paceline.tune.runner import tune as carry_out
 
     if how.dry_run:
         return _show_plan(session, tuning)
     stops = "" if tuning.asha is None else ", bad ones are stopped early (ASHA)"
-    say(session, f"tuning {', '.join(tuning.searches)}: {len(tuning.trials)} trials in {folder.path}{stops}")
-    watcher = Talk(session, tuning)
+    print_message(
+        session, f"tuning {', '.join(tuning.searches)}: {len(tuning.trials)} trials in {folder.path}{stops}"
+    )
+    watcher = TuneProgress(session, tuning)
     outcome = carry_out(tuning, folder, watcher, address=how.address, parallel=how.parallel, is_new=is_new)
     return _conclude(session, outcome, folder.path)
 
 
 def _show_plan(session: Session, tuning: "Tuning") -> ExitCode:
-    from paceline.cli.tune_table import table
+    from paceline.cli.tune_output import trial_table
 
     count = len(tuning.trials)
     listed: list[Json] = [{"number": t.number, "settings": {**t.settings}} for t in tuning.trials]
     data: dict[str, Json] = {"trials": listed, "metric": list(tuning.metric), "asha": tuning.asha is not None}
-    lines = [*table(tuning, {}), "", f"{count} trials, {_goal(tuning)}; nothing was started"]
+    lines = [*trial_table(tuning, {}), "", f"{count} trials, {_goal(tuning)}; nothing was started"]
     emit(session, "tune.plan", data, lines)
     return ExitCode.OK
 
@@ -188,9 +196,9 @@ def _goal(tuning: "Tuning") -> str:
 
 
 def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
-    from paceline.app.tune_folder import Status, stopped_ahead
-    from paceline.cli.tune_table import table
+    from paceline.cli.tune_output import trial_table
     from paceline.plan.codec import to_json
+    from paceline.tune.experiment import Status, stopped_ahead
 
     tuning, best = outcome.tuning, outcome.best
     lost = [number for number, record in outcome.records.items() if record.status is Status.LOST]
@@ -199,7 +207,7 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
         what = f"no trial came to its end with a {' or '.join(tuning.metric)}{f': {why}' if why else ''}"
         raise TrainingError(what, f"see {path}/trials.csv; try smaller ranges, or --scheduler none")
     again = f"paceline tune --resume {path}"
-    lines = table(tuning, outcome.records, best)
+    lines = trial_table(tuning, outcome.records, best)
     if best is not None:
         record = outcome.records[best.number]
         lines += ["", f"best       trial {best.number}: {best.words}"]
@@ -225,3 +233,48 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     if outcome.stopped_by:
         return ExitCode.INTERRUPTED if outcome.stopped_by == "SIGINT" else ExitCode.TERMINATED
     return ExitCode.TRAINING_FAILED if lost else ExitCode.OK
+
+
+# A process with torch is started only if samples must be counted, or a searched
+# option of the task must be tried.
+
+
+class SessionInputs:
+    """See tune/layout.py, `Outside`."""
+
+    def __init__(self, session: Session, flags: Sequence[RawSetting]) -> None:
+        sets = from_set_flags(session.common.sets)
+        self.problems = sets.problems
+        self._session, self._said = session, (*flags, *sets.entries)
+        self._trainer: Trainer | None = None
+        self._facts: dict[tuple[str | None, ...], Facts] = {}
+        self._counted: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._trainer is not None:
+            self._trainer.close()
+
+    def read(self, drawn: Sequence[RawSetting]) -> LoadedConfig:
+        """The user's settings, with these on top."""
+        common = self._session.common
+        return load(flags=[*self._said, *drawn], variables=self._session.variables, file=common.config)
+
+    def facts(self, config: TrainConfig) -> Facts:
+        named = (config.task, config.mode, config.aggregate)
+        if named not in self._facts:
+            self._facts[named] = probe_machine(config)
+        return self._facts[named]
+
+    def count(self, config: TrainConfig) -> int:
+        """Training samples of its task; its own error if that cannot be built."""
+        known = repr((task_of(config), sorted(task_options_of(config).items()), config.seed, config.dtype))
+        if known not in self._counted:
+            if self._trainer is None:
+                self._trainer = self._session.start_trainer()
+            self._counted[known] = self._trainer.count_samples(config)
+        return self._counted[known]

@@ -1,23 +1,89 @@
 """`paceline workers`: who trains in a run, more or fewer of them, and what happens without one."""
 
+import getpass
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.acting import carry_out
-from paceline.cli.asking import is_sure, yes_option
-from paceline.cli.completing import worker_names
-from paceline.cli.options import common_options
-from paceline.cli.output import emit
-from paceline.cli.run_argument import run_argument
+from paceline.cli.options import common_options, run_argument, worker_names
+from paceline.cli.output import confirm, emit, print_message, yes_option
 from paceline.cli.session import Session
-from paceline.errors import ConfigError, ExitCode, Problem
+from paceline.core.errors import ConfigError, ExitCode, Problem
 
 if TYPE_CHECKING:
-    from paceline.app.workers import Crew, Resized
+    from paceline.faults.actions.request import Step
+    from paceline.faults.workers import Resized, Workforce
     from paceline.plan.codec import Json
+
+
+def run_action(
+    session: Session,
+    run: Path,
+    action: str,
+    worker: str = "",
+    *,
+    factor: float = 4.0,
+    for_s: float = 30.0,
+    force: bool = False,
+) -> ExitCode:
+    from paceline.faults.actions.executor import ActionExecutor
+    from paceline.faults.actions.request import ActionKind, ActionRequest, Phase
+
+    steps: list[Step] = []
+
+    def tell(step: "Step") -> None:
+        steps.append(step)
+        print_message(session, f"{step.phase.value.replace('_', ' ')}: {step.note}")
+
+    wanted = ActionRequest(
+        id=uuid.uuid4().hex,
+        deed=ActionKind(action),
+        worker=worker,
+        factor=factor,
+        for_s=for_s,
+        is_forced=force,
+        by=getpass.getuser(),
+        source="cli",
+    )
+    act = ActionExecutor(session.folder / run, wanted, tell)
+    last = act.run()
+    data: Json = {
+        "run": str(run),
+        "action": action,
+        "target": worker,
+        "phase": last.phase.value,
+        "steps": [step.json() for step in steps],
+    }
+    emit(session, "action", data, [last.note])
+    if (then := _next_command(action, run, worker)) and last.phase is Phase.EFFECT_SEEN:
+        print_message(session, f"next: {then}")
+    try:
+        for holder in act.holders:  # as long as this command lives
+            holder.wait()
+    finally:
+        for holder in act.holders:
+            if holder.stdin is not None:
+                holder.stdin.close()
+            holder.wait()
+    return ExitCode.OK if last.phase is Phase.EFFECT_SEEN else ExitCode.DEGRADED
+
+
+def _next_command(action: str, run: Path, worker: str) -> str:
+    match action:
+        case "stop":
+            return f"paceline train --resume {run} goes on with it"
+        case "pause" | "slow":
+            return f"paceline workers resume {run} {worker} lets it go on at once"
+        case "partition":
+            return f"paceline workers heal {run} lets all back in"
+        case "kill" | "resume" | "heal":
+            return f"paceline events {run} tells how it goes on"
+        case _:
+            return ""
+
 
 _wait = click.option("--wait/--no-wait", default=True, help="Until they train so. [default: wait]")
 _within = click.option(
@@ -41,9 +107,9 @@ def workers(session: Session) -> None:
 @common_options
 def list_workers(session: Session, run: Path) -> None:
     """Who trains in RUN (a run's folder), and in which generation."""
-    from paceline.app.workers import look
+    from paceline.faults.workers import read_workforce
 
-    crew = look(session.folder / run)
+    crew = read_workforce(session.folder / run)
     data: Json = {
         "run": str(run),
         "generation": crew.generation,
@@ -52,7 +118,7 @@ def list_workers(session: Session, run: Path) -> None:
         "min_workers": crew.fewest,
         "max_workers": crew.most,
     }
-    emit(session, "workers.list", data, _lines(crew))
+    emit(session, "workers.list", data, _worker_lines(crew))
 
 
 @workers.command("add")
@@ -63,7 +129,7 @@ def list_workers(session: Session, run: Path) -> None:
 @common_options
 def add(session: Session, run: Path, count: int, wait: bool, within_s: float) -> None:
     """Let COUNT more workers join RUN; returns once they train."""
-    from paceline.app import workers as app
+    from paceline.faults import workers as app
 
     _show(session, "add", run, app.add(session.folder / run, count, wait=wait, within_s=within_s))
 
@@ -76,7 +142,7 @@ def add(session: Session, run: Path, count: int, wait: bool, within_s: float) ->
 @common_options
 def remove(session: Session, run: Path, which: str, wait: bool, within_s: float) -> None:
     """Let a worker, or so many of the newest, leave RUN after a step; they are not replaced."""
-    from paceline.app import workers as app
+    from paceline.faults import workers as app
 
     count = int(which) if which.isdecimal() else 1
     if count < 1:
@@ -99,9 +165,9 @@ _for = click.option(
 @common_options
 def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> ExitCode:
     """kill -9 of WORKER of RUN, and how the run went on; for experiments."""
-    if not is_sure(session, f"kill {worker} of {run}", yes=yes):
+    if not confirm(session, f"kill {worker} of {run}", yes=yes):
         return ExitCode.INTERRUPTED
-    return carry_out(session, run, "kill", worker, force=force)
+    return run_action(session, run, "kill", worker, force=force)
 
 
 @workers.command("pause")
@@ -111,7 +177,7 @@ def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> Ex
 @common_options
 def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
     """Stop WORKER of RUN for a while; Ctrl-C lets it go on at once."""
-    return carry_out(session, run, "pause", worker, for_s=for_s)
+    return run_action(session, run, "pause", worker, for_s=for_s)
 
 
 @workers.command("resume")
@@ -120,7 +186,7 @@ def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
 @common_options
 def resume(session: Session, run: Path, worker: str) -> ExitCode:
     """Let WORKER of RUN go on, whoever holds it."""
-    return carry_out(session, run, "resume", worker)
+    return run_action(session, run, "resume", worker)
 
 
 @workers.command("slow")
@@ -131,7 +197,7 @@ def resume(session: Session, run: Path, worker: str) -> ExitCode:
 @common_options
 def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) -> ExitCode:
     """Make WORKER of RUN slower for a while; Ctrl-C lets it go on at once."""
-    return carry_out(session, run, "slow", worker, factor=factor, for_s=for_s)
+    return run_action(session, run, "slow", worker, factor=factor, for_s=for_s)
 
 
 @workers.command("partition")
@@ -146,7 +212,7 @@ def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, 
     A worker that is cut off reaches no coordinator; a node is heard by nobody. Needs an elastic
     run of this machine. The nodes mend it by their own clocks, whatever becomes of this command.
     """
-    return carry_out(session, run, "partition", ",".join(names), force=force, for_s=for_s)
+    return run_action(session, run, "partition", ",".join(names), force=force, for_s=for_s)
 
 
 @workers.command("heal")
@@ -154,7 +220,7 @@ def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, 
 @common_options
 def heal(session: Session, run: Path) -> ExitCode:
     """Let everybody who is cut off in RUN back in, whoever wanted it."""
-    return carry_out(session, run, "heal")
+    return run_action(session, run, "heal")
 
 
 def _show(session: Session, verb: str, run: Path, done: "Resized") -> None:
@@ -165,7 +231,7 @@ def _show(session: Session, verb: str, run: Path, done: "Resized") -> None:
     emit(session, f"workers.{verb}", data, lines)
 
 
-def _lines(crew: "Crew") -> list[str]:
+def _worker_lines(crew: "Workforce") -> list[str]:
     bounds = f"{len(crew.workers)} workers ({crew.fewest} to {crew.most})"
     head = f"generation {crew.generation}, {bounds}: {crew.why}"
     rows = [
@@ -174,3 +240,11 @@ def _lines(crew: "Crew") -> list[str]:
         for row in crew.workers
     ]
     return [head, *rows]
+
+
+@click.command("stop")
+@run_argument
+@common_options
+def stop(session: Session, run: Path) -> ExitCode:
+    """Ask RUN (a run's folder) to stop after its current step, with a checkpoint, and wait until it has."""
+    return run_action(session, run, "stop")

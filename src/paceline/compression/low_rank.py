@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.clock import Clock
-from paceline.compression.memory import memory_of
-from paceline.compression.stopwatch import Stopwatch
-from paceline.sync.dice import draw_u64
+from paceline.compression.codecs import Stopwatch
+from paceline.compression.error_feedback import memory_of
+from paceline.core.clock import Clock
+from paceline.sync.rng import draw_u64
 from paceline.transport.arena import Piece
 from paceline.transport.ports import Collective, Traffic
 

@@ -7,22 +7,118 @@ workers belongs to other pieces and other means, so it is forgotten.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from paceline.clock import Clock
-from paceline.compression.build import coder_of
-from paceline.compression.dgc import Dgc
+from paceline.compression.codecs import Coder, Stopwatch, TopK, coder_of
+from paceline.compression.error_feedback import memory_of
 from paceline.compression.low_rank import LowRankMean, parts_of
-from paceline.compression.part import LossyMean
-from paceline.compression.scatter import ScatteredMean
-from paceline.compression.sparse import GatheredMean, Largest
-from paceline.compression.topk import TopK
+from paceline.compression.sparse import Dgc, GatheredMean, TopKSelection
+from paceline.core.clock import Clock
 from paceline.plan.plan import Codec, Compression, Plan
-from paceline.transport.arena import Piece
+from paceline.transport.arena import ALIGN, Piece
 from paceline.transport.ports import NO_TRAFFIC, Collective, Traffic
 from paceline.transport.torch_dist import ring_bytes
+
+
+class LossyMean(Protocol):
+    def reduce(self, part: Tensor) -> Traffic:
+        """Replace the part by about its mean over all workers; every worker then holds the same bits."""
+        ...
+
+    def snapshot(self) -> dict[str, Tensor]: ...
+
+    def restore(self, saved: dict[str, Tensor]) -> None: ...
+
+
+# Each worker codes its vector in N pieces and sends piece r to rank r. Rank r
+# decodes the N pieces that it got, averages them in rank order in full
+# precision, codes the mean once more, and everybody decodes everybody's mean.
+# That is 2(N-1)/N payloads out and in, as for a ring; gathering N payloads would
+# cost N-1. What the second coding leaves out is remembered by the piece's owner.
+# All workers decode the same bytes, so they end with the same bits.
+
+
+class ScatteredMean:
+    def __init__(
+        self, coder: Coder, collective: Collective, like: Tensor, *, error_feedback: bool, clock: Clock
+    ) -> None:
+        world, self._numel, self._dtype = collective.world_size, like.numel(), like.dtype
+        self._coder, self._collective, self._watch = coder, collective, Stopwatch(clock)
+        self._pieces = split_by_rank(self._numel, world)
+        self._slot_bytes = coder.payload_bytes(self._pieces[0].stop, self._dtype)
+        self._outgoing = collective.allocate(world * self._slot_bytes, torch.uint8)
+        self._shared = collective.allocate(self._slot_bytes, torch.uint8)
+        own = like[self._pieces[collective.rank]]
+        self._first = memory_of(like, error_feedback=error_feedback)
+        self._second = memory_of(own, error_feedback=error_feedback)
+        self._round = 0
+
+    def reduce(self, part: Tensor) -> Traffic:
+        with self._watch:
+            wanted = self._first.corrected(part)
+            for rank, piece in enumerate(self._pieces):
+                self._encode(wanted[piece], self._slot(self._outgoing, rank), message=rank)
+            if self._first.remembers:
+                self._first.sent(self._decoded(self._outgoing))
+        received, traffic = self._collective.swap(self._outgoing)
+        with self._watch:
+            self._encode(self._own_mean(received), self._shared, message=len(self._pieces))
+            if self._second.remembers:
+                self._second.sent(self._decode(self._shared, self._collective.rank))
+        payloads, more = self._collective.gather(self._shared)
+        with self._watch:
+            for rank, (piece, payload) in enumerate(zip(self._pieces, payloads, strict=True)):
+                part[piece] = self._decode(payload, rank)
+        self._round += 1
+        return traffic + more + self._watch.traffic()
+
+    def _own_mean(self, received: Tensor) -> Tensor:
+        own = self._collective.rank
+        total = self._decode(self._slot(received, 0), own)
+        for rank in range(1, len(self._pieces)):
+            total += self._decode(self._slot(received, rank), own)
+        return self._second.corrected(total.div_(len(self._pieces)))
+
+    def _decoded(self, slots: Tensor) -> Tensor:
+        """Our own message, as its receivers understand it."""
+        return torch.cat([self._decode(self._slot(slots, rank), rank) for rank in range(len(self._pieces))])
+
+    def _encode(self, numbers: Tensor, slot: Tensor, *, message: int) -> None:
+        nonce = self._round * (len(self._pieces) + 1) + message
+        payload = self._coder.encode(numbers, nonce)
+        slot[: payload.numel()] = payload
+
+    def _decode(self, slot: Tensor, piece: int) -> Tensor:
+        """Pieces at the end may be shorter than their slot, or empty."""
+        numel = self._pieces[piece].stop - self._pieces[piece].start
+        payload = slot[: self._coder.payload_bytes(numel, self._dtype)]
+        return self._coder.decode(payload, numel, self._dtype)
+
+    def _slot(self, slots: Tensor, rank: int) -> Tensor:
+        return slots[rank * self._slot_bytes : (rank + 1) * self._slot_bytes]
+
+    def snapshot(self) -> dict[str, Tensor]:
+        memories = {"first": self._first, "second": self._second}
+        saved = {
+            f"{which}.{k}": t for which, memory in memories.items() for k, t in memory.snapshot().items()
+        }
+        return saved | {"coded": torch.tensor([self._round])}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        for which, memory in (("first", self._first), ("second", self._second)):
+            own = {k.removeprefix(f"{which}."): t for k, t in saved.items() if k.startswith(f"{which}.")}
+            memory.restore(own)
+        self._round = int(saved["coded"])
+
+
+def split_by_rank(numel: int, world_size: int) -> list[slice]:
+    """A piece for each rank, equal but for the last ones, which may be shorter or empty."""
+    share = -(-numel // (world_size * ALIGN)) * ALIGN
+    return [slice(min(r * share, numel), min((r + 1) * share, numel)) for r in range(world_size)]
+
 
 WORKERS = "workers"
 
@@ -99,7 +195,9 @@ def _lossy_mean(
     match compress.codec:
         case Codec.TOPK:
             assert amount is not None, "the plan says which part topk sends"
-            return GatheredMean(Largest(TopK(amount), part, error_feedback=feedback), collective, clock=clock)
+            return GatheredMean(
+                TopKSelection(TopK(amount), part, error_feedback=feedback), collective, clock=clock
+            )
         case Codec.DGC:
             assert amount is not None, "the plan says which part dgc sends"
             clip = None if plan.clip_norm is None else plan.clip_norm / collective.world_size**0.5

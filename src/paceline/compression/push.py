@@ -9,12 +9,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from paceline.clock import Clock
-from paceline.compression.build import coder_of
-from paceline.compression.coder import as_bytes
-from paceline.compression.memory import memory_of
-from paceline.compression.stopwatch import Stopwatch
-from paceline.ids import Rank
+from paceline.compression.codecs import Stopwatch, as_bytes, coder_of
+from paceline.compression.error_feedback import memory_of
+from paceline.core.clock import Clock
+from paceline.core.ids import Rank
 from paceline.plan.plan import Compression, Plan
 from paceline.transport.arena import Arena, Layout
 from paceline.transport.ports import Traffic

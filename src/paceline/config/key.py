@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paceline.environ import PREFIX
+from paceline.core.environ import PREFIX
 
 
 class Kind(StrEnum):

@@ -8,26 +8,128 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from paceline.config.byzantine import read_byzantine
-from paceline.config.export_target import ExportTarget
-from paceline.config.exports import read_export
-from paceline.config.file import read_file
+from paceline.config.fault_rules import attack_text, read_byzantine, read_straggler, straggler_text
+from paceline.config.file import flatten_sections, read_file
 from paceline.config.key import Key, Kind
 from paceline.config.keys import KEYS
-from paceline.config.nearest import did_you_mean
-from paceline.config.sources import from_variables
-from paceline.config.stragglers import read_straggler
-from paceline.config.train_config import Option, TrainConfig
-from paceline.config.values import Raw, Unreadable, options_in, read, read_option, shown
-from paceline.config.written import Written
-from paceline.errors import ConfigError, Mistake, Problem, coded
-from paceline.sync.byzantine import ByzantineRule
-from paceline.sync.stragglers import StragglerRule
+from paceline.config.train_config import ExportKind, ExportTarget, Option, TrainConfig
+from paceline.config.values import (
+    FileContent,
+    Raw,
+    RawSetting,
+    Unreadable,
+    options_in,
+    read,
+    read_option,
+    read_text,
+    show_value,
+)
+from paceline.core.environ import PREFIX
+from paceline.core.errors import ConfigError, Mistake, Problem, with_code
+from paceline.core.humanize import did_you_mean
+from paceline.sync.fault_rules import ByzantineRule, StragglerRule
+
+# `tensorboard[=FOLDER]`, `mlflow[=ADDRESS]`, `wandb[=offline|online]`. Nothing
+# secret may be written here: it would stay in plan.json. Keys and passwords are
+# read from the environment, by the vendors' own code.
+
+_EXPORT_EXAMPLE = "write for example tensorboard, mlflow=http://127.0.0.1:5000 or wandb=offline"
+_WANDB_MODES = ("offline", "online")
+
+
+def read_export(raw: Raw, *, where: str | None, folder: Path) -> tuple[ExportTarget, ...]:
+    """The target of one entry. Raises ConfigError."""
+    try:
+        text = read_text(raw)
+    except Unreadable as error:
+        raise ConfigError(
+            [Problem(f"export is {show_value(raw)}, but {error.why}", _EXPORT_EXAMPLE, where)]
+        ) from error
+    name, equals, rest = text.partition("=")
+    name, rest = name.strip().lower(), rest.strip()
+    if name not in list(ExportKind):
+        hint = did_you_mean(
+            name, ExportKind, otherwise=f"exports are {', '.join(ExportKind)}; {_EXPORT_EXAMPLE}"
+        )
+        raise ConfigError([Problem(f"there is no export {show_value(name)}", hint, where)])
+    if equals and not rest:
+        what = f"export {show_value(text)} says nothing behind its ="
+        raise ConfigError([Problem(what, f"leave the = out, or {_EXPORT_EXAMPLE}", where)])
+    return (
+        ExportTarget(kind=ExportKind(name), where=_export_location(ExportKind(name), rest, where, folder)),
+    )
+
+
+def _export_location(kind: ExportKind, text: str, where: str | None, folder: Path) -> str | None:
+    if not text:
+        return None
+    match kind:
+        case ExportKind.TENSORBOARD:
+            return str(folder / text)
+        case ExportKind.WANDB if text.lower() in _WANDB_MODES:
+            return text.lower()
+        case ExportKind.WANDB:
+            what = f"export wandb is {show_value(text)}, but it must be offline or online"
+            raise ConfigError([Problem(what, "write wandb=offline; WANDB_PROJECT names a project", where)])
+        case ExportKind.MLFLOW:
+            return _address(text, where, folder)
+
+
+def _address(text: str, where: str | None, folder: Path) -> str:
+    if ":" not in text:
+        return str(folder / text)
+    try:
+        has_secret = urlsplit(text).password is not None or "@" in urlsplit(text).netloc
+    except ValueError as error:
+        what = f"export mlflow is {show_value(text)}, which is no address: {error}"
+        raise ConfigError([Problem(what, _EXPORT_EXAMPLE, where)]) from error
+    if has_secret:
+        # The value is not shown: what is printed is kept in logs.
+        what = "export mlflow names a user or a password, which would stay in plan.json"
+        hint = "leave them out of the address, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        raise ConfigError(
+            [Problem(what, f"{hint}; or set MLFLOW_TRACKING_URI and write mlflow alone", where)]
+        )
+    return text
+
+
+def from_variables(variables: Mapping[str, str]) -> list[RawSetting]:
+    """`{"num_workers": "4"}`, as environ.config_variables gives it. Empty means not said."""
+    return [
+        RawSetting(key=key, raw=_listed(key, text), where=PREFIX + key.upper())
+        for key, text in variables.items()
+        if text.strip()
+    ]
+
+
+def from_set_flags(texts: Iterable[str]) -> FileContent:
+    """`--set steps=50`, `--set task_options.hidden=64`, `--set train.epochs=5`."""
+    entries: list[RawSetting] = []
+    problems: list[Problem] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        key, dot, option = name.strip().partition(".")
+        key = key.replace("-", "_")
+        if not equals or not key:
+            hint = "write --set key=value, such as --set steps=50"
+            problems.append(Problem(f"--set got {text!r}, which is not key=value", hint, "--set"))
+            continue
+        raw: Raw = {option: value} if dot else _listed(key, value)
+        entries.append(RawSetting(key=key, raw=raw, where=f"--set {name.strip()}"))
+    return flatten_sections(FileContent(entries=tuple(entries), problems=tuple(problems)))
+
+
+def _listed(key: str, text: str) -> Raw:
+    """One line of text holds several rules when they are separated by `;`."""
+    if key in KEYS and KEYS[key].kind in (Kind.STRAGGLERS, Kind.BYZANTINE, Kind.EXPORTS):
+        return [part.strip() for part in text.split(";") if part.strip()]
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedConfig:
     config: TrainConfig
     problems: tuple[Problem, ...] = ()
 
@@ -36,7 +138,7 @@ class Loaded:
 class _Layer:
     """All that one source wrote, by key, and the folder its relative paths start from."""
 
-    entries: Mapping[str, Sequence[Written]]
+    entries: Mapping[str, Sequence[RawSetting]]
     folder: Path
 
 
@@ -50,30 +152,30 @@ class _Reading:
 
 
 def load(
-    *, flags: Iterable[Written] = (), variables: Mapping[str, str] | None = None, file: Path | None = None
-) -> Loaded:
+    *, flags: Iterable[RawSetting] = (), variables: Mapping[str, str] | None = None, file: Path | None = None
+) -> LoadedConfig:
     """`flags` are in the order of the command line; `variables` is environ.config_variables()."""
     reading = _Reading()
     layers = [_layer(flags, Path(), reading), _layer(from_variables(variables or {}), Path(), reading)]
     if file is not None:
         content = read_file(file)
-        reading.problems += coded(content.problems, Mistake.FILE)
+        reading.problems += with_code(content.problems, Mistake.FILE)
         layers.append(_layer(content.entries, file.parent, reading))
     for key in KEYS.values():
         saying = [layer for layer in layers if key.name in layer.entries]
         if saying:
             _read_key(key, saying, reading)
     config = TrainConfig(**reading.values, origins=reading.origins)
-    return Loaded(config=config, problems=tuple(coded(reading.problems, Mistake.VALUE)))
+    return LoadedConfig(config=config, problems=tuple(with_code(reading.problems, Mistake.VALUE)))
 
 
-def _layer(entries: Iterable[Written], folder: Path, reading: _Reading) -> _Layer:
-    by_key: dict[str, list[Written]] = {}
+def _layer(entries: Iterable[RawSetting], folder: Path, reading: _Reading) -> _Layer:
+    by_key: dict[str, list[RawSetting]] = {}
     for entry in entries:
         if entry.key not in KEYS:
             hint = did_you_mean(entry.key, KEYS, otherwise="see all: paceline config keys")
             reading.problems.append(
-                Problem(f"there is no key {shown(entry.key)}", hint, entry.where, Mistake.UNKNOWN_KEY)
+                Problem(f"there is no key {show_value(entry.key)}", hint, entry.where, Mistake.UNKNOWN_KEY)
             )
             continue
         by_key.setdefault(entry.key, []).append(entry)
@@ -100,7 +202,7 @@ def _read_key(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None:
         try:
             reading.values[key.name] = read(key, entry.raw)
         except Unreadable as error:
-            what = f"{key.name} is {shown(entry.raw)}, but {error.why}"
+            what = f"{key.name} is {show_value(entry.raw)}, but {error.why}"
             hint = f"set {key.name} to {key.example}, for example"
             reading.problems.append(Problem(what, hint, entry.where))
 
@@ -138,7 +240,7 @@ def _read_options(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None
             try:
                 written = options_in(entry.raw)
             except Unreadable as error:
-                what, hint = f"{key.name} is {shown(entry.raw)}, but {error.why}", f"write {key.example}"
+                what, hint = f"{key.name} is {show_value(entry.raw)}, but {error.why}", f"write {key.example}"
                 reading.problems.append(Problem(what, hint, entry.where))
                 continue
             for name, raw in written.items():
@@ -147,6 +249,45 @@ def _read_options(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None
                 try:
                     options[name] = read_option(raw)
                 except Unreadable as error:
-                    what = f"{key.name}.{name} is {shown(raw)}, but {error.why}"
+                    what = f"{key.name}.{name} is {show_value(raw)}, but {error.why}"
                     reading.problems.append(Problem(what, f"write {key.example}", where))
     reading.values[key.name] = options
+
+
+# Only what was said is written. Where a run goes is left out: that is the next run's to say.
+
+_NOT_WRITTEN = ("run_dir",)
+
+
+def config_to_yaml(config: TrainConfig) -> str:
+    """ConfigError for the one thing that no file can say: what was read from a recorded trace."""
+    import yaml
+
+    said = {
+        key.name: _plain(config, key.name, key.kind)
+        for key in KEYS.values()
+        if key.name not in _NOT_WRITTEN and getattr(config, key.name) not in (None, (), {})
+    }
+    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _plain(config: TrainConfig, name: str, kind: Kind) -> object:
+    value = getattr(config, name)
+    match kind:
+        case Kind.STRAGGLERS:
+            if any(rule.steps is not None for rule in value):
+                what = "straggler names a recorded trace, which cannot be written into a config file"
+                raise ConfigError(
+                    [Problem(what, "write straggler rules, such as worker=0,factor=3", config.origin(name))]
+                )
+            return [straggler_text(rule) for rule in value]
+        case Kind.BYZANTINE:
+            return [attack_text(rule) for rule in value]
+        case Kind.EXPORTS:
+            return [target.text for target in value]
+        case Kind.OPTIONS:
+            return dict(value)
+        case Kind.DURATION:
+            return f"{value!r}s"
+        case _:
+            return list(value) if isinstance(value, tuple) else value

@@ -7,9 +7,8 @@ at worst a problem names the file's line of a key of the same name.
 import re
 import tomllib
 
-from paceline.config.values import Quoted, Raw
-from paceline.config.written import FileContent, Written
-from paceline.errors import Problem
+from paceline.config.values import FileContent, Quoted, Raw, RawSetting
+from paceline.core.errors import Problem
 
 _HINT = "write one `key = value` per line, such as `num_workers = 4`"
 _AT = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
@@ -31,7 +30,7 @@ def parse_toml(text: str, name: str) -> FileContent:
         parts = {}
         if isinstance(raw, dict):
             parts = {f".{k}": f"{name}:{_line_of(k, lines, after=line - 1) or line}" for k in raw}
-        entries.append(Written(key=key, raw=raw, where=f"{name}:{line}", parts=parts))
+        entries.append(RawSetting(key=key, raw=raw, where=f"{name}:{line}", parts=parts))
     return FileContent(entries=tuple(entries))
 
 

@@ -9,10 +9,12 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from paceline.config.key import Key, Kind
 from paceline.config.train_config import Option
+from paceline.core.errors import Problem
 
 Raw: TypeAlias = "str | int | float | bool | list[Raw] | dict[str, Raw]"
 
@@ -36,7 +38,7 @@ class Unreadable(Exception):  # noqa: N818 - a name for the value, caught before
         self.why = why
 
 
-def shown(raw: object) -> str:
+def show_value(raw: object) -> str:
     """The value as a message shows it: short, whatever was written."""
     text = raw if isinstance(raw, str) else reprlib.repr(raw)
     return reprlib.repr(str(text)) if len(text) > 60 or not text.isprintable() or not text else text
@@ -74,7 +76,7 @@ def read_number(raw: Raw) -> float:
     return number
 
 
-def read_yes_no(raw: Raw) -> bool:
+def read_bool(raw: Raw) -> bool:
     word = read_text(raw).lower()
     if word not in _YES | _NO:
         raise Unreadable("it must be yes or no")
@@ -167,9 +169,25 @@ _READERS: dict[Kind, Callable[[Raw], object]] = {
     Kind.CHOICE: lambda raw: read_text(raw).lower(),
     Kind.INTEGER: read_integer,
     Kind.NUMBER: read_number,
-    Kind.YES_NO: read_yes_no,
+    Kind.YES_NO: read_bool,
     Kind.DURATION: read_duration,
     Kind.BATCH_SIZE: read_batch_size,
     Kind.STALENESS: read_staleness,
     Kind.STEPS_OR_EPOCH: read_steps_or_epoch,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawSetting:
+    """One setting as one source wrote it. `parts` says where the items of a list or mapping are."""
+
+    key: str
+    raw: Raw
+    where: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileContent:
+    entries: tuple[RawSetting, ...] = ()
+    problems: tuple[Problem, ...] = ()

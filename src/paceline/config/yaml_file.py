@@ -6,9 +6,8 @@ is not false and `lr: 1e-3` is a number: YAML's own guesses never apply.
 
 import yaml
 
-from paceline.config.values import Quoted, Raw
-from paceline.config.written import FileContent, Written
-from paceline.errors import Problem
+from paceline.config.values import FileContent, Quoted, Raw, RawSetting
+from paceline.core.errors import Problem
 
 _NULL = "tag:yaml.org,2002:null"
 _HINT = "write one `key: value` per line, such as `num_workers: 4`"
@@ -35,7 +34,7 @@ def parse_yaml(text: str, name: str) -> FileContent:
 
 
 def _entries(top: yaml.MappingNode, name: str) -> FileContent:
-    entries: list[Written] = []
+    entries: list[RawSetting] = []
     problems: list[Problem] = []
     first_lines: dict[str, str] = {}
     for key_node, value_node in top.value:
@@ -50,7 +49,7 @@ def _entries(top: yaml.MappingNode, name: str) -> FileContent:
             continue  # `steps:` with nothing behind it says nothing
         problems += _twice_inside(value_node, name)
         raw = _raw(value_node, {})
-        entries.append(Written(key=key, raw=raw, where=where, parts=_lines(value_node, name)))
+        entries.append(RawSetting(key=key, raw=raw, where=where, parts=_lines(value_node, name)))
     return FileContent(entries=tuple(entries), problems=tuple(problems))
 
 

@@ -16,19 +16,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from paceline.dashboard.answers import as_json
-from paceline.dashboard.asked import BadRequestError
-from paceline.dashboard.found_runs import NoRunError
-from paceline.dashboard.guard import HEADERS, Guard, Head, names_of
-from paceline.dashboard.hall import Hall
-from paceline.dashboard.roads import ROADS
-from paceline.dashboard.settings import Settings
-from paceline.errors import NoPageError, PacelineError, PortError
+from paceline.core.errors import NoPageError, PacelineError, PortError
+from paceline.dashboard.auth import HEADERS, Guard, Head, names_of
+from paceline.dashboard.launch import Settings
+from paceline.dashboard.requests import BadRequestError
+from paceline.dashboard.routes import ROUTES, json_response
+from paceline.dashboard.run_index import NoRunError
+from paceline.dashboard.state import AppState
 
 GRACE_S = 3
 
 
-class Gate:
+class AuthMiddleware:
     """Nothing behind it is reached without the guard's consent, whatever route is added later."""
 
     def __init__(self, app: Starlette, guard: Guard) -> None:
@@ -62,7 +61,7 @@ class Gate:
             await send(message)
 
         if refusal is not None:
-            body = as_json({"error": refusal.what, "hint": refusal.hint}, refusal.status)
+            body = json_response({"error": refusal.what, "hint": refusal.hint}, refusal.status)
             await body(scope, receive, send_guarded)
             return
         await self._app(scope, receive, send_guarded)
@@ -75,13 +74,13 @@ def _head(scope: Scope) -> Head:
     return Head(method=scope["method"], path=scope["path"], token_in_query=token, headers=headers)
 
 
-def build(settings: Settings, port: int) -> Gate:
+def build(settings: Settings, port: int) -> AuthMiddleware:
     """The whole application, behind its gate."""
-    routes = [Route(road.path, road.answer, methods=[road.method]) for road in ROADS]
+    routes = [Route(road.path, road.answer, methods=[road.method]) for road in ROUTES]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.hall = Hall(settings)
+        app.state.hall = AppState(settings)
         try:
             yield
         finally:
@@ -90,12 +89,12 @@ def build(settings: Settings, port: int) -> Gate:
     async def failed(_request: Request, error: Exception) -> Response:
         assert isinstance(error, PacelineError), "only these are answered so"
         status = 404 if isinstance(error, NoRunError) else 400 if isinstance(error, BadRequestError) else 409
-        return as_json({"error": error.what, "hint": error.hint}, status)
+        return json_response({"error": error.what, "hint": error.hint}, status)
 
     async def gone(_request: Request, error: Exception) -> Response:
         assert isinstance(error, FileNotFoundError), "only these are answered so"
         what = f"{Path(str(error.filename)).name} is gone"
-        return as_json({"error": what, "hint": "the run's folder was removed while you looked"}, 404)
+        return json_response({"error": what, "hint": "the run's folder was removed while you looked"}, 404)
 
     handlers = {PacelineError: failed, FileNotFoundError: gone}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
@@ -104,9 +103,9 @@ def build(settings: Settings, port: int) -> Gate:
         names=names_of(settings.host, settings.names),
         cookie=f"paceline_{port}",
         is_readonly=settings.is_readonly,
-        open_paths=frozenset(road.path for road in ROADS if road.is_open),
+        open_paths=frozenset(road.path for road in ROUTES if road.is_open),
     )
-    return Gate(app, guard)
+    return AuthMiddleware(app, guard)
 
 
 def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:

@@ -9,23 +9,192 @@ an announced block that nobody needs any more is nobody's trouble.
 import fcntl
 import hashlib
 import os
+import re
 import struct
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
-from paceline.clock import SystemClock
-from paceline.datasets.cache import BlockCache
-from paceline.datasets.errors import other_bytes
-from paceline.datasets.index import Block
-from paceline.datasets.reading import read_block
-from paceline.datasets.store import Store
+from paceline.core.clock import Clock, SystemClock
+from paceline.core.disk import remove_abandoned, write_shared
+from paceline.core.errors import CannotWriteError
+from paceline.datasets.index import INDEX, Block, Index, decode
+from paceline.storage.store import (
+    BrokenLineError,
+    NoSuchFileError,
+    Store,
+    no_data_set,
+    no_index,
+    no_ranges,
+    no_shard,
+    other_bytes,
+    too_short,
+    unreachable,
+)
+
+# A block is a file named by its SHA-256, so equal blocks of different data sets
+# or addresses are one file, and every process of this user finds it. It is
+# written under another name first: what bears its name is whole, and is still
+# proved once by every process that reads it. About as old as last used: a block
+# counts as used when a process first proves it.
+
+DEFAULT_MB = 10_000
+KEPT_FRACTION = 0.9  # of the room, after old blocks were removed
+_LOOKS = 16  # a process looks at the folder after it has added this part of the room
+_BLOCK = re.compile(r"[0-9a-f]{64}")
+
+
+class BlockCache:
+    def __init__(self, folder: Path, *, limit_bytes: int) -> None:
+        self.folder, self._limit = folder, limit_bytes
+        self._proved: set[str] = set()
+        self._added = limit_bytes  # so that the first look is at once: somebody may have lowered the limit
+        self.keeps = True
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ".lock").touch()
+        except OSError as error:
+            raise CannotWriteError(
+                f"data that was read cannot be kept in {folder}: {error.strerror or error}",
+                "name another folder: --data-cache FOLDER",
+            ) from error
+
+    def is_proved(self, block: Block) -> bool:
+        """Has this process seen that it is here, and right? It may go at any moment to make room."""
+        return block.sha256 in self._proved
+
+    def prove(self, block: Block) -> bool:
+        """Look whether it is here; one that is not as it should be is thrown away."""
+        path = self.path(block)
+        try:
+            with path.open("rb") as file:
+                is_right = hashlib.file_digest(file, "sha256").hexdigest() == block.sha256
+        except OSError:
+            return False
+        if is_right:
+            with suppress(OSError):
+                os.utime(path)
+            self._proved.add(block.sha256)
+        else:
+            path.unlink(missing_ok=True)
+        return is_right
+
+    def open(self, block: Block) -> int | None:
+        """A file descriptor, for the caller to close; None: it is gone meanwhile."""
+        try:
+            return os.open(self.path(block), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._proved.discard(block.sha256)
+            return None
+
+    def keep(self, block: Block, data: bytes) -> None:
+        """What was proved already. Where it cannot be written, as on a full disk, we go on without."""
+        path = self.path(block)
+        try:
+            write_shared(path, data)
+            self._proved.add(block.sha256)
+        except OSError as error:
+            self.keeps = False
+            print(
+                f"data is read again and again: it cannot be kept in {self.folder}: {error}", file=sys.stderr
+            )
+        self._added += len(data)
+        if self._added * _LOOKS >= self._limit:
+            self._added = 0
+            with suppress(OSError):  # not tidied up: no reason to lose what has come
+                self.make_room()
+
+    def make_room(self) -> None:
+        """Several processes may do so at once: what one has removed already is no trouble to another."""
+        remove_abandoned(self.folder)
+        listed = sorted(_listed(self.folder))
+        total = sum(size for _, size, _ in listed)
+        if total <= self._limit:
+            return
+        for _, size, path in listed:
+            if total <= self._limit * KEPT_FRACTION:
+                return
+            Path(path).unlink(missing_ok=True)
+            self._proved.discard(Path(path).name)
+            total -= size
+
+    def path(self, block: Block) -> Path:
+        return self.folder / block.sha256
+
+
+def _listed(folder: Path) -> Iterator[tuple[float, int, str]]:
+    """(when it was used, bytes, path) of every block; what else lies there is not ours to remove."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if _BLOCK.fullmatch(entry.name):
+                    found = entry.stat()
+                    yield found.st_mtime, found.st_size, entry.path
+
+
+# A try that brings bytes starts the count anew: a line that is bad but alive is
+# used as long as it takes. Only tries that bring nothing are counted.
+
+T = TypeVar("T")
+TRIES = 5
+FIRST_WAIT_S = 0.25  # then twice as long each time: 3.75 s in all
+
+
+def read_block(store: Store, block: Block, clock: Clock | None = None) -> bytes:
+    """All bytes of the block, as they came; whether they are the right ones is for others to say."""
+    pieces: list[bytes] = []
+    missing = block.size
+    while missing:
+        start = block.start + block.size - missing
+        try:
+            piece = with_retries(store, partial(store.read, block.file, start, missing), clock)
+        except NoSuchFileError as error:
+            raise no_shard(store.url, block.file) from error
+        if len(piece) > missing:
+            raise no_ranges(store.url)
+        if not piece:
+            raise too_short(store.url, block.file, end=block.start + block.size)
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)
+
+
+def read_index(store: Store, clock: Clock | None = None) -> Index:
+    raw = b""
+    try:
+        while piece := with_retries(store, partial(store.read, INDEX, len(raw), None), clock):
+            raw += piece
+    except NoSuchFileError as error:
+        raise no_data_set(store.url) from error
+    try:
+        return decode(raw)
+    except (ValueError, KeyError, TypeError) as error:
+        raise no_index(store.url) from error
+
+
+def with_retries(store: Store, ask: Callable[[], T], clock: Clock | None = None) -> T:
+    """What it answers, though the line may break a few times."""
+    clock = clock or SystemClock()
+    for number in range(TRIES - 1):
+        try:
+            return ask()
+        except BrokenLineError:
+            clock.sleep(FIRST_WAIT_S * 2**number)
+    try:
+        return ask()
+    except BrokenLineError as error:
+        raise unreachable(store.url, error) from error
+
 
 THREADS = 8
-WAIT_S, LOOK_S = 10.0, 0.05  # for the lock: it spares a second fetch, and who is frozen may hold up nobody
-MOST_ANNOUNCED = 256  # blocks that wait to be fetched before anybody needs them
+WAIT_S, POLL_S = 10.0, 0.05  # for the lock: it spares a second fetch, and who is frozen may hold up nobody
+MAX_ANNOUNCED = 256  # blocks that wait to be fetched before anybody needs them
 
 
 class Fetcher:
@@ -39,7 +208,7 @@ class Fetcher:
         self._after_a_fork()
         with self._changed:
             for block in blocks:
-                if len(self._waiting) >= MOST_ANNOUNCED:
+                if len(self._waiting) >= MAX_ANNOUNCED:
                     return
                 self._order(block)
 
@@ -121,12 +290,12 @@ class Fetcher:
 
     def _has_lock(self, place: int) -> bool:
         """Not, when another keeps it too long, or where the disk knows no locks: then both fetch."""
-        for _ in range(int(WAIT_S / LOOK_S)):
+        for _ in range(int(WAIT_S / POLL_S)):
             try:
                 self._set_lock(fcntl.F_WRLCK, place)
                 return True
             except (BlockingIOError, PermissionError):  # another has it
-                self._clock.sleep(LOOK_S)
+                self._clock.sleep(POLL_S)
             except OSError:
                 return False
         return False

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.checkpoints.sealed import seal, unseal
+from paceline.core.sealed_json import seal, unseal
 
 INDEX = "index.json"
 FORMAT = "paceline.dataset/1"
 BLOCK_BYTES = 1 << 20
-MOST_BLOCK_BYTES = 64 << 20  # of somebody else's index: blocks are held in memory
+MAX_BLOCK_BYTES = 64 << 20  # of somebody else's index: blocks are held in memory
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of its own folder: never a way out of it
 _KINDS = re.compile(r"[|<][biufS][0-9]+")
@@ -195,7 +195,7 @@ def _check(part: Part) -> None:
         raise ValueError(f"the shards of part {part.name} do not add up to its {part.records} records")
     if part.record_bytes < 1:
         raise ValueError(f"a record of part {part.name} holds nothing")
-    if part.block_records > max(1, MOST_BLOCK_BYTES // part.record_bytes):
+    if part.block_records > max(1, MAX_BLOCK_BYTES // part.record_bytes):
         raise ValueError(f"blocks of part {part.name} are too large")
     for shard in part.shards:
         if shard.header_bytes < 0:

@@ -5,11 +5,12 @@ hundred times a second at a long run must not read it a hundred times a second. 
 cannot be read are skipped and counted, as in events/read.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from paceline.errors import PacelineError
-from paceline.events.read import UNREADABLE, History, Torn, sound, take
+from paceline.core.errors import PacelineError
+from paceline.events.read import UNREADABLE, History, Torn, decode_lines, take_line
 from paceline.events.segments import chunks
 
 PART_BYTES = 4_000_000
@@ -60,14 +61,14 @@ class NewLines:
             self.number += 1
             if not line:
                 continue
-            whole, is_torn = sound(line)
+            whole, is_torn = decode_lines(line)
             found += whole
             if is_torn:
                 self.torn.add(self.number)
         return found
 
 
-class Following:
+class LogFollower:
     def __init__(self, path: Path, *, rows: int) -> None:
         self._lines, self._rows = NewLines(path), rows
         self._history = History()
@@ -77,7 +78,7 @@ class Following:
         """The same object each time, brought up to date; empty as long as there is no log."""
         for line in self._lines.read():
             try:
-                take(self._history, line, is_header=not self._has_header)
+                take_line(self._history, line, is_header=not self._has_header)
             except UNREADABLE:
                 if not self._has_header:
                     raise
@@ -86,3 +87,42 @@ class Following:
         for rows in self._history.steps.values():
             del rows[: -self._rows]
         return self._history
+
+
+class ColumnReader:
+    """One line of a frequent kind."""
+
+    def __init__(self, event: Mapping[str, object]) -> None:
+        self.count = int(str(event["rows"]))
+        columns = event["columns"]
+        assert isinstance(columns, dict), "a line of rows has columns"
+        self._columns = columns
+
+    def of(self, name: str, otherwise: object = None) -> Sequence[Any]:  # Any: what JSON held
+        value = self._columns.get(name, otherwise)
+        return value if isinstance(value, list) else [value] * self.count
+
+    def ints(self, name: str) -> list[int]:
+        # As JSON has them: this is done for every number of every step.
+        return [v or 0 for v in self.of(name, 0)]
+
+    def floats(self, name: str) -> list[float]:
+        return [as_float(v) for v in self.of(name, 0.0)]
+
+    def rows(self, *names: str) -> list[tuple[object, ...]]:
+        return list(zip(*(self.of(name) for name in names), strict=True))
+
+
+def as_float(value: object) -> float:
+    """What the log has for a number; JSON of Python also knows NaN and Infinity."""
+    if isinstance(value, bool):
+        return float(value)
+    return float(value) if isinstance(value, int | float) else float("nan")
+
+
+def optional_float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def optional_int(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

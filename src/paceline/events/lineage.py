@@ -9,10 +9,11 @@ In modes with rounds whole rounds are committed, so a generation can only begin
 where a round does. Pure.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.events.read import PlainEvent
+from paceline.sync.adaptive_setting import SyncPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +118,78 @@ def _lost_steps(events: Sequence[PlainEvent]) -> list[str]:
 
 def _int(event: PlainEvent, name: str) -> int:
     return int(str(event.fields[name]))
+
+
+# Workers say which way a generation begins with, and one of them says when it changes. What a generation
+# decided behind its last step that counts was decided by somebody who is gone, and never happened. So the
+# ways of a run are those of its lineage, and in a way with rounds a generation can only begin where a round
+# does. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStint:
+    """From this moment on this worker made steps that count if they are in the range."""
+
+    who: str
+    from_ns: int
+    steps: range
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyHistory:
+    switches: tuple[tuple[int, SyncPolicy], ...]  # from which step on, in order; neighbours differ
+    stints: tuple[PolicyStint, ...]
+
+    def is_whole(self, finished: int, *, every: int, total: int) -> bool:
+        """Can a run have committed so many steps, or is that in the middle of a round?"""
+        before = [(step, way) for step, way in self.switches if step < finished]
+        if not before or before[-1][1] is not SyncPolicy.LOCAL_STEPS:
+            return True
+        return finished == total or (finished - before[-1][0]) % every == 0
+
+    def counts(self, who: str, start_ns: int, step: int) -> bool:
+        """Is a step that this worker began then one that counts?"""
+        mine = [stint for stint in self.stints if stint.who == who and stint.from_ns <= start_ns]
+        return bool(mine) and step in max(mine, key=lambda stint: stint.from_ns).steps
+
+
+def policies_of(events: Sequence[PlainEvent], steps: int) -> PolicyHistory:
+    """Of a run that has so many steps in the end."""
+    resumed = [(number, event) for number, event in enumerate(events) if event.kind == "run_resumed"]
+    begins = [(0, 0), *((number, _int(event, "version")) for number, event in resumed)]
+    ends = [*begins[1:], (len(events), steps)]
+    said: list[tuple[int, SyncPolicy]] = []
+    stints: list[PolicyStint] = []
+    for (here, first), (there, end) in zip(begins, ends, strict=True):
+        session = events[here:there]
+        stretches = lineage_of(session, steps=end, first=first).stretches
+        said += _policy_changes(session, stretches)
+        stints += _policy_stints(session, stretches)
+    switches: list[tuple[int, SyncPolicy]] = []
+    for step, way in said:
+        if not switches or switches[-1][1] is not way:
+            switches.append((step, way))
+    return PolicyHistory(tuple(switches), tuple(stints))
+
+
+def _policy_changes(
+    events: Sequence[PlainEvent], stretches: Sequence[Stretch]
+) -> Iterator[tuple[int, SyncPolicy]]:
+    for stretch in stretches:
+        entered = (e for e in events if e.kind == "generation_entered" and _number(e) == stretch.generation)
+        yield stretch.first, SyncPolicy(str(next(entered).fields["way"]))
+        decided = [e for e in events if e.kind == "adapted" and _number(e) == stretch.generation]
+        for event in sorted(decided, key=lambda event: _int(event, "step")):
+            if stretch.first < _int(event, "step") < stretch.end:
+                yield _int(event, "step"), SyncPolicy(str(event.fields["to"]))
+
+
+def _policy_stints(events: Sequence[PlainEvent], stretches: Sequence[Stretch]) -> Iterator[PolicyStint]:
+    made = {stretch.generation: range(stretch.first, stretch.end) for stretch in stretches}
+    for event in events:
+        if event.kind == "generation_entered":
+            yield PolicyStint(event.who, event.at_ns, made.get(_number(event), range(0)))
+
+
+def _number(event: PlainEvent) -> int:
+    return _int(event, "number" if event.kind == "generation_entered" else "generation")

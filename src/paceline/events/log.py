@@ -22,13 +22,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from paceline import environ
-from paceline.clock import Clock, SystemClock, monotonic_s
-from paceline.disk import write_durably
-from paceline.errors import without_secrets
+from paceline.core import environ
+from paceline.core.clock import Clock, SystemClock, monotonic_s
+from paceline.core.disk import write_durably
+from paceline.core.errors import without_secrets
 from paceline.events.read import PlainEvent
-from paceline.events.sample_rows import CustomRow
-from paceline.events.schema import COLUMN_KINDS, SCHEMA, AbandonedRow, PartRow, Scalar, ServerRow, StepRow
+from paceline.events.schema import (
+    COLUMN_KINDS,
+    SCHEMA,
+    AbandonedRow,
+    CustomRow,
+    PartRow,
+    Scalar,
+    ServerRow,
+    StepRow,
+)
 from paceline.events.segments import SegmentWriter, size_of_whole_lines
 
 FLUSH_NS = 500_000_000

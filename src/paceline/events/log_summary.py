@@ -17,7 +17,7 @@ from pathlib import Path
 
 from paceline.events.read import (
     ELASTIC_SERVERS,
-    OF_A_STEP,
+    STEP_EVENTS,
     UNREADABLE,
     Columns,
     Header,
@@ -34,8 +34,7 @@ from paceline.events.read import (
     restored_of,
     rows_of,
 )
-from paceline.events.sample_rows import SAMPLE_KINDS
-from paceline.events.schema import AbandonedRow, PartRow, ServerRow, StepRow
+from paceline.events.schema import SAMPLE_KINDS, AbandonedRow, PartRow, ServerRow, StepRow
 from paceline.events.summary import StepSet, Summary, Totals
 
 _NO_CONTROL = tuple(f'{{"kind":"{kind}",'.encode() for kind in ("abandoned", "part", *SAMPLE_KINDS))
@@ -199,7 +198,7 @@ class _Reading:
         return _selected(rows, kept)
 
     def keeps_plain(self, event: PlainEvent) -> bool:
-        if event.kind not in OF_A_STEP:
+        if event.kind not in STEP_EVENTS:
             return True
         return all(r.keeps_plain(int(str(event.fields["step"]))) for r in self._resumes)
 

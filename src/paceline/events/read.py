@@ -17,9 +17,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from paceline.errors import DamagedRecordError, NoSuchRunError
-from paceline.events.sample_rows import SAMPLE_KINDS
-from paceline.events.schema import SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
+from paceline.core.errors import DamagedRecordError, NoSuchRunError
+from paceline.events.schema import SAMPLE_KINDS, SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
 from paceline.events.segments import chunks
 
 UNREADABLE = (
@@ -30,7 +29,7 @@ UNREADABLE = (
     AssertionError,
 )  # what parsing damage raises
 EVALUATIONS = ("evaluated", "early_stop")  # one of each for a step
-OF_A_STEP = ("adapted", *EVALUATIONS)  # events that never happened if a resume goes back behind their step
+STEP_EVENTS = ("adapted", *EVALUATIONS)  # events that never happened if a resume goes back behind their step
 ELASTIC_SERVERS = ("server_started", "server_promoted")  # events that only elastic servers write
 _BEGINS = b'{"kind":'
 _NAMED = 20  # lines that are named; of more only the number is kept
@@ -54,7 +53,7 @@ class Torn:
         return f"{word} {', '.join(map(str, self.first))}{more}"
 
 
-def sound(raw: bytes) -> tuple[list[str], bool]:
+def decode_lines(raw: bytes) -> tuple[list[str], bool]:
     """The whole events between two newlines, usually one, and whether there is a fragment beside them.
 
     A look at their ends, not a parse: what is wrong inside shows when they are parsed.
@@ -178,7 +177,7 @@ class History:
         for rank, abandoned in self.abandoned.items():
             self.abandoned[rank] = [row for row in abandoned if resumed.keeps_abandoned(row.version)]
         self.plain = [
-            e for e in self.plain if e.kind not in OF_A_STEP or resumed.keeps_plain(_int(e.fields["step"]))
+            e for e in self.plain if e.kind not in STEP_EVENTS or resumed.keeps_plain(_int(e.fields["step"]))
         ]
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
 
@@ -216,7 +215,7 @@ def read_history(path: Path) -> History:
             _take(history, event.said)
         except UNREADABLE:
             history.torn.add(event.number)
-    put_in_order(history)
+    sort_history(history)
     return history
 
 
@@ -251,7 +250,7 @@ def read_events(
             continue  # the newline that ends a fragment, behind a line that another process had glued to it
         if is_skipped is not None and raw.find(_BEGINS, 1) < 0 and is_skipped(raw):
             continue
-        lines, is_torn = sound(raw)
+        lines, is_torn = decode_lines(raw)
         for line in lines:
             try:
                 said = json.loads(line)
@@ -295,7 +294,7 @@ def header_of(said: dict[str, object]) -> Header:
     return Header(str(said["run"]), str(said["plan"]), t0_ns, started_unix_s)
 
 
-def put_in_order(history: History) -> None:
+def sort_history(history: History) -> None:
     """Servers that took over from each other make one history: in the order of time, each row once.
 
     A backup that takes over writes what the lost primary may have written already, and a
@@ -328,7 +327,7 @@ def restored_of(event: PlainEvent) -> Restored:
     return Restored(event.at_ns, _int(event.fields["version"]), _int(event.fields["part"]))
 
 
-def take(history: History, line: str, *, is_header: bool) -> None:
+def take_line(history: History, line: str, *, is_header: bool) -> None:
     """One whole line of a log that is still being written; one of UNREADABLE if it makes no sense."""
     said = json.loads(line)
     if is_header:
@@ -345,7 +344,7 @@ def _begin(history: History, header: Header) -> None:
 def _take(history: History, event: dict[str, object]) -> None:
     kind, who = str(event["kind"]), str(event["who"])
     columns = event.get("columns")
-    if kind in SAMPLE_KINDS:  # paceline.watch reads them; nothing that was trained depends on them
+    if kind in SAMPLE_KINDS:  # paceline.monitoring reads them; nothing that was trained depends on them
         return
     if isinstance(columns, dict):
         count = int(str(event["rows"]))

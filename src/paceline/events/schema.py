@@ -8,9 +8,125 @@ clock per host; `t0_ns` in the header is the origin. A field is only ever added;
 a change of meaning makes a new schema.
 """
 
-from typing import NamedTuple, TypeAlias
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self, TypeAlias
 
-from paceline.events.sample_rows import SAMPLE_KINDS
+# None stands for what this machine cannot say. Totals only ever grow; whoever wants
+# a rate looks at two rows. Readers of what was trained pass them by; `paceline.watch`
+# reads them.
+
+
+class HostRow(NamedTuple):
+    """A machine at one moment (kind `hosts`).
+
+    The launcher writes one of its own each second (`who` is watch), which paces alerts too. On each other
+    machine one worker does, less often (`who` is watch@NODE).
+    """
+
+    at_ns: int
+    node: str  # the host's name
+    cpu_share: float | None  # of all cores, since the row before
+    load: float | None  # mean number of runnable processes over a minute
+    memory_used_bytes: int | None
+    memory_size_bytes: int | None
+    disk_free_bytes: int | None  # where the run's folder is
+    disk_size_bytes: int | None
+    disk_read_bytes: int | None  # total
+    disk_written_bytes: int | None  # total
+    net_in_bytes: int | None  # total, of all interfaces but the loopback
+    net_out_bytes: int | None  # total
+    loopback_bytes: int | None  # total; processes of one host talk this way
+    tcp_sent: int | None  # total of segments
+    tcp_retransmitted: int | None  # total of segments that had to be sent again
+
+
+class ProcessRow(NamedTuple):
+    """A participant's process at one moment (kind `processes`)."""
+
+    at_ns: int
+    worker: str
+    pid: int
+    memory_bytes: int  # resident
+    cpu_share: float  # of one core, since the row before
+    is_stopped: bool  # by SIGSTOP or the like
+
+
+class LinkRow(NamedTuple):
+    """A worker's TCP connections at one moment, by what its kernel measured (kind `links`)."""
+
+    at_ns: int
+    node: str  # where the worker is
+    connections: int  # by which something was sent since the row before
+    round_trip_s: float  # the kernel's smoothed one: the median of these connections
+    slowest_s: float  # of these connections
+    sent: int  # total of segments
+    sent_again: int  # total of segments that had to be sent again
+
+
+class GpuRow(NamedTuple):
+    """A GPU at one moment (kind `gpus`)."""
+
+    at_ns: int
+    node: str
+    gpu: int
+    uuid: str
+    name: str
+    utilization: float | None
+    memory_used_bytes: int | None
+    memory_size_bytes: int | None
+    temperature_c: float | None
+    power_w: float | None
+    power_limit_w: float | None
+    energy_j: float | None  # total
+    is_throttled: bool | None  # its clock is held down by power or heat
+    uncorrected_errors: int | None  # total
+
+
+class CustomRow(NamedTuple):
+    """What a task told by `paceline.metric` (kind `custom`)."""
+
+    at_ns: int
+    step: int  # the worker's own count
+    name: str
+    value: float
+
+
+class CoordinatorRow(NamedTuple):
+    """A node of the run's coordinator at one moment, by its own words (kind `coordinators`)."""
+
+    at_ns: int
+    address: str
+    node: int | None  # None: it does not answer
+    role: str
+    is_voter: bool
+    leader: int | None
+    term: int | None
+    commit: int | None
+    applied: int | None
+    lag: int | None  # entries that it lacks, says the leader
+    is_connected: bool | None  # to the leader, says the leader
+    round_trip_s: float | None  # of being asked
+    # Since the node started, counted by length (events/schema.py): while it led, from a command's arrival
+    # until it was applied; writes to its log until they were on disk; and, for each other node behind its
+    # number and =, from sending it entries until it said that it has them.
+    commits: str | None = None
+    fsyncs: str | None = None
+    round_trips: str | None = None
+    elections: int | None = None  # that it stood in, since it started
+    proposals_failed: int | None = None  # whose outcome it could not tell, or which it had no room for
+
+
+SAMPLE_KINDS: dict[str, tuple[str, ...]] = {
+    "hosts": HostRow._fields,
+    "processes": ProcessRow._fields,
+    "gpus": GpuRow._fields,
+    "links": LinkRow._fields,
+    "custom": CustomRow._fields,
+    "coordinators": CoordinatorRow._fields,
+}
+
 
 SCHEMA = "paceline.events/1"
 Scalar: TypeAlias = bool | int | float | str | None
@@ -163,3 +279,62 @@ PLAIN_KINDS: dict[str, str] = {
     "missing, because memory had no room for them)",
     "run_finished": "the launcher ends; fields: outcome (finished, stopped, failed)",
 }
+
+
+# Whoever measures often (a coordinator's node, several thousand times a second) counts, and
+# tells the counts once a second. In a line of the log they are one word, with the empty
+# buckets left out: `0.52/3:10,7:2` is twelve durations of 0.52 s together, ten of them in
+# bucket 3.
+
+BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+@dataclass(slots=True)
+class Timings:
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))  # the last: still longer
+    total_s: float = 0.0
+
+    def add(self, took_s: float, times: int = 1) -> None:
+        self.counts[bisect_left(BOUNDS_S, took_s)] += times
+        self.total_s += took_s * times
+
+    @classmethod
+    def of(cls, counts: Sequence[int], total_s: float) -> Self | None:
+        """None where they were counted by other bounds, or not at all."""
+        return cls(list(counts), total_s) if len(counts) == len(BOUNDS_S) + 1 else None
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def word(self) -> str:
+        filled = ",".join(f"{place}:{count}" for place, count in enumerate(self.counts) if count)
+        return f"{self.total_s:.6g}/{filled}"
+
+    @classmethod
+    def read(cls, word: str) -> Self:
+        total, _, filled = word.partition("/")
+        found = cls(total_s=float(total))
+        for part in filled.split(",") if filled else ():
+            place, _, count = part.partition(":")
+            found.counts[int(place)] = int(count)
+        return found
+
+    def since(self, before: "Timings") -> "Timings":
+        """What was added since then; all of it where counting began anew."""
+        differs = [now - then for now, then in zip(self.counts, before.counts, strict=True)]
+        if min(differs) < 0:
+            return self
+        return Timings(differs, self.total_s - before.total_s)
+
+    def quantile(self, share: float) -> float | None:
+        """About, with a straight line through the bucket, as Prometheus does; None of nothing."""
+        rank, so_far = share * self.count, 0
+        if not self.count:
+            return None
+        for place, count in enumerate(self.counts[:-1]):
+            if count and so_far + count >= rank:
+                below = BOUNDS_S[place - 1] if place else 0.0
+                return below + (BOUNDS_S[place] - below) * (rank - so_far) / count
+            so_far += count
+        return BOUNDS_S[-1]

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paceline.clock import SystemClock, monotonic_s
-from paceline.disk import HAS_NO_LOCKS, write_durably
-from paceline.errors import DamagedRecordError
+from paceline.core.clock import SystemClock, monotonic_s
+from paceline.core.disk import HAS_NO_LOCKS, write_durably
+from paceline.core.errors import DamagedRecordError
 
 SEGMENT_SCHEMA = "paceline.events.segment/1"
 SEGMENT_BYTES = 64 << 20
@@ -40,8 +40,8 @@ READ_BYTES = 262_144
 LOCK_S = 0.5  # a writer waits for a rotation for so long; then its line waits in memory
 GZIP_LEVEL = 3  # half the time of the usual level, and a tenth more bytes
 _HEAD = f'{{"schema":"{SEGMENT_SCHEMA}"'.encode()
-_MOST_HEAD_BYTES = 1 << 20
-_BEGINS_SESSION = b'{"kind":"run_started"'
+_MAX_HEAD_BYTES = 1 << 20
+_SESSION_START = b'{"kind":"run_started"'
 _DAMAGED = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError)
 
 
@@ -182,7 +182,7 @@ def open_closed(path: Path, number: int) -> Iterator[IO[bytes]]:
 def _read_head(file: IO[bytes], path: Path) -> Head:
     """Leaves the file anywhere."""
     file.seek(0)
-    line = file.readline(_MOST_HEAD_BYTES)
+    line = file.readline(_MAX_HEAD_BYTES)
     if not line.startswith(_HEAD):
         return Head()
     try:
@@ -285,8 +285,8 @@ def begin_segment(path: Path) -> None:
     head = head_of(path)
     size = path.stat().st_size
     with path.open("rb") as file:
-        first = json.loads(file.readline(_MOST_HEAD_BYTES))
-    plans, session = _said_in(path)
+        first = json.loads(file.readline(_MAX_HEAD_BYTES))
+    plans, session = _recorded_in(path)
     if head.number == 0:
         plans = (str(first["plan"]), *plans)
     session = session or head.session
@@ -311,7 +311,7 @@ def begin_segment(path: Path) -> None:
 
 def newest_session(path: Path) -> Session | None:
     """When the newest session of the log began; None where the log does not say."""
-    return _said_in(path)[1] or head_of(path).session
+    return _recorded_in(path)[1] or head_of(path).session
 
 
 def recorded_plans(path: Path) -> set[str]:
@@ -320,18 +320,18 @@ def recorded_plans(path: Path) -> set[str]:
     if not path.exists():
         return found
     with path.open("rb") as file, suppress(ValueError, LookupError, TypeError):
-        found.add(str(json.loads(file.readline(_MOST_HEAD_BYTES))["plan"]))
-    return found.union(head_of(path).plans, _said_in(path)[0])
+        found.add(str(json.loads(file.readline(_MAX_HEAD_BYTES))["plan"]))
+    return found.union(head_of(path).plans, _recorded_in(path)[0])
 
 
-def _said_in(path: Path) -> tuple[tuple[str, ...], Session | None]:
+def _recorded_in(path: Path) -> tuple[tuple[str, ...], Session | None]:
     """The plans of the sessions that began in this one file, and the newest of these sessions."""
     plans: list[str] = []
     session = None
     if not path.stat().st_size:
         return (), None
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        at = text.find(_BEGINS_SESSION)
+        at = text.find(_SESSION_START)
         while at >= 0:
             end = text.find(b"\n", at)
             with suppress(ValueError, LookupError, TypeError):
@@ -340,7 +340,7 @@ def _said_in(path: Path) -> tuple[tuple[str, ...], Session | None]:
                     plans.append(str(said["plan"]))
                 if "unix_s" in said:
                     session = Session(int(said["at_ns"]), float(said["unix_s"]))
-            at = text.find(_BEGINS_SESSION, at + 1)
+            at = text.find(_SESSION_START, at + 1)
     return tuple(plans), session
 
 

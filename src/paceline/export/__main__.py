@@ -14,14 +14,14 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from paceline import environ
-from paceline.config.exports import read_export
-from paceline.errors import PacelineError
+from paceline.config.load import read_export
+from paceline.core import environ
+from paceline.core.errors import PacelineError
 from paceline.export.follower import export, follow
 
-LOOK_EVERY_S = 0.5
-_AT_EASE = 19  # workers come first: where all processors are busy it gets about a hundredth of one
-_MANNERS = {
+POLL_S = 0.5
+_NICENESS = 19  # workers come first: where all processors are busy it gets about a hundredth of one
+_ENVIRONMENT = {
     # Nothing is sent home that nobody asked for.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_ERROR_REPORTING": "false",
@@ -36,8 +36,8 @@ _MANNERS = {
 def main() -> None:
     run_dir, text, how, *rest = Path(sys.argv[1]), *sys.argv[2:]
     (target,) = read_export(text, where=None, folder=Path())
-    os.nice(_AT_EASE)
-    environ.set_unless_said(**_MANNERS)
+    os.nice(_NICENESS)
+    environ.set_default_variables(**_ENVIRONMENT)
     answer = os.dup(1)
     _log_to(run_dir / "logs" / f"export-{target.kind}.log")
     try:
@@ -45,22 +45,24 @@ def main() -> None:
             done = follow(run_dir, target, since=int(rest[0]), is_over=_is_over)
         else:
             done = export(run_dir, target)
-        _tell(answer, {"place": done.place, "points": done.points})
+        _send_line(answer, {"place": done.place, "points": done.points})
     except PacelineError as error:
-        _tell(answer, {"error": error.told()})
+        _send_line(answer, {"error": error.told()})
     except Exception as error:  # the vendor's: whatever it was, it is told in one line, and logged in full
         traceback.print_exc()
         what = f"export {target.kind} failed: {type(error).__name__}: {error}".splitlines()[0][:500]
-        _tell(answer, {"error": [{"what": what, "hint": f"see {run_dir}/logs/export-{target.kind}.log"}]})
+        _send_line(
+            answer, {"error": [{"what": what, "hint": f"see {run_dir}/logs/export-{target.kind}.log"}]}
+        )
 
 
 def _is_over() -> bool:
     """Nobody writes to our stdin: it becomes readable when it ends."""
-    readable, _, _ = select.select([0], [], [], LOOK_EVERY_S)
+    readable, _, _ = select.select([0], [], [], POLL_S)
     return bool(readable)
 
 
-def _tell(answer: int, message: object) -> None:
+def _send_line(answer: int, message: object) -> None:
     with suppress(BrokenPipeError):  # the command was killed, and nobody listens
         os.write(answer, (json.dumps(message) + "\n").encode())
 

@@ -10,25 +10,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.export_target import ExportKind, ExportTarget
-from paceline.errors import DamagedRecordError, NoSuchRunError, NothingRecordedError, PacelineError
+from paceline.config.train_config import ExportKind, ExportTarget
+from paceline.core.errors import DamagedRecordError, NoSuchRunError, NothingRecordedError, PacelineError
 from paceline.events.follow import NewLines
-from paceline.events.read import UNREADABLE, History, take
+from paceline.events.read import UNREADABLE, History, take_line
 from paceline.events.segments import end_of_lines
-from paceline.export.port import Outcome, Point, Rewind, Sheet, Writer
-from paceline.export.series import Series
-from paceline.export.sheet import final_values, parameters_of
+from paceline.export.metrics import Series, final_values, parameters_of
+from paceline.export.writer import Outcome, Point, Rewind, RunInfo, Writer
 from paceline.plan.codec import read
 from paceline.plan.plan import EventDetail
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     place: str
     points: int
 
 
-def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable[[], bool]) -> Exported:
+def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable[[], bool]) -> ExportResult:
     """Write what comes after `since` bytes of the log, until the run is over. `is_over` waits a moment."""
     while not (run_dir / "plan.json").exists():  # a run begins with writing its plan
         if is_over():
@@ -39,36 +38,36 @@ def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable
         for _ in record.new_points(end=since):
             pass  # a session before this one has written them
     writer = open_writer(target, record.sheet(goes_on=since > 0))
-    told = _pass_on(record.new_points(), writer)
+    told = _forward(record.new_points(), writer)
     while not is_over():
-        told += _pass_on(record.new_points(), writer)
-    told += _pass_on(record.new_points(), writer)
+        told += _forward(record.new_points(), writer)
+    told += _forward(record.new_points(), writer)
     return _end(record, writer, told)
 
 
-def export(run_dir: Path, target: ExportTarget) -> Exported:
+def export(run_dir: Path, target: ExportTarget) -> ExportResult:
     """Write all that counts of a run that is over, or as much as there is of it."""
     record = _Record(run_dir)
-    kept = _that_count(record)
+    kept = _valid_points(record)
     writer = open_writer(target, record.sheet(goes_on=False))
     writer.write(kept)
     return _end(record, writer, len(kept))
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedPoints:
     started_unix_s: float
     points: list[Point]
 
 
-def points_of(run_dir: Path, *, every: int | None = None) -> Recorded:
+def points_of(run_dir: Path, *, every: int | None = None) -> RecordedPoints:
     """What would be written, with a point for so many steps."""
     record = _Record(run_dir, every=every)
-    kept = _that_count(record)
-    return Recorded(record.sheet(goes_on=False).started_unix_s, [*kept, *record.last()])
+    kept = _valid_points(record)
+    return RecordedPoints(record.sheet(goes_on=False).started_unix_s, [*kept, *record.last()])
 
 
-def _that_count(record: "_Record") -> list[Point]:
+def _valid_points(record: "_Record") -> list[Point]:
     """All points of the log, without those that a resume took back."""
     kept: list[Point] = []
     for made in record.new_points():
@@ -83,7 +82,7 @@ def _that_count(record: "_Record") -> list[Point]:
     return kept
 
 
-def open_writer(target: ExportTarget, sheet: Sheet) -> Writer:
+def open_writer(target: ExportTarget, sheet: RunInfo) -> Writer:
     """Imported here: a writer brings its vendor's whole package along."""
     match target.kind:
         case ExportKind.TENSORBOARD:
@@ -100,7 +99,7 @@ def open_writer(target: ExportTarget, sheet: Sheet) -> Writer:
             return WandbWriter(sheet, target.where)
 
 
-def _pass_on(made: Iterator[Point | Rewind], writer: Writer) -> int:
+def _forward(made: Iterator[Point | Rewind], writer: Writer) -> int:
     fresh: list[Point] = []
     told = 0
     for one in made:
@@ -116,11 +115,11 @@ def _pass_on(made: Iterator[Point | Rewind], writer: Writer) -> int:
     return told + len(fresh)
 
 
-def _end(record: "_Record", writer: Writer, told: int) -> Exported:
+def _end(record: "_Record", writer: Writer, told: int) -> ExportResult:
     last = record.last()
     writer.write(last)
     writer.end(record.outcome)
-    return Exported(writer.place, told + len(last))
+    return ExportResult(writer.place, told + len(last))
 
 
 class _Record:
@@ -153,7 +152,7 @@ class _Record:
         for line in (line for part in self.lines.parts(end) for line in part):
             heard = History()
             try:
-                take(heard, line, is_header=not self.has_begun)
+                take_line(heard, line, is_header=not self.has_begun)
             except UNREADABLE as error:
                 if self.has_begun:
                     continue
@@ -166,8 +165,8 @@ class _Record:
                 self._ended_unix_s = self._series.unix_s(event.at_ns)
             yield from self._series.take(heard)
 
-    def sheet(self, *, goes_on: bool) -> Sheet:
-        return Sheet(
+    def sheet(self, *, goes_on: bool) -> RunInfo:
+        return RunInfo(
             name=self.run_dir.resolve().name,
             folder=self.run_dir.resolve(),
             parameters=parameters_of(self._plan),

@@ -9,27 +9,26 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from paceline import environ
-from paceline.export.memo import Memo
-from paceline.export.port import Outcome, Point, Sheet
+from paceline.core import environ
+from paceline.export.writer import Outcome, Point, RunInfo, VendorRunId
 
 Item = TypeVar("Item")
 
 EXPERIMENT = "paceline"
 FOLDER = "mlruns"  # MLflow's own name for it, in the folder that the run was started from
-AT_ONCE = 1000  # metrics in one request, which is the most that a server takes
-PARAMETERS_AT_ONCE = 100
-LONGEST_PARAMETER = 6000
+METRIC_BATCH = 1000  # metrics in one request, which is the most that a server takes
+PARAMETER_BATCH = 100
+MAX_PARAMETER_LENGTH = 6000
 _STATUS = {Outcome.FINISHED: "FINISHED", Outcome.STOPPED: "KILLED", Outcome.FAILED: "FAILED"}
 
 
 class MlflowWriter:
-    def __init__(self, sheet: Sheet, where: str | None) -> None:
+    def __init__(self, sheet: RunInfo, where: str | None) -> None:
         self._address = where or environ.mlflow_tracking_uri() or FOLDER
         if ":" not in self._address:
             self._address = Path(self._address).resolve().as_uri()
         self._client = MlflowClient(self._address)
-        self._memo = Memo(sheet.folder, "mlflow")
+        self._memo = VendorRunId(sheet.folder, "mlflow")
         known = self._memo.read() if sheet.goes_on else None
         self._run = known if known is not None else self._create(sheet)
         self._last_ms = int(sheet.started_unix_s * 1000)
@@ -52,7 +51,7 @@ class MlflowWriter:
             metrics += [
                 Metric(name, value, self._last_ms, point.step) for name, value in point.values.items()
             ]
-        for some in _chunks(metrics, AT_ONCE):
+        for some in _chunks(metrics, METRIC_BATCH):
             self._client.log_batch(self._run, metrics=some)
 
     def rewind(self, step: int) -> None:
@@ -61,14 +60,14 @@ class MlflowWriter:
     def end(self, outcome: Outcome) -> None:
         self._client.set_terminated(self._run, status=_STATUS[outcome], end_time=self._last_ms)
 
-    def _create(self, sheet: Sheet) -> str:
+    def _create(self, sheet: RunInfo) -> str:
         run = self._client.create_run(
             self._experiment(), start_time=int(sheet.started_unix_s * 1000), run_name=sheet.name
         )
         run_id = str(run.info.run_id)
         self._memo.write(run_id)
-        params = [Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in sheet.parameters.items()]
-        for some in _chunks(params, PARAMETERS_AT_ONCE):
+        params = [Param(name, str(value)[:MAX_PARAMETER_LENGTH]) for name, value in sheet.parameters.items()]
+        for some in _chunks(params, PARAMETER_BATCH):
             self._client.log_batch(run_id, params=some)
         self._client.log_batch(run_id, tags=[RunTag("paceline.run_folder", sheet.folder.name)])
         return run_id

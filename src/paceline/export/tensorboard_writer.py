@@ -13,9 +13,9 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from paceline.clock import unix_now_s
-from paceline.errors import AlreadyThereError
-from paceline.export.port import Outcome, Point, Sheet
+from paceline.core.clock import unix_now_s
+from paceline.core.errors import AlreadyThereError
+from paceline.export.writer import Outcome, Point, RunInfo
 
 _STATUS = {
     Outcome.FINISHED: api_pb2.STATUS_SUCCESS,
@@ -27,7 +27,7 @@ _STATUS = {
 class TensorboardWriter:
     """Beside the run, or in a folder of that name below the given one, where runs lie side by side."""
 
-    def __init__(self, sheet: Sheet, where: str | None) -> None:
+    def __init__(self, sheet: RunInfo, where: str | None) -> None:
         self._folder = sheet.folder / "tensorboard" if where is None else Path(where) / sheet.name
         self._now_s = sheet.started_unix_s
         if not sheet.goes_on and any(self._folder.glob("events.out.tfevents.*")):

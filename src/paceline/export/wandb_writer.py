@@ -8,19 +8,18 @@ from collections.abc import Sequence
 
 import wandb
 
-from paceline import environ
-from paceline.errors import PacelineError
-from paceline.export.memo import Memo
-from paceline.export.port import Outcome, Point, Sheet
+from paceline.core import environ
+from paceline.core.errors import PacelineError
+from paceline.export.writer import Outcome, Point, RunInfo, VendorRunId
 
 PROJECT = "paceline"
 STEP = "step"
 
 
 class WandbWriter:
-    def __init__(self, sheet: Sheet, where: str | None) -> None:
+    def __init__(self, sheet: RunInfo, where: str | None) -> None:
         self._is_online = where == "online"
-        memo = Memo(sheet.folder, "wandb")
+        memo = VendorRunId(sheet.folder, "wandb")
         known = memo.read() if sheet.goes_on else None
         try:
             self._run = wandb.init(

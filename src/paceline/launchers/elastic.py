@@ -10,17 +10,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from paceline.clock import Patience, monotonic_s
-from paceline.launchers.resizing import Answer, Crew, Granted, Refused, Wish, answer
-from paceline.launchers.restarts import GiveUp, LeaveOut, Replace, Restarts
-from paceline.launchers.supervise import Failure, Ledger
+from paceline.core.clock import ActiveTimeout, monotonic_s
+from paceline.launchers.supervision import (
+    Failure,
+    GiveUp,
+    Granted,
+    LeaveOut,
+    Ledger,
+    OperatorRequest,
+    OperatorResponse,
+    Refused,
+    Replace,
+    RestartPolicy,
+    Workforce,
+    answer_request,
+)
 from paceline.plan.codec import Json
 from paceline.plan.plan import Elastic, OnGiveUp, OnSlow
 
 Message = dict[str, Json]
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 FROZEN_AT_END_S = 5.0  # while the run ends, what was given up is waited for no longer than this
-LOOK_S = 0.1  # how soon a wish is heard while nobody lives who would report progress
+POLL_S = 0.1  # how soon a wish is heard while nobody lives who would report progress
 
 
 class Registry(Protocol):
@@ -35,14 +46,14 @@ class Registry(Protocol):
         ...
 
 
-class Desk(Protocol):
+class ActionSource(Protocol):
     """Where operators ask, and are answered."""
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[OperatorRequest]:
         """Those that are new."""
         ...
 
-    def answer(self, given: Answer) -> None: ...
+    def answer(self, given: OperatorResponse) -> None: ...
 
     def news(self) -> list[str]:
         """What there is to say about the desk itself, such as that the coordinator is silent."""
@@ -61,13 +72,13 @@ class Desk(Protocol):
         ...
 
 
-class NoDesk:
+class NoActions:
     """Nobody asks for anything."""
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[OperatorRequest]:
         return []
 
-    def answer(self, given: Answer) -> None: ...
+    def answer(self, given: OperatorResponse) -> None: ...
 
     def news(self) -> list[str]:
         return []
@@ -85,19 +96,21 @@ class NoDesk:
 class ElasticSupervisor:
     coordinator: Message
     registry: Registry
-    restarts: Restarts
-    say: Say  # one line for whoever watches, and for the event log
+    restarts: RestartPolicy
+    say: Notify  # one line for whoever watches, and for the event log
     elastic: Elastic
     shards: int
-    server_restarts: Restarts | None = None  # the patience with servers, if the run has any
-    desk: Desk = field(default_factory=NoDesk)
+    server_restarts: RestartPolicy | None = None  # the patience with servers, if the run has any
+    desk: ActionSource = field(default_factory=NoActions)
     timeout_s: float = 60.0  # --timeout: a participant that was given up may come back within this time
     dice: random.Random = field(default_factory=random.Random)
     _pids: dict[str, int] = field(default_factory=dict)  # of those who live
     _waiting: dict[str, float] = field(default_factory=dict)  # who is started, and when
     _leaving: dict[str, str | None] = field(default_factory=dict)  # and why it is replaced; None: it is not
     _goodbyes: set[str] = field(default_factory=set)  # of those who left before the run's end
-    _frozen: dict[tuple[str, int], Patience] = field(default_factory=dict)  # given up, but the process lives
+    _frozen: dict[tuple[str, int], ActiveTimeout] = field(
+        default_factory=dict
+    )  # given up, but the process lives
     _ended: set[tuple[str, int]] = field(default_factory=set)  # those of them whose process is being ended
     _errors: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # what, hint, code
     _hopeless: set[str] = field(default_factory=set)  # whose error a replacement would meet again
@@ -157,8 +170,8 @@ class ElasticSupervisor:
 
     def wait_s(self) -> float | None:
         if not self._waiting:
-            return LOOK_S
-        return max(0.0, min(LOOK_S, min(self._waiting.values()) - monotonic_s()))
+            return POLL_S
+        return max(0.0, min(POLL_S, min(self._waiting.values()) - monotonic_s()))
 
     def orders(self) -> list[Message]:
         for text in self.desk.news():
@@ -193,7 +206,7 @@ class ElasticSupervisor:
         self._frozen = {key: patience for key, patience in self._frozen.items() if key in given_up}
         for who, pid in sorted(given_up - self._ended):
             limit_s = min(self.timeout_s, FROZEN_AT_END_S) if self._is_ending else self.timeout_s
-            patience = self._frozen.setdefault((who, pid), Patience(limit_s))
+            patience = self._frozen.setdefault((who, pid), ActiveTimeout(limit_s))
             if self._is_ending:
                 patience.at_most(limit_s)
             if not patience.next_s():
@@ -203,18 +216,18 @@ class ElasticSupervisor:
                 self._orders.append({"op": "reap", "who": who, "pid": pid})
                 self.say(f"{who} (process {pid}) is ended: {what}")
 
-    def _take(self, wish: Wish) -> None:
+    def _take(self, wish: OperatorRequest) -> None:
         here = {*self._pids, *self._waiting} - set(self._leaving)
         elastic = self.elastic
-        crew = Crew(here, set(self._leaving), elastic.min_workers, elastic.max_workers, self.shards)
+        crew = Workforce(here, set(self._leaving), elastic.min_workers, elastic.max_workers, self.shards)
         if self._is_ending:
-            given: Answer = Refused(wish.number, "it is ending")
+            given: OperatorResponse = Refused(wish.number, "it is ending")
         elif self.server_restarts is not None:
             saves = "saves by --checkpoint-every"
             what = saves if wish.kind == "checkpoint" else "keeps the workers that it began with"
             given = Refused(wish.number, f"a run with parameter servers {what}")
         else:
-            given = answer(wish, crew)
+            given = answer_request(wish, crew)
         if isinstance(given, Granted) and given.is_saving:
             self._orders.append({"op": "save"})
         elif isinstance(given, Granted):
@@ -274,7 +287,10 @@ class ElasticSupervisor:
             assert self.server_restarts is not None, "a run with servers says how they are replaced"
             restarts = self.server_restarts
         # 0: on its way, and perhaps without room.
-        living = sum(pid > 0 and _crew(other) == _crew(who) for other, pid in self._pids.items())
+        living = sum(
+            pid > 0 and _replacement_group(other) == _replacement_group(who)
+            for other, pid in self._pids.items()
+        )
         decision = restarts.lost(who, why, monotonic_s(), living=living, dice=self.dice.random())
         match decision:
             case Replace(_, at_s, reason):
@@ -304,7 +320,7 @@ class ElasticSupervisor:
         )
 
 
-def _crew(who: str) -> str:
+def _replacement_group(who: str) -> str:
     """Who can stand in for whom: all workers; the two servers of a part."""
     return who.rpartition("-")[0]
 

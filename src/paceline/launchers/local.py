@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from paceline import environ
-from paceline.datasets.errors import DamagedDataError, UnreachableStoreError
-from paceline.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem, TrainingError
-from paceline.launchers.supervise import Failure, Ledger
+from paceline.core import environ
+from paceline.core.errors import ConfigError, ExitCode, NotReadyError, PacelineError, Problem, TrainingError
+from paceline.core.processes import kill_each, members_of_session
+from paceline.launchers.supervision import Failure, Ledger
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Option, Plan
-from paceline.worker.kernel import kill_each, members_of_session
+from paceline.storage.store import DamagedDataError, UnreachableStoreError
 
 Message = dict[str, Json]
 
 
 @dataclass(slots=True)
-class Ended:
+class RunOutcome:
     """How a run ended: each participant's report, and whether it was stopped early."""
 
     reports: dict[str, Message] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class LocalLauncher:
         with theirs:
             # Its own session: Ctrl-C in the terminal reaches the command alone, which stops the run in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "paceline.worker.zygote", str(theirs.fileno())],
+                [sys.executable, "-m", "paceline.worker.entry.zygote", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -106,7 +106,7 @@ class LocalLauncher:
         on_message: Callable[[Message], None],
         resume_from: Path | None = None,
         supervisor: Supervisor | None = None,
-    ) -> Ended:
+    ) -> RunOutcome:
         """Start the plan's participants and follow them to their end.
 
         With a `supervisor` a lost worker is its business, and not the end of the run.
@@ -125,8 +125,8 @@ class LocalLauncher:
 
     def _follow(
         self, run_dir: Path, on_message: Callable[[Message], None], supervisor: Supervisor | None
-    ) -> Ended:
-        ended = Ended()
+    ) -> RunOutcome:
+        ended = RunOutcome()
         while True:
             message = self._receive(None if supervisor is None else supervisor.wait_s())
             if message is not None:
@@ -145,9 +145,9 @@ class LocalLauncher:
         while True:
             message = self._receive(None)
             assert message is not None, "without a timeout there is always a message"
-            if (counted := counted_in(message)) is not None:
+            if (counted := read_sample_count(message)) is not None:
                 return counted
-            self._note(Ended(), message, Path(), None)
+            self._note(RunOutcome(), message, Path(), None)
 
     @property
     def pid(self) -> int:
@@ -180,12 +180,14 @@ class LocalLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _note(self, ended: Ended, message: Message, run_dir: Path, supervisor: Supervisor | None) -> None:
+    def _note(
+        self, ended: RunOutcome, message: Message, run_dir: Path, supervisor: Supervisor | None
+    ) -> None:
         match message["ev"]:
             case "ready":
                 self._is_ready = True
             case "refused":
-                raise refusal(message)
+                raise refusal_error(message)
             case "report":
                 ended.reports[str(message["who"])] = message
             case "progress" if isinstance(message["steps"], list):
@@ -264,14 +266,14 @@ class LocalLauncher:
         )
 
 
-def counted_in(message: Message) -> int | None:
+def read_sample_count(message: Message) -> int | None:
     """How many samples were counted; None: the message is of something else."""
     if message["ev"] == "refused":
-        raise refusal(message)
+        raise refusal_error(message)
     return int(str(message["num_samples"])) if message["ev"] == "counted" else None
 
 
-def refusal(message: Message) -> PacelineError:
+def refusal_error(message: Message) -> PacelineError:
     """What the helper refused, as the error that it was there."""
     problems = _problems(message)
     kinds: dict[ExitCode, type[PacelineError]] = {
@@ -280,10 +282,10 @@ def refusal(message: Message) -> PacelineError:
         ExitCode.GATE_FAILED: DamagedDataError,
     }
     kind = kinds.get(ExitCode(int(str(message["exit_code"]))))
-    return ConfigError(problems) if kind is None else _as_it_was(kind, problems[0])
+    return ConfigError(problems) if kind is None else _rebuild_error(kind, problems[0])
 
 
-def _as_it_was(kind: type[PacelineError], problem: Problem) -> PacelineError:
+def _rebuild_error(kind: type[PacelineError], problem: Problem) -> PacelineError:
     return kind(problem.what, problem.hint).known_as(problem.code)
 
 
@@ -295,3 +297,27 @@ def _problems(message: Message) -> list[Problem]:
         for p in problems
         if isinstance(p, dict)
     ]
+
+
+class RunLauncher(Protocol):
+    def run(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        *,
+        on_message: Callable[[Message], None],
+        resume_from: Path | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> RunOutcome:
+        """Follow the plan's participants to their end."""
+        ...
+
+    def stop(self) -> None:
+        """Ask the run to stop at the next step on which its workers agree."""
+        ...
+
+    def kill(self) -> None:
+        """End everything now."""
+        ...
+
+    def close(self) -> None: ...

@@ -2,7 +2,8 @@
 
 torchrun, a scheduler, or a person started WORLD_SIZE processes and said in the environment who is who.
 Rank 0 leads: it has the plan, the run folder and the last word; this is its side, which never imports torch.
-The other side, with torch, is worker/torchrun_leader.py, and for the other ranks worker/torchrun_follower.py.
+The other side, with torch, is worker/entry/torchrun_leader.py; for the other ranks it is
+worker/entry/torchrun.py.
 """
 
 import json
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from paceline.config.world import World
-from paceline.disk import write_durably
-from paceline.errors import ExitCode
-from paceline.launchers.local import Ended, Message, Supervisor, counted_in
-from paceline.launchers.supervise import Failure
+from paceline.config.environment import World
+from paceline.core.disk import write_durably
+from paceline.core.errors import ExitCode
+from paceline.launchers.local import Message, RunOutcome, Supervisor, read_sample_count
+from paceline.launchers.supervision import Failure
 from paceline.plan.plan import Option, Plan
 
 STARTED_BY = "started_by.json"
@@ -32,7 +33,7 @@ class TorchSide(Protocol):
     def ask_to_stop(self) -> None: ...
 
     def count(self, order: Message) -> Message:
-        """The answer of worker/counting.py: how many samples a task has, or why it has none."""
+        """The answer of worker/entry/sample_count.py: how many samples a task has, or why it has none."""
         ...
 
 
@@ -48,14 +49,14 @@ class TorchrunLauncher:
         on_message: Callable[[Message], None],
         resume_from: Path | None = None,
         supervisor: Supervisor | None = None,
-    ) -> Ended:
+    ) -> RunOutcome:
         assert supervisor is None, "an elastic run starts its workers itself"
         write_durably(run_dir / STARTED_BY, [json.dumps(Starter.of(self._world).told()).encode()])
-        ended = Ended()
+        ended = RunOutcome()
 
         def tell(message: Message) -> None:
             on_message(message)
-            note(ended, message)
+            record_message(ended, message)
 
         on_message({"ev": "started", "who": "worker-0", "pid": os.getpid()})
         self._side.train(plan, run_dir, resume_from, tell)
@@ -63,7 +64,7 @@ class TorchrunLauncher:
 
     def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
         order: Message = {"task": task, "options": dict(options), "seed": seed, "dtype": dtype}
-        counted = counted_in(self._side.count(order))
+        counted = read_sample_count(self._side.count(order))
         assert counted is not None, "whoever counts says how many, or why not"
         return counted
 
@@ -76,7 +77,7 @@ class TorchrunLauncher:
     def close(self) -> None: ...
 
 
-def note(ended: Ended, message: Message) -> None:
+def record_message(ended: RunOutcome, message: Message) -> None:
     match message["ev"]:
         case "report":
             ended.reports[str(message["who"])] = message

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
+from paceline.core.processes import die_with_parent
 from paceline.launchers.local import LocalLauncher
-from paceline.worker.kernel import die_with_parent
 
 if TYPE_CHECKING:
-    from paceline.laws.peers.run import PeerResult
-    from paceline.laws.run import LawResult
+    from paceline.laws.peers.runner import PeerResult
+    from paceline.laws.runner import LawResult
 
 
 def main() -> None:
@@ -42,9 +42,8 @@ def main() -> None:
 def _results(
     options: argparse.Namespace, launcher: LocalLauncher
 ) -> "Iterator[LawResult] | Iterator[PeerResult]":
-    from paceline.laws.peers.catalog import PEERS
-    from paceline.laws.peers.run import check_peer
-    from paceline.laws.run import check_laws
+    from paceline.laws.peers.runner import PEERS, check_peer
+    from paceline.laws.runner import check_laws
 
     if options.peer is not None:
         return check_peer(PEERS[options.peer], launcher)

@@ -4,15 +4,25 @@ from itertools import pairwise
 
 import torch
 
-from paceline.laws.lab import LEDGER, PACE_S, RANDOM_SPEEDS, Lab, distance, final_hash, run
-from paceline.laws.law import Finding, Law, bit_equal
+from paceline.laws.lab import (
+    LEDGER,
+    PACE_S,
+    RANDOM_SPEEDS,
+    Finding,
+    Lab,
+    Law,
+    bit_equal,
+    distance,
+    final_hash,
+    run,
+)
 from paceline.plan.plan import Dtype, OptimizerChoice, StrategyOptions
-from paceline.sync.adapt import DECIDE_EVERY
-from paceline.sync.setting import Allowed
-from paceline.sync.stragglers import StragglerRule
+from paceline.sync.adaptive_policy import DECIDE_EVERY
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.fault_rules import StragglerRule
+from paceline.worker.entry.virtual import VirtualRun
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
-from paceline.worker.virtual import VirtualRun
 
 BATCH = StrategyOptions(sync_every=4, adaptive=Allowed.BATCH)
 LOCAL = StrategyOptions(sync_every=16, adaptive=Allowed.LOCAL_STEPS)

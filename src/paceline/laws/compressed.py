@@ -9,9 +9,8 @@ from torch import Tensor
 
 from paceline.compression.low_rank import LowRankMean, parts_of
 from paceline.compression.mean import compressed_mean
-from paceline.ids import Rank
-from paceline.laws.lab import LEDGER, Lab, distance, final_hash, run
-from paceline.laws.law import Finding, Law, within
+from paceline.core.ids import Rank
+from paceline.laws.lab import LEDGER, Finding, Lab, Law, distance, final_hash, run, within
 from paceline.laws.universal import (
     u1_same_schedule_same_bits,
     u4_after_a_sync_all_replicas_are_equal,
@@ -22,13 +21,13 @@ from paceline.laws.universal import (
 from paceline.plan.catalog import MODES
 from paceline.plan.plan import Codec, Compression, Dtype, OptimizerChoice, Plan, StrategyOptions
 from paceline.transport.arena import TAIL, Piece
-from paceline.transport.in_process import InProcessCollective, Meeting
+from paceline.transport.in_process import CollectiveState, InProcessCollective
 from paceline.transport.ports import Collective
 from paceline.transport.torch_dist import ring_bytes
-from paceline.transport.turns import Turns
+from paceline.transport.virtual_time import Turns
+from paceline.worker.entry.virtual import VirtualRun
 from paceline.worker.participant import state_hash
 from paceline.worker.replica import Replica
-from paceline.worker.virtual import VirtualRun
 
 INT8 = Compression(codec=Codec.INT8)
 SIGN = Compression(codec=Codec.SIGN)
@@ -137,7 +136,7 @@ def c7_enough_rank_is_exact(_: Lab) -> Finding:
 
 
 def _together(live: Callable[[int, Collective, Turns], None]) -> None:
-    turns, meeting = Turns(), Meeting(WORKERS)
+    turns, meeting = Turns(), CollectiveState(WORKERS)
 
     def body(rank: int) -> Callable[[], None]:
         collective = InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=60.0)

@@ -1,9 +1,14 @@
 """H: what a program says about its runs, without which no comparison of modes is fair."""
 
-from paceline.laws.lab import RANDOM_SPEEDS, Lab
-from paceline.laws.law import Finding, Law
-from paceline.laws.witness import MeetingWitness, Witness
-from paceline.sync.stragglers import Stragglers
+import json
+from dataclasses import replace
+
+from paceline.laws.lab import RANDOM_SPEEDS, Finding, Lab, Law, bit_equal, run
+from paceline.laws.witness import CollectiveWitness, Witness
+from paceline.plan.plan import Evaluation
+from paceline.sync.fault_rules import Stragglers
+from paceline.worker.entry.virtual import VirtualRun
+from paceline.worker.participant import state_hash
 
 
 def h1_every_mode_does_the_same_work(lab: Lab) -> Finding:
@@ -15,7 +20,7 @@ def h1_every_mode_does_the_same_work(lab: Lab) -> Finding:
 
 def h2_bytes_are_counted_both_ways(lab: Lab) -> Finding:
     plan = lab.plan()
-    witness, meetings = Witness.of(plan.num_workers), MeetingWitness()
+    witness, meetings = Witness.of(plan.num_workers), CollectiveWitness()
     told = lab.told(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
     counted = told.bytes_out, told.bytes_in
     seen = witness.pushed_bytes + meetings.moved_bytes, witness.pulled_bytes + meetings.moved_bytes
@@ -95,5 +100,57 @@ LAWS = (
         MANY,
         h5_nobody_asks_again_and_again,
         per_mode=True,
+    ),
+)
+
+
+TASK = "paceline.laws.tasks:ValidatedTask"
+# ddp needs processes; of adaptive the bits depend on measured speeds, which virtual time repeats.
+EVALUATED = (
+    *("single", "ssgd", "localsgd", "fedavg", "diloco", "onebit", "adaptive"),
+    *("ps", "backup", "asgd", "ssp", "dssp", "easgd"),
+)
+
+
+def v1_looking_changes_nothing(lab: Lab) -> Finding:
+    """With batch normalisation, and a validation that draws random numbers."""
+    plan = lab.plan(task=TASK, task_options={"batch_norm": True}, stragglers=RANDOM_SPEEDS)
+    looked_at = run(replace(plan, evaluation=Evaluation(every=3)))
+    finding = bit_equal(
+        state_hash(run(plan).final_state()), state_hash(looked_at.final_state()), of="without and with"
+    )
+    seen = len(_losses(looked_at))
+    return Finding(finding.ok and seen > 0, f"{finding.measured}; evaluated {seen} times")
+
+
+def v2_any_number_of_workers_sees_the_same(lab: Lab) -> Finding:
+    """At a rate that moves nothing, so that all have the same parameters to look at."""
+    found = {}
+    for num_workers in (1, 2, 3, 100):
+        plan = lab.plan(
+            task=TASK, num_workers=num_workers, steps=1, lr=1e-300, evaluation=Evaluation(every=1)
+        )
+        found[num_workers] = _losses(run(plan))
+    return Finding(len({str(losses) for losses in found.values()}) == 1, f"by number of workers: {found}")
+
+
+def _losses(done: VirtualRun) -> list[float]:
+    events = (event for event in done.history.plain if event.kind == "evaluated")
+    return [json.loads(str(event.fields["metrics"]))["valid_loss"] for event in events]
+
+
+EVALUATION_LAWS = (
+    Law(
+        "V1",
+        "evaluating while training changes no bit of what is trained",
+        EVALUATED,
+        v1_looking_changes_nothing,
+        per_mode=True,
+    ),
+    Law(
+        "V2",
+        "any number of workers evaluates the same parameters to the same bits",
+        ("ssgd",),
+        v2_any_number_of_workers_sees_the_same,
     ),
 )

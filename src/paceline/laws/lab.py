@@ -14,19 +14,51 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.app.progress import Progress, SilentWatcher
-from paceline.app.train import resumable, train
 from paceline.events.read import History, read_history
+from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
-from paceline.laws.told import Harness, Told, told_of
 from paceline.plan.catalog import MODES, TRANSPORTS
 from paceline.plan.codec import Json
 from paceline.plan.plan import Dtype, OptimizerChoice, Plan, StrategyOptions
+from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.samples import SampleStream, slice_of
-from paceline.sync.stragglers import StragglerRule
+from paceline.training.progress import Progress, SilentWatcher
+from paceline.training.run import load_resumable, train
+from paceline.worker.entry.virtual import VirtualRun, run_virtual
 from paceline.worker.participant import state_hash
-from paceline.worker.virtual import VirtualRun, run_virtual
 from paceline.worker.wiring import build_task, set_up_torch
+
+# The harness laws compare it with what happened. A harness is any function that
+# runs a plan and tells; ours runs it in virtual time and reads its own log.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessReport:
+    gradients: int
+    positions: tuple[int, ...]  # the shares of the work that were done
+    bytes_out: int
+    bytes_in: int
+    staleness: tuple[int, ...]  # of every applied gradient, in order; empty without a server
+    delays_ns: dict[tuple[int, int], int]  # how long each step was made to take, by (rank, step)
+    slept_ns: int  # between steps, neither waiting for others nor working
+
+
+Harness = Callable[..., HarnessReport]
+
+
+def report_of(done: VirtualRun) -> HarnessReport:
+    rows = [(rank, row) for rank, mine in done.history.steps.items() for row in mine]
+    summary = summarise(done.history)
+    return HarnessReport(
+        gradients=summary.gradients,
+        positions=tuple(sorted(row.position for _, row in rows)),
+        bytes_out=summary.bytes_out,
+        bytes_in=summary.bytes_in,
+        staleness=tuple(r.staleness for r in done.history.server if r.op == "apply"),
+        delays_ns={(rank, row.step): row.delay_ns for rank, row in rows},
+        slept_ns=sum(row.comm_ns for _, row in rows),
+    )
+
 
 TINY = "paceline.laws.tasks:TinyTask"
 LEDGER = "paceline.laws.tasks:LedgerTask"
@@ -69,9 +101,9 @@ class Lab:
         """The same for a built-in mode to compare with."""
         return _plan(mode, mode, **changes)
 
-    def told(self, plan: Plan, **how: object) -> Told:
+    def told(self, plan: Plan, **how: object) -> HarnessReport:
         """What the program on trial says about a run of this plan."""
-        return tell(plan, **how) if self.harness is None else self.harness(plan, **how)
+        return report_run(plan, **how) if self.harness is None else self.harness(plan, **how)
 
     def really_run(self, plan: Plan, *, stops_at: int | None = None) -> RealRun:
         """The plan as a user would run it: worker processes, a run folder, an event log.
@@ -107,7 +139,7 @@ def _stopped_and_resumed(
     with LocalLauncher() if warm is None else nullcontext(warm) as launcher:
         first = train(slow, folder, _Stopping(launcher, stops_at), warm=launcher)
         assert first["stopped_early"], "the run stopped before its end"
-        _, checkpoint = resumable(folder)
+        _, checkpoint = load_resumable(folder)
         return train(slow, folder, SilentWatcher(), warm=launcher, resume_from=checkpoint)
 
 
@@ -150,8 +182,8 @@ def run(plan: Plan, **how: object) -> VirtualRun:
     return done
 
 
-def tell(plan: Plan, **how: object) -> Told:
-    return told_of(run(plan, **how))
+def report_run(plan: Plan, **how: object) -> HarnessReport:
+    return report_of(run(plan, **how))
 
 
 def final_hash(plan: Plan, **how: object) -> str:
@@ -198,3 +230,37 @@ def sequential(
         task.loss(model, batch).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    ok: bool
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    id: str
+    what: str
+    modes: tuple[str, ...]  # the built-in modes it speaks of
+    check: Callable[[Lab], Finding]
+    per_mode: bool = False  # checked once for each of its modes, as `U3.asgd`
+    starts_processes: bool = False  # checked on real worker processes, not in virtual time
+
+
+def within(difference: float, limit: float) -> Finding:
+    return Finding(difference <= limit, f"largest difference {difference:.2e}, limit {limit:.0e}")
+
+
+def bit_equal(one: str, other: str, *, of: str) -> Finding:
+    same = one == other
+    return Finding(same, f"{of}: {one[:12]} {'=' if same else '≠'} {other[:12]}")
+
+
+def equal_states(one: dict[str, Tensor], other: dict[str, Tensor], *, of: str) -> Finding:
+    """Bit-equal; if not, also how far apart, because rounding is another matter than a mistake."""
+    finding = bit_equal(state_hash(one), state_hash(other), of=of)
+    if finding.ok:
+        return finding
+    apart = max(float((one[name] - other[name]).abs().max()) for name in one)
+    return Finding(False, f"{finding.measured}; they differ by up to {apart:.1e}")

@@ -5,16 +5,22 @@ from dataclasses import replace
 
 from paceline.events.read import History
 from paceline.events.summary import summarise
-from paceline.laws.lab import RANDOM_SPEEDS, Lab, run
-from paceline.laws.law import Finding, Law
+from paceline.laws.lab import RANDOM_SPEEDS, Finding, Lab, Law, run
 from paceline.plan.plan import Plan, StrategyOptions
-from paceline.simulate.costs import FREE
 from paceline.simulate.predict import outline, predict
 from paceline.simulate.prediction import Outline
-from paceline.simulate.profile import Profile, profile_from_plan
-from paceline.simulate.step_times import Exponential, Lognormal, StepTimes, Uniform, mean_s
-from paceline.simulate.ways import Backup, candidates, way_of
-from paceline.sync.stragglers import StragglerRule
+from paceline.simulate.profile import (
+    FREE,
+    Exponential,
+    Lognormal,
+    Profile,
+    StepTimes,
+    Uniform,
+    mean_s,
+    profile_from_plan,
+)
+from paceline.simulate.strategy_models import BackupWorkers, candidates, strategy_model_of
+from paceline.sync.fault_rules import StragglerRule
 
 WORKERS, MEAN_S, ROUNDS = 8, 0.01, 20_000
 ATTEMPTS = 3
@@ -29,14 +35,14 @@ def m1_exponential_step_times_have_a_closed_form(_: Lab) -> Finding:
     for needed in (WORKERS, WORKERS - 1, WORKERS - 2, WORKERS // 2):
         # Enough work for so many rounds, whatever is abandoned in each.
         steps = ROUNDS * needed // WORKERS
-        found = outline(profile, Backup(WORKERS - needed), steps=steps, seed=11)
+        found = outline(profile, BackupWorkers(WORKERS - needed), steps=steps, seed=11)
         spacings = range(WORKERS - needed + 1, WORKERS + 1)
         expected_s = MEAN_S * sum(1 / i for i in spacings)
         error_s = MEAN_S * math.sqrt(sum(1 / i**2 for i in spacings) / found.syncs)
         off = (found.total_ns / 1e9 / found.syncs - expected_s) / error_s
         ok &= abs(off) <= 3
         said.append(f"K={needed} {off:+.1f} SE")
-    ssgd = predict(profile, way_of("ssgd", StrategyOptions()), steps=ROUNDS, seed=11)
+    ssgd = predict(profile, strategy_model_of("ssgd", StrategyOptions()), steps=ROUNDS, seed=11)
     share = ssgd.gradients_per_s * MEAN_S / WORKERS
     limit = 1 / sum(1 / i for i in range(1, WORKERS + 1))
     ok &= abs(share / limit - 1) <= 0.02
@@ -51,7 +57,7 @@ def m2_nobody_beats_the_sum_of_the_rates(_: Lab) -> Finding:
     found = {
         c.mode: predict(_profile(mixed), c.way, steps=5000, seed=5)
         for c in candidates(StrategyOptions(staleness=3, sync_every=8), len(mixed))
-        if not isinstance(c.way, Backup)
+        if not isinstance(c.way, BackupWorkers)
     }
     shares = {mode: prediction.gradients_per_s / optimum for mode, prediction in found.items()}
     # The means that were drawn differ from the expected ones; no model here varies more than its mean.
@@ -78,7 +84,7 @@ def m3_a_real_run_is_predicted(lab: Lab) -> Finding:
     """A machine with other work to do may disturb a run of processes, so it has a few attempts."""
     plan = sleeping_plan(lab.plan(num_workers=SLEEPERS))
     found = outline(
-        profile_from_plan(plan), way_of(lab.mode, plan.strategy), steps=plan.steps, seed=plan.seed
+        profile_from_plan(plan), strategy_model_of(lab.mode, plan.strategy), steps=plan.steps, seed=plan.seed
     )
     for attempt in range(1, ATTEMPTS + 1):
         history = lab.really_run(plan).history
@@ -132,7 +138,7 @@ def _profile(models: tuple[StepTimes, ...]) -> Profile:
 
 def _predicted(plan: Plan, mode: str) -> Outline:
     profile = profile_from_plan(plan, costs=FREE)
-    return outline(profile, way_of(mode, plan.strategy), steps=plan.steps, seed=plan.seed)
+    return outline(profile, strategy_model_of(mode, plan.strategy), steps=plan.steps, seed=plan.seed)
 
 
 def _applied(history: History) -> list[tuple[int, int]]:

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from paceline.laws.lab import Lab, ledger, sequential
-from paceline.laws.law import Finding, Law, bit_equal
+from paceline.laws.lab import Finding, Lab, Law, bit_equal, ledger, sequential
 from paceline.plan.plan import Codec, Compression, Dtype, OptimizerChoice
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
+from paceline.worker.replay.schedule import replay
 
 STEPS = 200
 

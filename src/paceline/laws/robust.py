@@ -6,18 +6,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.laws.lab import QUADRATIC, Lab, final_hash, run
-from paceline.laws.law import Finding, Law, bit_equal
+from paceline.laws.lab import QUADRATIC, Finding, Lab, Law, bit_equal, final_hash, run
 from paceline.laws.universal import u1_same_schedule_same_bits, u4_after_a_sync_all_replicas_are_equal
 from paceline.plan.plan import Plan, StrategyOptions
-from paceline.strategies.aggregation import Aggregate, krum, median, trimmed_mean
-from paceline.sync.byzantine import Attack, ByzantineRule
+from paceline.strategies.robust import Aggregate, krum, median, trimmed_mean
+from paceline.sync.fault_rules import Attack, ByzantineRule
 from paceline.sync.samples import SampleStream, slice_of
-from paceline.worker.virtual import VirtualRun
+from paceline.worker.entry.virtual import VirtualRun
 from paceline.worker.wiring import build_task, set_up_torch
 
 WAYS = ("median", "trimmed-mean", "krum")
-MEAN_OF_ALL = "paceline.strategies.aggregation:mean"  # the mean, by the way of the user's own function
+MEAN_OF_ALL = "paceline.strategies.robust:mean"  # the mean, by the way of the user's own function
 GARBAGE = (ByzantineRule(worker=3, attack=Attack.GARBAGE),)
 WORST = (
     ByzantineRule(attack=Attack.GARBAGE, scale=1e9),

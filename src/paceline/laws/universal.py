@@ -5,15 +5,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from paceline.errors import PeerLostError
-from paceline.laws.lab import PACE_S, RANDOM_SPEEDS, Lab, final_hash, ledger, run, sequential
-from paceline.laws.law import Finding, Law, bit_equal, equal_states
-from paceline.laws.witness import MeetingWitness, Witness
+from paceline.core.errors import PeerLostError
+from paceline.laws.lab import (
+    PACE_S,
+    RANDOM_SPEEDS,
+    Finding,
+    Lab,
+    Law,
+    bit_equal,
+    equal_states,
+    final_hash,
+    ledger,
+    run,
+    sequential,
+)
+from paceline.laws.witness import CollectiveWitness, Witness
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import OptimizerChoice, StrategyOptions
+from paceline.worker.entry.virtual import WorkerGoneError, run_virtual
 from paceline.worker.participant import state_hash
-from paceline.worker.replay import replay
-from paceline.worker.virtual import WorkerGoneError, run_virtual
+from paceline.worker.replay.schedule import replay
 from paceline.worker.wiring import channel_of
 
 # easgd's centre is no sum of gradients, so neither U2 nor U3 can speak of it; E2 counts its shares.
@@ -43,7 +54,7 @@ def u2_every_gradient_counts_once(lab: Lab) -> Finding:
     With backup workers an update is the mean of K gradients, and the entries are -1/K.
     """
     plan = ledger(lab.plan(num_workers=1 if lab.mode == "single" else 4))
-    witness, meetings = Witness.of(plan.num_workers), MeetingWitness()
+    witness, meetings = Witness.of(plan.num_workers), CollectiveWitness()
     done = run(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
     entries = done.final_state()["entries"]
     expected = -1.0 / plan.gradients_per_update

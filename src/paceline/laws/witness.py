@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paceline.ids import Clock, Rank
-from paceline.transport.ports import Collective, ParameterStore, Pulled, Revocable, Slots, Traffic
+from paceline.core.ids import Clock, Rank
+from paceline.transport.ports import Collective, ParameterStore, PullResult, Revocable, Slots, Traffic
 from paceline.transport.torch_dist import ring_bytes
 
 
@@ -65,7 +65,7 @@ class _WitnessedStore:
         self._witness.acts.append(Act("join", self._rank))
         self._store.join(clock)
 
-    def pull(self) -> Pulled:
+    def pull(self) -> PullResult:
         pulled = self._store.pull()
         seen, slots = self._witness, self._slots
         assert slots is not None, "open() comes first"
@@ -110,7 +110,7 @@ class _WitnessedStore:
 
 
 @dataclass(slots=True)
-class MeetingWitness:
+class CollectiveWitness:
     """What was handed to the collectives of all workers; what they receive is as much.
 
     Not what they are given before the first step: that belongs to no step.
@@ -123,7 +123,7 @@ class MeetingWitness:
 
 
 class _WitnessedCollective:
-    def __init__(self, witness: MeetingWitness, collective: Collective) -> None:
+    def __init__(self, witness: CollectiveWitness, collective: Collective) -> None:
         self.rank, self.world_size = collective.rank, collective.world_size
         self._witness, self._collective = witness, collective
 

@@ -1,9 +1,106 @@
 """What is a part of the exercise made of? A prediction, something to do, findings, and questions."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from paceline.learn.facts import Facts
+from paceline.comparison.schema import Comparison
+
+
+class NotSeenError(Exception):
+    """Something was not done yet, so nothing can be said about it. `hint` is what to type."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.what, self.hint = what, hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A run that is over, by its plan, its log and its result."""
+
+    folder: str
+    began_unix_s: float
+    mode: str
+    workers: int  # processes that it began with
+    steps: int  # that were planned for each worker
+    pace_s: float
+    slow: Mapping[int, float] = field(default_factory=dict)  # by worker: how many times as long
+    bound: int | None = None  # of ssp
+    is_elastic: bool = False
+    outcome: str = "finished"
+    # What it adds up to
+    samples: int = 0
+    samples_per_s: float = 0.0
+    updates: int = 0  # how often the parameters changed
+    phases_s: Mapping[str, float] = field(default_factory=dict)  # summed over workers
+    own_s: Mapping[int, float] = field(default_factory=dict)  # by worker: a gradient takes it so long
+    wait_s: Mapping[int, float] = field(default_factory=dict)  # by worker: it waited for others
+    speeds: Mapping[int, float] = field(default_factory=dict)  # by worker: as `paceline status` shows it
+    stale_mean: float | None = None
+    gap_max: int | None = None
+    # Of elastic runs
+    generations: Mapping[int, float] = field(default_factory=dict)  # by number: when it began
+    lost: tuple[str, ...] = ()
+    healed_from: tuple[str, ...] = ()  # whose memory those took their state from who came later
+    steps_unix_s: tuple[float, ...] = ()  # when each step of each worker ended
+    proofs: tuple[tuple[bool, str], ...] = ()  # what `paceline verify` says
+
+    def steps_after(self, at_unix_s: float) -> int:
+        """Of all workers, until the next generation began."""
+        later = [began for began in self.generations.values() if began > at_unix_s]
+        return sum(at_unix_s < ended <= min(later, default=ended) for ended in self.steps_unix_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillFacts:
+    """A node of the coordinator that was killed on purpose."""
+
+    node: int
+    was_leader: bool
+    term: int
+    at_unix_s: float
+    leader: int | None  # that took over; None: nobody could
+    new_term: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFacts:
+    """A rule of the learner's own, tried on recorded runs."""
+
+    name: str
+    conditions: int
+    fired: Mapping[str, tuple[str, ...]]  # by run: which workers it fired for, once for each time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFacts:
+    comparison: Comparison
+    written_unix_s: float
+    has_page: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by name, the newest of each that is over
+    kills: tuple[KillFacts, ...] = ()
+    nodes: int = 0  # of the coordinator
+    rules: tuple[RuleFacts, ...] = ()
+    rules_problem: str = ""  # why there are none
+    compared: ComparedFacts | None = None
+
+    def run(self, name: str) -> RunFacts:
+        found = self.runs.get(name)
+        if found is None:
+            raise NotSeenError(
+                f"there is no run called {name} that is over",
+                f"type the command of the page that ends with --name {name}",
+            )
+        return found
+
+    def comparison(self) -> Comparison:
+        if self.compared is None:
+            raise NotSeenError("there is no comparison yet", "type the `paceline compare` of the page")
+        return self.compared.comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +113,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Near:
+class NumberAnswer:
     """The right answer is this number, as exactly as what the learner saw allows."""
 
     value: float
@@ -24,13 +121,13 @@ class Near:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class One:
+class ChoiceAnswer:
     """The right answer is this option."""
 
     key: str
 
 
-Answer = Near | One
+Answer = NumberAnswer | ChoiceAnswer
 Options = tuple[tuple[str, str], ...]  # key, text; none: a number is asked for
 
 
@@ -68,3 +165,109 @@ class Part:
     moral: str  # one sentence to take home
     has_rules: bool = False  # the learner writes rules here, which are tried on the runs
     is_compared: bool = False  # a comparison is made here, after the prediction
+
+
+# A number that was copied from the screen is rounded as the screen rounds; what is
+# computed from two such numbers may be off by both roundings, and by that of the
+# answer itself. That, and nothing else, is forgiven.
+
+DIGITS = 3  # that matter, of a number on the screen (core/humanize.py)
+
+
+def half_shown(value: float) -> float:
+    """How far what is shown may be from the value."""
+    size, unit = abs(value), 1.0
+    if size == 0:
+        return 0.0
+    while size >= 10:
+        size, unit = size / 10, unit * 10
+    while size < 1:
+        size, unit = size * 10, unit / 10
+    return unit * 10.0 ** (1 - DIGITS) / 2
+
+
+def quotient(upper: float, lower: float, *, asked: float) -> NumberAnswer:
+    """Of two numbers on the screen; `asked` is the last digit that the question wants."""
+    value = upper / lower
+    shown = half_shown(upper) / upper + half_shown(lower) / lower if upper else 0.0
+    return NumberAnswer(value=value, give=value * shown + asked / 2)
+
+
+def exactly(value: float) -> NumberAnswer:
+    return NumberAnswer(value=value, give=0.0)
+
+
+def rounded(value: float, unit: float) -> NumberAnswer:
+    """What is shown as whole multiples of `unit`."""
+    return NumberAnswer(value=value, give=unit / 2)
+
+
+def number(text: str) -> float | None:
+    """3.5, 3,5, 51 %, 1.22k; None: it is no number."""
+    plain = text.strip().lower().removesuffix("x").removesuffix("%").strip()
+    scale = {"k": 1e3, "m": 1e6}.get(plain[-1:], 1.0)
+    try:
+        value = float((plain if scale == 1.0 else plain[:-1]).replace(",", ".")) * scale
+    except ValueError:
+        return None
+    return value if value - value == 0 else None  # neither infinite nor no number
+
+
+def readable(text: str, options: Options) -> bool:
+    """Is it an answer at all?"""
+    return option(text, options) is not None if options else number(text) is not None
+
+
+def option(text: str, options: Options) -> str | None:
+    plain = text.strip().lower()
+    return next((key for key, _ in options if key == plain), None)
+
+
+def is_right(text: str, answer: Answer, options: Options) -> bool:
+    match answer:
+        case NumberAnswer(value=value, give=give):
+            said = number(text)
+            # The last bits of a float are nobody's error.
+            return said is not None and abs(said - value) <= give + 1e-9 * max(1.0, abs(value))
+        case ChoiceAnswer(key=key):
+            return option(text, options) == key
+
+
+def is_expected_run(
+    name: str,
+    run: RunFacts,
+    *,
+    mode: str,
+    workers: int,
+    slow: Mapping[int, float] | None = None,
+    like: RunFacts | None = None,
+    is_elastic: bool = False,
+) -> Finding:
+    """`like`: with the same pace, and the same samples in all, as another run."""
+    wrong = []
+    if run.mode != mode:
+        wrong.append(f"its mode is {run.mode}, not {mode}")
+    if run.workers != workers:
+        wrong.append(f"it has {run.workers} workers, not {workers}")
+    if dict(run.slow) != dict(slow or {}):
+        wrong.append(f"its slow workers are {_slow(run.slow)}, not {_slow(slow or {})}")
+    if run.is_elastic != is_elastic:
+        wrong.append("it is elastic" if run.is_elastic else "it is not elastic")
+    if like is not None and run.pace_s != like.pace_s:
+        wrong.append(f"its pace is {run.pace_s:g} s, and that of {like.folder} is {like.pace_s:g} s")
+    if like is not None and run.samples != like.samples:
+        wrong.append(f"it saw {run.samples} samples, and {like.folder} saw {like.samples}")
+    if wrong:
+        hint = f"type the command with --name {name} as it stands on the page"
+        return Finding(False, f"{run.folder} is another run: {'; '.join(wrong)}", hint)
+    return Finding(True, f"{run.folder}: {mode}, {run.workers} worker{'s' if run.workers > 1 else ''}")
+
+
+def is_finished(run: RunFacts) -> Finding:
+    if run.outcome == "finished":
+        return Finding(True, f"{run.folder} finished its {run.steps} steps")
+    return Finding(False, f"{run.folder} was {run.outcome}", "type its command again, and let it end")
+
+
+def _slow(slow: Mapping[int, float]) -> str:
+    return ", ".join(f"worker {worker} by {factor:g}" for worker, factor in slow.items()) or "none"

@@ -1,12 +1,15 @@
 """How far has a learner come? Kept as one small JSON; every change gives a new progress."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+from paceline.learn.lesson import Facts, Finding, NotSeenError, Part, Question, is_right
 
 SCHEMA = "paceline.learn/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class RecordedAnswer:
     value: str
     at_unix_s: float
     tries: int = 1
@@ -15,8 +18,8 @@ class Said:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartProgress:
     begun_unix_s: float
-    prediction: Said | None = None
-    answers: dict[str, Said] = field(default_factory=dict)  # by question
+    prediction: RecordedAnswer | None = None
+    answers: dict[str, RecordedAnswer] = field(default_factory=dict)  # by question
     done_unix_s: float | None = None
 
     @property
@@ -47,12 +50,12 @@ class Progress:
 
     def predict(self, number: int, value: str, now_s: float) -> "Progress":
         part = self._begun(number)
-        return self._with(number, replace(part, prediction=Said(value=value, at_unix_s=now_s)))
+        return self._with(number, replace(part, prediction=RecordedAnswer(value=value, at_unix_s=now_s)))
 
     def answer(self, number: int, question: int, value: str, now_s: float) -> "Progress":
         part = self._begun(number)
         before = part.answers.get(str(question))
-        said = Said(value=value, at_unix_s=now_s, tries=1 if before is None else before.tries + 1)
+        said = RecordedAnswer(value=value, at_unix_s=now_s, tries=1 if before is None else before.tries + 1)
         return self._with(number, replace(part, answers={**part.answers, str(question): said}))
 
     def judged(self, number: int, now_s: float, *, is_done: bool) -> "Progress":
@@ -67,3 +70,82 @@ class Progress:
 
     def _with(self, number: int, part: PartProgress) -> "Progress":
         return replace(self, parts={**self.parts, str(number): part})
+
+
+def check(part: Part, progress: PartProgress | None, facts: Facts) -> list[Finding]:
+    """All of them, in the order in which a learner meets them."""
+    if progress is None:
+        return [Finding(False, f"part {part.number} was not begun", f"paceline learn start {part.number}")]
+    return [*_predicted(part, progress, facts), *_seen(part, facts), *_answered(part, progress, facts)]
+
+
+def verdict(question: Question, said: str, facts: Facts) -> bool:
+    """Raises NotSeenError when the runs it is about are not there."""
+    return is_right(said, question.right(facts), question.options)
+
+
+def skipped(number: int, progress: Progress) -> list[int]:
+    """Parts before this one that are not done."""
+    return [before for before in range(1, number) if not progress.is_done(before)]
+
+
+def current(parts: Sequence[Part], progress: Progress) -> Part | None:
+    """The first one that is not done; None: all are."""
+    return next((part for part in parts if not progress.is_done(part.number)), None)
+
+
+def _predicted(part: Part, progress: PartProgress, facts: Facts) -> list[Finding]:
+    said = progress.prediction
+    if said is None:
+        return [
+            Finding(
+                False,
+                "nothing was predicted",
+                f"guess first, it cannot be wrong: paceline learn predict {part.number} GUESS",
+            )
+        ]
+    again = "predict, then observe: type its command again (a new folder is made, and the newest counts)"
+    found = [
+        Finding(False, f"{run.folder} began before the prediction", again)
+        for name in part.new_runs
+        if (run := facts.runs.get(name)) is not None and run.began_unix_s < said.at_unix_s
+    ]
+    compared = facts.compared if part.is_compared else None
+    if compared is not None and compared.written_unix_s < said.at_unix_s:
+        made = "the comparison was made before the prediction"
+        found.append(Finding(False, made, "predict, then observe: type its command again"))
+    return found or [Finding(True, f"predicted: {said.value}{_observed(part, facts)}")]
+
+
+def _observed(part: Part, facts: Facts) -> str:
+    try:
+        return f"; seen: {part.prediction.seen(facts)}"
+    except NotSeenError:
+        return ""
+
+
+def _seen(part: Part, facts: Facts) -> list[Finding]:
+    try:
+        return part.check(facts)
+    except NotSeenError as error:
+        return [Finding(False, error.what, error.hint)]
+
+
+def _answered(part: Part, progress: PartProgress, facts: Facts) -> list[Finding]:
+    return [
+        _one(part, number, question, progress, facts)
+        for number, question in enumerate(part.questions, start=1)
+    ]
+
+
+def _one(part: Part, number: int, question: Question, progress: PartProgress, facts: Facts) -> Finding:
+    said = progress.answers.get(str(number))
+    command = f"paceline learn answer {part.number} {number} VALUE"
+    if said is None:
+        return Finding(False, f"question {number} is open: {question.text}", command)
+    try:
+        if verdict(question, said.value, facts):
+            return Finding(True, f"question {number}: {said.value} is right")
+    except NotSeenError as error:
+        return Finding(False, f"question {number}: {error.what}", error.hint)
+    return Finding(False, f"question {number}: {said.value} is not what your run says", question.hint)

@@ -279,7 +279,7 @@ def server_names(plan: Plan) -> tuple[str, ...]:
     return tuple(f"server-{part}-{letter}" for part in range(plan.elastic.servers) for letter in "ab")
 
 
-def fewest_workers(aggregate: str, tolerance: int) -> int:
+def min_workers_for(aggregate: str, tolerance: int) -> int:
     """How many gradients it takes to survive so many bad ones this way (Blanchard 2017, Yin 2018)."""
     if aggregate == "krum":
         return 2 * tolerance + 3

@@ -9,28 +9,26 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.key import Key
 from paceline.config.keys import KEYS
-from paceline.config.nearest import did_you_mean
 from paceline.config.train_config import TrainConfig
-from paceline.config.values import shown
-from paceline.errors import Mistake, Problem, coded
+from paceline.config.values import show_value
+from paceline.core.errors import Mistake, Problem, with_code
+from paceline.core.humanize import did_you_mean
 from paceline.plan import decide
 from paceline.plan.catalog import AGGREGATES, MODE_ALIASES, MODES, TASKS, Channel
-from paceline.plan.check_byzantine import check_aggregate, check_byzantine
-from paceline.plan.check_checkpoints import check_checkpoints
-from paceline.plan.check_compression import check_compression
-from paceline.plan.check_data import check_data
-from paceline.plan.check_elastic import check_elastic
-from paceline.plan.check_evaluation import check_evaluation
-from paceline.plan.check_exports import check_exports
-from paceline.plan.check_model import check_model
-from paceline.plan.check_ray import check_ray
-from paceline.plan.check_stragglers import check_stragglers
-from paceline.plan.check_torchrun import check_torchrun
+from paceline.plan.check_gradients import (
+    check_aggregate,
+    check_byzantine,
+    check_compression,
+    check_stragglers,
+)
+from paceline.plan.check_task import check_data, check_evaluation, check_exports, check_model
+from paceline.plan.check_workers import check_elastic, check_ray, check_torchrun
 from paceline.plan.plan import Device, GossipVariant, Launcher, StrategyOptions
-from paceline.sync.setting import Allowed
+from paceline.plan.urls import check_checkpoints
+from paceline.sync.adaptive_setting import Allowed
 from paceline.sync.topology import Topology
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -62,8 +60,8 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_alone(checked, key)
     if config.name is not None and not _NAME.fullmatch(config.name):
         hint = "use letters, digits, dots, dashes and underscores, such as my-run"
-        checked.add("name", f"name is {shown(config.name)}, but it names a folder", hint)
-    checked.problems = coded(checked.problems, Mistake.VALUE)
+        checked.add("name", f"name is {show_value(config.name)}, but it names a folder", hint)
+    checked.problems = with_code(checked.problems, Mistake.VALUE)
     _check_device(checked)
     if checked.are_sound("mode"):
         _check_mode_options(checked)
@@ -94,7 +92,7 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
     checked.problems += check_byzantine(config, num_workers)
     if checked.are_sound("mode", "num_workers", "batch_size", "aggregate", "byzantine_tolerance"):
         checked.problems += check_aggregate(config)
-    return coded(checked.problems, Mistake.CLASH)
+    return with_code(checked.problems, Mistake.CLASH)
 
 
 def _check_named(checked: _Check, key: str, names: Iterable[str], *, own: str = "Class") -> None:
@@ -106,13 +104,13 @@ def _check_named(checked: _Check, key: str, names: Iterable[str], *, own: str = 
     if not colon:
         known = f"{key}s are {', '.join(names)}, or module:{own} of your own"
         hint = did_you_mean(written, names, otherwise=known)
-        checked.add(key, f"there is no {key} {shown(written)}", hint)
+        checked.add(key, f"there is no {key} {show_value(written)}", hint)
     elif not class_name.isidentifier():
         hint = f"write for example --{key} my_code:{'MyClass' if own == 'Class' else 'my_' + own}"
-        checked.add(key, f"{key} is {shown(written)}, but it must be module:{own}", hint)
+        checked.add(key, f"{key} is {show_value(written)}, but it must be module:{own}", hint)
     elif module not in checked.facts.modules:
         hint = "it is looked for in the current folder and among the installed packages; check its name"
-        checked.add(key, f"{key} is {shown(written)}, but there is no module {shown(module)}", hint)
+        checked.add(key, f"{key} is {show_value(written)}, but there is no module {show_value(module)}", hint)
 
 
 def _check_alone(checked: _Check, key: Key) -> None:
@@ -121,7 +119,7 @@ def _check_alone(checked: _Check, key: Key) -> None:
     if key.choices:
         if value is not None and value not in key.choices:
             hint = did_you_mean(value, key.choices, otherwise=hint)
-            checked.add(key.name, f"{key.name} is {shown(value)}, but it must be {key.allowed}", hint)
+            checked.add(key.name, f"{key.name} is {show_value(value)}, but it must be {key.allowed}", hint)
         return
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int | float) and not isinstance(number, bool) and not key.contains(number):
@@ -222,7 +220,7 @@ def _check_backup(checked: _Check) -> None:
     if said is None or not checked.are_sound("num_workers", "backup_workers") or said < num_workers:
         return
     what = f"backup_workers is {said}, but it must be less than num_workers, {num_workers}"
-    usual = decide.usual_backup_workers(num_workers)
+    usual = decide.default_backup_workers(num_workers)
     checked.add("backup_workers", what, f"set backup_workers to {usual}, or leave it out")
 
 

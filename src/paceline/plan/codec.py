@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
-from paceline.errors import DamagedRecordError, NoSuchRunError
+from paceline.core.errors import DamagedRecordError, NoSuchRunError
 from paceline.plan.plan import PLAN_SCHEMA, Plan, StrategyOptions
 
 # Fields that files of earlier versions do not have; their defaults are what those versions did.

@@ -7,8 +7,8 @@ docs/concepts/compression.md.
 import math
 from dataclasses import dataclass
 
-from paceline.config.nearest import did_you_mean
-from paceline.config.values import shown
+from paceline.config.values import show_value
+from paceline.core.humanize import did_you_mean
 from paceline.plan.plan import Codec
 
 
@@ -52,23 +52,25 @@ def read_compression(text: str) -> tuple[Codec, float | None] | Unusable:
     name, colon, amount = text.strip().lower().partition(":")
     if name not in set(Codec):
         known = f"compress takes {', '.join(CODECS)}"
-        return Unusable(f"there is no compression {shown(name)}", did_you_mean(name, CODECS, otherwise=known))
+        return Unusable(
+            f"there is no compression {show_value(name)}", did_you_mean(name, CODECS, otherwise=known)
+        )
     codec = Codec(name)
     info = CODECS[codec]
     if not colon:
         return codec, info.default
     if not info.amount:
-        return Unusable(f"compress is {shown(text)}, but {name} takes no amount", f"write {name}")
+        return Unusable(f"compress is {show_value(text)}, but {name} takes no amount", f"write {name}")
     number = _number(amount)
     fits = number >= 1 and number.is_integer() if info.is_rank else 0 < number <= 1
     if not fits:
         must = "a whole number, 1 or more" if info.is_rank else "more than 0 and at most 1"
-        what = f"compress is {shown(text)}, but the {info.amount} of {name} must be {must}"
+        what = f"compress is {show_value(text)}, but the {info.amount} of {name} must be {must}"
         return Unusable(what, f"write for example {name}:{info.default:g}")
     return codec, number
 
 
-def in_words(codec: Codec, amount: float | None) -> str:
+def describe_codec(codec: Codec, amount: float | None) -> str:
     return codec.value if amount is None else f"{codec.value}:{amount:g}"
 
 

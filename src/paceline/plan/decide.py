@@ -7,19 +7,10 @@ that every problem can be reported at once.
 import re
 from typing import TypedDict
 
-from paceline.config.facts import Facts
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
-from paceline.plan.catalog import (
-    DATA_OPTIONS,
-    MODE_ALIASES,
-    MODEL_OPTIONS,
-    MODES,
-    TRANSPORTS,
-    Channel,
-    Mode,
-)
+from paceline.plan.catalog import DATA_OPTIONS, MODE_ALIASES, MODEL_OPTIONS, MODES, TRANSPORTS, Channel, Mode
 from paceline.plan.compression import CODECS, read_compression
-from paceline.plan.data_url import is_elsewhere
 from paceline.plan.plan import (
     MAX_REPLACEMENTS,
     AsgdVariant,
@@ -40,8 +31,9 @@ from paceline.plan.plan import (
     StrategyOptions,
     Transport,
 )
-from paceline.sync.rate_schedule import RateSchedule, RateShape
-from paceline.sync.setting import Allowed
+from paceline.plan.urls import is_remote_data
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.schedule import RateSchedule, RateShape
 from paceline.sync.topology import Topology
 
 DEFAULT_TASK = "xor"
@@ -77,7 +69,7 @@ def task_options_of(config: TrainConfig) -> dict[str, Option]:
         options[data_option_of(config)] = config.data
     data = options.get(data_option_of(config))
     # Data that is here needs no cache, whatever was said once for all runs.
-    if isinstance(data, str) and is_elsewhere(data):
+    if isinstance(data, str) and is_remote_data(data):
         said = {"data_cache": config.data_cache, "data_cache_mb": config.data_cache_mb}
         options |= {name: value for name, value in said.items() if value is not None}
     return options
@@ -119,7 +111,7 @@ def num_workers_of(config: TrainConfig) -> int:
     elastic = elastic_of(config)
     if elastic is not None:
         return config.shards or max(elastic.workers, config.max_workers or 0)
-    return _said_workers(config)
+    return _requested_workers(config)
 
 
 def processes_of(config: TrainConfig) -> int:
@@ -128,7 +120,7 @@ def processes_of(config: TrainConfig) -> int:
     return num_workers_of(config) if elastic is None else elastic.workers
 
 
-def _said_workers(config: TrainConfig) -> int:
+def _requested_workers(config: TrainConfig) -> int:
     if config.num_workers is not None:
         return config.num_workers
     return 1 if is_alone(mode_of(config)) else 2
@@ -139,7 +131,7 @@ def elastic_of(config: TrainConfig) -> Elastic | None:
     spoken_of = {config.shards, config.min_workers, config.max_workers, config.servers}
     if config.elastic is False or (config.elastic is None and spoken_of == {None}):
         return None
-    workers = _said_workers(config)
+    workers = _requested_workers(config)
     most = config.max_workers or max(workers, config.shards or 0)
     return Elastic(
         workers=workers,
@@ -281,7 +273,7 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
     reads = frozenset() if (mode := mode_of(config)) is None or mode.options is None else mode.options
     unsaid_bound = _DEFAULT_STALENESS if "staleness" in reads else None
     unsaid_period = _DEFAULT_SYNC_EVERY if "sync_every" in reads else 1
-    unsaid_spares = usual_backup_workers(processes_of(config)) if "backup_workers" in reads else 0
+    unsaid_spares = default_backup_workers(processes_of(config)) if "backup_workers" in reads else 0
     bound = unsaid_bound if config.staleness is None else config.staleness
     return StrategyOptions(
         staleness=None if bound == "inf" else bound,
@@ -344,7 +336,7 @@ def topology_of(config: TrainConfig) -> Topology:
     return Topology.EXPONENTIAL if gossip_of(config) is GossipVariant.PUSH_SUM else Topology.RING
 
 
-def usual_backup_workers(num_workers: int) -> int:
+def default_backup_workers(num_workers: int) -> int:
     """One for every eight, at least one; but somebody's gradient must count."""
     return min(num_workers - 1, max(1, num_workers // 8))
 

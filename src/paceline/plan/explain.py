@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass
 
-from paceline.plan.byzantine_in_words import aggregate_in_words, attack_in_words
 from paceline.plan.catalog import MODES, TASKS, Channel, server_names
 from paceline.plan.compression import CODECS
-from paceline.plan.compression import in_words as codec_in_words
-from paceline.plan.elastic_in_words import crew_in_words
-from paceline.plan.evaluation_in_words import evaluation_in_words, length_in_words, scaling_in_words
+from paceline.plan.compression import describe_codec as codec_in_words
+from paceline.plan.describe import (
+    describe_aggregate,
+    describe_attack,
+    describe_evaluation,
+    describe_length,
+    describe_lr_scaling,
+    describe_straggler,
+    describe_workforce,
+)
 from paceline.plan.plan import Device, EventDetail, GossipVariant, Launcher, Plan, Transport
 from paceline.plan.remarks import remarks, shares_work
-from paceline.plan.stragglers_in_words import in_words
-from paceline.sync.rate_schedule import RateSchedule, RateShape
-from paceline.sync.setting import Allowed
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.schedule import RateSchedule, RateShape
 from paceline.sync.topology import Topology, neighbours
 
 
@@ -41,17 +46,17 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         Line("workers", _workers(plan)),
         Line("travels", _travels(plan)),
         *_smaller(plan),
-        Line("work", _work(plan) + length_in_words(plan)),
+        Line("work", _work(plan) + describe_length(plan)),
         Line("rate", _rate(plan)),
     ]
     if plan.evaluation is not None:
-        lines.append(Line("evaluated", evaluation_in_words(plan.evaluation)))
+        lines.append(Line("evaluated", describe_evaluation(plan.evaluation)))
     if plan.strategy.aggregate != "mean":
-        lines.append(Line("aggregate", aggregate_in_words(plan)))
+        lines.append(Line("aggregate", describe_aggregate(plan)))
     if plan.strategy.sync_batchnorm:
         lines.append(Line("batchnorm", "layers normalise over the samples of all workers"))
-    lines += [Line("stragglers", in_words(rule)) for rule in plan.stragglers]
-    lines += [Line("byzantine", attack_in_words(rule)) for rule in plan.byzantine]
+    lines += [Line("stragglers", describe_straggler(rule)) for rule in plan.stragglers]
+    lines += [Line("byzantine", describe_attack(rule)) for rule in plan.byzantine]
     if plan.pace_s:
         lines.append(Line("pace", f"forward and backward take at least {plan.pace_s * 1000:g} ms per step"))
     lines.append(Line("folder", _records(plan)))
@@ -80,7 +85,7 @@ def _workers(plan: Plan) -> str:
     found = f"{who} computing on the {place} with {threads}, in {plan.dtype.value}{_on_ray(plan)}"
     if plan.elastic is None or server_names(plan):
         return found
-    return f"{found}; {crew_in_words(plan, plan.elastic)}"
+    return f"{found}; {describe_workforce(plan, plan.elastic)}"
 
 
 def _on_ray(plan: Plan) -> str:
@@ -229,7 +234,7 @@ def _rate(plan: Plan) -> str:
     if plan.lr_scale == 1.0:
         return rate
     if plan.lr_scale > 1.0:
-        return f"{rate}, {scaling_in_words(plan)}"
+        return f"{rate}, {describe_lr_scaling(plan)}"
     return (
         f"{rate}, divided by {plan.num_workers}: each gradient is applied alone, and {plan.num_workers}"
         " such updates then move as far as one with their mean, so equal samples count equally in every mode"

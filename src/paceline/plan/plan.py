@@ -7,11 +7,10 @@ same recorded schedule end with the same bits. See docs/map.md.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from paceline.config.export_target import ExportTarget
-from paceline.sync.byzantine import ByzantineRule
-from paceline.sync.rate_schedule import RateSchedule
-from paceline.sync.setting import Allowed
-from paceline.sync.stragglers import StragglerRule
+from paceline.config.train_config import ExportTarget
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.fault_rules import ByzantineRule, StragglerRule
+from paceline.sync.schedule import RateSchedule
 from paceline.sync.topology import Topology
 
 PLAN_SCHEMA = "paceline.plan/1"

@@ -5,16 +5,18 @@
 
 from collections.abc import Iterator
 
-from paceline.plan.byzantine_in_words import about_bad_workers
 from paceline.plan.catalog import MODES, SYNTHETIC, data_of, server_names
-from paceline.plan.compression_in_words import about_compression
-from paceline.plan.data_url import is_elsewhere
-from paceline.plan.elastic_in_words import about_elastic
+from paceline.plan.describe import (
+    byzantine_remarks,
+    compression_remarks,
+    elastic_remarks,
+    persistent_stragglers,
+)
 from paceline.plan.plan import AsgdVariant, Device, GossipVariant, Launcher, Plan
-from paceline.plan.rounds import longest_commit
-from paceline.plan.stragglers_in_words import persistent_stragglers
-from paceline.sync.clients import clients_per_round
-from paceline.sync.setting import Allowed
+from paceline.plan.schedule import longest_commit
+from paceline.plan.urls import is_remote_data
+from paceline.sync.adaptive_setting import Allowed
+from paceline.sync.averaging import clients_per_round
 from paceline.sync.topology import Topology, rounds_to_all
 
 _FINE = 16  # samples per worker: the cut is then within some percent of the speeds
@@ -35,12 +37,12 @@ def remarks(plan: Plan, *, cpu_count: int | None = None) -> list[str]:
     found = [*_about_data(plan), *_about_sharing(plan, cpu_count), *_about_virtual_time(plan)]
     if plan.num_workers > 1:
         found += [*_about_stragglers(plan), *_about_staleness(plan), *_about_backup_workers(plan)]
-        found += [*_about_local_steps(plan), *about_bad_workers(plan)]
-        found += [*about_compression(plan), *_about_neighbours(plan), *_about_adapting(plan)]
+        found += [*_about_local_steps(plan), *byzantine_remarks(plan)]
+        found += [*compression_remarks(plan), *_about_neighbours(plan), *_about_adapting(plan)]
     elif plan.mode not in ("single", "easgd", "fedavg"):
         found.append("with one worker every mode is plain sequential training")
     more = [*_about_losses(plan), *_about_elasticity(plan), *_about_clients(plan)]
-    return [*found, *more, *about_elastic(plan)]
+    return [*found, *more, *elastic_remarks(plan)]
 
 
 def _about_losses(plan: Plan) -> Iterator[str]:
@@ -55,7 +57,7 @@ def _about_losses(plan: Plan) -> Iterator[str]:
 def _about_data(plan: Plan) -> Iterator[str]:
     if data_of(plan) == SYNTHETIC:
         yield "the data is synthetic: what is learnt from it says nothing about the real data set"
-    if is_elsewhere(data_of(plan)):
+    if is_remote_data(data_of(plan)):
         yield "workers read the data while they train: each machine needs the way to it, and credentials"
     if plan.shuffle_block is not None:
         yield (

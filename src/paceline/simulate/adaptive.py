@@ -10,17 +10,17 @@ from operator import add
 
 import numpy as np
 
-from paceline.simulate.costs import in_ns
 from paceline.simulate.durations import Nanoseconds, all_steps, starts_ns
 from paceline.simulate.prediction import Outline, Trace, ring_bytes
-from paceline.simulate.profile import Profile
-from paceline.sync.adapt import decide, first_state, next_decision
-from paceline.sync.hindsight import KEPT, Window
-from paceline.sync.setting import Allowed, Terms, Way
+from paceline.simulate.profile import Profile, in_ns
+from paceline.sync.adaptive_policy import WINDOW_STEPS, Window, decide, first_state, next_decision
+from paceline.sync.adaptive_setting import AdaptiveTerms, Allowed, SyncPolicy
 
 
 def adaptive(profile: Profile, *, allowed: Allowed, period: int, steps: int, seed: int) -> Outline:
-    run = _Run(profile, Terms(allowed=allowed, batch_sizes=profile.batch_sizes, period=period), steps, seed)
+    run = _Run(
+        profile, AdaptiveTerms(allowed=allowed, batch_sizes=profile.batch_sizes, period=period), steps, seed
+    )
     while run.done < steps:
         run.go_on()
     workers, ends = profile.num_workers, np.array(run.ends_ns, dtype=np.int64)
@@ -97,7 +97,7 @@ def _column(numbers: tuple[int, ...]) -> Nanoseconds:
 class _Run:
     """Where a simulated run stands."""
 
-    def __init__(self, profile: Profile, terms: Terms, steps: int, seed: int) -> None:
+    def __init__(self, profile: Profile, terms: AdaptiveTerms, steps: int, seed: int) -> None:
         costs = profile.costs
         self._terms, self._steps, self._state = terms, steps, first_state(terms)
         self._course = _Course(profile, seed, steps)
@@ -113,7 +113,7 @@ class _Run:
         """To the next meeting after which something may change."""
         due = next_decision(self.done)
         until = min(due, self._steps)
-        if self._state.setting.way is Way.LOCAL_STEPS:
+        if self._state.setting.way is SyncPolicy.LOCAL_STEPS:
             window = self._make_rounds(until)
         else:
             window = self._make_steps(until - self.done)
@@ -142,7 +142,7 @@ class _Run:
             steps = min(self._terms.period, self._steps - self.done)
             self._make_a_round(self._terms.in_a_round(self._state.setting, steps))
             self.done += steps
-        begins = [max(1, begin, end - KEPT) for begin, end in zip(begins, self.made, strict=True)]
+        begins = [max(1, begin, end - WINDOW_STEPS) for begin, end in zip(begins, self.made, strict=True)]
         return self._course.per_sample_s(begins, self.made)
 
     def _make_a_round(self, runs: tuple[int, ...]) -> None:

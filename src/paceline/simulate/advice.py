@@ -8,24 +8,129 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from paceline.simulate.compare import Compared, compare
-from paceline.simulate.durations import matrix
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.simulate.durations import Nanoseconds, matrix
+from paceline.simulate.predict import predict
+from paceline.simulate.prediction import Prediction
 from paceline.simulate.profile import Profile, resampled
-from paceline.simulate.speeds import Speeds, in_words, speeds_of
-from paceline.simulate.ways import (
-    Adapting,
-    Alone,
-    Apart,
-    Backup,
-    Blocks,
+from paceline.simulate.strategy_models import (
+    Adaptive,
+    Asynchronous,
+    BackupWorkers,
     Candidate,
-    Dynamic,
-    Local,
-    Outer,
-    Rounds,
-    Together,
-    Way,
+    DynamicBound,
+    ElasticAveraging,
+    FederatedRounds,
+    LocalSgd,
+    OuterSgd,
+    SingleWorker,
+    StrategyModel,
+    Synchronous,
 )
+
+# Every candidate sees the same draws, so what is compared is the difference, not
+# two noisy means. A difference is only called one if the 90 % confidence interval
+# of its mean (Student's t) leaves out 0 and it is at least 2 % of the best time:
+# more repeats tell smaller differences apart.
+
+REPEATS = 20
+MIN_DIFFERENCE = 0.02  # of the best time; less than this is not worth a change
+_Z = 1.6449  # 90 % of a normal distribution lie within so many standard deviations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    candidate: Candidate
+    prediction: Prediction  # with the first seed
+    mean_s: float
+    low_s: float  # 90 % of the seeds lie between low and high
+    high_s: float
+    regret: float  # mean time beyond the best candidate's, as a share of that
+    worse_by_s: tuple[float, float]  # 90 % confidence interval of the mean difference to the best
+    is_significant: bool  # False: no significant difference from the best
+
+
+def compare(
+    profile: Profile, candidates: Sequence[Candidate], *, steps: int, seeds: Sequence[int]
+) -> list[Compared]:
+    """Best first."""
+    assert candidates, "there must be something to compare"
+    predictions = [[predict(profile, c.way, steps=steps, seed=seed) for seed in seeds] for c in candidates]
+    times = np.array([[p.total_s for p in mine] for mine in predictions])
+    means = times.mean(axis=1)
+    best = int(means.argmin())
+    found = [
+        _compared(candidate, predictions[i][0], times[i], times[best])
+        for i, candidate in enumerate(candidates)
+    ]
+    return sorted(found, key=lambda c: c.mean_s)
+
+
+def _compared(
+    candidate: Candidate, first: Prediction, mine: NDArray[np.float64], best: NDArray[np.float64]
+) -> Compared:
+    low_s, high_s = np.quantile(mine, (0.05, 0.95))
+    worse_low, worse_high = _interval(mine - best)
+    regret = float((mine - best).mean() / best.mean()) if best.mean() else 0.0
+    is_clear = worse_low > 0 or worse_high < 0
+    return Compared(
+        candidate=candidate,
+        prediction=first,
+        mean_s=float(mine.mean()),
+        low_s=float(low_s),
+        high_s=float(high_s),
+        regret=regret,
+        worse_by_s=(worse_low, worse_high),
+        is_significant=bool(is_clear and abs(regret) >= MIN_DIFFERENCE),
+    )
+
+
+def _interval(differences: NDArray[np.float64]) -> tuple[float, float]:
+    """Where the mean lies with 90 % confidence; one difference alone says nothing about others."""
+    mean, freedom = float(differences.mean()), len(differences) - 1
+    if freedom == 0:
+        return -np.inf, np.inf
+    # Student's t for 90 %, to the first order in 1/freedom: 1.725 for 20 seeds, where 1.729 is exact.
+    t = _Z + (_Z**3 + _Z) / (4 * freedom)
+    half = t * float(differences.std(ddof=1)) / len(differences) ** 0.5
+    return mean - half, mean + half
+
+
+LASTING = 1.2  # times as slow as the fastest, at nine of ten steps
+SPIKE = 2.0  # times a worker's own usual step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    slow: dict[int, float]  # lasting stragglers: times as slow as the fastest worker
+    spikes: float  # share of steps that take more than twice the worker's usual time
+
+
+def speeds_of(compute: Nanoseconds) -> Speeds:
+    """`compute` holds workers in rows and steps in columns."""
+    usual = np.median(compute, axis=1)
+    fastest = max(float(usual.min()), 1.0)
+    mostly = np.quantile(compute, 0.1, axis=1)
+    slow = {
+        rank: float(usual[rank]) / fastest
+        for rank in range(len(usual))
+        if usual[rank] > LASTING * fastest and mostly[rank] > LASTING * fastest
+    }
+    spikes = float((compute > SPIKE * np.maximum(usual, 1.0)[:, None]).mean())
+    return Speeds(slow=slow, spikes=spikes)
+
+
+def describe_speeds(speeds: Speeds) -> list[str]:
+    found = []
+    if speeds.slow:
+        each = ", ".join(f"worker {rank} is persistently {x:.1f}x slower" for rank, x in speeds.slow.items())
+        found.append(f"{each} than the fastest worker")
+    if speeds.spikes >= 0.01:
+        found.append(f"{speeds.spikes:.0%} of all steps take more than twice as long as is usual")
+    return found or ["all workers are about equally fast, at every step"]
+
 
 # Least staleness and fewest parts first.
 _SIMPLEST_FIRST = (
@@ -69,7 +174,7 @@ def advise(profile: Profile, candidates: Sequence[Candidate], *, steps: int, see
     return Advice(
         advised=advised,
         is_clear=len(level) == 1,
-        workers=in_words(speeds),
+        workers=describe_speeds(speeds),
         ranking=ranked,
         caveats=[*_no_help(ranked, speeds, profile.num_workers), *_caveats(profile, advised)],
     )
@@ -88,38 +193,38 @@ def _reason(compared: Compared, num_workers: int, speeds: Speeds) -> str:
             f" {waiting:.0%} waiting"
         )
     match compared.candidate.way:
-        case Alone():
+        case SingleWorker():
             return "one worker makes all gradients, and nobody waits" if num_workers > 1 else "nobody waits"
-        case Together():
+        case Synchronous():
             return f"every step waits for the slowest: {waiting:.0%} of the workers' time"
-        case Apart(None):
+        case Asynchronous(None):
             stale = compared.prediction.mean_staleness or 0.0
             return f"nobody waits for others; gradients are {stale:.1f} updates old on average"
-        case Apart(bound):
+        case Asynchronous(bound):
             return f"waits only when {bound} steps ahead of the slowest: {waiting:.0%} of the workers' time"
-        case Blocks(every):
+        case ElasticAveraging(every):
             return f"nobody waits for others; each meets the centre every {every} steps"
-        case Rounds(every, part):
+        case FederatedRounds(every, part):
             return f"{part:.0%} of the workers in each round of {every} steps, the others wait: {waiting:.0%}"
-        case Local(every) | Outer(every):
+        case LocalSgd(every) | OuterSgd(every):
             return f"meets every {every} steps, so passing delays even out: {waiting:.0%} waiting"
-        case Backup(spare):
+        case BackupWorkers(spare):
             lost = compared.prediction.abandoned / compared.prediction.events
             return f"waits for all but {spare}: {lost:.0%} of all steps abandoned, {waiting:.0%} waiting"
-        case Dynamic():
+        case DynamicBound():
             return f"a bound that follows the workers' speeds: {waiting:.0%} waiting"
-        case Adapting():
+        case Adaptive():
             return f"work in proportion to speed, once it is measured: {waiting:.0%} waiting, nothing stale"
         case _:
             assert_never(compared.candidate.way)
 
 
-def _knob(way: Way) -> str | None:
+def _knob(way: StrategyModel) -> str | None:
     """What a mode turns so that passing delays even out, though everybody still meets the slowest."""
     match way:
-        case Apart(int()) | Dynamic():
+        case Asynchronous(int()) | DynamicBound():
             return "bound"
-        case Local() | Outer() | Rounds():
+        case LocalSgd() | OuterSgd() | FederatedRounds():
             return "fixed H"
         case _:
             return None

@@ -13,12 +13,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import NothingRecordedError, NotToldError
+from paceline.core.errors import NothingRecordedError, NotRecordedError
 from paceline.plan.catalog import MODES, Channel
 from paceline.plan.plan import Plan
-from paceline.simulate.costs import Costs, Link
-from paceline.simulate.profile import Profile
-from paceline.simulate.step_times import Recorded
+from paceline.simulate.profile import Costs, Link, Profile, Recorded
 
 _COMPUTE = ("data_ns", "forward_ns", "backward_ns", "delay_ns")
 _AGREE = ("wait_ns", "codec_ns", "comm_ns", "apply_ns")
@@ -165,7 +163,7 @@ def _parameter_bytes(worker: _Worker, channel: Channel, num_workers: int) -> int
 
 def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
     if any(act.op == "abandon" for act in history.server):
-        raise NotToldError(
+        raise NotRecordedError(
             f"run {plan.run} abandoned its late steps, so how slow the slow ones are is not known",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
@@ -175,28 +173,28 @@ def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
             "record a run of at least a few steps, with --events full",
         )
     if plan.mode not in MODES:
-        raise NotToldError(
+        raise NotRecordedError(
             f"mode {plan.mode} of run {plan.run} is a class of your own, so its waiting cannot be told apart",
             "record the same work under a built-in mode:  paceline train --mode ssgd",
         )
     if plan.mode in ("easgd", "fedavg"):
-        raise NotToldError(
+        raise NotRecordedError(
             f"run {plan.run} used {plan.mode}, whose workers do not all exchange after the same steps",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if plan.mode in ("gossip", "adpsgd"):
-        raise NotToldError(
+        raise NotRecordedError(
             f"run {plan.run} used {plan.mode}, whose workers agree with a few others at a time, so what an"
             " exchange of all costs is not in its log",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if plan.mode == "adaptive" and len({len(rows) for rows in history.steps.values()}) > 1:
-        raise NotToldError(
+        raise NotRecordedError(
             f"workers of run {plan.run} made different numbers of steps, so their meetings do not match",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if MODES[plan.mode].channel is Channel.TORCH:
-        raise NotToldError(
+        raise NotRecordedError(
             f"run {plan.run} used {plan.mode}, which hides waiting for others in backward",
             "record the same work under another mode:  paceline train --mode ssgd",
         )

@@ -1,7 +1,7 @@
 """Adaptive: the work is shared out by measured speed, and the way of agreeing may change meanwhile.
 
 It begins as `ssgd`, or as the plan says. Now and then all workers see how long
-each one's latest steps took and come to the same decision (sync/adapt.py):
+each one's latest steps took and come to the same decision (sync/adaptive_policy.py):
 - ssgd, batch: a meeting at every step. The samples of a step are always those
   of ssgd; only the cut between workers moves, and each gradient is weighted by
   its samples, so that the result stays that of ssgd.
@@ -19,18 +19,30 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from paceline.core.ids import Clock, Step
 from paceline.events.read import History
-from paceline.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.means import mean_of, named
-from paceline.strategies.moments import Moments
+from paceline.strategies.means import Moments, mean_of, strip_prefix
 from paceline.strategies.port import Begun, Links, Outcome, Replica
-from paceline.sync.adapt import Decision, State, decide, first_state, next_decision
-from paceline.sync.assignment import Cut, Share, shares_of_a_round
+from paceline.sync.adaptive_policy import (
+    WINDOW_STEPS,
+    Decision,
+    State,
+    Window,
+    decide,
+    first_state,
+    next_decision,
+)
+from paceline.sync.adaptive_setting import (
+    Adapted,
+    AdaptiveSetting,
+    AdaptiveTerms,
+    SyncPolicy,
+    setting_from_event,
+)
+from paceline.sync.assignment import SampleSlice, WorkUnit, work_units_of_round
 from paceline.sync.averaging import mean_weight
-from paceline.sync.hindsight import KEPT, Window
-from paceline.sync.setting import Adapted, Setting, Terms, Way, setting_of
 from paceline.transport.arena import STOP_FLAG
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
@@ -38,17 +50,19 @@ from paceline.transport.ports import NO_TRAFFIC, Traffic
 class Adaptive:
     channel: ClassVar[Channel] = Channel.COLLECTIVE
 
-    def __init__(self, plan: Plan, links: Links, *, recorded: Mapping[int, Setting] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, links: Links, *, recorded: Mapping[int, AdaptiveSetting] | None = None
+    ) -> None:
         """`recorded`: measure nothing, but decide as a run did, by the number of its steps done."""
         assert links.collective is not None, "adaptive workers meet by a collective"
         self._plan, self._links, self._collective = plan, links, links.collective
-        self._terms = Terms(
+        self._terms = AdaptiveTerms(
             allowed=plan.strategy.adaptive, batch_sizes=plan.batch_sizes, period=plan.strategy.sync_every
         )
         self._state, self._recorded = first_state(self._terms), recorded
         self._done = 0  # of the run's steps, by all workers together
-        self._round: deque[Share] | None = None  # what is left for us to do until the next averaging
-        self._latest: deque[float] = deque(maxlen=KEPT)  # seconds per sample of our steps
+        self._round: deque[WorkUnit] | None = None  # what is left for us to do until the next averaging
+        self._latest: deque[float] = deque(maxlen=WINDOW_STEPS)  # seconds per sample of our steps
         self._is_warm = False
         self._saved: dict[str, Tensor] = {}
 
@@ -56,7 +70,9 @@ class Adaptive:
     def following(cls, history: History) -> Callable[[Plan, Links], "Adaptive"]:
         """For a replay: the same decisions at the same steps, whatever is measured now."""
         adapted = [event.fields for event in history.plain if event.kind == "adapted"]
-        return partial(cls, recorded={int(str(fields["step"])): setting_of(fields) for fields in adapted})
+        return partial(
+            cls, recorded={int(str(fields["step"])): setting_from_event(fields) for fields in adapted}
+        )
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena, layout = replica.arena, replica.arena.layout
@@ -73,13 +89,13 @@ class Adaptive:
         )
         self._common = arena.state[: layout.buffers_start].clone() if self._parameter_mean.is_lossy else None
         self._moments = Moments(self._collective)
-        self._shown = self._collective.allocate(1 + KEPT, torch.float64)
+        self._shown = self._collective.allocate(1 + WINDOW_STEPS, torch.float64)
         self._take_up_saved()
 
     def begin_step(self, step: Step) -> Begun | None:
         if self._done >= self._plan.steps:
             return None
-        if self._state.setting.way is Way.LOCAL_STEPS:
+        if self._state.setting.way is SyncPolicy.LOCAL_STEPS:
             self._round = self._round or self._new_round()
             self._share = self._round.popleft()
         else:
@@ -101,7 +117,7 @@ class Adaptive:
         return self._met(self._steps_of_a_round(), traffic, apply_ns, stop=stop)
 
     def snapshot(self) -> dict[str, Tensor]:
-        state, ways = self._state, list(Way)
+        state, ways = self._state, list(SyncPolicy)
         wish = -1 if (wished := state.wish()) is None else ways.index(wished)
         numbers = (self._done, ways.index(state.setting.way), wish, *state.setting.shares, *state.seconds)
         means = {"gradients": self._gradient_mean, "parameters": self._parameter_mean}
@@ -124,25 +140,25 @@ class Adaptive:
         if not self._saved:
             return
         for what, mean in (("gradients", self._gradient_mean), ("parameters", self._parameter_mean)):
-            mean.restore(named(self._saved, f"{what}."))
+            mean.restore(strip_prefix(self._saved, f"{what}."))
         done, way, wish, *rest = self._saved["decided"].tolist()
-        ways, workers = list(Way), self._links.world_size
-        setting = Setting(ways[int(way)], tuple(map(int, rest[:workers])))
+        ways, workers = list(SyncPolicy), self._links.world_size
+        setting = AdaptiveSetting(ways[int(way)], tuple(map(int, rest[:workers])))
         wished = None if wish < 0 else ways[int(wish)]
         self._done, self._state = int(done), State(setting, tuple(rest[workers:]), lambda: wished)
 
-    def _share_of_a_step(self) -> Share:
+    def _share_of_a_step(self) -> WorkUnit:
         """Our samples of the next step: those that are planned, or a cut by speed."""
         setting, rank = self._state.setting, self._links.rank
         if setting == self._terms.as_planned(setting.way):
-            return Share(rank, self._done)
+            return WorkUnit(rank, self._done)
         start = self._done * self._plan.global_batch + sum(setting.shares[:rank])
-        return Share(rank, self._done, Cut(start, setting.shares[rank]))
+        return WorkUnit(rank, self._done, SampleSlice(start, setting.shares[rank]))
 
-    def _new_round(self) -> deque[Share]:
+    def _new_round(self) -> deque[WorkUnit]:
         steps = self._steps_of_a_round()
         runs = self._terms.in_a_round(self._state.setting, steps)
-        return deque(shares_of_a_round(self._links.rank, runs, first=self._done, steps=steps))
+        return deque(work_units_of_round(self._links.rank, runs, first=self._done, steps=steps))
 
     def _steps_of_a_round(self) -> int:
         return min(self._plan.strategy.sync_every, self._plan.steps - self._done)
@@ -207,7 +223,7 @@ class Adaptive:
         now = self._state.setting
         if now == was:
             return None, traffic
-        if was.way is Way.LOCAL_STEPS and now.way is not was.way:
+        if was.way is SyncPolicy.LOCAL_STEPS and now.way is not was.way:
             # From here on all make the same updates, so their optimizers must agree too.
             traffic += self._bring_optimizers_together()
         return Adapted(step=self._done, was=was.way, now=now, reason=reason), traffic

@@ -17,14 +17,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from paceline.ids import Clock, Rank, Step
+from paceline.core.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Links, Outcome, Replica
-from paceline.sync.assignment import Share
+from paceline.sync.assignment import WorkUnit
 from paceline.sync.averaging import mean_weight
-from paceline.sync.topology import neighbours, partner
-from paceline.transport.ports import NO_TRAFFIC, Held, Traffic
+from paceline.sync.topology import choose_partner, neighbours
+from paceline.transport.ports import NO_TRAFFIC, LockedVectors, Traffic
 
 
 class Adpsgd:
@@ -70,7 +70,7 @@ class Adpsgd:
             self._arena.state.copy_(self._own[: self._numel])
             self._read_after = held.number
         self._buffers_read = self._arena.state[self._buffers].clone()
-        share = Share.at(self._position, self._links.world_size)
+        share = WorkUnit.at(self._position, self._links.world_size)
         self._weight = self._weights[share.rank]
         return Begun(share=share, traffic=Traffic(wait_ns=held.wait_ns))
 
@@ -78,7 +78,7 @@ class Adpsgd:
         if self._weight != 1.0:
             self._arena.gradient_part.mul_(self._weight)
         rank = self._links.rank
-        other = partner(self._neighbours, seed=self._plan.seed, rank=rank, step=step)
+        other = choose_partner(self._neighbours, seed=self._plan.seed, rank=rank, step=step)
         ranks = [rank] if other is None else self.holding_order(rank, Rank(other))
         with self._peers.hold(ranks, is_exchange=True) as held:
             apply_ns = self._average_and_update(held)
@@ -133,7 +133,7 @@ class Adpsgd:
     def close(self) -> None:
         self._peers.close()
 
-    def _average_and_update(self, held: Held) -> int:
+    def _average_and_update(self, held: LockedVectors) -> int:
         """The two vectors become their mean; ours then also takes our update. How long that took."""
         own, state = self._own[: self._numel], self._arena.state
         # What the forward pass did to the buffers is added to what others did to them meanwhile.

@@ -9,8 +9,8 @@ server does about staleness (`--asgd`) is in corrections.py.
 from collections.abc import Set as AbstractSet
 
 from paceline.plan.plan import Plan
-from paceline.strategies.corrections import Correction, correction_of
 from paceline.strategies.push_pull import PushPull
+from paceline.strategies.server_updates import Correction, correction_of
 from paceline.sync.admission import Bounded, Rule
 from paceline.sync.assignment import Assignment, FirstCome
 

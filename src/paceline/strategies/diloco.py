@@ -17,14 +17,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.ids import Clock, Step
+from paceline.core.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.means import Mean, mean_of, named
-from paceline.strategies.outer_step import outer_step
+from paceline.strategies.means import Mean, mean_of, outer_step, strip_prefix
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
-from paceline.sync.averaging import mean_weight
-from paceline.sync.fragments import cut, starts_after
+from paceline.sync.averaging import mean_weight, split_fragments, starts_after
 from paceline.transport.arena import STOP_FLAG, TAIL
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
@@ -65,7 +63,7 @@ class Diloco:
         common.copy_(self._arena.state)
         self._collective.broadcast(common)
         self._arena.state.copy_(common)
-        for number, (start, end) in enumerate(cut(layout.buffers_start, self._options.fragments)):
+        for number, (start, end) in enumerate(split_fragments(layout.buffers_start, self._options.fragments)):
             # The first also carries the buffers, and in the tail the wish to stop.
             rest = layout.numel - layout.buffers_start if number == 0 else 0
             shared = self._collective.allocate(end - start + rest, layout.dtype)
@@ -73,7 +71,7 @@ class Diloco:
             whole = layout.parameters if self._options.fragments == 1 else ()  # a cut may go through a tensor
             averaging = mean_of(self._plan, self._links, shared, lossy_end=end - start, pieces=whole)
             fragment = _Fragment(number, start, end, theta, theta.new_zeros(theta.shape), shared, averaging)
-            averaging.restore(named(self._saved, f"mean.{number}."))
+            averaging.restore(strip_prefix(self._saved, f"mean.{number}."))
             if self._saved:
                 fragment.theta.copy_(self._saved[f"theta.{number}"])
                 fragment.velocity.copy_(self._saved[f"velocity.{number}"])

@@ -2,13 +2,12 @@
 
 The bound of each worker lies between `staleness` and `staleness` plus
 `staleness_range`; a range of 0 is ssp, act by act. What is foretold, and from
-what, is in sync/dynamic_bound.py.
+what, is in sync/admission.py.
 """
 
 from paceline.plan.plan import Plan
 from paceline.strategies.push_pull import PushPull
-from paceline.sync.admission import Rule
-from paceline.sync.dynamic_bound import Controller, DynamicBounded
+from paceline.sync.admission import BoundController, DynamicBounded, Rule
 
 
 class Dssp(PushPull):
@@ -16,4 +15,4 @@ class Dssp(PushPull):
     def rule(cls, plan: Plan) -> Rule:
         low = plan.strategy.staleness
         assert low is not None, "the plan's check refuses a lower bound of inf"
-        return DynamicBounded(low, Controller(plan.strategy.staleness_range, plan.num_workers))
+        return DynamicBounded(low, BoundController(plan.strategy.staleness_range, plan.num_workers))

@@ -11,22 +11,22 @@ stays its own. What is trained is the centre.
 
 from collections.abc import Set as AbstractSet
 
-from paceline.ids import Clock, Step
+from paceline.core.ids import Clock, Step
 from paceline.plan.plan import Plan
-from paceline.strategies.exchanges import Elastic, Exchange
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.strategies.push_pull import PushPull
+from paceline.strategies.server_updates import ElasticExchange, Exchange
 from paceline.sync.admission import Bounded, Rule
-from paceline.sync.assignment import Assignment, FirstCome, Share
+from paceline.sync.assignment import Assignment, FirstCome, WorkUnit
 from paceline.sync.averaging import mean_weight
 
 
 class Easgd(PushPull):
     def __init__(self, plan: Plan, links: Links) -> None:
         super().__init__(plan, links)
-        self._elastic = Elastic.of(plan)
+        self._elastic = ElasticExchange.of(plan)
         self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
-        self._block: list[Share] = []  # what is left to do before the next exchange
+        self._block: list[WorkUnit] = []  # what is left to do before the next exchange
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
@@ -40,7 +40,7 @@ class Easgd(PushPull):
         begun = super().begin_step(step)
         if begun is not None:
             shares = self._elastic.shares(begun.share.position(self._num_workers))
-            self._block = [Share.at(position, self._num_workers) for position in shares]
+            self._block = [WorkUnit.at(position, self._num_workers) for position in shares]
         return begun
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
@@ -65,4 +65,4 @@ class Easgd(PushPull):
 
     @classmethod
     def exchange(cls, plan: Plan) -> Exchange | None:
-        return Elastic.of(plan)
+        return ElasticExchange.of(plan)

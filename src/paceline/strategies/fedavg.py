@@ -13,13 +13,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from paceline.ids import Clock, Step
+from paceline.core.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.plan.rounds import draws_of
+from paceline.plan.schedule import draws_of
 from paceline.strategies.means import mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica
-from paceline.sync.assignment import Share
+from paceline.sync.assignment import WorkUnit
 from paceline.transport.arena import STOP_FLAG
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
@@ -60,7 +60,7 @@ class Fedavg:
             self._left = drawn[self._links.rank]
             self._replica.forget_optimizer_state()
         missed, self._missed = self._missed, NO_TRAFFIC
-        return Begun(share=Share(self._links.rank, step), traffic=missed)
+        return Begun(share=WorkUnit(self._links.rank, step), traffic=missed)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         apply_ns, number = self._replica.update(), self._rounds.number

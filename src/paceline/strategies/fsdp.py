@@ -12,14 +12,14 @@ from typing import ClassVar
 import torch.distributed.checkpoint  # noqa: F401 - imported here it is paid once, before workers fork
 from torch import Tensor
 
-from paceline.errors import MisfitError
-from paceline.ids import Clock, Step
+from paceline.core.errors import MisfitError
+from paceline.core.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.transport.ports import Traffic
 from paceline.transport.sharded_arena import ShardedArena
-from paceline.transport.torch_dist import agree_to_stop, asks_to_stop_after, leave_group
+from paceline.transport.torch_dist import agree_to_stop, leave_group, should_poll_stop
 
 
 class Fsdp:
@@ -46,7 +46,7 @@ class Fsdp:
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         self._arena.average_buffers()
         apply_ns = self._replica.update()
-        stop = asks_to_stop_after(step, self._plan.steps) and agree_to_stop(
+        stop = should_poll_stop(step, self._plan.steps) and agree_to_stop(
             wants_stop, self._arena.state.device
         )
         return Outcome(traffic=self._traffic, apply_ns=apply_ns, synced=True, stop=stop)

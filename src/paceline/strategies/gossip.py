@@ -20,12 +20,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from paceline.ids import Clock, Rank, Step
+from paceline.core.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import GossipVariant, Plan
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import mean_weight
-from paceline.sync.topology import Mixing, metropolis, push, rounds_to_all
+from paceline.sync.topology import Mixing, metropolis_weights, push_weights, rounds_to_all
 from paceline.transport.arena import STOP_FLAG, WEIGHT
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
@@ -41,7 +41,9 @@ class Gossip:
         self._mixes_first = options.gossip is GossipVariant.DPSGD
         self._batch_weight = mean_weight(links.rank, plan.batch_sizes)
         self._rounds = max(1, rounds_to_all(options.topology, links.world_size))
-        self._fixed = None if self._pushes else metropolis(options.topology, links.rank, links.world_size)
+        self._fixed = (
+            None if self._pushes else metropolis_weights(options.topology, links.rank, links.world_size)
+        )
         self._countdown: int | None = None  # steps until all stop; None while nobody wants to
         self._before_the_end: Tensor | None = None
         self._saved: dict[str, Tensor] = {}
@@ -87,7 +89,7 @@ class Gossip:
         """Whom this worker hears at this step, and who hears it."""
         if self._fixed is not None:
             return self._fixed
-        return push(self._plan.strategy.topology, self._links.rank, self._links.world_size, step)
+        return push_weights(self._plan.strategy.topology, self._links.rank, self._links.world_size, step)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Replicas differ, and each worker saves its own."""

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from paceline.errors import OwnClassError, Problem
+from paceline.core.errors import OwnClassError, Problem
 from paceline.plan.catalog import MODES
 
 
-def built_in(mode: str) -> type | None:
+def builtin_strategy(mode: str) -> type | None:
     """The class of a built-in mode: `ssgd` is `Ssgd` in strategies/ssgd.py."""
     if mode not in MODES:
         return None

@@ -11,11 +11,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.ids import Clock, Step
+from paceline.core.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.means import mean_of
-from paceline.strategies.moments import Moments
+from paceline.strategies.means import Moments, mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share
 from paceline.sync.averaging import averages_after, mean_weight
 from paceline.transport.arena import STOP_FLAG

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from paceline.compression.mean import compressed_mean
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links
 from paceline.transport.arena import Piece
-from paceline.transport.ports import Collective, Traffic
+from paceline.transport.ports import NO_TRAFFIC, Collective, Traffic
 
 
 class Mean(Protocol):
@@ -68,6 +69,44 @@ def mean_of(
     )
 
 
-def named(saved: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def strip_prefix(saved: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Of what was saved, what belongs to one of several means; the names without their prefix."""
     return {name.removeprefix(prefix): t for name, t in saved.items() if name.startswith(prefix)}
+
+
+class Moments:
+    """The same tensors each time; they are copied into one vector, which is made when first needed."""
+
+    def __init__(self, collective: Collective) -> None:
+        self._collective = collective
+        self._shared: Tensor | None = None
+
+    def average(self, tensors: Sequence[Tensor], *, weight: float = 1.0) -> Traffic:
+        """Every tensor becomes the mean over all workers, in place."""
+        if not tensors:
+            return NO_TRAFFIC
+        sizes = [t.numel() for t in tensors]
+        if self._shared is None:
+            self._shared = self._collective.allocate(sum(sizes), tensors[0].dtype)
+        parts = torch.split(self._shared, sizes)
+        for tensor, part in zip(tensors, parts, strict=True):
+            part.copy_(tensor.reshape(-1))
+        if weight != 1.0:
+            self._shared.mul_(weight)
+        traffic = self._collective.all_reduce_mean(self._shared)
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+        return traffic
+
+
+# θ ← θ - lr·(Δ + μ·v) with v ← μ·v + Δ, where Δ = θ - mean. Written from the mean,
+# so that lr = 1 without momentum gives the mean to the bit.
+
+
+def outer_step(theta: Tensor, velocity: Tensor, mean: Tensor, *, lr: float, momentum: float) -> None:
+    """Moves θ and its velocity, in place."""
+    delta = theta - mean
+    velocity.mul_(momentum).add_(delta)
+    theta.copy_(mean).add_(delta, alpha=1.0 - lr)
+    if momentum:
+        theta.add_(velocity, alpha=-lr * momentum)

@@ -13,10 +13,10 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from paceline.errors import MisfitError
-from paceline.ids import Step
+from paceline.core.errors import MisfitError
+from paceline.core.ids import Step
 from paceline.plan.plan import Codec, Compression
-from paceline.strategies.gradients_meet import GradientsMeet
+from paceline.strategies.allreduce import AllReduceStrategy
 from paceline.strategies.means import Mean, mean_of
 from paceline.strategies.port import Replica
 
@@ -35,7 +35,7 @@ class Freezable(Protocol):
     def to_momentum(self) -> None: ...
 
 
-class Onebit(GradientsMeet):
+class Onebit(AllReduceStrategy):
     def _make_means(self, shared: Tensor) -> None:
         self._adam = _adam_of(self._replica)
         self._exact, self._signs = (self._mean_of(compress, shared) for compress in (None, SIGNS))

@@ -15,17 +15,16 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from paceline.clock import Clock as WallClock
-from paceline.clock import SystemClock
+from paceline.core.clock import Clock as WallClock
+from paceline.core.clock import SystemClock
+from paceline.core.ids import Clock, Rank, Step
 from paceline.events.read import History
-from paceline.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.corrections import Correction
-from paceline.strategies.exchanges import Exchange
+from paceline.strategies.server_updates import Correction, Exchange
+from paceline.sync.adaptive_setting import Adapted
 from paceline.sync.admission import Rule
-from paceline.sync.assignment import Assignment, Share
-from paceline.sync.setting import Adapted
+from paceline.sync.assignment import Assignment, WorkUnit
 from paceline.transport.arena import Arena
 from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Rounds, Shards, Traffic
 
@@ -110,14 +109,14 @@ class Links:
 class Begun:
     """The parameters are ready: which share of the work to do with them."""
 
-    share: Share
+    share: WorkUnit
     traffic: Traffic = NO_TRAFFIC
     version: int = 0  # of the parameters, where a server counts them
 
 
 def own_share(plan: Plan, links: Links, step: Step) -> Begun | None:
     """What a worker does whose work nobody hands out: its own steps, one after another."""
-    return Begun(share=Share(links.rank, step)) if step < plan.steps else None
+    return Begun(share=WorkUnit(links.rank, step)) if step < plan.steps else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.compression.push import pusher_of
-from paceline.ids import Clock, Step, Version
+from paceline.core.ids import Clock, Step, Version
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.corrections import Correction, Plain
-from paceline.strategies.exchanges import Exchange
 from paceline.strategies.port import Begun, Links, Outcome, Replica
-from paceline.sync.assignment import Assignment, Share, Static
+from paceline.strategies.server_updates import Correction, Exchange, Plain
+from paceline.sync.assignment import Assignment, Static, WorkUnit
 from paceline.transport.ports import NO_TRAFFIC
 
 
@@ -53,7 +52,7 @@ class PushPull:
             return None
         if self._copies:
             self._arena.state.copy_(self._slots.parameters)
-        share = Share.at(pulled.position, self._num_workers)
+        share = WorkUnit.at(pulled.position, self._num_workers)
         return Begun(share=share, traffic=pulled.traffic, version=pulled.version)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.ids import Clock, Step
+from paceline.core.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Begun, Links, Outcome, Replica, own_share

@@ -8,13 +8,13 @@ here is which mean they take: exact, compressed, or one that survives bad worker
 
 from torch import Tensor
 
-from paceline.ids import Step
-from paceline.strategies.gradients_meet import GradientsMeet
+from paceline.core.ids import Step
+from paceline.strategies.allreduce import AllReduceStrategy
 from paceline.strategies.means import Mean, mean_of
 from paceline.strategies.robust import robust_mean_of
 
 
-class Ssgd(GradientsMeet):
+class Ssgd(AllReduceStrategy):
     def _make_means(self, shared: Tensor) -> None:
         layout = self._arena.layout
         robust = robust_mean_of(self._plan, self._links, shared, layout)

@@ -18,7 +18,7 @@ from paceline.sync.samples import slice_of
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SampleSlice:
     """Other samples of a step than planned: so many, from this place in the stream on."""
 
     start: int
@@ -26,15 +26,15 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkUnit:
     """The place of a share: as worker `rank`, at `step`."""
 
     rank: int
     step: int
-    cut: Cut | None = None  # None: the planned samples
+    cut: SampleSlice | None = None  # None: the planned samples
 
     @classmethod
-    def at(cls, position: int, num_workers: int) -> "Share":
+    def at(cls, position: int, num_workers: int) -> "WorkUnit":
         return cls(position % num_workers, position // num_workers)
 
     def position(self, num_workers: int) -> int:
@@ -78,7 +78,7 @@ class Static:
     steps: int
 
     def next(self, rank: int, clock: int) -> int | None:
-        return Share(rank, clock).position(self.num_workers) if clock < self.steps else None
+        return WorkUnit(rank, clock).position(self.num_workers) if clock < self.steps else None
 
     def give_back(self, position: int) -> None:
         raise AssertionError("shares that are fixed by rank and step cannot be done again")
@@ -124,18 +124,18 @@ class FirstCome:
         applied = as_ranges(self.done)
         self.total = min(self.total, applied[-1][1] if applied else 0)
 
-    def memory(self) -> "Memory":
+    def memory(self) -> "FirstComeState":
         """What somebody else needs to hand out the same shares from here on."""
-        return Memory(self.total, self._next, as_ranges(self.done), list(self._returned))
+        return FirstComeState(self.total, self._next, as_ranges(self.done), list(self._returned))
 
     @classmethod
-    def remembering(cls, memory: "Memory") -> "FirstCome":
+    def remembering(cls, memory: "FirstComeState") -> "FirstCome":
         found = cls(memory.total, Ranges(memory.done))
         found._next, found._returned = memory.next, list(memory.returned)
         return found
 
 
-class Memory(NamedTuple):
+class FirstComeState(NamedTuple):
     """Of a FirstCome that hands out single shares."""
 
     total: int
@@ -144,14 +144,14 @@ class Memory(NamedTuple):
     returned: list[int]
 
 
-def shares_of_a_round(rank: int, runs: Sequence[int], *, first: int, steps: int) -> list[Share]:
+def work_units_of_round(rank: int, runs: Sequence[int], *, first: int, steps: int) -> list[WorkUnit]:
     """What worker `rank` does in a round of so many steps, of which worker r makes runs[r] by itself.
 
     Everybody does its own shares; who makes more steps than that also does what slow workers leave.
     """
     workers = len(runs)
-    own = [Share(rank, first + step) for step in range(min(runs[rank], steps))]
-    spare = [Share(r, first + step) for step in range(steps) for r in range(workers) if step >= runs[r]]
+    own = [WorkUnit(rank, first + step) for step in range(min(runs[rank], steps))]
+    spare = [WorkUnit(r, first + step) for step in range(steps) for r in range(workers) if step >= runs[r]]
     begin = sum(max(0, run - steps) for run in runs[:rank])
     return own + spare[begin : begin + max(0, runs[rank] - steps)]
 

@@ -60,11 +60,11 @@ class SampleStream:
             return np.arange(self._num_samples)
         dice = np.random.default_rng((self._seed, epoch))
         if self._block is not None:
-            return blocks_mixed(self._num_samples, self._block, dice)
+            return shuffle_blocks(self._num_samples, self._block, dice)
         return dice.permutation(self._num_samples)
 
 
-def blocks_mixed(num_samples: int, block: int, dice: np.random.Generator) -> Indices:
+def shuffle_blocks(num_samples: int, block: int, dice: np.random.Generator) -> Indices:
     """Stretches of `block` samples in a random order, and each eight of them that follow mixed.
 
     Whoever reads along needs eight stretches at a time, or nine where the last is a short one.

@@ -16,7 +16,7 @@ KEPT = 9  # times of a worker that are remembered
 NEWEST = 3  # of them: how fast it is now
 SLOW, RECOVERED = 1.5, 1.2  # times as long as its peers; between the two nothing changes
 LASTING_S, LASTING_STEPS = 1.0, 3
-LEAST_S = 0.002  # less is the scheduler's doing, whoever is behind
+MIN_DIFFERENCE_S = 0.002  # less is the scheduler's doing, whoever is behind
 NOISE = 4.0  # times the usual deviation within a worker
 # Worth a new process: so slow, for so long, and not from its start, for then a new one would be no faster.
 REPLACED, REPLACED_AFTER_S, BECAME_SLOW = 2.0, 5.0, 1.3
@@ -42,7 +42,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SpeedChange:
     """A worker has become slow, or has recovered."""
 
     worker: int
@@ -77,7 +77,9 @@ class SlowWorkers:
         self._times = [_Times() for _ in range(workers)]
         self._paces: list[Pace] = []
 
-    def heard(self, seconds: Sequence[float | None], bests_s: Sequence[float], step_s: float) -> list[Found]:
+    def heard(
+        self, seconds: Sequence[float | None], bests_s: Sequence[float], step_s: float
+    ) -> list[SpeedChange]:
         """One step: what a shard took, by worker (None: it had none), its best ever; what the step took."""
         for times, own_s, best_s in zip(self._times, seconds, bests_s, strict=True):
             if own_s is not None:
@@ -104,23 +106,23 @@ class SlowWorkers:
                 found.append((worker, pace))
         return found
 
-    def _judge(self, worker: int, step_s: float) -> Found | None:
+    def _judge(self, worker: int, step_s: float) -> SpeedChange | None:
         own, pace = self._times[worker], self._paces[worker]
         if pace.score < RECOVERED:
             was_slow = own.is_slow
             own.forget()
-            return Found(worker, False, pace) if was_slow else None
+            return SpeedChange(worker, False, pace) if was_slow else None
         if not own.is_slow and not self._is_above(worker):
             return None
         own.since_s, own.steps = own.since_s + step_s, own.steps + 1
         if own.is_slow or own.since_s < LASTING_S or own.steps < LASTING_STEPS:
             return None
         own.is_slow = True
-        return Found(worker, True, pace)
+        return SpeedChange(worker, True, pace)
 
     def _is_above(self, worker: int) -> bool:
         pace = self._paces[worker]
-        if pace.score < SLOW or pace.now_s - pace.peers_s < LEAST_S:
+        if pace.score < SLOW or pace.now_s - pace.peers_s < MIN_DIFFERENCE_S:
             return False
         noise_s = median(times.noise_s() for times in self._times if times is not self._times[worker])
         return pace.now_s - pace.peers_s >= NOISE * noise_s

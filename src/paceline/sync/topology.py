@@ -10,7 +10,7 @@ sum to 1 and not the rows; push-sum makes up for that (Assran 2019).
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paceline.sync.dice import draw_u64
+from paceline.sync.rng import draw_u64
 
 _PARTNER = 0x70616972  # a place of its own among the dice, away from stragglers and dropout
 
@@ -55,7 +55,7 @@ def neighbours(topology: Topology, rank: int, num_workers: int) -> tuple[int, ..
     return tuple(sorted({other % num_workers for other in found} - {rank}))
 
 
-def metropolis(topology: Topology, rank: int, num_workers: int) -> Mixing:
+def metropolis_weights(topology: Topology, rank: int, num_workers: int) -> Mixing:
     """Weights 1 / (1 + the larger degree of the two); what is missing to 1 stays with oneself."""
     near = neighbours(topology, rank, num_workers)
     weights = {
@@ -65,7 +65,7 @@ def metropolis(topology: Topology, rank: int, num_workers: int) -> Mixing:
     return Mixing(tuple(sorted(weights.items())), near)
 
 
-def push(topology: Topology, rank: int, num_workers: int, step: int) -> Mixing:
+def push_weights(topology: Topology, rank: int, num_workers: int, step: int) -> Mixing:
     """Everybody keeps an equal part of what it has and sends as much to each of its targets."""
     if topology is Topology.EXPONENTIAL:
         hop = _hop(num_workers, step)
@@ -94,7 +94,7 @@ def rounds_to_all(topology: Topology, num_workers: int) -> int:
             return _bits(num_workers)
 
 
-def partner(near: tuple[int, ...], *, seed: int, rank: int, step: int) -> int | None:
+def choose_partner(near: tuple[int, ...], *, seed: int, rank: int, step: int) -> int | None:
     """The neighbour that this worker averages with after this step; None when it has none."""
     return near[draw_u64(seed, _PARTNER, rank, step) % len(near)] if near else None
 

@@ -14,15 +14,44 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.datasets.store import is_data_set
+from paceline.datasets.opening import PartReader, check_task, open_data_set
+from paceline.storage.store import is_data_set
 from paceline.sync.samples import Indices
-from paceline.tasks.charlm_text import check_length, encode, problem, text_of
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
-from paceline.tasks.stored_text import open_text
+from paceline.tasks.text import CODE, PART, check_length, encode, problem, text_of
+
+
+class StoredText:
+    """Characters `first` to `first + count` of a text that lies elsewhere."""
+
+    def __init__(self, reader: PartReader, first: int, count: int) -> None:
+        self._reader, self._first, self._count = reader, first, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def cut(self, at: int) -> "tuple[StoredText, StoredText]":
+        rest = StoredText(self._reader, self._first + at, self._count - at)
+        return StoredText(self._reader, self._first, at), rest
+
+    def stretches(self, starts: Indices, width: int) -> Tensor:
+        found = self._reader.take(starts + self._first, width)[CODE]
+        return torch.from_numpy(found.astype(np.int64))
+
+    def expect(self, starts: Indices, width: int) -> None:
+        self._reader.expect(starts + self._first, width)
+
+
+def open_text(url: str, cache: str | None, cache_mb: int | None) -> tuple[StoredText, str]:
+    """The text, and its characters in the order of their codes."""
+    found = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "charlm")
+    reader = found.reader(PART)
+    return StoredText(reader, 0, len(reader)), str(found.index.facts["characters"])
+
 
 TRAINING_PART = 0.9
-AT_ONCE = 64  # windows in one forward pass of validation
+EVAL_BATCH = 64  # windows in one forward pass of validation
 
 
 class CharlmTask:
@@ -87,8 +116,8 @@ class CharlmTask:
     def _summed(self, model: nn.Module, rows: range) -> float:
         """The losses of these windows, added up."""
         windows, total = Windows(self._validation, self._context), 0.0
-        for first in range(rows.start, rows.stop, AT_ONCE):
-            some = np.arange(first, min(first + AT_ONCE, rows.stop), dtype=np.int64) * self._context
+        for first in range(rows.start, rows.stop, EVAL_BATCH):
+            some = np.arange(first, min(first + EVAL_BATCH, rows.stop), dtype=np.int64) * self._context
             read, following = (column.to(device_of(model)) for column in windows.batch(some))
             total += float(self.loss(model, (read, following))) * len(some)
         return total
@@ -112,15 +141,15 @@ class Text(Protocol):
     def expect(self, starts: Indices, width: int) -> None: ...
 
 
-class TextHere:
+class InMemoryText:
     def __init__(self, codes: Tensor) -> None:
         self._codes = codes
 
     def __len__(self) -> int:
         return len(self._codes)
 
-    def cut(self, at: int) -> "tuple[TextHere, TextHere]":
-        return TextHere(self._codes[:at]), TextHere(self._codes[at:])
+    def cut(self, at: int) -> "tuple[InMemoryText, InMemoryText]":
+        return InMemoryText(self._codes[:at]), InMemoryText(self._codes[at:])
 
     def stretches(self, starts: Indices, width: int) -> Tensor:
         # unfold is a view: nothing is copied until it is asked for
@@ -199,7 +228,7 @@ def _text(seed: int, file: str | None, cache: str | None, cache_mb: int | None) 
     if file is not None and is_data_set(file):
         return open_text(file, cache, cache_mb)
     codes, characters = encode(text_of(seed, file))
-    return TextHere(torch.from_numpy(codes)), characters
+    return InMemoryText(torch.from_numpy(codes)), characters
 
 
 def _check_sizes(**sizes: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.errors import MissingPackageError
+from paceline.core.errors import MissingPackageError
 from paceline.tasks.optim import Sgd
 from paceline.tasks.port import device_of
 from paceline.tasks.tensor_samples import TensorSamples

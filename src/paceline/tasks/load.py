@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.errors import OwnClassError, PacelineError, Problem
+from paceline.core.errors import OwnClassError, PacelineError, Problem
 from paceline.plan.plan import Option
 from paceline.tasks.port import Task
 
@@ -23,9 +23,9 @@ BUILT_IN = {
     "xor": "paceline.tasks.xor:XorTask",
     "digits": "paceline.tasks.digits:DigitsTask",
     "charlm": "paceline.tasks.charlm:CharlmTask",
-    "sp500": "paceline.tasks.sp500:Sp500Task",
-    "cifar10": "paceline.tasks.cifar10:Cifar10Task",
-    "llama": "paceline.tasks.llama:LlamaTask",
+    "sp500": "paceline.tasks.sp500.task:Sp500Task",
+    "cifar10": "paceline.tasks.cifar10.task:Cifar10Task",
+    "llama": "paceline.tasks.llama.task:LlamaTask",
 }
 _OURS = Path(__file__).parents[1]
 _PATHS = sysconfig.get_paths()

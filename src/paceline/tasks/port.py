@@ -64,7 +64,7 @@ class Task(Protocol):
         ...
 
     def samples(self) -> Any:  # Any: Samples, a map-style Dataset or a DataLoader of one
-        """Samples, or what `paceline.tasks.dataset_samples.samples_of` makes samples of."""
+        """Samples, or what `paceline.tasks.torch_adapters.samples_of` makes samples of."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:  # Any: whatever Samples.batch returns

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.datasets.index import Records
-from paceline.datasets.reader import PartReader
+from paceline.datasets.opening import PartReader
 from paceline.sync.samples import Indices
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paceline.errors import MisfitError
+from paceline.core.errors import MisfitError
 
 ALIGN = 16  # elements: 64 bytes of float32
 TAIL = ALIGN

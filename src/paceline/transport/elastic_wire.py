@@ -8,20 +8,25 @@ proves that it holds the run's token first (see tcp_wire.py). Loopback only.
 import select
 import socket
 import struct
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
-from paceline.errors import ProtocolError
+from paceline.core.clock import ActiveTimeout, Clock
+from paceline.core.errors import ProtocolError, TrainingError
 from paceline.transport import tcp_wire
 
 MAGIC = 0x50434C45  # "PCLE"
 _FRAME = struct.Struct("!IIQQQqQQ")  # magic, kind, rank, incarnation, number, position, time, payload bytes
 NO_SHARE = -1
-LARGEST_STATE = 1 << 40  # a backup believes no bigger announcement
+MAX_STATE_BYTES = 1 << 40  # a backup believes no bigger announcement
 
 
-class Say(IntEnum):
+class MessageKind(IntEnum):
     # A worker asks. `number` is the ticket of the share that a push is for.
     JOIN = 1
     PUSH = 2
@@ -49,7 +54,7 @@ class Say(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    say: Say
+    say: MessageKind
     rank: int = 0
     incarnation: int = 0
     number: int = 0
@@ -64,7 +69,7 @@ def send(connection: socket.socket, frame: Frame, payload: memoryview | None = N
         connection.sendall(payload)
 
 
-def is_sent_at_once(connection: socket.socket, frame: Frame) -> bool:
+def send_nonblocking(connection: socket.socket, frame: Frame) -> bool:
     """Never waits: all of it goes, or nothing if there is no room. False: half of it did; hang up."""
     head = _head(frame, 0)
     try:
@@ -95,10 +100,10 @@ def receive(connection: socket.socket) -> Frame:
             f"a frame began with {magic:#x}/{kind}, which is not this protocol",
             "both sides must run the same version of paceline",
         )
-    return Frame(Say(kind), *rest)
+    return Frame(MessageKind(kind), *rest)
 
 
-_KINDS = frozenset(Say)
+_KINDS = frozenset(MessageKind)
 
 
 def receive_within(connection: socket.socket, duration_s: float) -> Frame | None:
@@ -116,7 +121,7 @@ def receive_payload(connection: socket.socket, frame: Frame, place: memoryview) 
     tcp_wire.receive_into(connection, place)
 
 
-def receive_bytes(connection: socket.socket, frame: Frame, *, most: int = LARGEST_STATE) -> bytearray:
+def receive_bytes(connection: socket.socket, frame: Frame, *, most: int = MAX_STATE_BYTES) -> bytearray:
     if frame.payload_bytes > most:
         raise ProtocolError(
             f"{frame.say.name} announced {frame.payload_bytes} bytes, but {most} are the most",
@@ -143,3 +148,105 @@ def shut(connection: socket.socket) -> None:
     """Nothing more comes or goes; whoever waits for it in another thread wakes up. Closing is the owner's."""
     with suppress(OSError):  # the other side was first
         connection.shutdown(socket.SHUT_RDWR)
+
+
+# What was asked is remembered until it is answered, so that the next server can be
+# asked the same; servers know what they have done already, and do nothing twice.
+
+SIDE = b"elastic peer"
+RETRY_S = 0.005
+CONNECT_TIMEOUT_S = 1.0  # for a server to answer at all: one that is frozen does not
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """Where the primary server of a part is."""
+
+    name: str
+    incarnation: int
+    host: str
+    port: int
+
+
+class Route(Protocol):
+    """What knows who is primary, and as whom this worker is in the run."""
+
+    def primary(self) -> Primary | None:
+        """Waits until there is one; None: all work is done, and there will be none."""
+        ...
+
+    def incarnation(self, after: int) -> int:
+        """Ours, once it is a newer one than `after`."""
+        ...
+
+    def when_moved(self, call: Callable[[], None]) -> None:
+        """To be called, from another thread, whenever another server may be primary."""
+        ...
+
+    def is_primary(self, place: Primary) -> bool:
+        """As far as is known now; never waits."""
+        ...
+
+
+class PrimaryConnection(ABC):
+    """To the primary of one part, whichever process that is."""
+
+    def __init__(self, route: Route, *, token: bytes, clock: Clock, timeout_s: float) -> None:
+        self._route, self._token = route, token
+        self._clock, self._timeout_s = clock, timeout_s
+        self._connection: socket.socket | None = None
+        self._place: Primary | None = None
+        self._lock = threading.Lock()  # the route closes what we wait for
+        self._patience: ActiveTimeout | None = None  # while no server listens to us
+        route.when_moved(self._leave_the_former)
+
+    @abstractmethod
+    def _ask(self, connection: socket.socket) -> None:
+        """Say what we last asked."""
+
+    def close(self) -> None:
+        self._route.when_moved(lambda: None)
+        self._disconnect()
+
+    def _connected(self) -> socket.socket | None:
+        """To the primary, which knows what we ask; None: all work is done."""
+        if self._connection is not None:
+            return self._connection
+        place = self._route.primary()
+        if place is None:
+            return None
+        connection = connect(
+            place.host, place.port, token=self._token, side=SIDE, timeout_s=CONNECT_TIMEOUT_S
+        )
+        connection.settimeout(None)  # a step of others may take long; the route tells us of the dead
+        with self._lock:
+            self._connection, self._place = connection, place
+        self._patience = None
+        self._leave_the_former()  # it may have changed before we said where we are
+        self._ask(connection)
+        return connection
+
+    def _leave_the_former(self) -> None:
+        """A frozen server never closes its connection; so we do, when another one took its place."""
+        with self._lock:
+            if self._connection is None or self._place is None or self._route.is_primary(self._place):
+                return
+            shut(self._connection)
+
+    def _lose(self, error: Exception) -> None:
+        """The server is gone, or does not listen; soon we are told of the next one, and ask that."""
+        self._disconnect()
+        if self._patience is None:
+            self._patience = ActiveTimeout(self._timeout_s, now_s=lambda: self._clock.now_ns() / 1e9)
+        elif not self._patience.next_s():
+            raise TrainingError(
+                f"no parameter server has answered for {self._timeout_s:g} s: {error}",
+                "look at the servers' logs; raise --timeout if they may take this long",
+            ) from error
+        self._clock.sleep(RETRY_S)
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None

@@ -7,19 +7,65 @@ vanishes with the last of them. Each number has one writer, so nobody can leave
 a lock behind; a wait looks up now and then, so no wake-up can be lost for ever.
 """
 
+import ctypes
+import errno
 import mmap
 import os
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Sequence
+from ctypes import Structure, c_long
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from paceline.clock import Patience
-from paceline.errors import PeerLostError
-from paceline.transport import futex
-from paceline.transport.memory_world import PAGE, MemoryWorld
+from paceline.core.clock import ActiveTimeout
+from paceline.core.errors import NotReadyError, PeerLostError
+from paceline.transport.shm import PAGE, MemoryWorld
 
-LOOK_UP_S = 0.02
+# Unlike a semaphore it needs nothing but the number itself, so processes that were
+# not forked from each other, or meet long after, can wait on the same memory.
+
+_SYSCALL_NUMBERS = {"x86_64": 202, "aarch64": 98}
+_WAIT, _WAKE = 0, 1
+_ALL_WAITERS = 2**31 - 1
+
+
+class _Timespec(Structure):
+    _fields_ = (("seconds", c_long), ("nanoseconds", c_long))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def futex_wait(address: int, value: int, timeout_s: float) -> None:
+    """Sleep while the 32-bit number there is `value`, until somebody wakes us, or the time is over."""
+    seconds = int(timeout_s)
+    until = _Timespec(seconds, int((timeout_s - seconds) * 1e9))
+    if _libc.syscall(_syscall_number(), address, _WAIT, value, ctypes.byref(until), None, 0) == -1:
+        code = ctypes.get_errno()
+        if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+            raise OSError(code, os.strerror(code))
+
+
+def futex_wake(address: int) -> None:
+    """Everybody who sleeps on this number."""
+    _libc.syscall(_syscall_number(), address, _WAKE, _ALL_WAITERS, None, None, 0)
+
+
+@cache
+def _syscall_number() -> int:
+    machine = platform.machine()
+    if machine not in _SYSCALL_NUMBERS:
+        raise NotReadyError(
+            f"waiting in shared memory is not known on {machine}", "use --transport gloo on this machine"
+        )
+    return _SYSCALL_NUMBERS[machine]
+
+
+POLL_S = 0.02
 
 
 class GenerationWorld(MemoryWorld):
@@ -60,12 +106,12 @@ class GenerationWorld(MemoryWorld):
         numbers[own] = count  # ours alone
         # Any other value wakes whoever looked before; who wrote it does not matter.
         numbers[self._first_bell + place] = ((self.rank & 0xFF) << 24) | (count & 0xFFFFFF)
-        futex.wake(self._base + 4 * (self._first_bell + place))
+        futex_wake(self._base + 4 * (self._first_bell + place))
 
     def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
         """Wait for one post, and say whether it came in time; PeerLostError when the generation is over."""
         assert party == self.rank, "everybody waits at its own places only"
-        patience = None if timeout_s is None else Patience(timeout_s)
+        patience = None if timeout_s is None else ActiveTimeout(timeout_s)
         place = party * self._places + which
         posts, at_bell = self._first_post + place * self.parties, self._first_bell + place
         while True:
@@ -77,10 +123,10 @@ class GenerationWorld(MemoryWorld):
                 raise PeerLostError(
                     f"the generation ended while waiting for {what}", "the run goes on in the next one"
                 )
-            left_s = LOOK_UP_S if patience is None else min(LOOK_UP_S, patience.next_s())
+            left_s = POLL_S if patience is None else min(POLL_S, patience.next_s())
             if left_s <= 0:
                 return False
-            futex.wait_while(self._base + 4 * at_bell, bell, left_s)
+            futex_wait(self._base + 4 * at_bell, bell, left_s)
 
     @property
     def is_aborted(self) -> bool:
@@ -89,4 +135,62 @@ class GenerationWorld(MemoryWorld):
     def wake_all(self) -> None:
         """Let our own waits look up at once: the generation is over."""
         for which in range(self._places):
-            futex.wake(self._base + 4 * (self._first_bell + self.rank * self._places + which))
+            futex_wake(self._base + 4 * (self._first_bell + self.rank * self._places + which))
+
+
+# Each writes its own row before the meeting of a step, or of a round, and reads
+# all rows after it. Two rows each, used in turn: whoever is one ahead writes where
+# nobody reads any more, because it could not have passed the meeting in between.
+
+BOARD_NUMBERS = 3
+BOARD_ROW_WORDS = 2 * BOARD_NUMBERS
+
+
+class BoardRow(NamedTuple):
+    """Of one worker at one step."""
+
+    shard_ns: int  # for one of its shards, before the meeting; 0: it had none
+    best_ns: int  # the least that ever was, in its process; 0: not known yet
+    leaves: int  # 1: after this step it leaves the run
+
+
+class GenerationBoard:
+    def __init__(self, world: GenerationWorld, first_word: int) -> None:
+        self._rows = [
+            world.words[:, start : start + BOARD_NUMBERS]
+            for start in (first_word, first_word + BOARD_NUMBERS)
+        ]
+        self._rank = world.rank
+        self.parties = world.parties
+        self._meetings = 0
+
+    def write(self, row: BoardRow) -> None:
+        self._rows[self._meetings & 1][self._rank] = row
+
+    def read(self) -> Sequence[BoardRow]:
+        """By rank; once after each meeting, before we write again."""
+        rows = self._rows[self._meetings & 1]
+        self._meetings += 1
+        return [BoardRow(*map(int, row)) for row in rows]
+
+
+# Written before a meeting and read after it, as on the board of every commit: two rows each, used in turn, so
+# that whoever is one ahead writes where nobody reads any more. Everybody shows at the same meetings.
+
+
+class GenerationWindow:
+    def __init__(self, world: GenerationWorld, kept: int) -> None:
+        """Room for `kept` numbers of each; all parties make this call at the same point."""
+        rows = world.map_vectors(2, world.parties * (1 + kept), torch.float64)
+        self._rows = [row.view(world.parties, 1 + kept).numpy() for row in rows]
+        self._rank, self._shown = world.rank, 0
+
+    def write(self, seconds: Sequence[float]) -> None:
+        row = self._rows[self._shown & 1][self._rank]
+        row[0], row[1 : 1 + len(seconds)] = len(seconds), seconds
+
+    def read(self) -> list[list[float]]:
+        """By rank; once after each meeting that we wrote for."""
+        rows = self._rows[self._shown & 1]
+        self._shown += 1
+        return [[float(own_s) for own_s in row[1 : 1 + int(row[0])]] for row in rows]

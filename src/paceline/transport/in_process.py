@@ -5,15 +5,27 @@ gives the turn away. This is what the laws run on, and what tests use to put
 workers into any order they like.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from paceline.errors import SilenceError
-from paceline.ids import Rank
-from paceline.transport.ports import Traffic
+from paceline.core.errors import SilenceError
+from paceline.core.ids import Clock, Rank, Version
+from paceline.transport.ports import (
+    Answer,
+    LockedVectors,
+    Obsolete,
+    PullResult,
+    Reply,
+    Slots,
+    StoreHandler,
+    Traffic,
+)
 from paceline.transport.shm_collective import mean_in_place, pieces
 from paceline.transport.torch_dist import ring_bytes
 
@@ -26,7 +38,7 @@ class Waiting(Protocol):
         ...
 
 
-class Meeting:
+class CollectiveState:
     """What N in-process collectives share: their vectors, and who has arrived."""
 
     def __init__(self, world_size: int) -> None:
@@ -41,7 +53,7 @@ class Meeting:
 class InProcessCollective:
     def __init__(
         self,
-        meeting: Meeting,
+        meeting: CollectiveState,
         rank: Rank,
         *,
         turns: Waiting,
@@ -160,3 +172,163 @@ class InProcessCollective:
                 "they stopped taking part",
             )
         return self._turns.now_ns() - started_ns
+
+
+# Who waits gives the turn away; see in_process.py.
+
+
+class PeersState:
+    """What N in-process peers share: their vectors, who holds them, and what they count together."""
+
+    def __init__(self, world_size: int) -> None:
+        self.vectors: list[Tensor] = [torch.empty(0)] * world_size
+        self.held: set[Rank] = set()
+        self.arrived = [0] * world_size  # meetings, by rank
+        self.taken, self.end, self.exchanges, self.is_stopped = 0, 0, 0, False
+
+
+class InProcessPeers:
+    def __init__(
+        self,
+        table: PeersState,
+        rank: Rank,
+        *,
+        turns: Waiting,
+        timeout_s: float,
+        device: torch.device | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = len(table.vectors)
+        self._table, self._turns, self._timeout_s, self._device = table, turns, timeout_s, device
+
+    def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
+        own = torch.zeros(numel, dtype=dtype, device=self._device)
+        self._table.vectors[self.rank] = own
+        self._table.taken, self._table.end, self._table.exchanges = done, shares, done
+        return own
+
+    @contextmanager
+    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[LockedVectors]:
+        table, mine = self._table, set[Rank]()
+        started_ns = self._turns.now_ns()
+        try:
+            for rank in ranks:
+                self._wait(partial(self._is_free, rank), f"worker {rank}'s parameters")
+                table.held.add(rank)
+                mine.add(rank)
+            table.exchanges += is_exchange
+            wait_ns = self._turns.now_ns() - started_ns
+            yield LockedVectors(tuple(table.vectors[rank] for rank in ranks), table.exchanges, wait_ns)
+        finally:
+            table.held -= mine
+
+    def take(self, *, wants_stop: bool) -> int | None:
+        table = self._table
+        table.is_stopped |= wants_stop
+        if table.is_stopped or table.taken >= table.end:
+            return None
+        table.taken += 1
+        return table.taken - 1
+
+    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
+        arrived, started_ns = self._table.arrived, self._turns.now_ns()
+        arrived[self.rank] += 1
+        number = arrived[self.rank]
+        self._wait(lambda: min(arrived) >= number, "the other workers")
+        moved = self._table.vectors[self.rank].nbytes * (self.world_size - 1)
+        return tuple(self._table.vectors), Traffic(moved, moved, self._turns.now_ns() - started_ns)
+
+    def shares_taken(self) -> int:
+        return self._table.taken
+
+    def close(self) -> None: ...
+
+    def _is_free(self, rank: Rank) -> bool:
+        return rank not in self._table.held
+
+    def _wait(self, is_true: Callable[[], bool], what: str) -> None:
+        if not self._turns.wait_until(is_true, self._timeout_s):
+            raise SilenceError(
+                f"waited {self._timeout_s:g} s for {what}, and nothing came", "a worker stopped taking part"
+            )
+
+
+# The server answers in the caller's own turn; who waits gives the turn away, see in_process.py.
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """What a server has said to its workers, and they have not read yet."""
+
+    answers: dict[Rank, Answer] = field(default_factory=dict)
+    obsolete: dict[Rank, Version] = field(default_factory=dict)
+
+
+class InProcessStore:
+    """A worker's end of a server that answers in the caller's own turn."""
+
+    def __init__(
+        self,
+        handler: StoreHandler,
+        rank: Rank,
+        mail: Mailbox,
+        *,
+        turns: Waiting,
+        timeout_s: float,
+        device: torch.device | None = None,
+    ) -> None:
+        self._device = device
+        self._handler = handler
+        self._rank = rank
+        self._mail = mail  # shared by all workers of this server
+        self._version = Version(0)
+        self._turns = turns
+        self._timeout_s = timeout_s
+        self._push_bytes, self._pull_bytes = 0, 0
+
+    def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
+        slots = Slots.new(numel, dtype, push_bytes, device=self._device)
+        self._push_bytes, self._pull_bytes = slots.gradients.nbytes, slots.parameters.nbytes
+        self._handler.attach(self._rank, slots)
+        return slots
+
+    def join(self, clock: Clock) -> None:
+        self._note(self._handler.join(self._rank, clock))
+
+    def pull(self) -> PullResult:
+        started_ns = self._turns.now_ns()
+        if not self._turns.wait_until(lambda: self._rank in self._mail.answers, self._timeout_s):
+            raise SilenceError(
+                f"waited {self._timeout_s:g} s for the parameter server", "another worker holds us back"
+            )
+        wait_ns = self._turns.now_ns() - started_ns
+        answer = self._mail.answers.pop(self._rank)
+        self._version = answer.version
+        payload_bytes = 0 if answer.position is None else self._pull_bytes
+        return PullResult(answer.version, answer.position, Traffic(0, payload_bytes, wait_ns))
+
+    def push(self, *, wants_stop: bool) -> Traffic:
+        self._note(self._handler.push(self._rank, wants_stop=wants_stop))
+        return Traffic(self._push_bytes, 0, 0)
+
+    def is_obsolete(self) -> bool:
+        return self._mail.obsolete.get(self._rank, self._version) > self._version
+
+    def wait_unless_obsolete(self, duration_s: float) -> bool:
+        return self._turns.wait_until(self.is_obsolete, max(0.0, duration_s))
+
+    def again(self) -> None:
+        self._note(self._handler.again(self._rank))
+
+    def leave(self) -> None:
+        self._note(self._handler.leave(self._rank))
+
+    def close(self) -> None: ...
+
+    def _note(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            match reply:
+                case Answer():
+                    self._mail.answers[reply.rank] = reply
+                case Obsolete(rank, version):
+                    self._mail.obsolete[rank] = version

@@ -9,12 +9,13 @@ adapter controls the order (shared memory, in-process).
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from paceline.ids import Clock, Rank, Version
+from paceline.core.ids import Clock, Rank, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Rounds(Shards, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LockedVectors:
     """Vectors that nobody else reads or writes for now."""
 
     vectors: tuple[Tensor, ...]  # in the order in which they were asked for
@@ -141,7 +142,7 @@ class Peers(Protocol):
         """Our own vector, zeroed. Of `shares` of work, so many are `done`, by one exchange each."""
         ...
 
-    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> AbstractContextManager[Held]:
+    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> AbstractContextManager[LockedVectors]:
         """These ranks' vectors for us alone, each waited for in the order given.
 
         Who always holds in the order of ranks can never deadlock with others who do.
@@ -183,7 +184,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResult:
     version: Version
     position: int | None  # the share of the work to do with it; None: nothing is left, and we are out
     traffic: Traffic
@@ -200,7 +201,7 @@ class ParameterStore(Protocol):
         """Take part, with `clock` gradients behind us, and ask for parameters."""
         ...
 
-    def pull(self) -> Pulled:
+    def pull(self) -> PullResult:
         """Wait until the server lets us read; `slots.parameters` then holds that version.
 
         With nothing left to do, the server has already let us go: no `leave` is needed.
@@ -276,3 +277,27 @@ class StoreHandler(Protocol):
     def again(self, rank: Rank) -> Sequence[Reply]: ...
 
     def leave(self, rank: Rank) -> Sequence[Reply]: ...
+
+
+class Request(IntEnum):
+    JOIN = 1
+    PUSH = 2
+    PUSH_AND_STOP = 3
+    LEAVE = 4
+    AGAIN = 5
+
+    @property
+    def has_gradient(self) -> bool:
+        return self in (Request.PUSH, Request.PUSH_AND_STOP)
+
+
+def dispatch(handler: StoreHandler, rank: Rank, request: Request, clock: Clock) -> Sequence[Reply]:
+    match request:
+        case Request.JOIN:
+            return handler.join(rank, clock)
+        case Request.LEAVE:
+            return handler.leave(rank)
+        case Request.PUSH | Request.PUSH_AND_STOP:
+            return handler.push(rank, wants_stop=request is Request.PUSH_AND_STOP)
+        case Request.AGAIN:
+            return handler.again(rank)

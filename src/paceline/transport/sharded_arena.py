@@ -29,7 +29,7 @@ _NOT_CALLED = (nn.ParameterList, nn.ParameterDict)  # whoever holds them compute
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class StepBytes:
     """Bytes of parameters and gradients that one step moves, if a single rank held everything."""
 
     gathered: int
@@ -86,8 +86,8 @@ class ShardedArena(Arena):
             local, self.mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
         )
 
-    def whole_state(self) -> "Gathered":
-        return Gathered(self.module.state_dict())
+    def whole_state(self) -> "GatheredState":
+        return GatheredState(self.module.state_dict())
 
     def average_buffers(self, weight: float = 1.0) -> None:
         """As in ssgd, batch statistics are the mean of the workers'; `weight` is that of ours in it."""
@@ -103,14 +103,14 @@ class ShardedArena(Arena):
             buffer.copy_(mean.view_as(buffer))
 
     @property
-    def moved(self) -> Moved:
+    def moved(self) -> StepBytes:
         """What is in blocks is gathered for forward and again for backward, the rest once."""
         numbers = sum(p.numel() for p in self._parameters)
         sent = self.layout.dtype if self._compute_dtype is None else self._compute_dtype
-        return Moved((numbers + self._in_units) * sent.itemsize, numbers * self.layout.dtype.itemsize)
+        return StepBytes((numbers + self._in_units) * sent.itemsize, numbers * self.layout.dtype.itemsize)
 
 
-class Gathered(Mapping[str, Tensor]):
+class GatheredState(Mapping[str, Tensor]):
     """A split state, whole: tensor after tensor is put together as it is read, by all ranks alike."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:

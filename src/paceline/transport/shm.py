@@ -9,15 +9,63 @@ before a post visible after the wait.
 
 import mmap
 import os
+from abc import ABC, abstractmethod
 from multiprocessing import get_context
 from multiprocessing.synchronize import Semaphore
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from paceline.clock import Patience
-from paceline.errors import PeerLostError
-from paceline.transport.memory_world import MemoryWorld
+from paceline.core.clock import ActiveTimeout, Clock
+from paceline.core.errors import PeerLostError, SilenceError
+
+# Vectors live in a memory file that grows as participants allocate, and no wait
+# is longer than its limit. How a post arrives is said in shm.py and generation_world.py.
+
+PAGE = mmap.PAGESIZE
+
+
+class MemoryWorld(ABC):
+    def __init__(self, fd: int, *, parties: int, end: int = 0) -> None:
+        self.parties = parties
+        self._fd = fd
+        self._end = end  # of what is mapped by now
+
+    @property
+    @abstractmethod
+    def is_aborted(self) -> bool:
+        """Is all over? Then every wait fails."""
+
+    @abstractmethod
+    def post(self, party: int, which: int) -> None:
+        """One wait of this party, at this place of its own, is over."""
+
+    @abstractmethod
+    def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
+        """Wait for one post, and say whether it came in time; PeerLostError when all is over."""
+
+    def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
+        """Wait for one post; PeerLostError when all is over or nobody posts in time."""
+        if not self.is_posted(party, which, timeout_s, what=what):
+            raise SilenceError(
+                f"waited {timeout_s:g} s for {what}, and nothing came",
+                "look at the other workers' logs; raise --timeout if a step may take this long",
+            )
+
+    def map_vectors(self, count: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
+        """`count` shared vectors. Every party makes the same calls in the same order."""
+        stride = -(-numel * dtype.itemsize // PAGE) * PAGE
+        size = count * stride
+        # Grows the file and never shrinks it, so the parties need not take turns.
+        os.posix_fallocate(self._fd, self._end, size)
+        memory = mmap.mmap(self._fd, size, offset=self._end)
+        self._end += size
+        return [torch.frombuffer(memory, dtype=dtype, count=numel, offset=i * stride) for i in range(count)]
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 class SharedWorld(MemoryWorld):
@@ -48,7 +96,7 @@ class SharedWorld(MemoryWorld):
     def _is_acquired(self, semaphore: Semaphore, timeout_s: float | None) -> bool:
         if timeout_s is None:
             return semaphore.acquire(True, None)
-        patience = Patience(timeout_s)
+        patience = ActiveTimeout(timeout_s)
         while wait_s := patience.next_s():
             if semaphore.acquire(True, wait_s):
                 return True
@@ -68,3 +116,29 @@ class SharedWorld(MemoryWorld):
     def _release_all(self, semaphore: Semaphore) -> None:
         for _ in range(self.parties):
             semaphore.release()
+
+
+BARRIER_SLOTS = 2  # used in turn, so that a fast one's next arrival is not miscounted
+
+
+class Barrier:
+    """Meetings of all parties of a world, at two of its places to wait."""
+
+    def __init__(
+        self, world: MemoryWorld, rank: int, *, clock: Clock, timeout_s: float, first_place: int = 0
+    ) -> None:
+        self._world, self._rank, self._first = world, rank, first_place
+        self._clock, self._timeout_s = clock, timeout_s
+        self._count = 0
+
+    def meet(self) -> int:
+        """Return once all are here; how long that took, in nanoseconds."""
+        which = self._first + (self._count & 1)
+        self._count += 1
+        for other in range(self._world.parties):
+            if other != self._rank:
+                self._world.post(other, which)
+        started_ns = self._clock.now_ns()
+        for _ in range(self._world.parties - 1):
+            self._world.wait(self._rank, which, self._timeout_s, what="the other workers")
+        return self._clock.now_ns() - started_ns

@@ -7,22 +7,25 @@ and writes as many to others, the same as a ring. One rank alone computes each
 piece, so all ranks end with the same bits.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from paceline.clock import Clock
-from paceline.ids import Rank
+from paceline.core.clock import Clock
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Rank
 from paceline.transport.generation_world import GenerationWorld
-from paceline.transport.meeting import PLACES, Meeting
 from paceline.transport.ports import Traffic
-from paceline.transport.shm import SharedWorld
+from paceline.transport.shm import BARRIER_SLOTS, PAGE, Barrier, MemoryWorld, SharedWorld
 
-SEMAPHORES = PLACES + 1
+SEMAPHORES = BARRIER_SLOTS + 1
 WORDS = 2
-_NEAR = PLACES  # the semaphore on which a rank waits for some others only
+_NEAR = BARRIER_SLOTS  # the semaphore on which a rank waits for some others only
 _READY, _COPIED = range(WORDS)  # words: how many vectors this rank has shown to some, and has copied
 BLOCK = 1 << 15  # elements; the pieces of all ranks then stay in the core's cache
 ALIGN = 16
@@ -54,7 +57,7 @@ class ShmCollective:
         self._world = world
         self._clock = clock
         self._timeout_s = timeout_s
-        self._meeting = Meeting(world, rank, clock=clock, timeout_s=timeout_s, first_place=first_place)
+        self._meeting = Barrier(world, rank, clock=clock, timeout_s=timeout_s, first_place=first_place)
         self._gatherings = 0
         self._heard_by: tuple[Sequence[Rank], Sequence[Rank]] = (
             (),
@@ -179,3 +182,136 @@ def mean_in_place(pieces: Sequence[Tensor]) -> None:
     total.div_(len(pieces))
     for piece in pieces[1:]:
         piece.copy_(total)
+
+
+# Every shard has a slot in shared memory, and there is one more for the mean.
+# Everybody meets; worker r of W averages piece r of all slots, in the order of
+# the shards, into the last slot; everybody meets again. So the number of workers
+# changes who adds up which piece, and never the sum.
+
+
+class ShmShards:
+    def __init__(
+        self, world: MemoryWorld, rank: Rank, *, shards: int, clock: Clock, timeout_s: float
+    ) -> None:
+        self.rank, self.world_size, self.shards = rank, world.parties, shards
+        self.looks_for_nan = False
+        self._world = world
+        self._calls = 0
+        self._slots: list[Tensor] = []
+        self._mean = torch.empty(0)
+        self._meeting = Barrier(world, rank, clock=clock, timeout_s=timeout_s)
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
+        """A slot for every shard, and one for the mean; the same ones when asked again."""
+        if self._slots:
+            return self._slots, self._mean
+        *self._slots, self._mean = self._world.map_vectors(self.shards + 1, numel, dtype)
+        (bad,) = self._world.map_vectors(1, self.world_size, torch.int64)
+        self._bad: NDArray[np.int64] = bad.numpy()  # by rank: the last call at which its piece was not finite
+        start, end = piece_of(self.rank, numel, self.world_size)
+        blocks = [slice(low, min(low + BLOCK, end)) for low in range(start, end, BLOCK)]
+        self._blocks = [([slot[block] for slot in self._slots], self._mean[block]) for block in blocks]
+        self._sums = torch.zeros(len(blocks), dtype=dtype)
+        self._sum_of = list(self._sums)
+        self._traffic_bytes = (numel - (end - start)) * dtype.itemsize
+        return self._slots, self._mean
+
+    def check(self) -> None:
+        if self._world.is_aborted:
+            raise PeerLostError("the generation ended between two steps", "the run goes on in the next one")
+
+    def mean(self) -> Traffic:
+        """All slots are filled, by whomever: afterwards the mean is in its own slot, until the next call."""
+        wait_ns = self._meeting.meet()
+        self._average_our_piece()
+        wait_ns += self._meeting.meet()
+        return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
+
+    def _average_our_piece(self) -> None:
+        self._calls += 1
+        for number, (parts, total) in enumerate(self._blocks):
+            if len(parts) == 1:
+                total.copy_(parts[0])
+            else:
+                torch.add(parts[0], parts[1], out=total)
+            for part in parts[2:]:
+                total.add_(part)
+            total.div_(self.shards)
+            if self.looks_for_nan:  # here, while the block is still in the cache
+                torch.sum(total, dim=0, out=self._sum_of[number])
+        if self.looks_for_nan and not all(map(math.isfinite, self._sums.tolist())):
+            # Seen by all after the second meeting, and not changed before all have met again.
+            self._bad[self.rank] = self._calls
+
+    def is_finite(self) -> bool:
+        return self._calls not in self._bad.tolist()
+
+    def settle(self) -> None:
+        self._meeting.meet()
+
+    def close(self) -> None:
+        self._slots, self._blocks = [], []
+
+
+# Each shard's own bytes (its optimizer's state) lie in a slot of shared memory
+# beside its parameters. There are two banks of slots, used in turn, and a bank is
+# written only between the two meetings of an averaging. Who is still at the round
+# before keeps the others from coming to that point again: so the bank of the last
+# round that a worker committed is whole, whenever and wherever others die. A
+# survivor simply goes on holding it, also when the generation is over.
+
+BANKS = 2
+
+
+class ShmRounds(ShmShards):
+    """`word`: the place among each party's words where it says how much room it needs."""
+
+    def __init__(
+        self,
+        world: GenerationWorld,
+        rank: Rank,
+        *,
+        shards: int,
+        clock: Clock,
+        timeout_s: float,
+        word: int,
+    ) -> None:
+        super().__init__(world, rank, shards=shards, clock=clock, timeout_s=timeout_s)
+        self._wanted = world.words[:, word]
+        self._banks: list[list[Tensor]] = [[] for _ in range(BANKS)]
+        self._sizes: list[Tensor] = []
+        self._room, self._commits = 0, 0
+
+    def commit(self, own: Mapping[int, bytes]) -> tuple[Traffic, list[Tensor]]:
+        """All slots are filled: the mean is made, and all shards' own bytes are returned, in their order."""
+        self._wanted[self.rank] = max(map(len, own.values()), default=0)
+        wait_ns = self._meeting.meet()
+        self._make_room(int(self._wanted.max()))
+        bank, sizes = self._banks[self._commits % BANKS], self._sizes[self._commits % BANKS]
+        for shard, data in own.items():
+            bank[shard].numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+            sizes[shard] = len(data)
+        self._average_our_piece()
+        wait_ns += self._meeting.meet()
+        self._commits += 1
+        kept = [slot[: int(size)] for slot, size in zip(bank, sizes, strict=True)]
+        shown = sum(map(len, own.values()))
+        everything = sum(slot.numel() for slot in kept)
+        return (
+            Traffic(self._traffic_bytes + shown, self._traffic_bytes + everything - shown, wait_ns),
+            kept,
+        )
+
+    def _make_room(self, wanted: int) -> None:
+        """Everybody comes to the same answer. What the last round kept stays where it is, and is whole."""
+        if wanted <= self._room:
+            return
+        self._room = -(-wanted // PAGE) * PAGE + PAGE  # a number may get another digit
+        slots = self._world.map_vectors(BANKS * self.shards, self._room, torch.uint8)
+        self._banks = [slots[number * self.shards : (number + 1) * self.shards] for number in range(BANKS)]
+        self._sizes = self._world.map_vectors(BANKS, self.shards, torch.int64)
+
+    def close(self) -> None:
+        super().close()
+        self._banks, self._sizes = [], []

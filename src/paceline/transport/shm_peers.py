@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paceline.clock import Clock
-from paceline.ids import Rank
-from paceline.transport.ports import Held, Traffic
+from paceline.core.clock import Clock
+from paceline.core.ids import Rank
+from paceline.transport.ports import LockedVectors, Traffic
 from paceline.transport.shm import SharedWorld
 
 SEMAPHORES = 4
@@ -51,7 +51,7 @@ class ShmPeers:
         return self._everybody[self.rank]
 
     @contextmanager
-    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[Held]:
+    def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[LockedVectors]:
         held: list[Rank] = []
         started_ns = self._clock.now_ns()
         try:
@@ -61,7 +61,7 @@ class ShmPeers:
             wait_ns = self._clock.now_ns() - started_ns
             # Counted while we hold the vectors: exchanges of one vector are numbered in their order.
             number = self._count_exchange() if is_exchange else int(self._common[_EXCHANGES])
-            yield Held(tuple(self._everybody[rank] for rank in ranks), number, wait_ns)
+            yield LockedVectors(tuple(self._everybody[rank] for rank in ranks), number, wait_ns)
         finally:
             for rank in reversed(held):
                 self._world.post(rank, _VECTOR)

@@ -17,16 +17,25 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.clock import Clock, Patience
-from paceline.errors import NotReadyError, PeerLostError, ProtocolError
-from paceline.ids import Clock as StepClock
-from paceline.ids import Rank, Version
+from paceline.core.clock import ActiveTimeout, Clock
+from paceline.core.errors import NotReadyError, PeerLostError, ProtocolError
+from paceline.core.ids import Clock as StepClock
+from paceline.core.ids import Rank, Version
 from paceline.transport import tcp_wire as wire
-from paceline.transport.ports import Answer, Obsolete, Pulled, Reply, Slots, StoreHandler, Traffic
-from paceline.transport.requests import Request, dispatch
+from paceline.transport.ports import (
+    Answer,
+    Obsolete,
+    PullResult,
+    Reply,
+    Request,
+    Slots,
+    StoreHandler,
+    Traffic,
+    dispatch,
+)
 from paceline.transport.tcp_wire import Frame
 
-GREET_S = 20.0  # for a worker to prove the token, perhaps by TLS over a slow network
+HANDSHAKE_TIMEOUT_S = 20.0  # for a worker to prove the token, perhaps by TLS over a slow network
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -91,7 +100,7 @@ class TcpStore:
     def join(self, clock: StepClock) -> None:
         self._send(Request.JOIN, number=clock)
 
-    def pull(self) -> Pulled:
+    def pull(self) -> PullResult:
         connection, slots = self._opened()
         started_ns = self._clock.now_ns()
         try:
@@ -100,17 +109,17 @@ class TcpStore:
             waited_ns = self._clock.now_ns() - started_ns
             self._version = Version(frame.number)
             if frame.position == wire.NOTHING_LEFT:
-                return Pulled(Version(frame.number), None, Traffic(0, 0, waited_ns))
+                return PullResult(Version(frame.number), None, Traffic(0, 0, waited_ns))
             place = wire.bytes_of(slots.parameters)
             wire.expect_payload(frame, place)
             wire.receive_into(connection, place)
         except OSError as error:
             raise self._lost(error) from error
-        return Pulled(self._version, frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
+        return PullResult(self._version, frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
     def _next_frame(self, connection: socket.socket) -> Frame:
         """TimeoutError when none begins to arrive within the time limit."""
-        patience = Patience(self._timeout_s)
+        patience = ActiveTimeout(self._timeout_s)
         while wait_s := patience.next_s():
             if (frame := wire.receive_within(connection, wait_s)) is not None:
                 return frame
@@ -203,7 +212,7 @@ class TcpStoreHost:
         self._num_workers, self._timeout_s = num_workers, timeout_s
         self._slots = [Slots.new(numel, dtype, push_bytes) for _ in range(num_workers)]
         self._talks: list[threading.Thread] = []
-        self._strangers = wire.Strangers(greet_s=min(timeout_s, GREET_S))
+        self._strangers = wire.UnauthenticatedConnections(greet_s=min(timeout_s, HANDSHAKE_TIMEOUT_S))
         self._requests: queue.SimpleQueue[_Asked | PeerLostError] = queue.SimpleQueue()
         self._replies: list[queue.SimpleQueue[Reply]] = [queue.SimpleQueue() for _ in range(num_workers)]
         # One per worker: the server's loop rings at one end, the worker's thread hears it at the other.
@@ -262,7 +271,7 @@ class TcpStoreHost:
             connection.close()
 
     def _greet(self, connection: socket.socket) -> tuple[socket.socket, Rank]:
-        connection.settimeout(min(self._timeout_s, GREET_S))
+        connection.settimeout(min(self._timeout_s, HANDSHAKE_TIMEOUT_S))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_side=True)

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.clock import SystemClock, monotonic_s
-from paceline.errors import PeerLostError, ProtocolError
-from paceline.transport.requests import Request
+from paceline.core.clock import SystemClock, monotonic_s
+from paceline.core.errors import PeerLostError, ProtocolError
+from paceline.transport.ports import Request
 
 MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
 _FRAME = struct.Struct("!IIQQqQ")  # magic, kind, rank, number, position, payload bytes
@@ -50,17 +50,17 @@ class Frame:
     position: int = NOTHING_LEFT
 
 
-GREET_S = 5.0  # for a stranger to prove the token
-MOST_STRANGERS = 64
+HANDSHAKE_TIMEOUT_S = 5.0  # for a stranger to prove the token
+MAX_UNAUTHENTICATED = 64
 _BACK_OFF_S = 0.05
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _CLOSED_LISTENER = (errno.EBADF, errno.EINVAL)
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """Connections that have proven nothing yet. Beyond the limits the oldest is hung up on."""
 
-    def __init__(self, most: int = MOST_STRANGERS, greet_s: float = GREET_S) -> None:
+    def __init__(self, most: int = MAX_UNAUTHENTICATED, greet_s: float = HANDSHAKE_TIMEOUT_S) -> None:
         self._most, self._greet_s = most, greet_s
         self._since_s: dict[socket.socket, float] = {}  # oldest first
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class Strangers:
 
 
 def accept(
-    listener: socket.socket, strangers: Strangers, is_closed: Callable[[], bool]
+    listener: socket.socket, strangers: UnauthenticatedConnections, is_closed: Callable[[], bool]
 ) -> socket.socket | None:
     """The next connection, counted as a stranger; None: the listener was closed.
 

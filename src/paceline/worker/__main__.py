@@ -9,14 +9,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from paceline import environ
-from paceline.cli.under_torchrun import main
-from paceline.config.world import World
-from paceline.worker.kernel import die_with_parent
+from paceline.cli.torchrun_worker import main
+from paceline.config.environment import World
+from paceline.core import environ
+from paceline.core.processes import die_with_parent
 from paceline.worker.rank_output import RankOutput
 
 if TYPE_CHECKING:
-    from paceline.worker.torchrun_leader import Leader
+    from paceline.worker.entry.torchrun_leader import Leader
 
 
 class _Roles:
@@ -26,18 +26,18 @@ class _Roles:
         self._output = output
 
     def lead(self, world: World, *, timeout_s: float) -> "Leader":
-        from paceline.transport.meeting_place import MeetingPlace
-        from paceline.worker.torchrun_leader import Leader
+        from paceline.transport.rendezvous_store import RendezvousStore
+        from paceline.worker.entry.torchrun_leader import Leader
 
         _end_with_torchrun(world)
-        return Leader(MeetingPlace.enter(world, timeout_s=timeout_s), self._output)
+        return Leader(RendezvousStore.enter(world, timeout_s=timeout_s), self._output)
 
     def follow(self, world: World, *, timeout_s: float) -> int:
-        from paceline.transport.meeting_place import MeetingPlace
-        from paceline.worker.torchrun_follower import follow
+        from paceline.transport.rendezvous_store import RendezvousStore
+        from paceline.worker.entry.torchrun import follow
 
         _end_with_torchrun(world)
-        return follow(MeetingPlace.enter(world, timeout_s=timeout_s), self._output)
+        return follow(RendezvousStore.enter(world, timeout_s=timeout_s), self._output)
 
 
 def _end_with_torchrun(world: World) -> None:

@@ -10,14 +10,14 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from paceline.clock import Clock
+from paceline.core.clock import Clock
 from paceline.plan.plan import Plan
-from paceline.sync.assignment import Share
-from paceline.sync.dice import draw_u64
+from paceline.sync.assignment import WorkUnit
+from paceline.sync.rng import draw_u64
 from paceline.sync.samples import SampleStream
-from paceline.tasks.dataset_samples import samples_of
 from paceline.tasks.port import Batch, Foresighted, Task, keeps_order, to_device
-from paceline.worker.feed import Feed
+from paceline.tasks.torch_adapters import samples_of
+from paceline.worker.batches import Feed
 from paceline.worker.replica import Replica
 
 AHEAD = 4  # steps whose samples are announced to data that is read from elsewhere
@@ -35,7 +35,7 @@ class Source(Protocol):
 
     times_ns: Times
 
-    def compute(self, replica: Replica, share: Share, look: Callable[[], None] = lambda: None) -> float:
+    def compute(self, replica: Replica, share: WorkUnit, look: Callable[[], None] = lambda: None) -> float:
         """Leave the share's gradient in the replica's arena, and return the loss.
 
         `look` is called between forward and backward, and may raise if the gradient is not wanted any more.
@@ -69,7 +69,7 @@ class GradientSource:
     def num_samples(self) -> int:
         return len(self._samples)
 
-    def compute(self, replica: Replica, share: Share, look: Callable[[], None] = lambda: None) -> float:
+    def compute(self, replica: Replica, share: WorkUnit, look: Callable[[], None] = lambda: None) -> float:
         """Forward and backward; leaves the gradient in the arena and returns the loss."""
         now = self._clock.now_ns
         started = now()
@@ -91,7 +91,7 @@ class GradientSource:
         self.times_ns = Times(started, got_data, got_loss, now())
         return value
 
-    def _in_parts(self, replica: Replica, share: Share, started: int) -> float:
+    def _in_parts(self, replica: Replica, share: WorkUnit, started: int) -> float:
         """The same mean, as the sum of its parts; each phase lasts as long as those of all parts together."""
         now, arena = self._clock.now_ns, replica.arena
         num_samples = share.size(self._plan.batch_sizes)
@@ -112,7 +112,7 @@ class GradientSource:
         self.times_ns = times
         return value
 
-    def batch_of(self, share: Share) -> Batch:
+    def batch_of(self, share: WorkUnit) -> Batch:
         """The samples of this share, on the device."""
         ((batch, _),) = self._feed.batches(share)
         if self._foresighted is not None:
@@ -122,12 +122,12 @@ class GradientSource:
     def _on_device(self, batch: Batch) -> Batch:
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
 
-    def _announce(self, samples: Foresighted, share: Share) -> None:
+    def _announce(self, samples: Foresighted, share: WorkUnit) -> None:
         """Which ones this worker will most likely ask for next. Being wrong costs time and nothing else."""
         last = min(share.step + AHEAD, self._plan.steps - 1)
         first = max(share.step, self._announced.get(share.rank, 0)) + 1
         for step in range(first, last + 1):
-            samples.expect(self._stream.take(*Share(share.rank, step).samples(self._plan.batch_sizes)))
+            samples.expect(self._stream.take(*WorkUnit(share.rank, step).samples(self._plan.batch_sizes)))
         self._announced[share.rank] = last
 
 

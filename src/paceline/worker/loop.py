@@ -12,23 +12,49 @@ abandoned where it is, and the next attempt begins (see worker/watch.py).
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from paceline.clock import Clock
-from paceline.events import custom
+from paceline.core.clock import Clock
+from paceline.core.ids import Clock as StepClock
+from paceline.core.ids import Rank, Step
+from paceline.events import custom_metrics
 from paceline.events.log import Log
 from paceline.events.schema import AbandonedRow, StepRow
-from paceline.ids import Clock as StepClock
-from paceline.ids import Rank, Step
 from paceline.plan.catalog import server_names
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Begun, Outcome, Strategy
-from paceline.sync.assignment import Share
-from paceline.sync.setting import Adapted
-from paceline.sync.stragglers import Slowness, Stragglers
-from paceline.worker.evaluating import NO_EVALUATION, Evaluates
+from paceline.strategies.port import Begun, Interruptible, Outcome, Strategy
+from paceline.sync.adaptive_setting import Adapted
+from paceline.sync.assignment import WorkUnit
+from paceline.sync.fault_rules import Slowness, Stragglers
+from paceline.worker.byzantine import tamper
+from paceline.worker.evaluation import NO_EVALUATION, EvaluationHook
 from paceline.worker.gradient import Source
 from paceline.worker.replica import Replica
-from paceline.worker.tampering import tamper
-from paceline.worker.watch import StepAbandonedError, Watch
+
+# Only the server can make a step obsolete, and only under a strategy that is Interruptible; under all others
+# a look does nothing, and sleeping is sleeping.
+
+
+class StepAbandonedError(Exception):
+    """Ends a step in the middle: the others have gone on without it."""
+
+
+class StepGuard:
+    def __init__(self, strategy: Strategy, clock: Clock) -> None:
+        self._strategy = strategy if isinstance(strategy, Interruptible) else None
+        self._clock = clock
+
+    def look(self) -> None:
+        if self._strategy is not None and self._strategy.is_obsolete():
+            raise StepAbandonedError
+
+    def sleep(self, duration_s: float) -> None:
+        if self._strategy is None:
+            self._clock.sleep(duration_s)
+        elif self._strategy.wait_unless_obsolete(duration_s):
+            raise StepAbandonedError
+
+    def abandon_step(self) -> None:
+        assert self._strategy is not None, "only an interruptible strategy has obsolete steps"
+        self._strategy.abandon_step()
 
 
 class Control(Protocol):
@@ -47,7 +73,7 @@ class Saver(Protocol):
     def maybe_save(self, finished: StepClock, outcome: Outcome) -> None: ...
 
 
-class Ran(NamedTuple):
+class LoopResult(NamedTuple):
     finished: StepClock
     was_stopped: bool
 
@@ -65,26 +91,26 @@ class Worker:
     log: Log
     control: Control
     saver: Saver
-    evaluator: Evaluates = NO_EVALUATION
+    evaluator: EvaluationHook = NO_EVALUATION
 
-    def run(self, first: StepClock) -> Ran:
+    def run(self, first: StepClock) -> LoopResult:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
         stragglers = Stragglers(self.plan.stragglers, seed=self.plan.seed)
         # Where workers share the shards of a step, how many of them one does changes.
         by_steps_of_the_run = self.plan.elastic is not None and not server_names(self.plan)
-        watch = Watch(self.strategy, self.clock)
+        watch = StepGuard(self.strategy, self.clock)
         if self.evaluator.begins_at_end():  # a run that has stopped early is over, also when it is resumed
-            return Ran(first, was_stopped=True)
+            return LoopResult(first, was_stopped=True)
         finished, abandoned, started_ns = first, 0, self.clock.now_ns()
         while True:
             begun = self.strategy.begin_step(Step(finished))
             if begun is None:
-                return Ran(finished, was_stopped=False)
+                return LoopResult(finished, was_stopped=False)
             if isinstance(begun, Outcome):  # the others made steps, and we agreed with them
                 begun = self.evaluator.after_step(finished, begun)
                 self.saver.maybe_save(finished, begun)
                 if begun.stop:
-                    return Ran(finished, was_stopped=True)
+                    return LoopResult(finished, was_stopped=True)
                 continue
             # By attempts: the delay that made a step late must not strike its repetition again, for ever.
             at = begun.share.step if by_steps_of_the_run else finished + abandoned
@@ -100,10 +126,10 @@ class Worker:
             outcome = self.evaluator.after_step(finished, outcome)
             self.saver.maybe_save(finished, outcome)
             if outcome.stop:
-                return Ran(finished, was_stopped=True)
+                return LoopResult(finished, was_stopped=True)
             started_ns = self.clock.now_ns()
 
-    def _abandon(self, step: Step, begun: Begun, started_ns: int, watch: Watch) -> None:
+    def _abandon(self, step: Step, begun: Begun, started_ns: int, watch: StepGuard) -> None:
         watch.abandon_step()
         if self.log.is_on:
             lasted_ns = self.clock.now_ns() - started_ns
@@ -116,7 +142,7 @@ class Worker:
             )
 
     def _one_step(
-        self, step: Step, begun: Begun, slowness: Slowness, started_ns: int, watch: Watch
+        self, step: Step, begun: Begun, slowness: Slowness, started_ns: int, watch: StepGuard
     ) -> Outcome:
         now = self.clock.now_ns
         loss = self.source.compute(self.replica, begun.share, watch.look)
@@ -176,21 +202,21 @@ class Worker:
                 own_norm,
             )
         )
-        if custom.noted:
-            self.log.add_custom(custom.rows_of_step(step, agreed_ns))
+        if custom_metrics.recorded:
+            self.log.add_custom(custom_metrics.rows_of_step(step, agreed_ns))
 
     def _own_norm(self, step: Step) -> float | None:
         """Now and then only: a number for whoever watches, which takes a pass over the gradient."""
         every = self.plan.gradient_norm_every
         return self.replica.own_norm() if every and step % every == 0 and self.log.is_on else None
 
-    def _tamper(self, step: Step, share: Share) -> None:
+    def _tamper(self, step: Step, share: WorkUnit) -> None:
         if self.plan.elastic is None:
             tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
         else:  # the shard is bad, whoever computes it, and however often
             tamper(self.plan, self.replica.arena, worker=share.rank, step=share.step)
 
-    def _pace_s(self, share: Share) -> float:
+    def _pace_s(self, share: WorkUnit) -> float:
         """A step of fewer samples than planned takes less."""
         if share.cut is None:
             return self.plan.pace_s

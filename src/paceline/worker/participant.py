@@ -9,41 +9,63 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from paceline.ids import Rank
-from paceline.plan.catalog import Channel, is_split
+from paceline.core.disk import write_durably
+from paceline.core.errors import TrainingError
+from paceline.core.ids import Rank
+from paceline.plan.catalog import Channel, is_split, server_names
 from paceline.plan.plan import Plan
-from paceline.tasks.port import Task, device_of
+from paceline.tasks.port import LeavingFiles, Task, device_of
+from paceline.worker.checkpointing import EndSaver, WorkerSaver
+from paceline.worker.context import WorkerContext
 from paceline.worker.loop import Saver
-from paceline.worker.measuring import use_of_device, work_of_sample
-from paceline.worker.own_look import looking
-from paceline.worker.saving import EndSaver, WorkerSaver
-from paceline.worker.seat import Seat
-from paceline.worker.server import ParameterServer
-from paceline.worker.task_files import leave_files
-from paceline.worker.telling import Report as Report
+from paceline.worker.reporting import Report
+from paceline.worker.self_monitor import device_usage, monitor_self, sample_cost, with_self_monitor
+from paceline.worker.server.core import ParameterServer
 from paceline.worker.wiring import build_server, build_worker
 
+_REFUSED = frozenset({"", ".", "..", "plan.json", "result.json"})
 
-def work(rank: Rank, seat: Seat, report: Callable[[Report], None]) -> None:
+
+def write_task_files(task: Task, metrics: Mapping[str, float], run_dir: Path) -> None:
+    """Called by whoever holds the final model, once."""
+    if not isinstance(task, LeavingFiles):
+        return
+    for name, content in task.files(metrics).items():
+        if Path(name).name != name or name in _REFUSED or name.startswith("events."):
+            raise TrainingError(
+                f"the task wants to leave a file {name!r}, which is no name for a file of its own",
+                "let files() return plain names, such as confusion_matrix.json",
+            )
+        try:
+            write_durably(run_dir / name, [content])
+        except OSError as error:
+            raise TrainingError(
+                f"cannot write {run_dir / name}: {error.strerror}",
+                f"make room; the trained weights are in {run_dir / 'checkpoints'}",
+            ) from error
+
+
+def work(rank: Rank, seat: WorkerContext, report: Callable[[Report], None]) -> None:
     built = build_worker(seat, rank, lambda text: report({"ev": "note", "text": text}), report)
     worker = built.worker
-    of_sample = work_of_sample(built.task)
+    of_sample = sample_cost(built.task)
     tokens = {name: value for name, value in of_sample.items() if name == "tokens_per_sample"}
     node = socket.gethostname()
     worker.log.write("worker_started", pid=os.getpid(), clock=built.first, node=node, **tokens)
     started_ns = worker.clock.now_ns()
     try:
-        with looking(seat, f"worker-{rank}"):
+        with monitor_self(seat, f"worker-{rank}"):
             ran = worker.run(built.first)
         steps_s = (worker.clock.now_ns() - started_ns) / 1e9
     finally:
         _finish_writing(worker.saver)  # also when a peer was lost: what was saved must not be
-    used = use_of_device(device_of(worker.replica.arena.module))  # by training: before anything is evaluated
+    used = device_usage(device_of(worker.replica.arena.module))  # by training: before anything is evaluated
     facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
     facts |= {**of_sample, **used}
     if built.channel is not Channel.STORE:
@@ -68,17 +90,17 @@ def _finish_writing(saver: Saver) -> None:
         saver.close()
 
 
-def serve(seat: Seat, report: Callable[[Report], None]) -> None:
+def serve(seat: WorkerContext, report: Callable[[Report], None]) -> None:
     built = build_server(seat, report)
     built.log.write("worker_started", pid=os.getpid(), clock=built.server.version)
     built.host.serve(built.server)
     built.saver.save()
     built.log.write("worker_finished", steps=built.server.version, reason="done")
     built.log.close()
-    report(facts_of_server(built.server, built.task, seat.plan, seat.run_dir))
+    report(server_report(built.server, built.task, seat.plan, seat.run_dir))
 
 
-def facts_of_server(server: ParameterServer, task: Task, plan: Plan, run_dir: Path) -> Report:
+def server_report(server: ParameterServer, task: Task, plan: Plan, run_dir: Path) -> Report:
     """What a server reports at its end; leaves the best weights in its replica where the run keeps them."""
     facts: Report = {
         "steps": server.version,
@@ -96,7 +118,7 @@ def evaluate(task: Task, module: nn.Module, run_dir: Path | None) -> dict[str, f
     module.eval()
     metrics = {name: float(value) for name, value in task.metrics(module).items()}
     if run_dir is not None:
-        leave_files(task, metrics, run_dir)
+        write_task_files(task, metrics, run_dir)
     return metrics
 
 
@@ -107,3 +129,26 @@ def state_hash(state: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+ParticipantBody = Callable[[WorkerContext, Callable[[Report], None]], None]
+
+
+def elastic_body(plan: Plan, who: str) -> ParticipantBody:
+    # Imported when it is asked for: in the process that forks, once, and not for runs without a coordinator.
+    if who.startswith("server-"):
+        from paceline.worker.server.participants import serve_elastic
+
+        return partial(serve_elastic, who)
+    index = int(who.removeprefix("worker-"))
+    if server_names(plan):
+        from paceline.worker.server.participants import work_with_servers
+
+        return with_self_monitor(who, partial(work_with_servers, index))
+    if is_split(plan.mode):
+        from paceline.worker.elastic.fsdp import work_fsdp
+
+        return with_self_monitor(who, partial(work_fsdp, index))
+    from paceline.worker.elastic.participant import work_elastic
+
+    return with_self_monitor(who, partial(work_elastic, index))

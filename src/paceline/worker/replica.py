@@ -11,15 +11,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from paceline.checkpoints.nested import join, split
-from paceline.checkpoints.store import Snapshot, does_not_fit, from_bytes, read_snapshot, to_bytes
-from paceline.clock import Clock
-from paceline.errors import MisfitError
+from paceline.checkpoints.snapshot import (
+    Snapshot,
+    from_bytes,
+    join_tensors,
+    misfit_error,
+    read_snapshot,
+    split_tensors,
+    to_bytes,
+)
+from paceline.core.clock import Clock
+from paceline.core.errors import MisfitError
 from paceline.plan.plan import Plan
-from paceline.tasks.dataset_samples import place_of
 from paceline.tasks.optim import Adam, Sgd, build_optimizer
 from paceline.tasks.port import Optimizer, Task
-from paceline.tasks.scheduled import Scheduled, optimizer_of
+from paceline.tasks.torch_adapters import Scheduled, optimizer_of, source_location
 from paceline.transport.arena import Arena
 
 
@@ -110,20 +116,20 @@ class Replica:
 
     def live(self) -> Snapshot:
         """Like `snapshot`, but of the tensors themselves: to be copied before anything changes them."""
-        skeleton, tensors = split(self.optimizer.state_dict(), "optimizer", copy=False)
+        skeleton, tensors = split_tensors(self.optimizer.state_dict(), "optimizer", copy=False)
         state = self.arena.module.state_dict()
         assert not tensors.keys() & state.keys(), "the model has tensors with the names of its optimizer's"
         return Snapshot({**state, **tensors}, {"optimizer": skeleton})
 
     def snapshot(self) -> Snapshot:
-        skeleton, tensors = split(self.optimizer.state_dict(), "optimizer")
+        skeleton, tensors = split_tensors(self.optimizer.state_dict(), "optimizer")
         return Snapshot({**self.arena.named_state(), **tensors}, {"optimizer": skeleton})
 
     def restore(self, saved: Snapshot) -> None:
         with torch.no_grad():
             for name, tensor in self.arena.module.state_dict().items():
                 tensor.copy_(_fitting(saved, name, tensor.shape))
-        self.optimizer.load_state_dict(join(saved.facts["optimizer"], saved.tensors))
+        self.optimizer.load_state_dict(join_tensors(saved.facts["optimizer"], saved.tensors))
 
     def restore_from(self, folder: Path, rank: int) -> Snapshot:
         """What a worker had; what else was saved with it."""
@@ -137,14 +143,14 @@ class Replica:
 
     def own_state(self) -> bytes:
         """What averaging leaves to each worker: the optimizer's state, and buffers that are counters."""
-        skeleton, tensors = split(self.optimizer.state_dict(), "optimizer")
+        skeleton, tensors = split_tensors(self.optimizer.state_dict(), "optimizer")
         counters = {f"counter.{name}": counter.clone() for name, counter in self._counters()}
         return to_bytes(Snapshot({**tensors, **counters}, {"optimizer": skeleton}))
 
     def restore_own_state(self, saved: bytes) -> None:
         own = from_bytes(saved)
         self.forget_optimizer_state()  # what is not in `own` began anew there too
-        self.optimizer.load_state_dict(join(own.facts["optimizer"], own.tensors))
+        self.optimizer.load_state_dict(join_tensors(own.facts["optimizer"], own.tensors))
         for name, counter in self._counters():
             counter.copy_(own.tensors[f"counter.{name}"])
 
@@ -175,7 +181,7 @@ class Replica:
         if plan.has_momentum_in_codec:
             _refuse_momentum(optimizer)
         if isinstance(optimizer, Scheduled):  # its scheduler computes rates from those it began with
-            _refuse_other_rates(plan, place_of(self._task, "optimizer"))
+            _refuse_other_rates(plan, source_location(self._task, "optimizer"))
             return optimizer
         for group in optimizer.param_groups:
             rate = group["lr"] if plan.lr is None or plan.optimizer is not None else plan.lr
@@ -201,10 +207,10 @@ class Replica:
 
 def _fitting(saved: Snapshot, name: str, shape: torch.Size) -> Tensor:
     if name not in saved.tensors:
-        raise does_not_fit(f"it has no {name}")
+        raise misfit_error(f"it has no {name}")
     tensor = saved.tensors[name]
     if tensor.shape != shape:
-        raise does_not_fit(f"{name} is {list(tensor.shape)} there and {list(shape)} here")
+        raise misfit_error(f"{name} is {list(tensor.shape)} there and {list(shape)} here")
     return tensor
 
 

@@ -16,10 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard, zeros
 
-from paceline.checkpoints.nested import join, marked, split
 from paceline.checkpoints.sharded import PartsReader, load_parts, part_of
-from paceline.checkpoints.store import Snapshot
-from paceline.clock import Clock
+from paceline.checkpoints.snapshot import Snapshot, join_tensors, split_tensors, tensor_names
+from paceline.core.clock import Clock
 from paceline.plan.plan import FsdpPrecision, Plan
 from paceline.tasks.optim import Adam, Sgd
 from paceline.tasks.port import HasBlocks, Optimizer, Task
@@ -55,7 +54,7 @@ class ShardedReplica(Replica):
 
     def live(self) -> Snapshot:
         """This rank's part, and where it belongs."""
-        skeleton, tensors = split(self._optimizer_state(), "optimizer", copy=False)
+        skeleton, tensors = split_tensors(self._optimizer_state(), "optimizer", copy=False)
         state = self.parts.module.state_dict()
         assert not tensors.keys() & state.keys(), "the model has tensors with the names of its optimizer's"
         part = part_of({**state, **tensors}, rank=dist.get_rank(), parts=dist.get_world_size())
@@ -65,11 +64,11 @@ class ShardedReplica(Replica):
         """From a checkpoint of any number of ranks; what else it says."""
         reader = PartsReader(folder)
         skeleton = reader.facts["optimizer"]
-        rooms = {name: self._room(reader, name) for name in marked(skeleton)}
+        rooms = {name: self._room(reader, name) for name in tensor_names(skeleton)}
         load_parts({**self.parts.module.state_dict(), **rooms}, reader)
         if isinstance(self.optimizer, Sgd | Adam):
             rooms = {n: t.to_local() if isinstance(t, DTensor) else t for n, t in rooms.items()}
-        self.optimizer.load_state_dict(join(skeleton, rooms))
+        self.optimizer.load_state_dict(join_tensors(skeleton, rooms))
         return Snapshot({}, reader.facts)
 
     def _room(self, reader: PartsReader, name: str) -> Tensor:

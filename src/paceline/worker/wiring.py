@@ -11,42 +11,54 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from paceline.checkpoints.store import Snapshot
-from paceline.clock import Clock
+from paceline.checkpoints.snapshot import Snapshot
 from paceline.compression.push import push_format
-from paceline.errors import ConfigError, Problem
+from paceline.core.clock import Clock
+from paceline.core.errors import ConfigError, Problem
+from paceline.core.ids import Clock as StepClock
+from paceline.core.ids import Rank
 from paceline.events.log import EventLog, Log
-from paceline.ids import Clock as StepClock
-from paceline.ids import Rank
 from paceline.plan.catalog import MODES, Channel, is_split
 from paceline.plan.plan import Plan, Transport
 from paceline.strategies.batch_norm import normalises_own_batch
-from paceline.strategies.load import built_in
+from paceline.strategies.load import builtin_strategy
 from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
-from paceline.transport.cuda_store import CudaStore, CudaStoreHost, cuda_world
 from paceline.transport.ports import Collective, ParameterStore, Peers
 from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import SEMAPHORES, WORDS, ShmCollective
 from paceline.transport.shm_peers import ShmPeers, peers_world
-from paceline.transport.shm_store import ShmStore, ShmStoreHost, store_world
+from paceline.transport.shm_store import (
+    CudaStore,
+    CudaStoreHost,
+    ShmStore,
+    ShmStoreHost,
+    cuda_world,
+    store_world,
+)
 from paceline.transport.tcp_store import TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
+from paceline.worker.checkpointing import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_strategy
+from paceline.worker.context import WorkerContext
 from paceline.worker.control import WorkerControl
-from paceline.worker.evaluating import NO_EVALUATION, Evaluates, Evaluations, Evaluator, ServerEvaluator
+from paceline.worker.evaluation import (
+    NO_EVALUATION,
+    EvaluationHook,
+    Evaluations,
+    Evaluator,
+    ServerEvaluator,
+    Validation,
+)
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Worker
 from paceline.worker.replica import Replica
-from paceline.worker.saving import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_strategy
-from paceline.worker.seat import Seat
-from paceline.worker.server import ParameterServer
-from paceline.worker.telling import Report, tell_nobody
-from paceline.worker.validation import Validation
+from paceline.worker.reporting import Report, ignore_report
+from paceline.worker.server.core import ParameterServer
 
 
 def strategy_class(mode: str) -> type:
-    return built_in(mode) or load_class(mode, what="mode")
+    return builtin_strategy(mode) or load_class(mode, what="mode")
 
 
 def channel_of(mode: str) -> Channel:
@@ -93,10 +105,10 @@ class BuiltWorker:
 
 
 def build_worker(
-    seat: Seat,
+    seat: WorkerContext,
     rank: Rank,
     note: Callable[[str], None],
-    report: Callable[[Report], None] = tell_nobody,
+    report: Callable[[Report], None] = ignore_report,
 ) -> BuiltWorker:
     plan, clock, folder = seat.plan, seat.clock, seat.folder
     set_up_torch(plan)
@@ -111,7 +123,7 @@ def build_worker(
         replica.prepare_optimizer()
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     log = folder.open_log(plan, f"worker-{rank}", clock)
-    evaluator: Evaluates = NO_EVALUATION
+    evaluator: EvaluationHook = NO_EVALUATION
     if channel is not Channel.STORE:  # the server evaluates
         evaluator = evaluator_for(plan, task, replica, links, channel, log=log, report=report)
     saver: WorkerSaver | RowSaver = RowSaver(plan, log)
@@ -156,7 +168,7 @@ def evaluator_for(
     *,
     log: Log,
     report: Callable[[Report], None],
-) -> Evaluates:
+) -> EvaluationHook:
     if plan.evaluation is None:
         return NO_EVALUATION
     if channel is Channel.PEERS:  # of a mode of the user's own; others were refused earlier
@@ -183,7 +195,7 @@ def evaluate_between_updates(
     return ServerEvaluator(server, validation, log=log, report=report).after_update
 
 
-def _restored(seat: Seat, replica: Replica, rank: Rank) -> Snapshot | None:
+def _restored(seat: WorkerContext, replica: Replica, rank: Rank) -> Snapshot | None:
     """What the replica goes on from; None: the run begins."""
     if is_split(seat.plan.mode):  # from all workers' parts, of which there may have been another number
         with seat.parts() as folder:
@@ -230,7 +242,7 @@ class BuiltServer:
     log: EventLog
 
 
-def build_server(seat: Seat, report: Callable[[Report], None] = tell_nobody) -> BuiltServer:
+def build_server(seat: WorkerContext, report: Callable[[Report], None] = ignore_report) -> BuiltServer:
     plan, clock, folder = seat.plan, seat.clock, seat.folder
     set_up_torch(plan)
     task = build_task(plan)
@@ -263,7 +275,7 @@ def _device(plan: Plan, rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock: Clock) -> Links:
+def _links(seat: WorkerContext, rank: Rank, channel: Channel, device: torch.device, clock: Clock) -> Links:
     plan = seat.plan
     collective: Collective | None = None
     store: ParameterStore | None = None
@@ -298,7 +310,7 @@ def _links(seat: Seat, rank: Rank, channel: Channel, device: torch.device, clock
     )
 
 
-def _host(seat: Seat, replica: Replica) -> ShmStoreHost | TcpStoreHost:
+def _host(seat: WorkerContext, replica: Replica) -> ShmStoreHost | TcpStoreHost:
     layout, state = replica.arena.layout, replica.arena.state
     if seat.plan.transport is Transport.CUDA_IPC:
         assert seat.world is not None, "the launcher makes the shared words"

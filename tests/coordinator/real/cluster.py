@@ -20,15 +20,15 @@ from typing import Self
 import grpc.aio
 
 import paceline
-from paceline.clock import monotonic_s
-from paceline.coordinator.client import Client
+from paceline.coordinator.client.aio import Client
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.raft.types import Membership, NodeId
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.identity import Role
-from paceline.coordinator.shell.storage import Found, read_folder
-from paceline.coordinator.shell.tls import Certificate
-from paceline.coordinator.shell.tokens import Token, load_or_create_tokens, read_token
+from paceline.coordinator.server import security
+from paceline.coordinator.server.access_policy import Role
+from paceline.coordinator.server.storage import StoredState, read_folder
+from paceline.coordinator.server.tls import Certificate
+from paceline.coordinator.server.tokens import Token, load_or_create_tokens, read_token
+from paceline.core.clock import monotonic_s
 
 PATIENCE_S = 60.0  # for what must happen, on a machine that does other things too
 LOOK_AGAIN_S = 0.02
@@ -160,7 +160,7 @@ class Cluster:
         said = _STANDING.findall(self.output(node))
         return (int(said[-1][0]), said[-1][1]) if said else (0, "")
 
-    def on_disk(self, node: int) -> Found:
+    def on_disk(self, node: int) -> StoredState:
         """What its folder holds; raises if any of it is damaged."""
         members = Membership(frozenset(NodeId(n) for n in self.addresses))
         return read_folder(self.data_dir(node), NodeId(node), members)

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from paceline.coordinator.methods import path
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.tls import Certificate
-from paceline.coordinator.shell.tokens import Token
+from paceline.coordinator.server import security
+from paceline.coordinator.server.tls import Certificate
+from paceline.coordinator.server.tokens import Token
 
 Reply = TypeVar("Reply", bound=Message)
 WITHIN_S = 90.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from tests.coordinator.real.cluster import PATIENCE_S, Cluster
 from tests.coordinator.real.history import REGISTERS, History, create
 
-from paceline.clock import monotonic_s
-from paceline.coordinator.client import Client
+from paceline.coordinator.client.aio import Client
+from paceline.core.clock import monotonic_s
 
 PAUSE_S = 0.01  # of a client between two requests: a cluster at work, not at its limit
 ANSWERS_BETWEEN = 12  # that clients get before the next kill

@@ -11,7 +11,7 @@ from time import monotonic_ns
 
 from tests.raft_simulation.linearizability import Operation, is_linearizable
 
-from paceline.coordinator.client import Client, RefusedError, UnreachableError
+from paceline.coordinator.client.aio import Client, RefusedError, UnreachableError
 from paceline.coordinator.proto import cluster_pb2 as pb
 
 REGISTERS = ("a", "b", "c")

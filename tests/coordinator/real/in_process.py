@@ -8,15 +8,14 @@ from pathlib import Path
 
 from tests.coordinator.real.cluster import PATIENCE_S, own_host
 
-from paceline.clock import monotonic_s
-from paceline.coordinator.client import Client
+from paceline.coordinator.client.aio import Client
 from paceline.coordinator.raft.types import NodeId
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.node import Pace
-from paceline.coordinator.shell.notes import Note
-from paceline.coordinator.shell.server import Coordinator, Settings
-from paceline.coordinator.shell.tls import Certificate
-from paceline.coordinator.shell.tokens import Tokens, load_or_create_tokens
+from paceline.coordinator.server import security
+from paceline.coordinator.server.node import Pace
+from paceline.coordinator.server.server import Coordinator, Note, Settings
+from paceline.coordinator.server.tls import Certificate
+from paceline.coordinator.server.tokens import Tokens, load_or_create_tokens
+from paceline.core.clock import monotonic_s
 
 # Slower than the default: all nodes and clients share one thread here.
 CALM = Pace(tick_s=0.02, election_ticks=25, heartbeat_ticks=5)

@@ -9,12 +9,11 @@ from typing import Self
 import grpc.aio
 from tests.coordinator.real.cluster import PATIENCE_S, Cluster
 
-from paceline.coordinator.lighthouse.link import Link
-from paceline.coordinator.lighthouse.proxy import Proxy
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.proto import torchft_pb2 as torchft
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.identity import Role
+from paceline.coordinator.server import security
+from paceline.coordinator.server.access_policy import Role
+from paceline.coordinator.torchft.proxy import LeaderLink, Proxy
 
 BEAT_S = 0.1
 SERVICE = "/torchft.LighthouseService"
@@ -89,7 +88,7 @@ async def open_job(
 async def proxy_to(cluster: Cluster, job: str = "job") -> AsyncIterator[Proxy]:
     """As a worker of this cluster would have it."""
     access = cluster.access(Role.WORKER)
-    link = Link(
+    link = LeaderLink(
         list(cluster.addresses.values()),
         lambda address: security.open_channel(address, access),
         security.call_metadata(access),

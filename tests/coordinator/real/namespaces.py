@@ -15,12 +15,11 @@ from typing import Self
 
 from tests.coordinator.real.cluster import Cluster
 
-from paceline.clock import unix_now_s
-from paceline.coordinator.shell import security
-from paceline.coordinator.shell.identity import Role
-from paceline.coordinator.shell.pki import init_pki, parse_node
-from paceline.coordinator.shell.tls import Certificate
-from paceline.coordinator.shell.tokens import Token
+from paceline.coordinator.server import security
+from paceline.coordinator.server.access_policy import Role
+from paceline.coordinator.server.tls import Certificate, init_pki, parse_node
+from paceline.coordinator.server.tokens import Token
+from paceline.core.clock import unix_now_s
 
 
 class CannotError(Exception):

@@ -17,8 +17,8 @@ from paceline.coordinator.raft.types import (
     Snapshot,
     Term,
 )
-from paceline.coordinator.shell import wire
-from paceline.coordinator.state.machine import ClusterState
+from paceline.coordinator.server import raft_transport
+from paceline.coordinator.state.machine import CoordinatorState
 
 CLUSTER = "paceline"
 _REPLICA = torchft.QuorumMember(replica_id="r0:1", address="http://x:1", store_address="x:2", step=7)
@@ -66,9 +66,9 @@ def _command(number: int, name: str, what: AnyMessage) -> pb.Command:
     return command
 
 
-def state() -> ClusterState:
+def state() -> CoordinatorState:
     """After most of that story."""
-    found = ClusterState()
+    found = CoordinatorState()
     for index, command in enumerate(commands()[:18], start=1):
         found.apply(index, command.SerializeToString())
     return found
@@ -98,15 +98,15 @@ def messages(*, term: int = 3, last: int = 5) -> list[Message]:
 
 def frames(*, term: int = 3, last: int = 5) -> list[bytes]:
     one_each = messages(term=term, last=last)
-    found = [pb.Frame(cluster=CLUSTER, messages=[wire.to_wire(message)]) for message in one_each]
-    found.append(pb.Frame(cluster=CLUSTER, messages=map(wire.to_wire, one_each)))
+    found = [pb.Frame(cluster=CLUSTER, messages=[raft_transport.to_wire(message)]) for message in one_each]
+    found.append(pb.Frame(cluster=CLUSTER, messages=map(raft_transport.to_wire, one_each)))
     return [frame.SerializeToString() for frame in found]
 
 
 def snapshot_parts(*, term: int = 3, index: int = 20) -> list[bytes]:
     snapshot = Snapshot(Index(index), Term(1), THREE, state().snapshot() if index > 1 else b"")
     message = Message(Kind.SNAPSHOT, NodeId(2), NodeId(1), Term(term), snapshot=snapshot)
-    return [part.SerializeToString() for part in wire.to_parts(CLUSTER, message)]
+    return [part.SerializeToString() for part in raft_transport.to_parts(CLUSTER, message)]
 
 
 def snapshot_in_one_part(*, term: int = 3, index: int = 20) -> bytes:

@@ -5,17 +5,19 @@ generation ends by being revoked: by a request, by the loss of a member, by the
 next one, or with its run.
 """
 
-from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import checkpoints, find, refuse, samples
-from paceline.coordinator.state.model import RunRecord, keep_newest
-from paceline.coordinator.state.turn import Turn
+from dataclasses import dataclass
 
-MOST_KEPT = 16
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.state import checkpoints, results, samples
+from paceline.coordinator.state.model import RunRecord, keep_newest
+from paceline.coordinator.state.results import ApplyContext
+
+MAX_GENERATIONS = 16
 _MEMBER_ROLES = ("worker", "spare")
 
 
-def form(turn: Turn, said: pb.FormGeneration) -> pb.Generation | pb.Refusal:
-    record = find.open_run(turn.state, said.run)
+def form(turn: ApplyContext, said: pb.FormGeneration) -> pb.Generation | pb.Refusal:
+    record = results.open_run(turn.state, said.run)
     if isinstance(record, pb.Refusal):
         return record
     refusal = _why_not(record, said) or _why_not_members(record, said)
@@ -35,7 +37,7 @@ def form(turn: Turn, said: pb.FormGeneration) -> pb.Generation | pb.Refusal:
         formed_ms=turn.now_ms,
     )
     record.generations[number] = found
-    keep_newest(record.generations, MOST_KEPT)
+    keep_newest(record.generations, MAX_GENERATIONS)
     _call_up(turn, record, set(said.workers))
     turn.changed(found)
     record.run.generation = number
@@ -44,15 +46,15 @@ def form(turn: Turn, said: pb.FormGeneration) -> pb.Generation | pb.Refusal:
     return found
 
 
-def revoke(turn: Turn, said: pb.RevokeGeneration) -> pb.Generation | pb.Refusal:
-    record = find.current(turn.state, said.run, said.generation)
+def revoke(turn: ApplyContext, said: pb.RevokeGeneration) -> pb.Generation | pb.Refusal:
+    record = results.current_run(turn.state, said.run, said.generation)
     if isinstance(record, pb.Refusal):
         return record
     end_newest(turn, record, said.reason or "no reason was given")
     return record.generations[said.generation]
 
 
-def end_newest(turn: Turn, record: RunRecord, reason: str) -> None:
+def end_newest(turn: ApplyContext, record: RunRecord, reason: str) -> None:
     """Revokes it, unless it is revoked; what it had begun is abandoned or given back."""
     newest = record.newest
     if newest is None or newest.is_revoked:
@@ -68,22 +70,22 @@ def end_newest(turn: Turn, record: RunRecord, reason: str) -> None:
 def _why_not(record: RunRecord, said: pb.FormGeneration) -> pb.Refusal | None:
     run = record.run
     if said.previous != run.generation:
-        return refuse.fenced(
+        return results.fenced(
             f"generation {said.previous} is not the newest of run {said.run!r}: {run.generation} is",
             "read the run again, and decide on what it says now",
         )
     if said.step < run.committed_step:
-        return refuse.not_now(
+        return results.not_now(
             f"step {said.step} is before step {run.committed_step}, which run {said.run!r} has committed",
             f"begin at step {run.committed_step} or later",
         )
     if len(said.workers) < run.min_workers:
-        return refuse.not_now(
+        return results.not_now(
             f"{len(said.workers)} workers were named, but run {said.run!r} needs {run.min_workers}",
             "wait for more workers to join",
         )
     if run.max_workers and len(said.workers) > run.max_workers:
-        return refuse.invalid(
+        return results.invalid(
             f"{len(said.workers)} workers were named, but run {said.run!r} takes {run.max_workers} at most",
             "name fewer",
         )
@@ -95,22 +97,80 @@ def _why_not_members(record: RunRecord, said: pb.FormGeneration) -> pb.Refusal |
     for name in said.workers:
         worker = record.workers.get(name)
         if worker is None:
-            return refuse.not_found(
+            return results.not_found(
                 f"worker {name!r} of run {said.run!r} is not alive", "name living workers only"
             )
         if name in seen:
-            return refuse.invalid(f"worker {name!r} was named twice", "name every worker once")
+            return results.invalid(f"worker {name!r} was named twice", "name every worker once")
         if worker.role not in _MEMBER_ROLES:
-            return refuse.invalid(
+            return results.invalid(
                 f"worker {name!r} has the role {worker.role!r}", "name those of role worker or spare"
             )
         seen.add(name)
     return None
 
 
-def _call_up(turn: Turn, record: RunRecord, members: set[str]) -> None:
+def _call_up(turn: ApplyContext, record: RunRecord, members: set[str]) -> None:
     for worker in record.workers.values():
         phase = pb.WORKER_ACTIVE if worker.worker in members else pb.WORKER_JOINED
         if worker.phase != phase:
             worker.phase = phase
             turn.changed(worker)
+
+
+# The first waits until as many workers as wanted are there, or none has come for
+# a while. After a loss the survivors go on at once. Those who come later wait a
+# moment for others who come too, since every new generation interrupts a step.
+# Waiting is counted by the leader from when it saw the last join, by its own
+# monotonic clock, so a new leader begins to wait again; no calendar time is compared.
+
+FIRST_WAIT_MS = 5_000  # since the last one joined, for those who are still missing
+JOIN_WAIT_MS = 100  # for others who come at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Ask again after so long."""
+
+    in_ms: int
+
+
+def next_generation(record: RunRecord, waited_ms: int) -> pb.FormGeneration | Later | None:
+    """`waited_ms`: since the leader saw the newest worker of the run (`last_joined`)."""
+    run, newest = record.run, record.newest
+    members = _next_members(record)
+    if not run.want_workers or record.has_ended or len(members) < run.min_workers:
+        return None
+    if newest is None:
+        reason = f"the first {len(members)} workers are here"
+        if len(members) < run.want_workers and waited_ms < FIRST_WAIT_MS:
+            return Later(FIRST_WAIT_MS - waited_ms)
+    elif newest.is_revoked:
+        reason = f"generation {newest.number} was revoked: {newest.revoked_because}"
+    else:
+        new = [name for name in members if name not in newest.workers]
+        if not new:
+            return None
+        reason = f"{', '.join(new)} joined"
+        if waited_ms < JOIN_WAIT_MS:
+            return Later(JOIN_WAIT_MS - waited_ms)
+    return pb.FormGeneration(
+        run=run.run, previous=run.generation, workers=members, step=run.committed_step, reason=reason
+    )
+
+
+def _next_members(record: RunRecord) -> list[str]:
+    """Who stays keeps its order, so that ranks change little; who is new comes behind."""
+    living = {name: worker for name, worker in record.workers.items() if worker.role == "worker"}
+    before = list(record.newest.workers) if record.newest is not None else []
+    staying = [name for name in before if name in living]
+    coming = sorted(
+        (name for name in living if name not in before), key=lambda name: living[name].incarnation
+    )
+    most = record.run.max_workers or len(living)
+    return (staying + coming)[:most]
+
+
+def last_joined(record: RunRecord) -> int:
+    """The newest incarnation among the living; 0: there are none."""
+    return max((worker.incarnation for worker in record.workers.values()), default=0)

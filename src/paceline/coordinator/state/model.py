@@ -71,7 +71,7 @@ class LighthouseRecord:
 
 
 @dataclass(slots=True)
-class ClusterRecords:
+class CoordinatorRecords:
     applied: int = 0
     now_ms: int = 0  # calendar time of the newest command, for records; nothing is decided by it
     elapsed_ms: int = 0  # what all leaders have run, by their monotonic clocks; a standstill does not count

@@ -9,16 +9,16 @@ what somebody else was given.
 from collections.abc import Iterable
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import find, refuse
+from paceline.coordinator.state import results
 from paceline.coordinator.state.model import Cursor, RunRecord, keep_newest
-from paceline.coordinator.state.turn import Turn
+from paceline.coordinator.state.results import ApplyContext
 
-MOST_OPEN = 10_000
-MOST_CONSUMED = 1_000  # committed leases that are remembered, to give the same answer again
+MAX_OPEN_LEASES = 10_000
+MAX_CONSUMED_LEASES = 1_000  # committed leases that are remembered, to give the same answer again
 
 
-def lease(turn: Turn, said: pb.LeaseSamples) -> pb.SampleLease | pb.Refusal:
-    record = find.current(turn.state, said.run, said.generation)
+def lease(turn: ApplyContext, said: pb.LeaseSamples) -> pb.SampleLease | pb.Refusal:
+    record = results.current_run(turn.state, said.run, said.generation)
     if isinstance(record, pb.Refusal):
         return record
     refusal = _why_not(record, said)
@@ -43,28 +43,28 @@ def lease(turn: Turn, said: pb.LeaseSamples) -> pb.SampleLease | pb.Refusal:
     return found
 
 
-def commit(turn: Turn, said: pb.CommitSamples) -> pb.SampleLease | pb.Refusal:
-    record = find.current(turn.state, said.run, said.generation)
+def commit(turn: ApplyContext, said: pb.CommitSamples) -> pb.SampleLease | pb.Refusal:
+    record = results.current_run(turn.state, said.run, said.generation)
     if isinstance(record, pb.Refusal):
         return record
     found = record.leases.pop(said.lease, None)
     if found is None:
-        return record.consumed.get(said.lease) or refuse.not_found(
+        return record.consumed.get(said.lease) or results.not_found(
             f"run {said.run!r} has no lease {said.lease} that is open or was committed lately",
             "commit a lease by the number it was given, in its own generation",
         )
     found.is_committed = True
     record.consumed[said.lease] = found
-    keep_newest(record.consumed, MOST_CONSUMED)
+    keep_newest(record.consumed, MAX_CONSUMED_LEASES)
     record.samples.committed += found.end - found.first
     turn.changed(found)
     return found
 
 
-def return_all(turn: Turn, record: RunRecord) -> None:
+def return_all(turn: ApplyContext, record: RunRecord) -> None:
     """The generation is over: its leases, by number, are of no more use to anybody."""
     opened = [(found.first, found.end) for found in record.leases.values()]
-    record.samples.returned = merged(record.samples.returned + opened)
+    record.samples.returned = merge_ranges(record.samples.returned + opened)
     for found in record.leases.values():
         found.is_returned = True
         turn.changed(found)
@@ -72,7 +72,7 @@ def return_all(turn: Turn, record: RunRecord) -> None:
     record.consumed.clear()
 
 
-def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if found and found[-1][1] == first:
@@ -84,25 +84,25 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _why_not(record: RunRecord, said: pb.LeaseSamples) -> pb.Refusal | None:
     if record.run.samples == 0:
-        return refuse.invalid(
+        return results.invalid(
             f"run {said.run!r} leases no samples", "create it with the number of samples in an epoch"
         )
     if said.count == 0:
-        return refuse.invalid("a lease of 0 samples was asked for", "ask for 1 or more")
+        return results.invalid("a lease of 0 samples was asked for", "ask for 1 or more")
     worker = record.workers.get(said.worker)
     if worker is None or worker.phase != pb.WORKER_ACTIVE:
-        return refuse.fenced(
+        return results.fenced(
             f"worker {said.worker!r} is not in generation {said.generation} of run {said.run!r}",
             "only its members lease samples",
         )
-    if len(record.leases) >= MOST_OPEN:
-        return refuse.not_now(
-            f"run {said.run!r} has {MOST_OPEN} open leases", "commit some, or ask for more at once"
+    if len(record.leases) >= MAX_OPEN_LEASES:
+        return results.not_now(
+            f"run {said.run!r} has {MAX_OPEN_LEASES} open leases", "commit some, or ask for more at once"
         )
     return None
 
 
-def told(cursor: Cursor) -> pb.SampleCursor:
+def cursor_message(cursor: Cursor) -> pb.SampleCursor:
     returned = (pb.SampleRange(first=first, end=end) for first, end in cursor.returned)
     return pb.SampleCursor(
         epoch=cursor.epoch, next=cursor.next, returned=returned, committed=cursor.committed

@@ -7,76 +7,78 @@ bytes of answers the session that holds most of them.
 """
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import refuse
-from paceline.coordinator.state.model import ClusterRecords, SessionRecord
-from paceline.coordinator.state.turn import Turn
+from paceline.coordinator.state import results
+from paceline.coordinator.state.model import CoordinatorRecords, SessionRecord
+from paceline.coordinator.state.results import ApplyContext
 
-LONGEST_SILENCE_MS = 3_600_000
-MOST_SESSIONS = 10_000
-MOST_ANSWERS = 1_000  # in one session
-MOST_ANSWER_BYTES = 8 << 20  # in one session
-MOST_BYTES = 64 << 20  # in all sessions
+SESSION_TIMEOUT_MS = 3_600_000
+MAX_SESSIONS = 10_000
+MAX_ANSWERS = 1_000  # in one session
+MAX_ANSWER_BYTES = 8 << 20  # in one session
+MAX_TOTAL_BYTES = 64 << 20  # in all sessions
 
 
-def open_session(turn: Turn, said: pb.OpenSession) -> pb.Session | pb.Refusal:
+def open_session(turn: ApplyContext, said: pb.OpenSession) -> pb.Session | pb.Refusal:
     if not said.nonce:
-        return refuse.invalid(
+        return results.invalid(
             "a session was opened without a nonce", "send a random one, the same on every attempt"
         )
     state = turn.state
     known = state.nonces.get((turn.by, said.nonce))
     if known is not None:
         _use(state, state.sessions[known])
-        return _told(state.sessions[known])
+        return _session_message(state.sessions[known])
     session = SessionRecord(turn.index, said.client, said.nonce, turn.by, state.elapsed_ms)
     state.sessions[turn.index] = session
     state.nonces[turn.by, said.nonce] = turn.index
-    while len(state.sessions) > MOST_SESSIONS:
+    while len(state.sessions) > MAX_SESSIONS:
         _drop(state, next(iter(state.sessions)))
-    return _told(session)
+    return _session_message(session)
 
 
-def close_session(turn: Turn, _: pb.CloseSession) -> pb.Session | pb.Refusal:
+def close_session(turn: ApplyContext, _: pb.CloseSession) -> pb.Session | pb.Refusal:
     session = turn.state.sessions.get(turn.session)
     if session is None:
-        return refuse.invalid("a session was closed without saying which", "send its number with the command")
+        return results.invalid(
+            "a session was closed without saying which", "send its number with the command"
+        )
     _drop(turn.state, session.session)
-    return _told(session)
+    return _session_message(session)
 
 
-def drop_silent(state: ClusterRecords) -> None:
+def drop_expired(state: CoordinatorRecords) -> None:
     while state.sessions:
         oldest = next(iter(state.sessions.values()))
-        if state.elapsed_ms - oldest.used_elapsed_ms <= LONGEST_SILENCE_MS:
+        if state.elapsed_ms - oldest.used_elapsed_ms <= SESSION_TIMEOUT_MS:
             return
         _drop(state, oldest.session)
 
 
-def earlier_answer(state: ClusterRecords, command: pb.Command) -> pb.Outcome | pb.Refusal | None:
+def earlier_answer(state: CoordinatorRecords, command: pb.Command) -> pb.Outcome | pb.Refusal | None:
     """What this command must be answered without applying it; None: it is new."""
     number, sequence = command.session, command.sequence
     session = state.sessions.get(number)
     if session is None or session.by != command.by:
-        return refuse.no_session(f"session {number} is unknown, expired, closed, or somebody else's")
+        return results.no_session(f"session {number} is unknown, expired, closed, or somebody else's")
     _use(state, session)
     # No command acknowledges its own answer, so a wrong number cannot make it be applied twice.
     _forget_below(state, session, min(command.first_open, sequence))
     if sequence in session.answers:
         return pb.Outcome.FromString(session.answers[sequence])
     if sequence < session.first_open:
-        return refuse.invalid(
+        return results.invalid(
             f"command {sequence} of session {number} was answered, and its answer was acknowledged",
             f"number new commands from {session.first_open} on",
         )
-    if len(session.answers) >= MOST_ANSWERS or session.answer_bytes >= MOST_ANSWER_BYTES:
-        return refuse.not_now(
+    if len(session.answers) >= MAX_ANSWERS or session.answer_bytes >= MAX_ANSWER_BYTES:
+        return results.not_now(
             f"session {number} holds {len(session.answers)} answers that were not acknowledged",
             "send the lowest command number without an answer as first_open",
         )
     return None
 
 
-def remember(state: ClusterRecords, command: pb.Command, outcome: pb.Outcome) -> None:
+def remember(state: CoordinatorRecords, command: pb.Command, outcome: pb.Outcome) -> None:
     session = state.sessions.get(command.session)
     if session is None:  # it was just closed
         return
@@ -84,17 +86,17 @@ def remember(state: ClusterRecords, command: pb.Command, outcome: pb.Outcome) ->
     session.answers[command.sequence] = answer
     session.answer_bytes += len(answer)
     state.answer_bytes += len(answer)
-    while state.answer_bytes > MOST_BYTES:
+    while state.answer_bytes > MAX_TOTAL_BYTES:
         most = max(state.sessions.values(), key=lambda held: held.answer_bytes)
         _drop(state, most.session)
 
 
-def _use(state: ClusterRecords, session: SessionRecord) -> None:
+def _use(state: CoordinatorRecords, session: SessionRecord) -> None:
     session.used_elapsed_ms = state.elapsed_ms
     state.sessions.move_to_end(session.session)
 
 
-def _forget_below(state: ClusterRecords, session: SessionRecord, first_open: int) -> None:
+def _forget_below(state: CoordinatorRecords, session: SessionRecord, first_open: int) -> None:
     if first_open <= session.first_open:
         return
     answers = session.answers
@@ -108,13 +110,13 @@ def _forget_below(state: ClusterRecords, session: SessionRecord, first_open: int
     state.answer_bytes -= freed
 
 
-def _drop(state: ClusterRecords, number: int) -> None:
+def _drop(state: CoordinatorRecords, number: int) -> None:
     session = state.sessions.pop(number)
     state.answer_bytes -= session.answer_bytes
     del state.nonces[session.by, session.nonce]
 
 
-def _told(session: SessionRecord) -> pb.Session:
+def _session_message(session: SessionRecord) -> pb.Session:
     """Without the answers: they may be many."""
     return pb.Session(
         session=session.session,

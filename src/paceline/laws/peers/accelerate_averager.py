@@ -10,9 +10,8 @@ from accelerate import DistributedType
 from accelerate.local_sgd import LocalSGD
 from torch import Tensor, nn
 
-from paceline.ids import Step
-from paceline.laws.peers.adapter import PeerStrategy, local_update
-from paceline.laws.peers.group import CollectiveGroup
+from paceline.core.ids import Step
+from paceline.laws.peers.adapter import CollectiveGroup, PeerStrategy, local_update
 
 
 class AccelerateLocalSgd(PeerStrategy):

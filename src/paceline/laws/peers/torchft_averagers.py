@@ -12,9 +12,8 @@ from torch import nn
 from torchft.local_sgd import DiLoCo, LocalSGD
 from torchft.manager import Manager
 
-from paceline.ids import Step
-from paceline.laws.peers.adapter import HookedOptimizer, PeerStrategy
-from paceline.laws.peers.group import CollectiveGroup
+from paceline.core.ids import Step
+from paceline.laws.peers.adapter import CollectiveGroup, HookedOptimizer, PeerStrategy
 
 BUCKET_ELEMENTS = 4
 

@@ -1,1 +1,0 @@
-"""One function per use case; the first composition root."""

@@ -1,1 +1,0 @@
-"""How does a learner work through the exercise? What was done is read from folders, never believed."""

@@ -1,1 +1,0 @@
-"""Daily closes to a file of samples for the task sp500."""

@@ -1,0 +1,164 @@
+"""`python -m paceline.worker`: the flags of `paceline train`, in a process that somebody else started.
+
+Rank 0 reads the settings, speaks and prints; the other ranks do as it says. See docs/guides/torchrun.md.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import click
+
+from paceline.checkpoints.catalog import Checkpoint
+from paceline.cli.errors import guard, install_signal_handlers
+from paceline.cli.options import common_options, config_options
+from paceline.cli.output import print_message
+from paceline.cli.session import Session
+from paceline.cli.train import continue_run, resume_run, start_run
+from paceline.config.environment import World, read_world
+from paceline.config.load import from_set_flags, load
+from paceline.config.train_config import TrainConfig
+from paceline.config.values import RawSetting
+from paceline.core import environ
+from paceline.core.errors import ExitCode
+from paceline.launchers.torchrun import TorchrunLauncher, TorchSide
+from paceline.plan.codec import Json
+from paceline.plan.plan import Plan
+from paceline.training.progress import Watcher
+from paceline.training.request import read_request
+from paceline.training.resume import find_previous_run, newest_checkpoint
+from paceline.training.run import count_samples, locked_run, train
+
+AUTO = "auto"
+_DEFAULT_TIMEOUT_S = 60.0
+
+
+class RankZero(TorchSide, Protocol):
+    def conclude(self, code: int) -> None:
+        """Everything is written: all may go, with this exit code."""
+        ...
+
+
+class Roles(Protocol):
+    """The side that has torch: worker/__main__.py gives it."""
+
+    def lead(self, world: World, *, timeout_s: float) -> RankZero:
+        """Rank 0, once it is where all meet."""
+        ...
+
+    def follow(self, world: World, *, timeout_s: float) -> int:
+        """Any other rank, from its first word to its exit code."""
+        ...
+
+
+def main(roles: Roles) -> int:
+    """The exit code."""
+    install_signal_handlers()
+    return run(sys.argv[1:], Session(variables=environ.config_variables()), roles)
+
+
+def run(args: Sequence[str], session: Session, roles: Roles) -> int:
+    """`python -m paceline.worker ARGS`; the answer is the exit code."""
+
+    def body() -> object:
+        world = read_world(environ.torchrun_variables())
+        mine = list(args) if world.rank == 0 else [arg for arg in args if arg != "--json"]
+        command = _command(
+            lambda session, flags, resume: _run_rank(session, flags, resume, world, roles, mine)
+        )
+        try:
+            context = command.make_context("python -m paceline.worker", mine, obj=session)
+        except click.UsageError:
+            if world.local_rank > 0:
+                return ExitCode.USAGE  # the first rank of this host has the same arguments, and says it
+            raise
+        with context:
+            return command.invoke(context)
+
+    # What another rank has to say is for a person, on stderr: stdout is rank 0's.
+    return guard(body, session, [] if environ.torchrun_variables().get("RANK", "0") != "0" else args)
+
+
+def _command(body: Callable[[Session, Sequence[RawSetting], str | None], int]) -> click.Command:
+    @click.command(
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Train as one of the processes that torchrun started, or alone. Flags as of `paceline train`.",
+    )
+    @config_options
+    @click.option(
+        "--resume",
+        metavar="RUN|auto",
+        help="Go on with this run from its newest checkpoint; auto: with the newest of this name, if any.",
+    )
+    @common_options
+    def worker(session: Session, flags: Sequence[RawSetting], resume: str | None) -> int:
+        return body(session, flags, resume)
+
+    return worker
+
+
+def _run_rank(
+    session: Session,
+    flags: Sequence[RawSetting],
+    resume: str | None,
+    world: World,
+    roles: Roles,
+    args: Sequence[str],
+) -> int:
+    timeout_s = _timeout_s(session, flags)
+    if world.rank > 0:
+        return roles.follow(world, timeout_s=timeout_s)
+    leader = roles.lead(world, timeout_s=timeout_s)
+    code = guard(lambda: _run_rank_zero(session, flags, resume, world, leader), session, args)
+    # From here on a signal changes nothing any more: all is written, and the others are told to go.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    leader.conclude(code)
+    return code
+
+
+def _timeout_s(session: Session, flags: Sequence[RawSetting]) -> float:
+    """How long to wait for the others; problems with the settings are rank 0's to report, later."""
+    sets = from_set_flags(session.common.sets)
+    loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
+    said = loaded.config.timeout
+    return said if said is not None and said > 0 else _DEFAULT_TIMEOUT_S
+
+
+class _Trainer:
+    """The same launcher for a run that begins and for one that goes on."""
+
+    def __init__(self, launcher: TorchrunLauncher) -> None:
+        self._launcher = launcher
+
+    def train(self, plan: Plan, run_dir: Path, watcher: Watcher) -> dict[str, Json]:
+        return train(plan, run_dir, watcher, warm=self._launcher)
+
+    def resume(self, plan: Plan, run_dir: Path, checkpoint: Checkpoint, watcher: Watcher) -> dict[str, Json]:
+        return train(plan, run_dir, watcher, warm=self._launcher, resume_from=checkpoint)
+
+    def count_samples(self, config: TrainConfig) -> int:
+        return count_samples(config, self._launcher)
+
+    def close(self) -> None: ...
+
+
+def _run_rank_zero(
+    session: Session, flags: Sequence[RawSetting], resume: str | None, world: World, leader: RankZero
+) -> ExitCode:
+    trainer = _Trainer(TorchrunLauncher(world, leader))
+    if resume is not None and resume != AUTO:
+        return resume_run(trainer, session, flags, resume)
+    may_go_on = resume == AUTO or world.restarts > 0
+    request = read_request(session, flags, trainer, world=world, may_hold_run=may_go_on)
+    if may_go_on and (former := find_previous_run(request, world)) is not None:
+        if world.restarts > 0:
+            print_message(session, f"started again by torchrun (restart {world.restarts})")
+        with locked_run(former):
+            checkpoint = newest_checkpoint(request.plan, former)
+            if checkpoint is not None:
+                return continue_run(trainer, session, former, request.plan, checkpoint)
+        print_message(session, f"{former} has no complete checkpoint to resume from: the run starts again")
+    return start_run(trainer, session, request)

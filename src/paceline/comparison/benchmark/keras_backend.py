@@ -1,0 +1,226 @@
+"""How does Paceline use TensorFlow? Through this file: nobody else imports it, nor Keras.
+
+The Keras is tf_keras, because the `fit` of Keras 3 does not work under MultiWorkerMirroredStrategy. Baseline
+and workers call the same functions; only the strategy differs. TensorFlow is never imported by the command.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.comparison.benchmark.keras_data import Part
+from paceline.comparison.benchmark.keras_schema import KerasSettings
+from paceline.core.clock import monotonic_s, unix_now_s
+from paceline.plan.codec import Json
+from paceline.tasks.cifar10.data import CLASSES, Bytes, Labels
+
+EVALUATED_AT_ONCE = 100
+PATIENCE = {"rate": 2, "stop": 5}  # epochs without progress before the rate is reduced, and before the end
+OnEpoch = Callable[[dict[str, Json]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalisation:
+    means: Sequence[float]
+    deviations: Sequence[float]
+
+
+def prepare(settings: KerasSettings) -> None:
+    """Once in a process, before anything else of TensorFlow."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
+    # Both sides on CPUs: a GPU that only one of them sees would decide everything.
+    tf.config.set_visible_devices([], "GPU")
+
+
+def versions() -> dict[str, Json]:
+    import tensorflow as tf
+    import tf_keras
+
+    return {"tensorflow": str(tf.__version__), "tf_keras": str(tf_keras.__version__)}
+
+
+def multi_worker_strategy() -> Any:  # Any: TensorFlow's own
+    """Where the others are is in TF_CONFIG, which Ray Train has set."""
+    import tensorflow as tf
+
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def build_model(settings: KerasSettings, normalisation: Normalisation) -> Any:  # Any: a Keras model
+    """Three blocks of two convolutions (64, 128, 256 filters), then a dense layer of 512: 3.2M parameters."""
+    from tf_keras import Sequential, layers
+
+    scale = [1 / deviation for deviation in normalisation.deviations]
+    offset = [-mean * by for mean, by in zip(normalisation.means, scale, strict=True)]
+    model = Sequential([layers.Input((32, 32, 3), dtype="uint8"), layers.Rescaling(scale, offset)])
+    for filters in (settings.width, 2 * settings.width, 4 * settings.width):
+        for _ in range(2):
+            # Without a bias: the normalisation has its own.
+            model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
+            model.add(_normalisation(settings))
+            model.add(layers.ReLU())
+        model.add(layers.MaxPooling2D())
+        model.add(layers.Dropout(settings.dropout))
+    model.add(layers.Flatten())
+    model.add(layers.Dense(8 * settings.width, use_bias=False))
+    # Here too: without it, Adam's first steps throw the wide layer far off.
+    model.add(_normalisation(settings))
+    model.add(layers.ReLU())
+    model.add(layers.Dropout(2 * settings.dropout))
+    model.add(layers.Dense(CLASSES))
+    return model
+
+
+def compiled_model(settings: KerasSettings, normalisation: Normalisation) -> Any:  # Any: a Keras model
+    from tf_keras import losses, optimizers
+
+    model = build_model(settings, normalisation)
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizers.Adam(settings.learning_rate), loss=loss, metrics=["accuracy"])
+    return model
+
+
+def _normalisation(settings: KerasSettings) -> Any:  # Any: a layer
+    from tf_keras.layers import BatchNormalization
+
+    # With Keras' own 0.99 the averages that are used for testing come hundreds of steps late.
+    return BatchNormalization(momentum=0.9, synchronized=settings.has_shared_norm)
+
+
+def train(
+    settings: KerasSettings,
+    part: Part,
+    normalisation: Normalisation,
+    on_epoch: OnEpoch,
+    *,
+    rank: int = 0,
+    strategy: Any = None,  # Any: TensorFlow's own; None: this process alone
+) -> dict[str, Json]:
+    """`model.fit` and `model.evaluate`; what came of them."""
+    import tf_keras
+
+    # The first worker's weights are everybody's; what dropout leaves out differs between workers.
+    tf_keras.utils.set_random_seed(settings.seed + rank)
+    with nullcontext() if strategy is None else strategy.scope():
+        model = compiled_model(settings, normalisation)
+    validation, validation_steps = _looked_at(part.validation, strategy)
+    began_s, busy_s = monotonic_s(), _processor_s()
+    done = model.fit(
+        _trained_on(part, strategy),
+        epochs=settings.epochs,
+        steps_per_epoch=part.steps.shape[1],
+        validation_data=validation,
+        validation_steps=validation_steps,
+        callbacks=[*_default_callbacks(), _reporter(on_epoch)],
+        verbose=0,
+    )
+    fit_s, busy_s = monotonic_s() - began_s, _processor_s() - busy_s
+    test, test_steps = _looked_at(part.test, strategy)
+    measured = model.evaluate(test, steps=test_steps, return_dict=True, verbose=0)
+    return {
+        "fit_seconds": fit_s,
+        "processor_seconds": busy_s,  # of all threads of this process
+        "epochs_completed": len(done.epoch),
+        "test_accuracy": float(measured["accuracy"]),
+        "test_loss": float(measured["loss"]),
+        "parameters": int(model.count_params()),
+        "weights_sha256": _hash_of(model),
+    }
+
+
+def _processor_s() -> float:
+    used = os.times()
+    return used.user + used.system
+
+
+def _hash_of(model: Any) -> str:  # Any: a Keras model
+    """Of what is trained; each worker reads its own copy."""
+    hashed = hashlib.sha256()
+    for variable in model.trainable_variables:
+        hashed.update(variable.numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def _default_callbacks() -> list[Any]:  # Any: Keras's own
+    from tf_keras import callbacks
+
+    return [
+        callbacks.ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=PATIENCE["rate"]),
+        callbacks.EarlyStopping(monitor="val_loss", patience=PATIENCE["stop"], restore_best_weights=True),
+    ]
+
+
+def _reporter(on_epoch: OnEpoch) -> Any:  # Any: Keras's own
+    from tf_keras.callbacks import Callback
+
+    class Reporter(Callback):  # type: ignore[misc]  # Keras has no types
+        """Tells each epoch with its time, of which validation is a part."""
+
+        def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+            self.began_s = self.trained_s = monotonic_s()
+            self.began_unix_s = unix_now_s()
+
+        def on_test_begin(self, logs: Mapping[str, float] | None = None) -> None:
+            self.trained_s = monotonic_s()
+
+        def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+            ended_s, seen = monotonic_s(), logs or {}
+            on_epoch(
+                {
+                    "epoch": epoch + 1,
+                    "loss": float(seen["loss"]),
+                    "accuracy": float(seen["accuracy"]),
+                    "val_loss": float(seen["val_loss"]),
+                    "val_accuracy": float(seen["val_accuracy"]),
+                    "learning_rate": float(seen["lr"]),
+                    "began_unix_s": self.began_unix_s,
+                    "seconds": ended_s - self.began_s,
+                    "training_seconds": self.trained_s - self.began_s,
+                }
+            )
+
+    return Reporter()
+
+
+def _trained_on(part: Part, strategy: Any) -> Any:  # Any: TensorFlow's own
+    """All steps of all epochs in their order; nothing is shuffled, nor shared out, that was not so before."""
+    import tensorflow as tf
+
+    images, labels = (tf.constant(column) for column in part.training)
+    batches = part.steps.reshape(-1, part.steps.shape[2])
+
+    def made(_: object = None) -> Any:  # Any: TensorFlow's own
+        rows = tf.data.Dataset.from_tensor_slices(batches)
+        return _own_threads(
+            rows.map(lambda row: (tf.gather(images, row), tf.gather(labels, row))).prefetch(2)
+        )
+
+    return made() if strategy is None else strategy.distribute_datasets_from_function(made)
+
+
+def _looked_at(of: tuple[Bytes, Labels], strategy: Any) -> tuple[Any, int]:  # Any: TensorFlow's own
+    """These images once, and again: Keras goes on where it was when it looks the next time."""
+    import tensorflow as tf
+
+    def made(_: object = None) -> Any:  # Any: TensorFlow's own
+        return _own_threads(tf.data.Dataset.from_tensor_slices(of).batch(EVALUATED_AT_ONCE).repeat())
+
+    steps = math.ceil(len(of[0]) / EVALUATED_AT_ONCE)
+    return (made() if strategy is None else strategy.distribute_datasets_from_function(made)), steps
+
+
+def _own_threads(dataset: Any) -> Any:  # Any: TensorFlow's own
+    """One thread reads: what is measured is training, on as many threads as were said."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    options.autotune.enabled = False
+    return dataset.with_options(options)

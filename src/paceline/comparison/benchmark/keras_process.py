@@ -1,0 +1,161 @@
+"""What does each side of `paceline benchmark keras` do in its own process? `alone` or `on_ray`, by apart.py.
+
+The order: `settings`, `folder` (of this turn), `log` (where all that is printed goes), and Ray's `address`.
+The answer: `images`, `epochs`, `end`, and of Ray its `cluster`; keras_measured.py says what they mean.
+"""
+
+import json
+import os
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paceline.comparison.benchmark.keras_data import Pictures, part_of_baseline, part_of_worker, pictures_of
+from paceline.comparison.benchmark.keras_schema import KerasSettings, format_epoch
+from paceline.core import environ
+from paceline.core.errors import PacelineError, TrainingError
+from paceline.plan.codec import Json
+from paceline.tasks.cifar10.data import SYNTHETIC as SYNTHETIC
+from paceline.tasks.cifar10.data import find_data, read_images, synthetic_images
+
+_DEATH = re.compile(r"Worker exit type: (\w+) Worker exit detail: ([^.\n]*)")
+
+
+def failure_of(error: BaseException, log: str) -> TrainingError:
+    """The first worker that is to blame, else the trainer itself; the log has everything."""
+    hint = f"see what the workers said in {log}"
+    failures = getattr(error, "worker_failures", None)
+    if failures:
+        rank, cause = min(failures.items(), key=lambda item: (_is_consequence(item[1]), item[0]))
+        return TrainingError(f"worker {rank} of Ray Train failed: {sentence(cause)}", hint)
+    cause = getattr(error, "controller_failure", error)
+    return TrainingError(f"Ray Train failed: {sentence(cause)}", hint)
+
+
+def sentence(error: BaseException) -> str:
+    """What an error says, without the traceback that came with it as text."""
+    text = str(error).strip()
+    if (death := _DEATH.search(text)) is not None:
+        return f"its process died ({death[2].strip()})"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    has_traceback = any(line.startswith("Traceback") for line in lines)
+    return lines[-1] if has_traceback else lines[0]
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """When one is gone, the collective operations of the others fail too."""
+    text = str(error)
+    return "UnavailableError" in text or "AbortedError" in text or "CancelledError" in text
+
+
+LogFunction = Callable[[str], None]
+Order = Mapping[str, Any]  # Any: JSON
+
+
+def alone(order: Order, note: LogFunction) -> dict[str, Json]:
+    """The baseline: `model.fit` in this process."""
+    return _with_log(order, lambda: _train_alone(order, note))
+
+
+def on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
+    """Ray Train's TensorflowTrainer; this process is its driver."""
+    return _with_log(order, lambda: _train_on_ray(order, note))
+
+
+def _with_log(order: Order, train: Callable[[], dict[str, Json]]) -> dict[str, Json]:
+    """Whatever goes wrong is one error that says where all of it is."""
+    try:
+        return train()
+    except PacelineError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise TrainingError(
+            f"TensorFlow failed: {type(error).__name__}: {first}", f"see {order['log']}"
+        ) from error
+
+
+def _train_alone(order: Order, note: LogFunction) -> dict[str, Json]:
+    from paceline.comparison.benchmark import keras_backend
+
+    settings = KerasSettings(**order["settings"])
+    pictures = _read(settings)
+    epochs: list[Json] = []
+
+    def on_epoch(seen: dict[str, Json]) -> None:
+        epochs.append(seen)
+        note(format_epoch(seen, settings.epochs))
+
+    keras_backend.prepare(settings)
+    scale = keras_backend.Normalisation(means=pictures.means, deviations=pictures.deviations)
+    end = keras_backend.train(settings, part_of_baseline(pictures, settings), scale, on_epoch)
+    return {
+        "images": asdict(pictures.counts),
+        "epochs": epochs,
+        "end": {**keras_backend.versions(), **end},
+        "cluster": None,
+    }
+
+
+def _train_on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
+    environ.prepare_ray()  # before Ray is imported
+    from paceline.comparison.benchmark import keras_ray as ray_train
+    from paceline.comparison.benchmark.keras_ray import END, train_loop
+
+    settings = KerasSettings(**order["settings"])
+    pictures = _read(settings)
+    needed = settings.num_workers * settings.threads
+    # A Ray of our own pretends to have what is needed: workers share processors.
+    ray_train.connect(order["address"], num_cpus=max(needed, len(os.sched_getaffinity(0))))
+    try:
+        cluster = ray_train.cluster()
+        rounds = ray_train.fit(
+            train_loop,
+            {"order": json.dumps({"settings": settings.to_json(), "normalisation": _scale(pictures)})},
+            [part_of_worker(pictures, settings, rank) for rank in range(settings.num_workers)],
+            cpus_per_worker=settings.threads,
+            folder=Path(order["folder"]),
+        )
+        epochs: list[Json] = []
+        end: dict[str, Json] = {}
+        for reports in rounds:
+            if reports[0]["ev"] == END:
+                end = end_of(reports, order["log"])
+            else:
+                # Keras has taken the mean over all workers, so all report the same.
+                epochs.append(reports[0])
+                note(format_epoch(reports[0], settings.epochs))
+    except ray_train.FailedError as error:
+        raise failure_of(error.cause, order["log"]) from error
+    finally:
+        ray_train.close()
+    return {"images": asdict(pictures.counts), "epochs": epochs, "end": end, "cluster": cluster}
+
+
+def _read(settings: KerasSettings) -> Pictures:
+    if settings.data == SYNTHETIC:
+        read = synthetic_images(settings.seed, count=settings.subset, test_count=settings.test_subset)
+    else:
+        place = find_data(settings.data)
+        read = read_images(place, subset=settings.subset, test_subset=settings.test_subset)
+    return pictures_of(read, settings)
+
+
+def _scale(pictures: Pictures) -> dict[str, Json]:
+    return {"means": [*pictures.means], "deviations": [*pictures.deviations]}
+
+
+def end_of(reports: list[dict[str, Json]], log: str) -> dict[str, Json]:
+    """Rank 0's, after a look at the others: all must have ended with the same weights."""
+    first = min(reports, key=lambda said: int(str(said["rank"])))
+    if len({said["weights_sha256"] for said in reports}) != 1 or first["replicas"] != len(reports):
+        what = "the workers did not end with the same weights, so they did not train one model"
+        raise TrainingError(what, f"see {log}")
+    busy = [float(str(said["processor_seconds"])) for said in reports]
+    return {**first, "processor_seconds": sum(busy)}

@@ -1,0 +1,188 @@
+"""How does Paceline use Ray Train's TensorflowTrainer? Through this file.
+
+It is imported in processes of its own alone: Ray's trainer imports all of TensorFlow. What workers report
+comes back as lines of JSON in a file beside the driver, where Ray's controller runs too. What workers print
+goes to the driver's own output.
+"""
+
+import json
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
+from ray.train.tensorflow import TensorflowTrainer
+
+from paceline.comparison.benchmark import keras_backend
+from paceline.comparison.benchmark.keras_backend import Normalisation
+from paceline.comparison.benchmark.keras_schema import KerasSettings
+from paceline.core.clock import SystemClock
+from paceline.core.errors import NotReadyError
+from paceline.plan.codec import Json
+
+POLL_S = 0.2
+Loop = Callable[[dict[str, object]], None]
+
+
+class FailedError(Exception):
+    """What Ray Train raised."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def connect(address: str, *, num_cpus: int) -> None:
+    """To a cluster, or (`local`) to a Ray that is started here; workers' output comes here."""
+    usual: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.INFO}
+    if address == "local":
+        usual |= {"num_cpus": num_cpus, "include_dashboard": False}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        ray.init(address=address, **usual)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        hint = "the same versions of Ray and Python are needed here and on every node"
+        what = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise NotReadyError(f"Ray at {address} does not take us: {what}", hint) from error
+    for number, handler in before.items():  # Ray has put its own there
+        signal.signal(number, handler)
+
+
+def close() -> None:
+    ray.shutdown()
+
+
+def cluster() -> dict[str, Json]:
+    """What it has in all."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+    def total(of: str) -> float:
+        return sum(float(resources.get(of, 0)) for resources in alive)
+
+    return {
+        "nodes": len(alive),
+        "cpus": total("CPU"),
+        "gpus": total("GPU"),
+        "memory_bytes": int(total("memory")),
+        "ray": str(ray.__version__),
+    }
+
+
+class ReportsFile(UserCallback):  # type: ignore[misc]  # Ray has no types
+    """Lives in Ray's controller, which is on the driver's node: writes what each round of reports says."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def after_report(self, run_context: object, metrics: list[dict[str, Any]], checkpoint: object) -> None:
+        with Path(self.path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+
+
+def fit(
+    loop: Loop,
+    config: Mapping[str, object],
+    parts: Sequence[object],
+    *,
+    cpus_per_worker: int,
+    folder: Path,
+) -> Iterator[list[dict[str, Json]]]:
+    """Train with one worker for each part; every round of reports, one from each worker, as it comes.
+
+    FailedError when Ray Train fails.
+    """
+    reports = folder / "reports.jsonl"
+    reports.write_text("")
+    trainer = TensorflowTrainer(
+        loop,
+        # Only its own part is taken by a worker; the parts lie in Ray's store.
+        train_loop_config={**config, "parts": [ray.put(part) for part in parts]},
+        scaling_config=ScalingConfig(
+            num_workers=len(parts), use_gpu=False, resources_per_worker={"CPU": cpus_per_worker}
+        ),
+        run_config=RunConfig(
+            name="keras",
+            storage_path=str(folder / "ray"),
+            callbacks=[ReportsFile(str(reports))],
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+        ),
+    )
+    yield from _followed(trainer, reports)
+
+
+def _followed(trainer: Any, reports: Path) -> Iterator[list[dict[str, Json]]]:  # Any: Ray's own
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            trainer.fit()
+        except BaseException as error:  # told to whoever follows, below
+            raised.append(error)
+
+    # Not in the main thread: signals stay ours, and are heard while it trains.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    with reports.open(encoding="utf-8") as file:
+        is_over = False
+        while not is_over:
+            is_over = not thread.is_alive()  # asked before the last look
+            yield from _new_lines(file)
+            if not is_over:
+                SystemClock().sleep(POLL_S)
+    if raised:
+        raise FailedError(raised[0]) from raised[0]
+
+
+def _new_lines(file: Any) -> Iterator[list[dict[str, Json]]]:  # Any: a text file
+    while True:
+        place = file.tell()
+        line = file.readline()
+        if not line.endswith("\n"):  # half of one: it is read when it is whole
+            file.seek(place)
+            return
+        yield json.loads(line)
+
+
+# What follows is for the loop, inside a worker.
+
+
+def worker_rank() -> int:
+    return int(ray.train.get_context().get_world_rank())
+
+
+def take(parts: object, number: int) -> Any:  # Any: whatever was put there
+    assert isinstance(parts, list), "one part for each worker"
+    return ray.get(parts[number])
+
+
+def report(said: Mapping[str, Json]) -> None:
+    """All workers must do so equally often."""
+    ray.train.report(dict(said))
+
+
+# Ray Train calls `train_loop` in each worker's process, with TF_CONFIG set. Every epoch is reported by all
+# workers, and at the end each says what it ended with.
+
+EPOCH, END = "epoch", "end"
+
+
+def train_loop(config: dict[str, object]) -> None:
+    order = json.loads(str(config["order"]))
+    settings = KerasSettings(**order["settings"])
+    rank = worker_rank()
+    keras_backend.prepare(settings)
+    strategy = keras_backend.multi_worker_strategy()  # first of all that TensorFlow does
+    part = take(config["parts"], rank)
+
+    def on_epoch(seen: dict[str, Json]) -> None:
+        report({"ev": EPOCH, **seen})
+
+    done = keras_backend.train(
+        settings, part, Normalisation(**order["normalisation"]), on_epoch, rank=rank, strategy=strategy
+    )
+    replicas = int(strategy.num_replicas_in_sync)
+    report({"ev": END, "rank": rank, "replicas": replicas, **keras_backend.versions(), **done})

@@ -1,0 +1,161 @@
+"""Who takes part in `paceline benchmark keras`? Keras alone, and Ray Train with the same model and images."""
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.comparison.benchmark.keras_schema import (
+    KerasSettings,
+    ProcessReport,
+    check_settings,
+    measured_of,
+)
+from paceline.comparison.benchmark.runner import BASELINE, Contender, LogFunction, UpcomingRun
+from paceline.comparison.benchmark.runner import benchmark as run_benchmark
+from paceline.comparison.benchmark.schema import Benchmark, Measured
+from paceline.core import environ
+from paceline.core.errors import ConfigError, MissingPackageError, NotReadyError, Problem
+from paceline.launchers.isolated import run_isolated
+from paceline.launchers.ray import client
+from paceline.launchers.ray.resources import Bundle, Node, capacity_table, fits
+from paceline.plan.plan import Placement
+from paceline.tasks.cifar10.data import SYNTHETIC as SYNTHETIC
+from paceline.tasks.cifar10.data import find_data
+
+INSTALL = "pip install 'paceline[keras]'"
+OLDEST = (2, 21)  # with the Ray, Keras and protobuf that go with it
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
+_OF_RAY_TRAIN = ("pyarrow", "pandas")
+
+
+def check_packages(
+    version_of: Callable[[str], str] = importlib.metadata.version,
+    is_there: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
+) -> None:
+    """NotReadyError unless a TensorFlow, its Keras and a Ray that we know are installed."""
+    tensorflow = _first(_TENSORFLOWS, version_of)
+    if tensorflow is None:
+        raise MissingPackageError("benchmark keras needs TensorFlow, which is not installed", INSTALL)
+    if _two(tensorflow) < OLDEST:
+        least = ".".join(map(str, OLDEST))
+        raise NotReadyError(f"TensorFlow {tensorflow} is installed, but {least} or later is needed", INSTALL)
+    keras = _first(("tf-keras",), version_of)
+    if keras is None:
+        what = "benchmark keras needs tf-keras, the Keras for several workers, which is not installed"
+        raise NotReadyError(what, INSTALL)
+    if _two(keras) != _two(tensorflow):
+        wanted = ".".join(map(str, _two(tensorflow)))
+        what = f"tf-keras {keras} is installed beside TensorFlow {tensorflow}: they must be of one version"
+        raise NotReadyError(what, f"pip install 'tf-keras=={wanted}.*'")
+    client.check_version(version_of)
+    missing = [name for name in _OF_RAY_TRAIN if not is_there(name)]
+    if missing:
+        raise MissingPackageError(f"Ray Train needs {' and '.join(missing)}, not installed here", INSTALL)
+
+
+def check_data(settings: KerasSettings) -> KerasSettings:
+    """ConfigError unless there are images to read; their place is a full path afterwards."""
+    if settings.data == SYNTHETIC:
+        return settings
+    return replace(settings, data=str(find_data(settings.data or None).resolve()))
+
+
+def check_cluster(address: str, settings: KerasSettings) -> None:
+    """Somebody else's cluster must answer, and be large enough; one that we start is as large as need be."""
+    if address.startswith("ray://"):
+        what = (
+            f"address is {address}, but Ray Train runs on a machine of the cluster, not through Ray's client"
+        )
+        hint = "run this on a node with --address auto, as scripts/run-benchmark.sh does"
+        raise ConfigError([Problem(what, hint, "--address")])
+    if address == "local":
+        return
+    ray = client.connect(address, num_cpus=1)
+    try:
+        nodes = ray.nodes()
+    finally:
+        ray.close()
+    if (text := too_small(nodes, settings)) is not None:
+        hint = "use fewer --num-workers or --threads-per-worker, or add nodes"
+        raise NotReadyError(f"the Ray at {address} is too small\n{text}", hint)
+
+
+def too_small(nodes: list[Node], settings: KerasSettings) -> str | None:
+    """What is needed beside what there is; None: it is enough."""
+    ranks = range(settings.num_workers)
+    bundles = [Bundle(who=f"worker-{rank}", cpus=settings.threads) for rank in ranks]
+    return None if fits(bundles, nodes, Placement.PACK) else capacity_table(bundles, nodes, Placement.PACK)
+
+
+def _first(names: tuple[str, ...], version_of: Callable[[str], str]) -> str | None:
+    for name in names:
+        try:
+            return version_of(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _two(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+
+
+RAY = "ray"
+LOG = "log.txt"
+_SIDES = "paceline.comparison.benchmark.keras_process"
+
+
+def benchmark_keras(
+    settings: KerasSettings,
+    out: Path,
+    *,
+    address: str,
+    repeats: int,
+    tell: Callable[[UpcomingRun], None],
+    note: LogFunction,
+) -> Benchmark:
+    """Everything that can be refused is refused first; then both sides are run, and everything is written."""
+    check_settings(settings)
+    check_packages()
+    settings = check_data(settings)
+    check_cluster(address, settings)
+    contenders = [
+        Contender(name=BASELINE, title="model.fit", run=_side(settings, None)),
+        Contender(name=RAY, title="Ray Train", run=_side(settings, address)),
+    ]
+    task = "cifar10, synthetic" if settings.data == SYNTHETIC else "cifar10"
+    return run_benchmark(
+        contenders,
+        out,
+        task=f"{task}, Keras",
+        subject=RAY,
+        repeats=repeats,
+        seed=settings.seed,
+        tell=tell,
+        note=note,
+    )
+
+
+def _side(settings: KerasSettings, address: str | None) -> Callable[[Path, int, LogFunction], Measured]:
+    """`address` is a Ray's; None: the baseline."""
+    entry = f"{_SIDES}:{'alone' if address is None else 'on_ray'}"
+
+    def run(folder: Path, seed: int, note: LogFunction) -> Measured:
+        seeded, log = replace(settings, seed=seed), folder.resolve() / LOG
+        order = {
+            "settings": seeded.to_json(),
+            "folder": str(folder.resolve()),
+            "log": str(log),
+            "address": address,
+        }
+        env = environ.for_tensorflow(threads=settings.threads)
+        answered = run_isolated(entry, [order], log=log, note=note, env=env)
+        (answer,) = answered.values
+        return measured_of(
+            ProcessReport.of(answer), seeded, called_unix_s=answered.called_unix_s, total_s=answered.total_s
+        )
+
+    return run

@@ -1,0 +1,212 @@
+"""How is a benchmark run? Every contender in every round, one after another, and everything is written.
+
+The folder: `runs/` with a folder for each turn, `baseline_results.json`, `NAME_results_Nworkers.json`,
+`comparison.json` and `.csv`, `plots/`, `report.html`. Half a benchmark leaves its finished turns, and no
+comparison. See docs/guides/benchmark.md.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline.comparison.benchmark.assess import compare
+from paceline.comparison.benchmark.page import benchmark_page, figures_of
+from paceline.comparison.benchmark.schema import Benchmark, Measured, Row, dumps, write_measured
+from paceline.comparison.layout import order_of
+from paceline.comparison.measurement import inspect_machine
+from paceline.comparison.report.comparison import csv_with_heads
+from paceline.comparison.report.plots import draw_all
+from paceline.comparison.schema import Estimate, finite
+from paceline.core.clock import monotonic_s, unix_now_s
+from paceline.core.disk import exclusive
+from paceline.core.errors import ConfigError, Problem
+from paceline.plan.codec import Json, to_json
+
+_WRITTEN = (
+    "comparison.json",
+    "comparison.csv",
+    "report.html",
+    "baseline_results.json",
+    "*_results_*workers.json",
+    *(
+        f"plots/{name}.{kind}"
+        for name in ("speedup-*", "efficiency-*", "time", "curve-*")
+        for kind in ("png", "svg")
+    ),
+)
+
+
+def write_all(benchmark: Benchmark, folder: Path) -> None:
+    (folder / "comparison.json").write_text(dumps(benchmark), encoding="utf-8")
+    (folder / "comparison.csv").write_text(csv_of(benchmark), encoding="utf-8")
+    for name, result in results_of(benchmark).items():
+        (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(benchmark_page(benchmark), encoding="utf-8")
+    draw_all(figures_of(benchmark), folder / "plots")
+
+
+def remove_results(folder: Path) -> None:
+    """Remove what `write_all` has left there before, and nothing else."""
+    for pattern in _WRITTEN:
+        for path in folder.glob(pattern):
+            path.unlink()
+
+
+def results_of(benchmark: Benchmark) -> dict[str, dict[str, Json]]:
+    """By file name: `baseline_results.json`, and `ray_results_2workers.json` for each of the others."""
+    found = {}
+    for name, row in benchmark.rows.items():
+        is_baseline = name == benchmark.baseline
+        file = "baseline_results.json" if is_baseline else f"{name}_results_{row.workers}workers.json"
+        found[file] = _result(benchmark, row, is_baseline=is_baseline)
+    return found
+
+
+def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, Json]:
+    result: dict[str, Json] = {
+        "training_type": "baseline" if is_baseline else "distributed",
+        "name": row.name,
+        "framework": row.framework,
+        "task": benchmark.task,
+        "num_workers": row.workers,
+        "training_time_seconds": row.total_s,
+        "training_time_seconds_all": list(row.total_s_all),
+        "seconds_to_first_step": row.first_step_s,
+        "steady_samples_per_second": row.steady_samples_per_s,
+        "steady_without": row.warm_up,
+        "epochs_completed": row.epochs,
+        "steps_completed": row.steps,
+        "samples_trained": row.samples,
+        "batch_size": row.global_batch,
+        "batch_size_per_worker": row.worker_batch,
+        **row.metrics,
+        "history": to_json(row.history),
+        "facts": {**row.facts},
+        "repeats": benchmark.repeats,
+        "cpus": benchmark.machine.processors,
+        "paceline": benchmark.paceline,
+    }
+    result.setdefault("test_accuracy", None)
+    if row.cluster is not None:
+        result |= {
+            "ray_cluster_nodes": row.cluster.nodes,
+            "ray_cluster_cpus": row.cluster.cpus,
+            "ray_cluster_gpus": row.cluster.gpus,
+            "ray_cluster_memory_bytes": row.cluster.memory_bytes,
+        }
+    if not is_baseline:
+        result |= {
+            "speedup": row.speedup_total.value,
+            "efficiency": row.efficiency_total.value,
+            "speedup_steady": _value(row.speedup_steady),
+            "efficiency_steady": _value(row.efficiency_steady),
+        }
+    return result
+
+
+def csv_of(benchmark: Benchmark) -> str:
+    return csv_with_heads([_line(row) for row in benchmark.rows.values()])
+
+
+def _line(row: Row) -> dict[str, str | int | float | None]:
+    return {
+        "name": row.name,
+        "framework": row.framework,
+        "num_workers": row.workers,
+        "global_batch": row.global_batch,
+        "worker_batch": row.worker_batch,
+        "steps": row.steps,
+        "samples": row.samples,
+        "first_step_s": row.first_step_s,
+        "total_s": row.total_s,
+        "speedup_total": row.speedup_total.value,
+        "efficiency_total": row.efficiency_total.value,
+        "steady_samples_per_s": row.steady_samples_per_s,
+        "speedup_steady": _value(row.speedup_steady),
+        "efficiency_steady": _value(row.efficiency_steady),
+        "quality": _value(row.quality),
+        "quality_difference": _value(row.quality_difference),
+        "total_s_all": " ".join(f"{value:.6g}" for value in row.total_s_all),
+    }
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
+
+
+BASELINE = "baseline"
+MEASURED = "measured.json"
+
+LogFunction = Callable[[str], None]  # one line for a person
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """Who takes part. `run` trains once, in this folder with this seed, and says what it saw."""
+
+    name: str  # of its files; the baseline's is BASELINE
+    title: str
+    run: Callable[[Path, int, LogFunction], Measured]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpcomingRun:
+    """What is told before each turn."""
+
+    title: str
+    number: int  # from 1, of all turns
+    count: int
+    left_s: float | None  # a guess; None: nothing is known yet
+
+
+def benchmark(
+    contenders: Sequence[Contender],
+    out: Path,
+    *,
+    task: str,
+    subject: str,
+    repeats: int,
+    seed: int,
+    tell: Callable[[UpcomingRun], None],
+    note: LogFunction,
+) -> Benchmark:
+    """Run everybody `repeats` times, in turns, write it all into `out`, and answer with what was found."""
+    by_name = {one.name: one for one in contenders}
+    order = order_of(list(by_name), repeats, seed)
+    folders = {(name, n): out / "runs" / f"{name}-{n + 1}" for n, names in enumerate(order) for name in names}
+    out.mkdir(parents=True, exist_ok=True)
+    with exclusive(out):
+        for folder in folders.values():
+            _may_be_replaced(folder)
+        remove_results(out)  # else half a benchmark would leave the comparison of an earlier one
+        machine, began_s, done = inspect_machine(), monotonic_s(), 0
+        runs: dict[str, list[Measured]] = {name: [] for name in by_name}
+        for number, names in enumerate(order):
+            for name in names:
+                left_s = (monotonic_s() - began_s) / done * (len(folders) - done) if done else None
+                done += 1
+                tell(UpcomingRun(title=by_name[name].title, number=done, count=len(folders), left_s=left_s))
+                found = _turn(by_name[name], folders[name, number], seed + number, note)
+                runs[name].append(found)
+        found_out = compare(runs, baseline=BASELINE, subject=subject, task=task, machine=machine)
+        write_all(found_out, out)
+        return found_out
+
+
+def _turn(one: Contender, folder: Path, seed: int, note: LogFunction) -> Measured:
+    if folder.exists():
+        shutil.rmtree(folder)  # `_may_be_replaced` has seen that it is one of ours
+    folder.mkdir(parents=True)
+    (folder / MEASURED).write_text("{}\n")  # so that half a turn is known as one of ours too
+    started_s = unix_now_s()
+    measured = replace(one.run(folder, seed, note), name=one.name, title=one.title, started_unix_s=started_s)
+    write_measured(measured, folder / MEASURED)
+    return measured
+
+
+def _may_be_replaced(folder: Path) -> None:
+    if folder.exists() and not (folder / MEASURED).is_file():
+        what = f"{folder} is there, but is no turn of a benchmark, so it is not replaced"
+        raise ConfigError([Problem(what, "name another folder with --out", "--out")])

@@ -1,0 +1,228 @@
+"""What is distributing one torch task worth, by whom? Plain torch, its DDP, Ray Train and modes of ours.
+
+Everybody trains the same model on the same samples with the same global batch, in processes of its own that
+are started for it: each pays for its own imports and its own cluster. See docs/guides/benchmark.md.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline.comparison.benchmark.runner import BASELINE, Contender
+from paceline.comparison.benchmark.schema import Cluster, HistoryPoint, Measured, default_warm_up, steady_rate
+from paceline.comparison.benchmark.torch_layout import DDP, RAY_TRAIN, Layout
+from paceline.comparison.measurement import Measured as RunMeasured
+from paceline.comparison.measurement import first_step_ns, read_run
+from paceline.core.errors import NotReadyError
+from paceline.launchers.isolated import IsolatedResult, run_isolated
+from paceline.launchers.ray.resources import bundles_of
+from paceline.plan.codec import Json, dumps, loads
+from paceline.plan.plan import Plan
+
+CURVE_POINTS = 40
+_ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+LogFunction = Callable[[str], None]
+
+
+def contenders_of(layout: Layout, *, num_samples: int) -> list[Contender]:
+    """The baseline first, then others' ways, then ours."""
+    measure = _Measuring(num_samples)
+    alone, together = layout.alone, layout.together
+    found = [Contender(name=BASELINE, title="torch alone", run=measure.plain(alone))]
+    if DDP in layout.peers:
+        found.append(Contender(name=DDP, title="torch DDP", run=measure.plain(together)))
+    if RAY_TRAIN in layout.peers:
+        assert layout.address is not None, "whoever uses Ray knows where it is"
+        run = measure.ray_train(together, layout.address)
+        found.append(Contender(name=RAY_TRAIN, title="Ray Train", run=run))
+    found += [Contender(name=own.name, title=own.title, run=measure.ours(own.plan)) for own in layout.ours]
+    return found
+
+
+def check_cluster(layout: Layout, folder: Path, note: LogFunction) -> None:
+    """Before anything is trained: Ray is there, and a cluster of others is large enough."""
+    if layout.address is None:
+        return
+    from paceline.comparison.benchmark.ray_train import check_train
+
+    try:
+        check_train()
+    except NotReadyError as error:
+        raise NotReadyError(error.what, f"{error.hint}, or leave Ray out: --launcher local") from error
+    if layout.address != "local":
+        most = max(
+            [layout.together.num_workers, *(len(bundles_of(own.plan)) for own in layout.ours if own.plan.ray)]
+        )
+        needs = _trainer_order(replace(layout.together, num_workers=most), layout.address, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        run_isolated(
+            "paceline.comparison.benchmark.ray_train:look", [needs], log=folder / "cluster.log", note=note
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measuring:
+    num_samples: int  # of the task
+
+    def plain(self, plan: Plan) -> Callable[[Path, int, LogFunction], Measured]:
+        def run(folder: Path, seed: int, note: LogFunction) -> Measured:
+            mine = replace(plan, seed=seed)
+            said: dict[str, Json] = {"plan": dumps(mine), "meet": str((folder / "meet").resolve())}
+            orders = [{**said, "rank": rank} for rank in range(plan.num_workers)]
+            env = {**_ONE_HOST, "OMP_NUM_THREADS": str(plan.threads_per_worker)}
+            entry = "paceline.worker.entry.torch_baseline:rank_main"
+            answered = run_isolated(entry, orders, log=folder / "rank.log", note=note, env=env)
+            return self._of_loop(mine, answered, answered.values[0])
+
+        return run
+
+    def ray_train(self, plan: Plan, address: str) -> Callable[[Path, int, LogFunction], Measured]:
+        def run(folder: Path, seed: int, note: LogFunction) -> Measured:
+            mine = replace(plan, seed=seed)
+            order = _trainer_order(mine, address, folder)
+            entry = "paceline.comparison.benchmark.ray_train:run_trainer"
+            answered = run_isolated(entry, [order], log=folder / "driver.log", note=note)
+            value = answered.values[0]["value"]
+            assert isinstance(value, dict), "the loop answers with an object"
+            return self._of_loop(mine, answered, value, _cluster(answered.values[0]["cluster"]))
+
+        return run
+
+    def ours(self, plan: Plan) -> Callable[[Path, int, LogFunction], Measured]:
+        def run(folder: Path, seed: int, note: LogFunction) -> Measured:
+            place = folder / "run"
+            mine = replace(plan, seed=seed)
+            order: dict[str, Json] = {"plan": dumps(mine), "run_dir": str(place)}
+            entry = "paceline.comparison.benchmark.torch_runner:train_apart"
+            answered = run_isolated(entry, [order], log=folder / "command.log", note=note)
+            return self._of_run(mine, answered, read_run(place), _cluster(answered.values[0]["cluster"]))
+
+        return run
+
+    def _of_loop(
+        self, plan: Plan, answered: IsolatedResult, said: dict[str, Json], cluster: Cluster | None = None
+    ) -> Measured:
+        """Of what rank 0 of a plain loop says; its peers wait for it at every step."""
+        starts_s, losses = _numbers(said["starts_s"]), _numbers(said["losses"])
+        rate = steady_rate(starts_s, plan.batch_sizes[0], default_warm_up(plan.steps))
+        metrics = said["metrics"]
+        assert isinstance(metrics, dict), "metrics come by name"
+        return replace(
+            self._measured(plan, answered, "torch"),
+            first_step_s=float(str(said["first_step_unix_s"])) - answered.called_unix_s,
+            steady_samples_per_s=None if rate is None else rate * plan.num_workers,
+            metrics={name: float(str(value)) for name, value in metrics.items()},
+            history=self._history(plan, list(zip(starts_s, losses, strict=True))),
+            cluster=cluster,
+            facts={"torch": str(said["torch"])},
+        )
+
+    def _of_run(
+        self, plan: Plan, answered: IsolatedResult, run: RunMeasured, cluster: Cluster | None
+    ) -> Measured:
+        """Of a run folder: every worker has its own rate, and steps of all make one curve."""
+        first_ns, warm_up = first_step_ns(run.history), default_warm_up(plan.steps)
+        rates = [
+            steady_rate([row.start_ns / 1e9 for row in rows], plan.batch_sizes[rank], warm_up)
+            for rank, rows in run.history.steps.items()
+        ]
+        known = [rate for rate in rates if rate is not None]
+        steps = sorted((row.start_ns, row.loss) for rows in run.history.steps.values() for row in rows)
+        began_s = run.started_unix_s + (first_ns - run.history.t0_ns) / 1e9
+        return replace(
+            self._measured(plan, answered, "paceline"),
+            first_step_s=began_s - answered.called_unix_s,
+            steady_samples_per_s=sum(known) if len(known) == len(rates) else None,
+            metrics={**run.metrics},
+            history=self._history(plan, [((at - first_ns) / 1e9, loss) for at, loss in steps]),
+            cluster=cluster,
+            facts={"launcher": plan.launcher.value, "transport": plan.transport.value},
+        )
+
+    def _measured(self, plan: Plan, answered: IsolatedResult, framework: str) -> Measured:
+        left_out = default_warm_up(plan.steps)
+        return Measured(
+            name="",
+            title="",
+            framework=framework,
+            workers=plan.num_workers,
+            global_batch=plan.global_batch,
+            worker_batch=plan.batch_sizes[0],
+            steps=plan.steps,
+            samples=plan.total_samples,
+            epochs=plan.total_samples / self.num_samples,
+            total_s=answered.total_s,
+            first_step_s=None,
+            steady_samples_per_s=None,
+            warm_up="the first step" if left_out == 1 else f"the first {left_out} steps",
+            metrics={},
+        )
+
+    def _history(self, plan: Plan, losses: Sequence[tuple[float, float]]) -> tuple[HistoryPoint, ...]:
+        """The mean training loss of stretches of equal length; `losses` are of gradients, as they came."""
+        length = max(1, -(-len(losses) // CURVE_POINTS))
+        per_gradient = plan.total_samples / max(1, len(losses)) / self.num_samples
+        found = []
+        for begin in range(0, len(losses), length):
+            some = losses[begin : begin + length]
+            mean = sum(loss for _, loss in some) / len(some)
+            epoch = (begin + len(some)) * per_gradient
+            found.append(HistoryPoint(epoch=epoch, seconds=some[-1][0], metrics={"training_loss": mean}))
+        return tuple(found)
+
+
+def train_apart(order: dict[str, Json], note: LogFunction) -> dict[str, Json]:
+    """In a process of its own: one run of ours, as `paceline train` makes it; on Ray, what there is."""
+    from contextlib import closing
+
+    from paceline.training.run import train
+
+    plan, run_dir = loads(str(order["plan"]), where="the benchmark's plan"), Path(str(order["run_dir"]))
+    watcher = _Notes(note)
+    if plan.ray is None:
+        result = train(plan, run_dir, watcher)
+        cluster: Json = None
+    else:
+        from paceline.comparison.benchmark.ray_train import cluster_facts
+        from paceline.launchers.ray.launcher import RayLauncher
+
+        with closing(RayLauncher(plan)) as launcher:
+            result = train(plan, run_dir, watcher, warm=launcher)
+            cluster = cluster_facts()
+    if result["stopped_early"]:
+        raise KeyboardInterrupt  # half a run says nothing
+    return {"cluster": cluster}
+
+
+class _Notes:
+    def __init__(self, note: LogFunction) -> None:
+        self.note = note
+
+    def progress(self, progress: object) -> None: ...
+
+
+def _trainer_order(plan: Plan, address: str, folder: Path) -> dict[str, Json]:
+    return {
+        "framework": "torch",
+        "loop": "paceline.worker.entry.torch_baseline:ray_loop",
+        "config": {"plan": dumps(plan), "cwd": str(Path.cwd())},
+        "num_workers": plan.num_workers,
+        "cpus_per_worker": plan.threads_per_worker,
+        "address": address,
+        "storage": str((folder / "ray").resolve()),
+    }
+
+
+def _cluster(said: Json) -> Cluster | None:
+    if not isinstance(said, dict):
+        return None
+    nodes, memory = (int(str(said[name])) for name in ("nodes", "memory_bytes"))
+    return Cluster(
+        nodes=nodes, cpus=float(str(said["cpus"])), gpus=float(str(said["gpus"])), memory_bytes=memory
+    )
+
+
+def _numbers(said: Json) -> list[float]:
+    assert isinstance(said, list), "numbers come in a list"
+    return [float(str(value)) for value in said]

@@ -1,0 +1,370 @@
+"""Verdict of a comparison: the mode to use, with the table's own numbers. Pure.
+
+Modes that lost too much of the baseline's quality are out. Where some modes learned clearly more from the
+same work than one worker alone, only those count that are close to the best of them: a faster mode that
+learned far less is no winner, and neither is the baseline. Otherwise only modes that are significantly
+faster than one worker count. Of what is left the fastest is taken, or one that is close to it without a
+significant difference and has fewer workers, less staleness and fewer parts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from paceline.comparison.assess import CLOSE, FASTER, INCONCLUSIVE, LOST_POINTS, LOST_SHARE, ONE_REPEAT
+from paceline.comparison.report import formatting
+from paceline.comparison.schema import Cell, Machine, Quality, Target, Verdict
+from paceline.comparison.statistics import MIN_ROUNDS, is_different, quotient_interval
+from paceline.plan.catalog import hides_waiting
+from paceline.plan.describe import describe_straggler
+from paceline.plan.plan import Launcher, Plan
+from paceline.simulate.advice import simplicity
+
+_MUCH_WAITING = 0.10
+
+
+def judge(
+    cells: Mapping[str, Cell], baseline: str, quality: Quality | None, target: Target | None
+) -> Verdict:
+    return _Judge(cells, baseline, quality, target).verdict()
+
+
+def is_good_enough(cell: Cell, base: Cell, quality: Quality | None) -> bool:
+    """Whether it kept what one worker learns; True where that is not measured."""
+    if quality is None or cell is base:
+        return True
+    if cell.quality is None or base.quality is None:
+        return base.quality is None
+    return _gain(cell, base, quality) >= -1
+
+
+def _gain(cell: Cell, base: Cell, quality: Quality | None) -> float:
+    """How much more it learned than `base`, in units of the difference that matters; 0: not measured."""
+    if quality is None or cell.quality is None or base.quality is None:
+        return 0.0
+    difference = cell.quality.value - base.quality.value
+    if quality.is_share:
+        return difference / LOST_POINTS
+    matters = LOST_SHARE * abs(base.quality.value)
+    return -difference / matters if matters > 0 else 0.0
+
+
+class _Judge:
+    def __init__(
+        self, cells: Mapping[str, Cell], baseline: str, quality: Quality | None, target: Target | None
+    ) -> None:
+        self._cells, self._base, self._quality, self._target = cells, cells[baseline], quality, target
+        self._counts = len(formatting.worker_counts(dict(cells), baseline))
+        good = [cell for cell in cells.values() if is_good_enough(cell, self._base, quality)]
+        better = [cell for cell in good if self._is_better(cell)]
+        best = max(better, key=lambda cell: _gain(cell, self._base, quality), default=None)
+        if best is not None:
+            pool = [cell for cell in better if is_good_enough(cell, best, quality)]
+        else:
+            pool = [cell for cell in good if self._is_faster(cell)] or [self._base]
+        self._has_learned_more = best is not None
+        self._pool = pool
+        fastest = min(pool, key=lambda cell: cell.seconds)
+        self._level = [
+            cell for cell in pool if cell.seconds <= CLOSE * fastest.seconds and not _is_slower(cell, fastest)
+        ]
+        self._use = min(self._level, key=lambda cell: (cell.workers, simplicity(cell.mode)))
+
+    def verdict(self) -> Verdict:
+        others = [cell for cell in self._cells.values() if cell is not self._use]
+        return Verdict(
+            use=self._use.label,
+            headline=self._headline(),
+            reasons=tuple(self._reasons()),
+            others={cell.label: self._why_not(cell) for cell in others},
+        )
+
+    def _is_faster(self, cell: Cell) -> bool:
+        """Than one worker alone, as far as can be told; with one repeat, by the numbers alone."""
+        return cell.speed_in_words in (FASTER, ONE_REPEAT) and cell.seconds < self._base.seconds
+
+    def _is_better(self, cell: Cell) -> bool:
+        """Learned clearly more from the same work than one worker alone."""
+        is_certain = cell.quality_in_words not in (INCONCLUSIVE,)
+        return cell is not self._base and is_certain and _gain(cell, self._base, self._quality) > 1
+
+    def _name(self, cell: Cell) -> str:
+        return formatting.cell_name(cell, self._counts)
+
+    def _headline(self) -> str:
+        use, base = self._use, self._base
+        if self._has_learned_more:
+            return self._headline_of_quality()
+        if use is base:
+            rest = [cell for cell in self._cells.values() if cell is not base]
+            if any(self._is_faster(cell) for cell in rest):
+                return "Do not distribute this: whatever was faster than one worker lost too much quality."
+            best = min(rest, key=lambda cell: cell.seconds)
+            return (
+                "Do not distribute this: no mode was significantly faster than one worker alone"
+                f" (the fastest, {self._name(best)}, took {formatting.seconds(best.seconds)}"
+                f" against {formatting.seconds(base.seconds)})."
+            )
+        sure = formatting.between(use.speedup)
+        sure = f" (95 %: {sure})" if sure else ""
+        workers = f"with {use.workers} workers"
+        return (
+            f"Use {use.mode} {workers}: the same work in {formatting.seconds(use.seconds)} instead of"
+            f" {formatting.seconds(base.seconds)} alone, {formatting.times(use.speedup.value)} as fast{sure}."
+        )
+
+    def _headline_of_quality(self) -> str:
+        use, base, quality = self._use, self._base, self._quality
+        assert quality is not None, "it decided"
+        assert use.quality is not None, "it is better"
+        assert base.quality is not None, "it was compared with"
+        time = f"in {formatting.seconds(use.seconds)} against {formatting.seconds(base.seconds)}"
+        return (
+            f"Use {use.mode} with {use.workers} workers: after the same work"
+            f" {formatting.quality(use.quality.value, quality)} {formatting.quality_name(quality)} instead of"
+            f" {formatting.quality(base.quality.value, quality)} alone, {time}."
+        )
+
+    def _reasons(self) -> list[str]:
+        use = self._use
+        found = []
+        if self._has_learned_more:
+            found.append(
+                "One worker alone had not learned as much from these steps: with more steps or another"
+                " learning rate it may catch up, so compare the time to a target (--target-loss) as well."
+            )
+        if use is not self._base and use.speedup.value > 1:
+            share = formatting.percent(use.efficiency.value)
+            found.append(f"That is {share} of what {use.workers} workers could give at best.")
+        if (kept := self._about_quality(use)) is not None:
+            found.append(kept)
+        found += self._about_waiting(use)
+        if use.staleness is not None:
+            found.append(
+                f"Its price: gradients were {use.staleness.mean:.1f} updates old when they were applied,"
+                f" on average, and {use.staleness.max} at most."
+            )
+        ties = [cell for cell in self._level if cell is not use]
+        if ties:
+            named = _listed([self._name(cell) for cell in ties])
+            found.append(
+                f"No significant difference in time to {named}: {self._name(use)} is taken, as it has fewer"
+                " workers, less staleness or fewer parts."
+            )
+        return [*found, *self._about_target()]
+
+    def _about_quality(self, cell: Cell) -> str | None:
+        if self._quality is None or cell.quality is None or self._base.quality is None or cell is self._base:
+            return None
+        name = formatting.quality_name(self._quality).capitalize()
+        mine = formatting.quality(cell.quality.value, self._quality)
+        base = formatting.quality(self._base.quality.value, self._quality)
+        difference = formatting.quality_difference(cell.quality_difference, self._quality)
+        unit = " points" if self._quality.is_share else ""
+        said = cell.quality_in_words
+        return f"{name} {mine}, alone {base} ({difference}{unit}): {said}."
+
+    def _about_waiting(self, use: Cell) -> list[str]:
+        waits = {
+            c.label: c.phases.get("wait", 0.0) for c in self._cells.values() if not hides_waiting(c.mode)
+        }
+        if use.label not in waits or use is self._base:
+            return []
+        mine = waits.pop(use.label)
+        others = [
+            f"{self._name(self._cells[label])} {formatting.percent(share)}"
+            for label, share in waits.items()
+            if share >= _MUCH_WAITING and share > 2 * mine
+        ]
+        if not others:
+            return [f"Its workers waited {formatting.percent(mine)} of their time."]
+        return [f"Its workers waited {formatting.percent(mine)} of their time; those of {_listed(others)}."]
+
+    def _about_target(self) -> list[str]:
+        if self._target is None:
+            return []
+        reached = [(c.target_s, c) for c in self._cells.values() if c.target_s is not None]
+        if not reached:
+            return [f"Nobody always reached {formatting.target(self._target)}."]
+        first_s, first = min(reached, key=lambda pair: pair[0])
+        target = formatting.target(self._target)
+        text = f"First at {target}: {self._name(first)}, after {formatting.seconds(first_s)}"
+        if first is not self._base and self._base.target_s is not None:
+            text += f"; one worker alone after {formatting.seconds(self._base.target_s)}"
+        if first is not self._use and self._use.target_s is not None and self._use is not self._base:
+            text += f"; {self._name(self._use)} after {formatting.seconds(self._use.target_s)}"
+        return [f"{text}."]
+
+    def _why_not(self, cell: Cell) -> str:
+        use = self._use
+        if cell.quality is None and self._quality is not None:
+            return "It diverged: its quality is not a number."
+        if not is_good_enough(cell, self._base, self._quality):
+            return f"It lost too much: {self._about_quality(cell)}"
+        if self._has_learned_more and cell not in self._pool:
+            mine = formatting.quality(None if cell.quality is None else cell.quality.value, self._quality)
+            best = formatting.quality(None if use.quality is None else use.quality.value, self._quality)
+            return f"It learned less from the same work: {mine}, {self._name(use)} {best}."
+        if cell in self._level:
+            return f"No significant difference in time to {self._name(use)}, which is simpler."
+        slower = f"It took {cell.seconds / use.seconds:.2f} times as long as {self._name(use)}"
+        wait = cell.phases.get("wait", 0.0)
+        if not _is_slower(cell, use):
+            return f"{slower}, but repeats differ so much that this may be chance."
+        if not hides_waiting(cell.mode) and wait >= _MUCH_WAITING:
+            slower += f": its workers waited {formatting.percent(wait)} of their time"
+        elif cell is self._base:
+            slower += ": it is alone"
+        return slower + "."
+
+
+def _is_slower(cell: Cell, than: Cell) -> bool:
+    """As far as can be told; with one repeat, by the numbers alone."""
+    if cell is than:
+        return False
+    interval = quotient_interval(cell.seconds_all, than.seconds_all)
+    different = is_different(interval, shown=cell.seconds / than.seconds)
+    return (cell.seconds > than.seconds) if different is None else different and cell.seconds > than.seconds
+
+
+def _listed(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+ENOUGH_REPEATS = 3
+_BUSY = 0.5  # of the processors at work before anything was started
+_SPREAD = 1.15  # the slowest repeat over the fastest
+
+
+def find_warnings(
+    cells: Mapping[str, Cell],
+    plans: Mapping[str, Plan],
+    baseline: str,
+    quality: Quality | None,
+    machines: Sequence[Machine],
+) -> list[str]:
+    return [
+        *_about_repeats(len(cells[baseline].seconds_all)),
+        *_about_machines(machines),
+        *_about_processors(plans, machines[-1].processors),
+        *_about_spread(cells),
+        *_about_quality(cells, baseline, quality),
+        *_about_data(cells),
+    ]
+
+
+def _about_repeats(repeats: int) -> Iterator[str]:
+    if repeats < MIN_ROUNDS:
+        said = "One repeat has no spread" if repeats == 1 else "Two repeats say little about their spread"
+        yield f"{said}: no intervals, and a difference may be chance (--repeats {ENOUGH_REPEATS})."
+    elif repeats < ENOUGH_REPEATS:
+        yield f"Intervals from {repeats} repeats are very wide; {ENOUGH_REPEATS} or more tell more apart."
+
+
+def _about_machines(machines: Sequence[Machine]) -> Iterator[str]:
+    busy = [m for m in machines if m.load > _BUSY * m.processors]
+    if busy:
+        worst = max(busy, key=lambda m: m.load)
+        yield (
+            f"The machine was busy before the first run: {worst.load:.1f} processes were at work on"
+            f" {worst.processors} processors, so all times may be too long."
+        )
+    if len({(m.cpu, m.processors, m.torch, m.python) for m in machines}) > 1:
+        yield "The comparison was interrupted and went on on another machine or with other versions."
+
+
+def _about_processors(plans: Mapping[str, Plan], processors: int) -> Iterator[str]:
+    some = next(iter(plans.values()))
+    if some.launcher is Launcher.VIRTUAL:
+        yield "Times are virtual: they show who waits for whom, not how fast this machine computes."
+        return
+    most = max(plan.processes * plan.threads_per_worker for plan in plans.values())
+    if some.pace_s > 0:
+        yield (
+            "A step was made to last a given time (--pace): speedups show what waiting costs with so many"
+            " machines, not how fast this one computes."
+        )
+    elif most > processors:
+        yield (
+            f"{most} workers shared {processors} processors, so they could not be {most} times as fast as"
+            " one."
+        )
+    if len({plan.device for plan in plans.values()}) > 1:
+        yield "Some modes computed on a GPU and others did not: their times say nothing about each other."
+
+
+def _about_spread(cells: Mapping[str, Cell]) -> Iterator[str]:
+    wide = [
+        f"{label} {min(c.seconds_all):.2f} to {max(c.seconds_all):.2f} s"
+        for label, c in cells.items()
+        if max(c.seconds_all) > _SPREAD * min(c.seconds_all)
+    ]
+    if wide:
+        yield f"Repeats differed widely in time, so something else may have been at work: {', '.join(wide)}."
+
+
+def _about_quality(cells: Mapping[str, Cell], baseline: str, quality: Quality | None) -> Iterator[str]:
+    if quality is None:
+        yield "The task measures neither an accuracy nor a loss, so only times are compared."
+        return
+    base = cells[baseline]
+    for label, cell in cells.items():
+        if cell.quality is None:
+            yield f"{label} diverged: its {formatting.quality_name(quality)} is not a number."
+        elif not is_good_enough(cell, base, quality):
+            lost = formatting.quality_difference(cell.quality_difference, quality)
+            unit = " points" if quality.is_share else ""
+            yield f"{label} lost {formatting.quality_name(quality)}: {lost}{unit} against one worker alone."
+
+
+def _about_data(cells: Mapping[str, Cell]) -> Iterator[str]:
+    said = sorted({cell.data for cell in cells.values() if "synthetic" in cell.data})
+    if said:
+        yield f"The data is not real ({', '.join(said)}): what was learnt says nothing about the real task."
+
+
+def describe_method(
+    plans: Mapping[str, Plan],
+    baseline: str,
+    quality: Quality | None,
+    target: Target | None,
+    num_samples: int,
+) -> dict[str, str]:
+    """How it was measured, by topic."""
+    base = plans[baseline]
+    widest = max((p for label, p in plans.items() if label != baseline), key=lambda p: p.num_workers)
+    how = {
+        "Equal work": f"Every run made {base.steps} steps over {base.global_batch} samples each,"
+        f" {base.total_samples:,} in all ({base.total_samples / num_samples:.3g} times all"
+        f" {num_samples:,} training samples), the same ones in the same order. With N workers a step's"
+        " samples are dealt to N.",
+        "Baseline": f"One worker that makes the same {base.steps} steps over the same {base.global_batch}"
+        " samples alone. A rule that slows down a worker by its number does not concern it.",
+        "Order": "In rounds: everybody once, with the same seed, in an order that is rotated from round to"
+        " round, from one warm process. What slows a whole round down cancels out.",
+        "Time": "From the start of the first step to the end of the last one, by the machine's monotonic"
+        " clock; starting processes is not in it, and neither are evaluations on the way.",
+        "Intervals": "95 %, Student's t over the rounds, of the quotient (or difference) to the baseline's"
+        " run of the same round. Significant: the interval leaves out 1 (or 0), and for times the"
+        " difference is at least 2 %.",
+        "Slow workers": "; ".join(describe_straggler(rule) for rule in widest.stragglers)
+        or "nobody was slowed down",
+        "Pace": _pace(widest, base),
+        "Loss": "The training loss is the mean over the last samples, each on the parameters that its"
+        " gradient was computed on: a worker's own under localsgd, older ones under asgd.",
+    }
+    if quality is not None:
+        how["Quality"] = (
+            f"{formatting.quality_name(quality)} of the final model, mean over the rounds' seeds."
+        )
+    if target is not None:
+        chosen = ", the best that every run reached" if target.is_chosen else ""
+        how["Target"] = f"{formatting.target(target)}{chosen}; the time is the median over the rounds."
+    return how
+
+
+def _pace(widest: Plan, base: Plan) -> str:
+    if not widest.pace_s:
+        return "as fast as it goes"
+    return (
+        f"A step of one of {widest.num_workers} workers lasts at least {widest.pace_s * 1e3:g} ms, and one of"
+        f" the baseline, which has the samples of all of them, {base.pace_s * 1e3:g} ms."
+    )

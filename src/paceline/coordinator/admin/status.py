@@ -1,0 +1,309 @@
+"""How is a cluster of coordinators? Every node is asked for its own view; what they say is put together.
+
+Nobody has to agree for this, so it also works when nobody can.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from paceline.coordinator import run_endpoint
+from paceline.coordinator.client import endpoints
+from paceline.coordinator.client.aio import FAILED, Client, RefusedError, UnreachableError, refused
+from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.client.endpoints import Endpoints
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.core.clock import monotonic_s
+from paceline.core.disk import SecretError
+from paceline.core.errors import ClusterOptionError, PacelineError, Problem
+from paceline.events.schema import CoordinatorRow, Timings
+
+LEADER, LEARNER, NOT_A_MEMBER, UNREACHABLE = "leader", "learner", "outside", "no answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One node, by its own words, and by the leader's where only the leader knows."""
+
+    node: int | None  # None: nobody answers at this address, and nobody knows it
+    address: str
+    role: str
+    is_voter: bool = False
+    term: int | None = None  # from here on None: it is not known
+    commit: int | None = None
+    applied: int | None = None
+    snapshot: int | None = None
+    up_s: float | None = None
+    lag: int | None = None  # entries that it lacks, says the leader
+    is_connected: bool | None = None  # to the leader, says the leader
+    problem: str = ""
+
+    @property
+    def answers(self) -> bool:
+        return self.term is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReport:
+    cluster: str
+    version: str
+    leader: int | None
+    term: int
+    nodes: tuple[NodeRow, ...]
+    sessions: int
+    leases: int  # of workers that live, says the leader
+
+    @property
+    def missing(self) -> list[int]:
+        """Voters that do not answer, or that the leader does not reach."""
+        return [
+            line.node
+            for line in self.nodes
+            if line.node is not None
+            and line.is_voter
+            and not (line.answers and line.is_connected is not False)
+        ]
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.leader is not None and not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    by_node: dict[int, pb.NodeStatus]
+    address: dict[int, str]  # where each of them was asked
+    silent: dict[str, str]  # what is wrong, by address
+    refusals: list[RefusedError]
+
+
+async def fetch_status(cluster: Endpoints, *, patience_s: float, only: bool = False) -> StatusReport:
+    """Ask these nodes, and (unless `only` these matter) those that they know. UnreachableError: nobody."""
+    async with cluster.client(patience_s) as client:
+        answers = _Answers({}, {}, {}, [])
+        await _query(client, cluster.addresses, answers)
+        if not only:
+            await _query(client, _unqueried(answers), answers)
+    if not answers.by_node:
+        if answers.refusals:
+            raise answers.refusals[0]
+        problems = "; ".join(f"{address}: {why}" for address, why in answers.silent.items())
+        raise UnreachableError(
+            f"no node of the coordinator answers ({problems})",
+            "see that the nodes run, and that these are their addresses (--at HOST:PORT)",
+        )
+    return _report(answers, only=only)
+
+
+async def _query(client: Client, addresses: Iterable[str], answers: _Answers) -> None:
+    asked = list(addresses)
+    found = await asyncio.gather(*(_query_node(client, address) for address in asked))
+    for address, answer in zip(asked, found, strict=True):
+        if isinstance(answer, pb.NodeStatus):
+            answers.by_node[answer.node] = answer
+            answers.address[answer.node] = address
+        elif isinstance(answer, RefusedError):
+            answers.refusals.append(answer)
+            answers.silent[address] = answer.what
+        else:
+            answers.silent[address] = answer
+
+
+async def _query_node(client: Client, address: str) -> pb.NodeStatus | RefusedError | str:
+    try:
+        return await client.of_node(address, "Status", pb.StatusRequest())
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in FAILED:
+            return refused(error)
+        return describe_failure(error)
+
+
+def describe_failure(error: grpc.aio.AioRpcError) -> str:
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "it does not answer in time"
+    details = (error.details() or error.code().name).partition("\n")[0]
+    # gRPC tells the whole way: failed to connect to all addresses; last error: UNKNOWN: ipv4:…: refused
+    return details.rpartition(": ")[2] if "last error: " in details else details
+
+
+def _unqueried(answers: _Answers) -> list[str]:
+    known = {
+        peer.address
+        for status in answers.by_node.values()
+        for peer in status.peers
+        if peer.node not in answers.by_node and peer.address
+    }
+    return sorted(known - answers.silent.keys())
+
+
+def _report(answers: _Answers, *, only: bool) -> StatusReport:
+    newest = _newest(answers.by_node.values())
+    names = sorted({status.cluster for status in answers.by_node.values()})
+    if len(names) > 1:
+        what = f"these addresses belong to different clusters: {', '.join(names)}"
+        raise ClusterOptionError([Problem(what, "name the nodes of one cluster", "--at")])
+    peers = {peer.node: peer for peer in newest.peers}
+    shown = set(answers.by_node) if only else {*peers, *answers.by_node}
+    lines = [_node_row(node, answers, newest, peers.get(node)) for node in sorted(shown)]
+    known = {line.address for line in lines}
+    strangers = [
+        NodeRow(node=None, address=address, role=UNREACHABLE, problem=why)
+        for address, why in answers.silent.items()
+        if address not in known
+    ]
+    return StatusReport(
+        cluster=newest.cluster,
+        version=newest.version,
+        leader=newest.node if newest.role == LEADER else None,
+        term=newest.term,
+        nodes=(*lines, *strangers),
+        sessions=newest.sessions,
+        leases=newest.leases,
+    )
+
+
+def _newest(answers: Iterable[pb.NodeStatus]) -> pb.NodeStatus:
+    """The leader of the highest term, else whoever knows most: only it knows how far the others are."""
+    return max(answers, key=lambda s: (s.role == LEADER, s.term, s.commit, -s.node))
+
+
+def _node_row(node: int, answers: _Answers, newest: pb.NodeStatus, peer: pb.PeerStatus | None) -> NodeRow:
+    status = answers.by_node.get(node)
+    address = peer.address if peer is not None else answers.address[node]
+    is_voter = peer is not None and peer.is_voter
+    role = UNREACHABLE if status is None else status.role
+    if peer is None:
+        role = NOT_A_MEMBER
+    elif status is not None and not is_voter:
+        role = LEARNER
+    found = NodeRow(node=node, address=address, role=role, is_voter=is_voter)
+    if peer is not None and newest.role == LEADER:
+        found = replace(found, lag=peer.lag, is_connected=peer.is_connected)
+    if status is None:
+        return replace(found, problem=answers.silent.get(address, ""))
+    return replace(
+        found,
+        term=status.term,
+        commit=status.commit,
+        applied=status.applied,
+        snapshot=status.snapshot_index,
+        up_s=status.up_ms / 1000,
+    )
+
+
+PROBE_TIMEOUT_S = 1.0
+
+
+class CoordinatorProbe:
+    """Finds the coordinator in the run's folder as soon as it is written there."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._client: BlockingClient | None = None
+        self._addresses: list[str] = []
+
+    def rows(self, at_ns: int) -> list[CoordinatorRow]:
+        client = self._found()
+        if client is None:
+            return []
+        rows = self._look(client, at_ns)
+        # When the run ends its coordinator may end with it: that it is silent then is no news.
+        return rows if self._is_there() else []
+
+    def _look(self, client: BlockingClient, at_ns: int) -> list[CoordinatorRow]:
+        answers = {address: self._ask(client, address) for address in self._addresses}
+        there = [status for status, _ in answers.values() if status is not None]
+        newest = max(there, key=lambda s: (s.role == LEADER, s.term, s.commit), default=None)
+        peers = {} if newest is None else {peer.node: peer for peer in newest.peers}
+        self._addresses += sorted({p.address for p in peers.values() if p.address} - set(self._addresses))
+        by_address = {peer.address: peer for peer in peers.values()}
+        return [
+            _sample_row(at_ns, address, status, took_s, by_address.get(address), newest)
+            for address, (status, took_s) in answers.items()
+        ]
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _found(self) -> BlockingClient | None:
+        if self._client is None and self._is_there():
+            # Half written, or gone again with the run: then it is found at the next look, or never.
+            with suppress(PacelineError, SecretError, json.JSONDecodeError, OSError):
+                seat = run_endpoint.find_endpoint(self._run_dir)
+                where = endpoints.EndpointOptions(
+                    usual_folder=self._run_dir, at=seat.addresses, token_file=seat.token_file
+                )
+                found = endpoints.find_endpoints(where)
+                self._client = BlockingClient(found.addresses, found.access, patience_s=PROBE_TIMEOUT_S)
+                self._addresses = list(found.addresses)
+        return self._client
+
+    def _is_there(self) -> bool:
+        """A run that is at work says in its folder where its coordinator is."""
+        return (self._run_dir / run_endpoint.FILE_NAME).exists()
+
+    @staticmethod
+    def _ask(client: BlockingClient, address: str) -> tuple[pb.NodeStatus | None, float | None]:
+        began_s = monotonic_s()
+        try:
+            status = client.of_node(address, "Status", pb.StatusRequest())
+        except (grpc.aio.AioRpcError, RefusedError, UnreachableError):
+            return None, None
+        return status, monotonic_s() - began_s
+
+
+def _sample_row(
+    at_ns: int,
+    address: str,
+    status: pb.NodeStatus | None,
+    took_s: float | None,
+    peer: pb.PeerStatus | None,
+    newest: pb.NodeStatus | None,
+) -> CoordinatorRow:
+    is_voter = peer is None or peer.is_voter
+    by_leader = peer is not None and newest is not None and newest.role == LEADER
+    lag, is_connected = (peer.lag, peer.is_connected) if by_leader and peer is not None else (None, None)
+    if status is None:
+        return CoordinatorRow(
+            at_ns, address, None, UNREACHABLE, is_voter, None, None, None, None, lag, False, None
+        )
+    role = status.role if is_voter else LEARNER
+    leader = status.leader or (status.node if status.role == LEADER else None)
+    return CoordinatorRow(
+        at_ns,
+        address,
+        status.node,
+        role,
+        is_voter,
+        leader,
+        status.term,
+        status.commit,
+        status.applied,
+        lag,
+        is_connected,
+        took_s,
+        _encode_timings(status.commit_timings),
+        _encode_timings(status.fsync_timings),
+        _encode_round_trips(status),
+        status.elections,
+        status.proposals_failed,
+    )
+
+
+def _encode_timings(timings: pb.Timings) -> str | None:
+    """None: it counts by other bounds, or is of an older version and does not count."""
+    found = Timings.of(timings.counts, timings.total_s)
+    return None if found is None else found.word()
+
+
+def _encode_round_trips(status: pb.NodeStatus) -> str | None:
+    told = [(peer.node, _encode_timings(peer.round_trip_timings)) for peer in status.peers]
+    return ";".join(f"{node}={word}" for node, word in told if word is not None) or None

@@ -1,0 +1,123 @@
+"""Where is a cluster of coordinators, and what does one show it? What was said, else what is usual.
+
+Tokens are one file for each user, so that nodes and commands on one machine
+find each other without a word. See docs/guides/coordinator.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.coordinator.client import nodes_file
+from paceline.coordinator.client.aio import Client
+from paceline.coordinator.server import security, tokens
+from paceline.coordinator.server.tls import Certificate
+from paceline.coordinator.server.tokens import Token, Tokens
+from paceline.core import environ
+from paceline.core.disk import SecretError
+from paceline.core.errors import ClusterOptionError, Problem
+
+# Every question is asked anew: who was not there a moment ago may be there now.
+_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointOptions:
+    """What the user said about the cluster to talk to."""
+
+    usual_folder: Path  # looked at when nothing was said
+    at: tuple[str, ...] = ()
+    folder: Path | None = None
+    token_file: Path | None = None
+    tls_dir: Path | None = None
+    tls_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """A cluster that can be called."""
+
+    addresses: tuple[str, ...]
+    access: Token | Certificate
+
+    def client(self, patience_s: float) -> Client:
+        return Client(
+            self.addresses,
+            lambda address: security.open_channel(address, self.access, _OPTIONS),
+            metadata=security.call_metadata(self.access),
+            patience_s=patience_s,
+        )
+
+
+def find_endpoints(where: EndpointOptions) -> Endpoints:
+    addresses, folder = where.at, where.folder
+    if not addresses and folder is None:
+        addresses = addresses_from_environment()
+        if not addresses:
+            folder = where.usual_folder
+    if not addresses:
+        assert folder is not None, "a folder was said, or the usual one is taken"
+        addresses = tuple(nodes_file.read_nodes_file(folder).nodes.values())
+    access = _client_access(where, folder)
+    if isinstance(access, Token):
+        for address in addresses:
+            security.check_private(address, "init-pki")
+    return Endpoints(addresses=addresses, access=access)
+
+
+def _client_access(where: EndpointOptions, folder: Path | None) -> Token | Certificate:
+    """A certificate, else a token: of the file that was said, the environment, the folder, the user."""
+    if where.tls_dir is not None:
+        return security.client_access(tls_dir=where.tls_dir, tls_name=where.tls_name)
+    if where.token_file is not None:
+        return security.client_access(token_file=where.token_file)
+    if environ.token() is not None:
+        return security.client_access()
+    own = None if folder is None else folder / tokens.TOKENS_NAME
+    path = own if own is not None and own.exists() else user_token_file()
+    if not path.exists():
+        raise SecretError(
+            f"there is no token in {path}, and the coordinator answers nobody without one",
+            "start a node on this machine as this user, or give --token-file FILE or --tls-dir DIR",
+        )
+    return security.client_access(token_file=path)
+
+
+def node_credentials(
+    node: int, addresses: Sequence[str], data_dir: Path, token_file: Path | None, tls_dir: Path | None
+) -> Tokens | Certificate:
+    """What the node at the first address asks of its callers. A token never goes further than loopback."""
+    if tls_dir is None:
+        for address in addresses:
+            security.check_private(address, f"init-pki --out pki --node {node}=HOST")
+        token_file = token_file or user_token_file()
+        try:
+            token_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SecretError(
+                f"cannot make the folder {token_file.parent}: {error.strerror}",
+                "give a file where this user may write, with --token-file FILE",
+            ) from error
+    return security.node_security(addresses[0], node, data_dir, token_file=token_file, tls_dir=tls_dir)
+
+
+def user_token_file() -> Path:
+    return environ.config_folder() / tokens.TOKENS_NAME
+
+
+def addresses_from_environment() -> tuple[str, ...]:
+    """What PACELINE_COORDINATOR says: addresses, or the folder of `paceline coordinator up`."""
+    text = environ.coordinator() or ""
+    if text and (Path(text) / nodes_file.FILE_NAME).exists():
+        return tuple(nodes_file.read_nodes_file(Path(text)).nodes.values())
+    return split_addresses(text, "PACELINE_COORDINATOR")
+
+
+def split_addresses(text: str, where: str) -> tuple[str, ...]:
+    """`HOST:PORT,HOST:PORT` as addresses; none for an empty text."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for address in found:
+        if not nodes_file.is_address(address):
+            what = f"{address!r} is no address"
+            raise ClusterOptionError([Problem(what, "write HOST:PORT, for example 127.0.0.1:7401", where)])
+    return found

@@ -1,0 +1,53 @@
+"""Where are the nodes of a cluster that runs on this machine? Its folder says so, in cluster.json."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.core.disk import write_durably
+from paceline.core.errors import ClusterOptionError, Problem
+
+FILE_NAME = "cluster.json"
+KILLS_NAME = "kills.jsonl"  # whom `paceline coordinator kill` struck, and who led then
+SCHEMA = "paceline.cluster/1"
+_HINT = "say --at HOST:PORT, set PACELINE_COORDINATOR, or start a cluster with `paceline coordinator up`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesFile:
+    cluster: str
+    nodes: Mapping[int, str]
+
+    def write(self, folder: Path) -> None:
+        nodes = {str(node): address for node, address in self.nodes.items()}
+        content = {"schema": SCHEMA, "cluster": self.cluster, "nodes": nodes}
+        write_durably(folder / FILE_NAME, [(json.dumps(content, indent=2) + "\n").encode()])
+
+
+def read_nodes_file(folder: Path) -> NodesFile:
+    path = folder / FILE_NAME
+    if not path.exists():
+        what = f"it was not said where the coordinator is, and there is no {path}"
+        raise ClusterOptionError([Problem(what, _HINT, "--dir")])
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {content['schema']!r}")
+        nodes = {int(node): str(address) for node, address in content["nodes"].items()}
+        if not nodes or not all(map(is_address, nodes.values())):
+            raise ValueError("it names no nodes")
+        return NodesFile(cluster=str(content["cluster"]), nodes=nodes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{path} does not say where a cluster is: {error}"
+        raise ClusterOptionError([Problem(what, _HINT, "--dir")]) from error
+
+
+def pid_file(folder: Path, node: int) -> Path:
+    """Which process `up` started for a node."""
+    return folder / f"node-{node}.pid"
+
+
+def is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and int(port) < 1 << 16

@@ -1,0 +1,143 @@
+"""How does a request become an entry of the log, and what came of it a reply? By one table of methods."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import Message
+
+from paceline.coordinator import methods
+from paceline.coordinator.methods import READS, WRITES, Read, Write
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.server.guard import Context, Handler, caller
+from paceline.coordinator.server.node import Node, NotLeaderError, TooBusyError
+from paceline.coordinator.state import queries
+from paceline.coordinator.state.machine import MAX_LONG_COMMAND_BYTES, CoordinatorState
+
+
+async def abort_refused(context: Context, refusal: pb.Refusal) -> NoReturn:
+    code = methods.CODES.get(refusal.why, grpc.StatusCode.UNKNOWN)
+    why = pb.Why.Name(refusal.why)
+    await _abort(context, code, f"{refusal.what}\n{refusal.hint}", ((methods.WHY, why),))
+
+
+async def abort_not_leader(context: Context, leader_address: str) -> NoReturn:
+    """Nothing is wrong with the request: somebody else must hear it, or it must be asked again."""
+    what = f"the leader is {leader_address}" if leader_address else "there is no leader right now"
+    facts = ((methods.WHY, methods.NOT_LEADER), (methods.LEADER, leader_address))
+    await _abort(context, grpc.StatusCode.UNAVAILABLE, f"{what}\nask again there, or a moment later", facts)
+
+
+async def abort_too_busy(context: Context) -> NoReturn:
+    what = "more commands wait for an answer than this node keeps\nsend fewer at once"
+    await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, what, ())
+
+
+async def abort_too_old(context: Context) -> NoReturn:
+    what = "changes since then are not all known here any more\nread everything again, then watch from now on"
+    await _abort(context, grpc.StatusCode.OUT_OF_RANGE, what, ())
+
+
+async def abort_invalid(context: Context, what: str, hint: str) -> NoReturn:
+    await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"{what}\n{hint}", ((methods.WHY, "INVALID"),))
+
+
+async def _abort(
+    context: Context, code: grpc.StatusCode, details: str, facts: Sequence[tuple[str, str]]
+) -> NoReturn:
+    await context.abort(code, details, tuple(facts))
+    raise AssertionError("abort does not return")
+
+
+LeaderAddress = Callable[[], str]
+Handle = Callable[[Any, Context], Awaitable[Message]]  # Any: each method has its own request
+
+
+def client_services(node: Node, leader_address: LeaderAddress) -> list[grpc.GenericRpcHandler]:
+    """Every service whose methods are in the table."""
+    handlers: dict[str, dict[str, Handler]] = {}
+    for write in WRITES:
+        handlers.setdefault(write.service, {})[write.name] = unary(
+            _writer(node, write, leader_address), write.request, write.reply
+        )
+    for read in READS:
+        handlers.setdefault(read.service, {})[read.name] = unary(
+            _reader(node, read, leader_address), read.request, read.reply
+        )
+    return [service(name, found) for name, found in handlers.items()]
+
+
+def unary(handle: Handle, request: type[Message], reply: type[Message]) -> Handler:
+    return grpc.unary_unary_rpc_method_handler(
+        handle, request_deserializer=request.FromString, response_serializer=reply.SerializeToString
+    )
+
+
+def service(name: str, handlers: dict[str, Handler]) -> grpc.GenericRpcHandler:
+    return grpc.method_handlers_generic_handler(f"{methods.PACKAGE}.{name}", handlers)
+
+
+def _writer(node: Node, write: Write, leader_address: LeaderAddress) -> Handle:
+    async def handle(request: Any, context: Context) -> Message:
+        command = pb.Command(by=caller.get().name)
+        if not _take_session(command, context.invocation_metadata() or ()):
+            await abort_invalid(
+                context, "the session's numbers are no numbers", "send whole numbers, or none"
+            )
+        getattr(command, write.command).CopyFrom(request)
+        if (size := command.ByteSize()) > MAX_LONG_COMMAND_BYTES:  # it would not fit into a frame either
+            what = f"this request has {size} bytes"
+            await abort_invalid(context, what, f"send {MAX_LONG_COMMAND_BYTES} bytes at most")
+        try:
+            outcome = await node.propose(command)
+        except NotLeaderError:
+            await abort_not_leader(context, leader_address())
+        except TooBusyError:
+            await abort_too_busy(context)
+        if outcome.HasField("refusal"):
+            await abort_refused(context, outcome.refusal)
+        found: Message = getattr(outcome, write.result)
+        return found
+
+    return handle
+
+
+def _take_session(command: pb.Command, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+    for key, value in metadata:
+        if key in _FIELDS:
+            try:
+                setattr(command, _FIELDS[key], int(value))
+            except ValueError:
+                return False
+    return True
+
+
+_FIELDS = {methods.SESSION: "session", methods.SEQUENCE: "sequence", methods.FIRST_OPEN: "first_open"}
+
+
+def _reader(node: Node, read: Read, leader_address: LeaderAddress) -> Handle:
+    answer = _ANSWERS[read.request]
+
+    async def handle(request: Any, context: Context) -> Message:
+        try:
+            await node.agree()
+        except NotLeaderError:
+            await abort_not_leader(context, leader_address())
+        found = answer(node.state, request)
+        if isinstance(found, pb.Refusal):
+            await abort_refused(context, found)
+        return found
+
+    return handle
+
+
+# Any: each method has its own request.
+_ANSWERS: dict[type[Message], Callable[[CoordinatorState, Any], Message]] = {
+    pb.GetRun: lambda state, asked: queries.run(state, asked.run),
+    pb.ListRuns: lambda state, asked: queries.runs(state, asked.with_ended),
+    pb.ListWorkers: lambda state, asked: queries.workers(state, asked.run, asked.with_ended),
+    pb.ListCheckpoints: lambda state, asked: queries.checkpoints(state, asked.run, asked.with_open),
+    pb.ListActions: lambda state, asked: queries.actions(state, asked.run),
+    pb.ListAlerts: lambda state, asked: queries.alerts(state, asked.run),
+    pb.ListLighthouses: lambda state, _: queries.lighthouses(state),
+}

@@ -1,0 +1,159 @@
+"""May this request in? Decided from its head alone, before any route sees it. Pure.
+
+A browser carries out what any page tells it to, so that a server listens on
+loopback alone protects nothing: another site can ask it (cross-site requests), or
+give its own name our address (DNS rebinding). Therefore every request must name a
+host that we know and show the token, and whatever changes something must also come
+from our own page, or from no browser at all.
+"""
+
+import hmac
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+
+from paceline.core.disk import read_private, write_private
+from paceline.core.errors import ConfigError, Problem
+
+SAFE_METHODS = ("GET", "HEAD")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    status: int
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Of one request; header names in lower case."""
+
+    method: str
+    path: str
+    token_in_query: str  # empty: none
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    token: str
+    names: frozenset[str]  # of ours, as browsers write them, without a port: a tunnel may have another
+    cookie: str  # its name
+    is_readonly: bool = False
+    open_paths: frozenset[str] = frozenset()  # that say nothing about any run, to anybody who reaches us
+
+    def judge(self, head: Head) -> Refusal | None:
+        """None: it may in."""
+        if head.path in self.open_paths and head.method in SAFE_METHODS:
+            return None
+        if name_in(head.headers.get("host", "")) not in self.names:
+            return Refusal(
+                421,
+                f"this server is not called {head.headers.get('host', '')!r}",
+                "open the address that `paceline dashboard` printed, or name this one with --host",
+            )
+        if head.method not in SAFE_METHODS and (refusal := self._judge_change(head)) is not None:
+            return refusal
+        if not self._shows_token(head):
+            return Refusal(
+                401,
+                "this needs the token",
+                "open the whole address that `paceline dashboard` printed, with ?token=… in it",
+            )
+        return None
+
+    def _judge_change(self, head: Head) -> Refusal | None:
+        headers = head.headers
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        hint = "only the dashboard's own page, or a program that sends `Authorization: Bearer TOKEN`, may ask"
+        # The same host and port as was asked: a page of another port of this machine is another page.
+        if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
+            return Refusal(403, f"a page of {origin!r} asked for this", hint)
+        if site is not None and site != "same-origin":
+            return Refusal(403, f"another page asked for this ({site})", hint)
+        if origin is None and site is None and not self.is_token(self._bearer(headers)):
+            return Refusal(403, "nobody says which page asked for this", hint)
+        if self.is_readonly:
+            return Refusal(403, "this dashboard only shows", "start it without --readonly")
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return Refusal(415, "this takes application/json", "say so in Content-Type")
+        return None
+
+    def _shows_token(self, head: Head) -> bool:
+        # In an address only for the page itself: whatever else is asked for is asked for by that page.
+        in_query = head.path == "/" and head.method in SAFE_METHODS and self.is_token(head.token_in_query)
+        return (
+            in_query
+            or self.is_token(self._bearer(head.headers))
+            or self.is_token(self._in_cookie(head.headers))
+        )
+
+    def is_token(self, said: str) -> bool:
+        return hmac.compare_digest(said.encode(), self.token.encode())
+
+    @staticmethod
+    def _bearer(headers: Mapping[str, str]) -> str:
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        return value.strip() if scheme.lower() == "bearer" else ""
+
+    def _in_cookie(self, headers: Mapping[str, str]) -> str:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return "" if found is None else found.value
+
+    def set_cookie(self) -> str:
+        """The header that makes a browser show the token from now on, to us alone."""
+        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+
+
+def names_of(host: str, more: Collection[str] = ()) -> frozenset[str]:
+    """By which names a browser may call us."""
+    own = f"[{host.strip('[]')}]" if ":" in host else host
+    names = {*LOOPBACK, *more, own} - {"0.0.0.0", "[::]"}
+    return frozenset(name.lower() for name in names)
+
+
+def name_in(host: str) -> str:
+    """`localhost:8642` is `localhost`, `[::1]:8642` is `[::1]`."""
+    name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+    return name.lower()
+
+
+# Nothing inline, nothing from elsewhere, and nobody may put the page into a frame.
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+MIN_TOKEN_LENGTH = 16
+
+
+def load_or_create_token(file: Path | None) -> str:
+    if file is None:
+        return secrets.token_urlsafe(24)
+    if not file.exists():
+        write_private(file, f"{secrets.token_urlsafe(24)}\n".encode())
+    token = read_private(file).decode().strip()
+    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or any(c in token for c in ' ;,"\\'):
+        raise ConfigError(
+            [
+                Problem(
+                    f"{file} holds no token: {len(token)} characters",
+                    "remove it, and another one is made; or write 16 letters and digits, or more",
+                    "--token-file",
+                )
+            ]
+        )
+    return token

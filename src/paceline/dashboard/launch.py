@@ -1,0 +1,87 @@
+"""How does a run get a dashboard that cannot hurt it? A process of its own that ends with the command.
+
+Nothing of the run waits for it: it reads the run's log like anybody else. If it cannot
+start, that is said, and training goes on.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+LogFunction = Callable[[str], None]
+SHUTDOWN_TIMEOUT_S = 10.0
+
+
+@contextmanager
+def dashboard_process(run_dir: Path, say: LogFunction) -> Iterator[None]:
+    run_dir.mkdir(parents=True, exist_ok=True)  # so that it has something to look at
+    process = subprocess.Popen(
+        [
+            "nice",
+            "-n",
+            "5",
+            sys.executable,
+            "-m",
+            "paceline",
+            "dashboard",
+            str(run_dir),
+            "--json",
+            "--beside",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C in the terminal is the command's
+    )
+    assert process.stdin is not None, "it was asked for"
+    assert process.stdout is not None, "it was asked for"
+    listener = threading.Thread(target=_listen, args=(process.stdout, say), name="dashboard", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(SHUTDOWN_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        listener.join()
+        say(f"look at it again:  paceline dashboard {run_dir} --replay")
+
+
+def _listen(lines: IO[str], say: LogFunction) -> None:
+    with lines:
+        for line in lines:
+            said = json.loads(line)
+            if said["ok"]:
+                say(f"dashboard: {said['data']['url']}")
+            else:
+                problem = said["error"]["problems"][0]
+                say(f"no dashboard: {problem['what']}; {problem['hint']}")
+
+
+PORT = 8642
+PAGE = Path(__file__).parent / "page"  # built by dashboard/build.py; not in the repository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    place: Path  # a run's folder, or a folder of runs
+    token: str
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any that is free
+    names: tuple[str, ...] = ()  # more names by which browsers may call us
+    is_replay: bool = False
+    is_readonly: bool = False
+    allows_faults: bool | None = None  # None: only in runs of this machine
+    rules: Path | None = None
+    stops_with_stdin: bool = False
+    page: Path = PAGE

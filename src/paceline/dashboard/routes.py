@@ -1,0 +1,381 @@
+"""Which requests are answered? One row each; the reference page is made from this, and a test walks it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from paceline.core.clock import monotonic_s
+from paceline.core.redaction import redact_lines
+from paceline.dashboard import comparison
+from paceline.dashboard.replay import SPEEDS
+from paceline.dashboard.requests import (
+    MAX_RUN_S,
+    BadRequestError,
+    body_of,
+    integer,
+    moment,
+    number,
+    read_action,
+    read_silence,
+)
+from paceline.dashboard.run_index import tail_of
+from paceline.dashboard.state import AppState
+from paceline.faults.actions.queue import QueuedAction
+from paceline.faults.actions.request import Phase
+from paceline.plan.codec import Json
+
+HEARTBEAT_S = 15.0
+MAX_TRACED = 20_000  # steps, each of up to eight phases
+POLL_S = 0.02
+ANSWER_S = 10.0  # how long a wish is waited for to be accepted or refused
+MAX_LOG_BYTES = 60_000
+TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+def get_state(request: Request) -> AppState:
+    hall = request.app.state.hall
+    assert isinstance(hall, AppState), "the app was built with one"
+    return hall
+
+
+def json_response(value: Json, status: int = 200) -> Response:
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Response(text, status_code=status, media_type="application/json")
+
+
+async def healthz(_request: Request) -> Response:
+    """For a probe that has no token: whoever is answered knows that there is an answer, and nothing else."""
+    return json_response({"ok": True})
+
+
+async def page(request: Request) -> Response:
+    folder = get_state(request).settings.page
+    return FileResponse(folder / "index.html", media_type="text/html")
+
+
+async def asset(request: Request) -> Response:
+    folder, name = get_state(request).settings.page, request.path_params["name"]
+    if name not in {path.name for path in folder.iterdir()}:
+        return json_response({"error": f"there is no {name}", "hint": "reload the page"}, 404)
+    return FileResponse(folder / name, media_type=TYPES.get(Path(name).suffix, "application/octet-stream"))
+
+
+async def snapshot(request: Request) -> Response:
+    hall, run, at_s = (
+        get_state(request),
+        request.query_params.get("run"),
+        moment(request.query_params, "at_s"),
+    )
+    about = hall.about(run)
+    if hall.settings.is_replay or at_s is not None:
+        recorded = hall.recorded(run)
+        view, about["duration_s"] = await recorded.snapshot(at_s), await recorded.duration_s()
+    else:
+        watched = await hall.watched(run)
+        view = await watched.snapshot()
+        about["torn_lines"] = watched.feed.torn.count  # of the event log, which are not shown
+    return json_response({"schema": "paceline.dashboard/1", "server": about, "view": view})
+
+
+async def stream(request: Request) -> Response:
+    hall, query = get_state(request), request.query_params
+    run, at_s = query.get("run"), moment(query, "at_s")
+    headers = {"X-Accel-Buffering": "no"}
+    if hall.settings.is_replay or at_s is not None:
+        speed = min(SPEEDS[1], max(SPEEDS[0], number(query, "speed") or 1.0))
+        body = _play(hall, run, at_s or 0.0, speed)
+    else:
+        hall.folder(run)  # told now, if it is not there
+        said = request.headers.get("last-event-id") or query.get("seq") or ""
+        # A longer number was never one of ours.
+        body = _follow(hall, run, int(said) if said.isdecimal() and len(said) < 19 else None)
+    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+
+
+async def _follow(hall: AppState, run: str | None, last_seq: int | None) -> AsyncIterator[bytes]:
+    watched = await hall.watched(run)
+    hall.counted.viewers += 1
+    bells: list[asyncio.Event] = []
+    try:
+        async with watched.viewer(last_seq) as (mailbox, bell):
+            watched.start()  # again, if it was forgotten before anybody watched it
+            bells.append(bell)
+            hall.bells.add(bell)
+            yield b"retry: 1000\n\n"  # not before it is known as a viewer: a slow one would be forgotten
+            while not hall.closing.is_set():
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await bell.wait()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                bell.clear()
+                if taken := mailbox.take():
+                    yield b"".join(message.wire() for message in taken)
+    finally:
+        hall.counted.viewers -= 1
+        hall.bells -= set(bells)
+
+
+async def _play(hall: AppState, run: str | None, at_s: float, speed: float) -> AsyncIterator[bytes]:
+    yield b"retry: 1000\n\n"
+    async for message in hall.recorded(run).play(at_s, speed):
+        if hall.closing.is_set():
+            return
+        yield message.wire()
+    yield b"event: end\ndata: {}\n\n"
+
+
+async def timeline(request: Request) -> Response:
+    hall, query = get_state(request), request.query_params
+    at_s, to_s = moment(query, "at_s"), moment(query, "to_s") or MAX_RUN_S
+    from_s, most = moment(query, "from_s") or 0.0, integer(query, "most", 4000, most=20_000)
+    if hall.settings.is_replay or at_s is not None:
+        return json_response(await hall.recorded(query.get("run")).timeline(at_s, from_s, to_s, most))
+    return json_response(await (await hall.watched(query.get("run"))).timeline(from_s, to_s, most))
+
+
+async def series(request: Request) -> Response:
+    hall, query = get_state(request), request.query_params
+    at_s, from_s, to_s = (moment(query, name) for name in ("at_s", "from_s", "to_s"))
+    names = [name for name in query.get("names", "").split(",") if name] or None
+    points = integer(query, "points", 600, most=4000)
+    if hall.settings.is_replay or at_s is not None:
+        return json_response(await hall.recorded(query.get("run")).series(at_s, names, from_s, to_s, points))
+    watched = await hall.watched(query.get("run"))
+    return json_response(await watched.series(names, from_s, to_s, points))
+
+
+async def runs(request: Request) -> Response:
+    hall = get_state(request)
+    rows = await asyncio.to_thread(hall.runs.rows)
+    return json_response({"runs": rows, "usual": hall.runs.usual()})
+
+
+async def compare(request: Request) -> Response:
+    hall = get_state(request)
+    names = [name for name in request.query_params.get("runs", "").split(",") if name]
+    if not 1 <= len(names) <= comparison.MAX_RUNS:
+        raise BadRequestError(
+            f"{len(names)} runs were named", f"say runs=A,B with up to {comparison.MAX_RUNS}"
+        )
+    rows: list[dict[str, Json]] = []
+    for name in names:
+        # A recording is read once; a run at work goes on.
+        is_still = hall.settings.is_replay
+        view = await (
+            hall.recorded(name).snapshot(None) if is_still else (await hall.watched(name)).snapshot()
+        )
+        rows.append(await asyncio.to_thread(comparison.row_of, name, hall.folder(name)[1], view))
+    return json_response(await asyncio.to_thread(comparison.compared, rows, hall.runs))
+
+
+async def logs(request: Request) -> Response:
+    hall = get_state(request)
+    _, folder = hall.folder(request.query_params.get("run"))
+    worker = request.query_params.get("worker", "")
+    there = {path.stem for path in (folder / "logs").glob("*.log")}
+    lines: list[Json] = []
+    if worker in there:
+        text = await asyncio.to_thread(tail_of, folder, f"logs/{worker}.log", MAX_LOG_BYTES)
+        lines.extend([*redact_lines(text.decode(errors="replace").splitlines())][-200:])
+    return json_response({"worker": worker, "lines": lines})
+
+
+async def scenarios(request: Request) -> Response:
+    lab = get_state(request).lab
+    return json_response({"scenarios": lab.scenarios(), "experiments": lab.list()})
+
+
+async def actions(request: Request) -> Response:
+    hall = get_state(request)
+    name, _ = hall.folder(request.query_params.get("run"))
+    return json_response({"actions": hall.desk.list(name)})
+
+
+async def act(request: Request) -> Response:
+    hall = get_state(request)
+    is_ours = request.headers.get("sec-fetch-site") is not None or request.headers.get("origin") is not None
+    by = f"viewer at {request.client.host if request.client else 'nowhere'}"
+    order = read_action(await body_of(request), by=by, source="ui" if is_ours else "api")
+    if order.wanted is None:
+        return _experiment(hall, order.experiment or "", order.times, order.key)
+    name, folder = hall.folder(order.run)
+    if why_not := hall.why_not(order.run, order.wanted.deed):
+        return json_response({"error": why_not, "hint": "see docs/guides/dashboard.md"}, 403)
+    asked, is_new = hall.desk.ask(name, folder, order.wanted)
+    if not asked.is_for(name, order.wanted):
+        raise BadRequestError("this key was sent with another wish before", "take a new key for each wish")
+    await _until_answered(asked)
+    is_refused = bool(asked.steps) and asked.steps[-1].phase is Phase.REFUSED
+    return json_response(asked.json(), 409 if is_refused else 202 if is_new else 200)
+
+
+async def _until_answered(asked: QueuedAction) -> None:
+    """Not in a thread: a few who wait would keep everybody else's questions from being answered."""
+    until_s = monotonic_s() + ANSWER_S
+    while not asked.has_answer.is_set() and monotonic_s() < until_s:
+        await asyncio.sleep(POLL_S)
+
+
+def _experiment(hall: AppState, name: str, times: int, key: str) -> Response:
+    settings = hall.settings
+    if settings.is_replay or settings.allows_faults is False:
+        return json_response({"error": "faults are off here", "hint": "start it with --allow-faults"}, 403)
+    known = [str(s["name"]) for s in hall.lab.scenarios() if isinstance(s, dict)]
+    if name not in known:
+        raise BadRequestError(f"there is no experiment {name!r}", f"experiments are {', '.join(known)}")
+    if (busy := hall.lab.busy()) and not hall.lab.knows(key):
+        return json_response({"error": f"{busy} still goes on", "hint": "wait for its end"}, 409)
+    return json_response(hall.lab.start(key, name, max(1, min(100, times))).json(), 202)
+
+
+async def silence(request: Request) -> Response:
+    from paceline.monitoring.alerts.delivery import silence_alerts as append
+
+    hall = get_state(request)
+    rule, for_s, run = read_silence(await body_of(request))
+    if not 0 < for_s <= 86_400 or hall.settings.is_replay:
+        raise BadRequestError(f"{for_s:g} s are not possible here", "say up to a day, of a run at work")
+    _, folder = hall.folder(run)
+    await asyncio.to_thread(append, folder, for_s=for_s, rule=rule, by="viewer", comment="in the dashboard")
+    return json_response({"rule": rule, "for_s": for_s}, 202)
+
+
+async def metrics(request: Request) -> Response:
+    from paceline.monitoring.metrics.prometheus import CONTENT_TYPE
+
+    hall = get_state(request)
+    watched = await hall.watched(request.query_params.get("run"))
+    text = await watched.metrics() + hall.counted.exposition()
+    return Response(text, headers={"content-type": CONTENT_TYPE})
+
+
+async def trace(request: Request) -> Response:
+    """What Perfetto and chrome://tracing open."""
+    hall, query = get_state(request), request.query_params
+    if hall.settings.is_replay:
+        view = await hall.recorded(query.get("run")).timeline(None, 0.0, MAX_RUN_S, MAX_TRACED)
+    else:
+        view = await (await hall.watched(query.get("run"))).timeline(0.0, MAX_RUN_S, MAX_TRACED)
+    return await asyncio.to_thread(lambda: json_response({"traceEvents": trace_events(view)}))
+
+
+def trace_events(timeline: dict[str, Json]) -> list[Json]:
+    phases, lanes = timeline["phases"], timeline["lanes"]
+    found: list[Json] = []
+    assert isinstance(phases, list), "the contract of watch"
+    assert isinstance(lanes, list), "the contract of watch"
+    for number_, lane in enumerate(lanes):
+        assert isinstance(lane, dict), "the contract of watch"
+        rows = lane["rows"]
+        assert isinstance(rows, list), "the contract of watch"
+        found.append(
+            {"ph": "M", "pid": 1, "tid": number_, "name": "thread_name", "args": {"name": lane["worker"]}}
+        )
+        for row in rows:
+            assert isinstance(row, list), "the contract of watch"
+            at_us = float(str(row[1])) * 1e6
+            for phase, duration in zip(phases, row[2:10], strict=True):
+                lasts_us = float(str(duration)) * 1e6
+                if lasts_us > 0:
+                    event: dict[str, Json] = {"ph": "X", "pid": 1, "tid": number_, "name": phase, "ts": at_us}
+                    found.append({**event, "dur": lasts_us, "args": {"step": row[0]}})
+                at_us += lasts_us
+    with suppress(KeyError):
+        found.sort(key=lambda event: float(str(event.get("ts", 0))) if isinstance(event, dict) else 0.0)
+    return found
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    answer: Handler
+    what: str
+    takes: str = ""  # of its query or its body
+    is_open: bool = False  # needs no token, and says nothing about any run
+
+
+_RUN = "run (default: the one that was named, else the newest)"
+_AT = "at_s (as it was then, of a recording)"
+ROUTES = (
+    Route("GET", "/", page, "the page; with ?token=… it sets the cookie", "token"),
+    Route("GET", "/assets/{name}", asset, "its script and its style"),
+    Route(
+        "GET",
+        "/api/v1/snapshot",
+        snapshot,
+        "the whole view of a run, and its `seq`",
+        f"{_RUN}; {_AT}",
+    ),
+    Route(
+        "GET",
+        "/api/v1/stream",
+        stream,
+        "server-sent events: `frame` (new steps), `event` (something happened), `view` (twice a second), "
+        "`reset` (take a new snapshot); `id` is the `seq`, and Last-Event-ID goes on behind it",
+        f"{_RUN}; seq; of a recording {_AT}, speed",
+    ),
+    Route(
+        "GET",
+        "/api/v1/timeline",
+        timeline,
+        "the phases of each worker's steps",
+        f"{_RUN}; from_s, to_s, most; {_AT}",
+    ),
+    Route(
+        "GET",
+        "/api/v1/series",
+        series,
+        "what was measured, as [t_s, min, max, last], thinned",
+        f"{_RUN}; names (with commas), from_s, to_s, points; {_AT}",
+    ),
+    Route("GET", "/api/v1/runs", runs, "the runs in this folder, newest first, and the `usual` one"),
+    Route(
+        "GET",
+        "/api/v1/compare",
+        compare,
+        "runs side by side: what each came to, with `repeats`, `throughput`, `speedup` and `efficiency` "
+        "(value, and low and high with three rounds or more) against the `base`, `target_s` to the "
+        "`target_loss` that all came to, `cost_worker_s`; `scaling` (Amdahl's law by mode), what may be said "
+        "in `words`, and the settings that `differs`",
+        "runs (two to six, with commas)",
+    ),
+    Route("GET", "/api/v1/logs", logs, "the last 200 lines that a worker printed", f"{_RUN}; worker"),
+    Route("GET", "/api/v1/trace", trace, "the timeline as a Chrome trace, for Perfetto", _RUN),
+    Route(
+        "GET",
+        "/api/v1/scenarios",
+        scenarios,
+        "the experiments of the lab, and how those begun here go",
+    ),
+    Route(
+        "GET",
+        "/api/v1/actions",
+        actions,
+        "what was asked of a run, and how far it has come",
+        _RUN,
+    ),
+    Route(
+        "POST",
+        "/api/v1/actions",
+        act,
+        "ask something of a run; 202 accepted, 409 refused with the reason, 403 not allowed here",
+        "key (done once for each), run, action (pause, resume, slow, kill, partition, heal, checkpoint, "
+        "stop, lab), worker (partition: nodes and workers, as node-1,worker-0), factor, for_s, force; lab: "
+        "scenario, times",
+    ),
+    Route("POST", "/api/v1/silences", silence, "silence an alert's rule for a while", "rule, for_s, run"),
+    Route("GET", "/healthz", healthz, "that it lives; needs no token, and says no more", is_open=True),
+    Route("GET", "/metrics", metrics, "everything measured, in Prometheus' format", _RUN),
+)

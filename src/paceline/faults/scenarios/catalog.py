@@ -1,0 +1,101 @@
+"""Which experiments are there? One row each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.faults.scenarios import coordinators, corruption, network, workers
+from paceline.faults.scenarios import coordinators as quorum
+from paceline.faults.scenarios import resize as resizing
+from paceline.faults.scenarios import workers as slow
+from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter
+
+Body = Callable[[Path, int, ScenarioReporter], list[Expectation]]
+PROXIES = "by TCP proxies of its own in front of the coordinators; needs no root"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    what: str
+    body: Body
+    times: int  # how often the fault strikes, unless said otherwise
+    how: str = ""  # it is done, where that depends on the machine
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "kill-worker": Scenario(
+        "kill -9 of one worker after another", workers.kill_worker, workers.KILL_WORKER_TIMES
+    ),
+    "kill-two": Scenario("kill -9 of two workers at once", workers.kill_two, workers.KILL_TWO_TIMES),
+    "freeze-worker": Scenario(
+        "SIGSTOP of a worker, and SIGCONT once it is left out",
+        workers.freeze_worker,
+        workers.FREEZE_WORKER_TIMES,
+    ),
+    "kill-leader": Scenario(
+        "kill -9 of the coordinator's leader, of three nodes",
+        coordinators.kill_leader,
+        coordinators.KILL_LEADER_TIMES,
+    ),
+    "kill-server": Scenario(
+        "kill -9 of the primary parameter server", workers.kill_server, workers.KILL_SERVER_TIMES
+    ),
+    "quorum-lost": Scenario(
+        "kill -9 of two of three coordinators, which come back later",
+        quorum.quorum_lost,
+        quorum.QUORUM_LOST_TIMES,
+    ),
+    "resize": Scenario(
+        "2 → 4 → 3 workers, again and again, and kill -9 or SIGSTOP of one in between",
+        resizing.resize,
+        resizing.DEFAULT_TIMES,
+    ),
+    "slow-worker": Scenario(
+        "one of five workers gets slower and slower, up to ten times",
+        slow.slow_worker,
+        slow.SLOW_WORKER_TIMES,
+    ),
+    "partition-workers": Scenario(
+        "a worker cannot reach any coordinator",
+        network.partition_workers,
+        network.PARTITION_WORKERS_TIMES,
+        PROXIES,
+    ),
+    "partition-coordinators": Scenario(
+        "the coordinator's leader is cut off with one worker, of three nodes and four workers",
+        network.partition_coordinators,
+        network.PARTITION_COORDINATORS_TIMES,
+        PROXIES,
+    ),
+    "drop-packets": Scenario(
+        "connections to and among the coordinators break and stall, a second each time",
+        network.drop_packets,
+        network.BAD_LINK_TIMES,
+        PROXIES,
+    ),
+    "delay-packets": Scenario(
+        "everything to and among the coordinators is 20 to 60 ms late, a second each time",
+        network.delay_packets,
+        network.BAD_LINK_TIMES,
+        PROXIES,
+    ),
+    "full-disk": Scenario(
+        "a coordinator's disk is full",
+        coordinators.full_disk,
+        coordinators.FULL_DISK_TIMES,
+        "by a small tmpfs with root, else by a limit on the size of its files",
+    ),
+    "nan-gradient": Scenario(
+        "a shard's gradient is NaN at one step", corruption.nan_gradient, corruption.NAN_GRADIENT_TIMES
+    ),
+    "corrupt-checkpoint": Scenario(
+        "a byte of the newest checkpoint changes before the run is resumed",
+        corruption.corrupt_checkpoint,
+        corruption.CORRUPT_CHECKPOINT_TIMES,
+    ),
+    "lose-node-and-rejoin": Scenario(
+        "a coordinator node and half the workers are gone at once, and come back",
+        coordinators.lose_node,
+        coordinators.LOSE_NODE_TIMES,
+    ),
+}

@@ -1,0 +1,42 @@
+"""How does a program follow an experiment while it goes on? JSON lines: what is said, ticks, what held.
+
+`python -m paceline.faults.scenarios.main NAME TIMES FOLDER`; it stops with whoever started it (stdin closes).
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+from paceline.core.errors import PacelineError
+from paceline.faults.scenarios.catalog import SCENARIOS
+from paceline.faults.scenarios.expectations import ScenarioReporter
+
+
+def main(name: str, times: int, run_dir: Path) -> None:
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    try:
+        telling = ScenarioReporter(
+            lambda line: _emit({"said": line}), lambda tick: _emit({"tick": tick.json()})
+        )
+        found = SCENARIOS[name].body(run_dir, times, telling)
+    except PacelineError as error:
+        _emit({"problem": f"{error.what}; {error.hint}"})
+        return
+    _emit({"expectations": [asdict(one) for one in found]})
+
+
+def _emit(message: dict[str, object]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def _end_with_stdin() -> None:
+    if not sys.stdin.read():
+        os.kill(os.getpid(), signal.SIGINT)  # what the experiment has started it then takes down itself
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

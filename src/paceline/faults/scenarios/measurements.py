@@ -1,0 +1,150 @@
+"""What must hold after every scenario: nothing lost, nothing twice, the bits of an undisturbed run."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from paceline.events.read import History
+from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter, at_most, exactly, percentile
+from paceline.faults.scenarios.training import TrainingRun, commits_ns, events_of
+from paceline.plan.codec import Json
+from paceline.training.verify import replay_run, verify_run
+
+NOTHING_LOST = "nothing is lost or done twice"
+
+
+def proofs(run_dir: Path, history: History, say: ScenarioReporter | None = None) -> list[Expectation]:
+    say = say or ScenarioReporter()
+    found = [Expectation(f.what, "holds", f.seen, f.ok) for f in verify_run(run_dir)]
+    say.settled(found)
+    kept = sum(one.ok for one in found)
+    whole = Expectation(NOTHING_LOST, "all", f"{kept} of {len(found)} proofs", kept == len(found))
+    say.settled([whole])  # the short word for what was just said
+    verdict = replay_run(run_dir, lambda *_: None)
+    same = say.settled([_same(verdict)])
+    return [*found, *same, *say.settled([exactly("processes left behind", _living(history), 0)])]
+
+
+def _same(verdict: Mapping[str, Json]) -> Expectation:
+    return Expectation(
+        "the parameters are those of an undisturbed run (behind servers: of the recorded order)",
+        "equal bit by bit",
+        str(verdict["parted"] or "equal bit by bit"),
+        bool(verdict["is_equal"]),
+    )
+
+
+def _living(history: History) -> int:
+    pids = [int(str(e.fields["pid"])) for e in history.plain if e.kind == "worker_started"]
+    return sum("paceline" in _command(pid) for pid in pids)
+
+
+def _command(pid: int) -> str:
+    """Empty when there is no such process."""
+    path = Path(f"/proc/{pid}/cmdline")
+    return path.read_text() if path.exists() else ""
+
+
+_PRIMARIES = ("server_started", "server_promoted")
+
+
+def primary(history: History) -> str:
+    """Whoever became it last."""
+    return [event.who for event in history.plain if event.kind in _PRIMARIES][-1]
+
+
+def backup(history: History) -> str:
+    """Whoever was placed last."""
+    return str(events_of(history, "backup_placed")[-1].fields["backup"])
+
+
+def is_guarded(history: History) -> bool:
+    """Is there a primary, and a backup that has its state and has not been replaced since?"""
+    newest = [event for event in history.plain if event.kind in (*_PRIMARIES, "backup_placed")]
+    if not newest or newest[-1].kind != "backup_placed":
+        return False
+    started = [e.at_ns for e in events_of(history, "worker_started") if e.who == backup(history)]
+    return started[-1] < newest[-1].at_ns
+
+
+def updates(history: History) -> int:
+    """How many were applied and written down."""
+    return max((row.version for row in history.server), default=0)
+
+
+def applied_ns(history: History) -> list[int]:
+    """When updates were applied, in order."""
+    return sorted(row.at_ns for row in history.server if row.op == "apply")
+
+
+def longest_delay_s(history: History, from_ns: int, to_ns: int, *, without: Collection[int] = ()) -> float:
+    """Of all workers (but some), among the steps that they committed between these times."""
+    return max(
+        (_longest_s(history, rank, from_ns, to_ns) for rank in history.steps if rank not in without),
+        default=float("inf"),
+    )
+
+
+def _longest_s(history: History, rank: int, from_ns: int, to_ns: int) -> float:
+    gaps = [(later, (later - sooner) / 1e9) for sooner, later in pairwise(commits_ns(history, rank))]
+    usual_s = percentile([gap for _, gap in gaps], 0.5)
+    # One that committed nothing at all in that time is late by more than we know.
+    return max((gap for later, gap in gaps if from_ns <= later <= to_ns), default=float("inf")) - usual_s
+
+
+def longest_pause_s(history: History, from_ns: int) -> float:
+    """The longest time in which nobody committed anything, or no server applied anything."""
+    committed = [end for rank in history.steps for end in commits_ns(history, rank)]
+    ends = sorted(end for end in applied_ns(history) or committed if end >= from_ns)
+    return max(((later - sooner) / 1e9 for sooner, later in pairwise(ends)), default=float("inf"))
+
+
+def not_delayed(history: History, from_ns: int, to_ns: int, after: str) -> Expectation:
+    delay_s = longest_delay_s(history, from_ns, to_ns)
+    return at_most(f"a training step is delayed {after} by, at the latest", delay_s, 0.25, "s")
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """What became of a worker that the others did not hear for a while."""
+
+    victim: str
+    left_ns: int  # when it was left out
+    noticed_s: float
+    back_s: float
+
+
+def wait_until_excluded(run: TrainingRun, victim: str, after: int) -> int:
+    """When the others entered a generation behind `after` without it."""
+    run.until(lambda history: _without(history, victim, after) is not None, f"{victim} is left out")
+    noticed_ns = _without(run.live(), victim, after)
+    assert noticed_ns is not None, "it was just seen"
+    return noticed_ns
+
+
+def _without(history: History, victim: str, after: int) -> int | None:
+    found = [
+        event.at_ns
+        for event in events_of(history, "generation_entered")
+        if int(str(event.fields["number"])) > after and victim not in str(event.fields["workers"]).split(",")
+    ]
+    return min(found, default=None)
+
+
+def fenced_and_alive(history: History, left_ns: Iterable[tuple[str, int]], workers: int) -> list[Expectation]:
+    """`left_ns`: who was left out, and when. It changed nothing then, and came back as the same process."""
+    commits = sum(_fenced_commits(history, victim, at_ns) for victim, at_ns in left_ns)
+    restarts = len(events_of(history, "worker_started")) - workers
+    return [
+        exactly("steps that it committed while left out", commits, 0),
+        exactly("processes that were restarted", restarts, 0),
+    ]
+
+
+def _fenced_commits(history: History, victim: str, left_ns: int) -> int:
+    """How many steps it committed between being left out and entering a generation again."""
+    entered = [e.at_ns for e in events_of(history, "generation_entered") if e.who == victim]
+    back_ns = min((at_ns for at_ns in entered if at_ns > left_ns), default=None)
+    ends = commits_ns(history, int(victim.removeprefix("worker-")))
+    return sum(end > left_ns and (back_ns is None or end < back_ns) for end in ends)

@@ -1,0 +1,209 @@
+"""Scenario partition-workers: a worker reaches no coordinator. Left out, fenced, and back when it does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.coordinator.client.aio import UnreachableError
+from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.server.access_policy import Role
+from paceline.events.read import History
+from paceline.faults.scenarios.coordinator_nodes import PERFECT_LINK, CoordinatorNodes, LinkConditions, nodes
+from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter, at_least, at_most, exactly
+from paceline.faults.scenarios.measurements import (
+    Exclusion,
+    fenced_and_alive,
+    longest_pause_s,
+    not_delayed,
+    proofs,
+    wait_until_excluded,
+)
+from paceline.faults.scenarios.training import TrainingRun, default_plan, training
+
+WORKERS, NODES = 4, 3
+PARTITION_WORKERS_TIMES = 3
+ALONE_S = 0.5  # so long it stays cut off after the others have gone on
+
+
+def partition_workers(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+    plan = default_plan(workers=WORKERS, steps=1_000_000)
+    seen: list[Exclusion] = []
+    with (
+        nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
+        training(plan, run_dir, cluster.place) as run,
+    ):
+        assert cluster.lines is not None, "there are doors"
+        generation = run.until_in(WORKERS, 0)
+        begun_ns = run.now_ns()
+        for number in range(times):
+            victim = f"worker-{number % WORKERS}"
+            cut_ns = run.now_ns()
+            cluster.lines.cut([run.pids()[victim]], cluster.addresses)
+            left_ns = wait_until_excluded(run, victim, generation)
+            run.wait(ALONE_S)
+            mended_ns = run.now_ns()
+            cluster.lines.mend()
+            generation = run.until_in(WORKERS, generation)
+            back_s = (run.now_ns() - mended_ns) / 1e9
+            seen.append(Exclusion(victim, left_ns, (left_ns - cut_ns) / 1e9, back_s))
+            say(f"cut {number + 1} of {times}: {victim} was left out and is back")
+            say.so_far(_judge(run.history(), seen, begun_ns))
+        history = run.finish(30, early=True)
+    return [*say.settled(_judge(history, seen, begun_ns)), *proofs(run_dir, history, say)]
+
+
+def _judge(history: History, seen: list[Exclusion], begun_ns: int) -> list[Expectation]:
+    noticed_s, back_s = max(s.noticed_s for s in seen), max(s.back_s for s in seen)
+    return [
+        at_most("a worker that is cut off is left out, at the latest", noticed_s, 5.0, "s"),
+        at_most("it is back after its line is mended, at the latest", back_s, 3.0, "s"),
+        at_most("the longest time without a committed step", longest_pause_s(history, begun_ns), 1.0, "s"),
+        *fenced_and_alive(history, [(s.victim, s.left_ns) for s in seen], WORKERS),
+    ]
+
+
+PARTITION_COORDINATORS_TIMES = 2
+ISOLATED_WORKER = "worker-0"  # on the side of the minority
+ASK_S = 1.5  # so long is the minority begged for an answer
+
+
+@dataclass(slots=True)
+class _Seen:
+    left_out_s: float
+    left_ns: int
+    back_s: float
+    minority_answers: int
+    minority_commits: int
+
+
+def partition_coordinators(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+    plan = default_plan(workers=WORKERS, steps=1_000_000)
+    seen: list[_Seen] = []
+    with (
+        nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
+        training(plan, run_dir, cluster.place) as run,
+    ):
+        run.until_in(WORKERS, 0)
+        begun_ns = run.now_ns()
+        for number in range(times):
+            alone = cluster.leader()
+            seen.append(_cut(cluster, run, alone))
+            say(
+                f"partition {number + 1} of {times}: node {alone} and {ISOLATED_WORKER} were cut off,"
+                " and are back"
+            )
+            say.so_far(_partition_coordinators_judge(run.history(), seen, begun_ns))
+        leaders = {cluster.status(node).leader for node in cluster.addresses}
+        history = run.finish(30, early=True)
+    # Who follows whom is asked before the run ends, and judged with the rest.
+    found = _partition_coordinators_judge(history, seen, begun_ns)
+    found.insert(6, exactly("leaders that the nodes follow in the end", len(leaders), 1))
+    return [*say.settled(found), *proofs(run_dir, history, say)]
+
+
+def _partition_coordinators_judge(history: History, seen: list[_Seen], begun_ns: int) -> list[Expectation]:
+    return [
+        exactly("requests that the minority answered", sum(one.minority_answers for one in seen), 0),
+        exactly("entries that the minority committed", sum(one.minority_commits for one in seen), 0),
+        at_most(
+            "the minority's worker is left out, at the latest", max(s.left_out_s for s in seen), 6.0, "s"
+        ),
+        at_most("the longest time without a committed step", longest_pause_s(history, begun_ns), 1.0, "s"),
+        at_most("all are back after it is mended, at the latest", max(s.back_s for s in seen), 3.0, "s"),
+        *fenced_and_alive(history, [(ISOLATED_WORKER, one.left_ns) for one in seen], WORKERS),
+    ]
+
+
+def _cut(cluster: CoordinatorNodes, run: TrainingRun, alone: int) -> _Seen:
+    assert cluster.lines is not None, "there are doors"
+    others, pids = cluster.others(alone), run.pids()
+    generation = run.until_in(WORKERS, 0)
+    many = [cluster.pid(other) for other in others] + [pids[who] for who in pids if who != ISOLATED_WORKER]
+    cut_ns = run.now_ns()
+    cluster.lines.cut(many, [alone])
+    cluster.lines.cut([cluster.pid(alone), pids[ISOLATED_WORKER]], others)
+    before = cluster.status(alone).commit
+    answers = _request_of_minority(cluster, alone)
+    left_ns = wait_until_excluded(run, ISOLATED_WORKER, generation)
+    commits = cluster.status(alone).commit - before
+    mended_ns = run.now_ns()
+    cluster.lines.mend()
+    run.until_in(WORKERS, generation)
+    cluster.leader()
+    return _Seen((left_ns - cut_ns) / 1e9, left_ns, (run.now_ns() - mended_ns) / 1e9, answers, commits)
+
+
+def _request_of_minority(cluster: CoordinatorNodes, node: int) -> int:
+    """Ask the minority, and nobody else, to write something; how many answers came."""
+    address = [cluster.addresses[node]]
+    with BlockingClient(address, cluster.proof.of(Role.ADMIN), patience_s=ASK_S) as client:
+        try:
+            client.write("Runs.Create", pb.CreateRun(run=f"asked-of-{node}", min_workers=1), pb.Run)
+        except UnreachableError:
+            return 0
+        return 1
+
+
+# Doors in front of the nodes (lines.py) break connections, let them stall, or make
+# everything late, by a seed. A worker that loses its line comes back over a new
+# one; training asks nobody in between.
+
+BAD_LINK_WORKERS, BAD_LINK_NODES = 3, 3
+BAD_LINK_TIMES = 8  # seconds of bad weather
+SEED = 7
+
+
+def drop_packets(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+    return _through(
+        LinkConditions(lost_share=0.01, stall_share=0.03, stall_s=0.2, seed=SEED), run_dir, times, say
+    )
+
+
+def delay_packets(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+    return _through(LinkConditions(late_s=(0.02, 0.06), seed=SEED), run_dir, times, say)
+
+
+def _through(
+    weather: LinkConditions, run_dir: Path, seconds: int, say: ScenarioReporter
+) -> list[Expectation]:
+    plan = default_plan(workers=BAD_LINK_WORKERS, steps=1_000_000)
+    with (
+        nodes(run_dir / "coordinators", BAD_LINK_NODES, with_doors=True) as cluster,
+        training(plan, run_dir, cluster.place) as run,
+    ):
+        assert cluster.lines is not None, "there are doors"
+        run.until_in(BAD_LINK_WORKERS, 0)
+        began_ns = run.now_ns()
+        cluster.lines.set_weather(weather)
+        for second in range(seconds):
+            run.wait(1.0)
+            say(f"second {second + 1} of {seconds}: {_describe(weather)}")
+            say.so_far(_bad_lines_judge(run.history(), weather, began_ns, run.now_ns()))
+        ended_ns = run.now_ns()
+        cluster.lines.set_weather(PERFECT_LINK)
+        run.until_in(BAD_LINK_WORKERS, 0)  # all are in the newest generation, or come back to it now
+        history = run.finish(30, early=True)
+    return [
+        *say.settled(_bad_lines_judge(history, weather, began_ns, ended_ns)),
+        *proofs(run_dir, history, say),
+    ]
+
+
+def _bad_lines_judge(
+    history: History, weather: LinkConditions, began_ns: int, ended_ns: int
+) -> list[Expectation]:
+    return [
+        at_least("pieces of data that were lost, stalled or late", _hit(weather), 10),
+        not_delayed(history, began_ns, ended_ns, "in bad weather"),
+    ]
+
+
+def _hit(weather: LinkConditions) -> int:
+    return weather.lost + weather.stalled + (weather.passed if weather.late_s[1] > 0 else 0)
+
+
+def _describe(weather: LinkConditions) -> str:
+    if weather.late_s[1] > 0:
+        low, high = (1000 * bound for bound in weather.late_s)
+        return f"{weather.passed} pieces late by {low:g} to {high:g} ms"
+    return f"{weather.passed} pieces passed, {weather.stalled} stalled, {weather.lost} lost"

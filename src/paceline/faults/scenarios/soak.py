@@ -1,0 +1,363 @@
+"""Many random faults, one after the other, by a seed: is anything lost, in the end and on the way?"""
+
+import random
+import re
+import signal
+import statistics
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from paceline.core.errors import ConfigError, Problem
+from paceline.events.read import History
+from paceline.faults.scenarios.coordinator_nodes import CoordinatorNodes, nodes
+from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter, at_most, exactly, not_judged
+from paceline.faults.scenarios.measurements import (
+    applied_ns,
+    backup,
+    is_guarded,
+    longest_pause_s,
+    primary,
+    proofs,
+    updates,
+)
+from paceline.faults.scenarios.training import (
+    TrainingRun,
+    commits_ns,
+    default_plan,
+    events_of,
+    newest_full,
+    training,
+)
+from paceline.plan.catalog import MODES, Channel, server_names
+from paceline.plan.plan import Plan
+
+# What is struck depends on the seed alone, never on how fast the machine is: all
+# dice of a fault are thrown before anything is looked at.
+
+RECOVERY_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class FaultDraw:
+    """All that is drawn for one fault."""
+
+    wait_s: float  # before it strikes
+    order: tuple[int, ...]  # of the workers: the first ones are the victims
+    lasts_s: float  # a freeze or a cut; sometimes longer than a lease, sometimes not
+    which: float  # of several coordinator nodes, from 0 to 1
+
+
+def draw_fault(dice: random.Random, workers: int) -> FaultDraw:
+    wait_s = dice.uniform(0.05, 0.25)
+    order = tuple(dice.sample(range(workers), workers))
+    return FaultDraw(wait_s, order, dice.uniform(0.1, 4.0), dice.random())
+
+
+@dataclass(slots=True)
+class FaultInjector:
+    run: TrainingRun
+    cluster: CoordinatorNodes
+    workers: int
+    by_name: dict[str, Callable[[FaultDraw], str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_name = {
+            "kill-worker": lambda dice: self._kill(dice.order[:1]),
+            "kill-two": lambda dice: self._kill(dice.order[:2]),
+            "freeze-worker": self._freeze,
+            "kill-leader": self._kill_leader,
+            "kill-follower": self._kill_follower,
+            "kill-leader-and-worker": self._kill_both,
+            "cut-worker": self._cut_worker,
+            "cut-leader": self._cut_leader,
+            "kill-primary": lambda _: self._kill_names([primary(self.run.live())]),
+            "kill-backup": lambda _: self._kill_names([backup(self.run.live())]),
+            "kill-primary-and-worker": self._kill_primary_and_worker,
+        }
+
+    def strike(self, fault: str, dice: FaultDraw) -> str:
+        """Who was struck, in words. The run is whole before, and again when this returns."""
+        self.run.wait(dice.wait_s)
+        who = self.by_name[fault](dice)
+        self.until_whole()
+        return who
+
+    def until_whole(self) -> None:
+        """Until all train together in the newest generation, or behind two servers, and get further."""
+        self.run.until(self._is_whole, "all train together", RECOVERY_TIMEOUT_S)
+        done = self._done(self.run.live())
+        self.run.until(lambda history: self._done(history) > done, "the run goes on", RECOVERY_TIMEOUT_S)
+
+    def _done(self, history: History) -> int:
+        plan = self.run.plan
+        return updates(history) if server_names(plan) else last_step(history, plan.num_workers)
+
+    def _is_whole(self, history: History) -> bool:
+        if server_names(self.run.plan):
+            return is_guarded(history)
+        entered = [int(str(e.fields["number"])) for e in events_of(history, "generation_entered")]
+        return bool(entered) and newest_full(history, self.workers) == max(entered)
+
+    def _kill(self, victims: Collection[int]) -> str:
+        return self._kill_names([f"worker-{victim}" for victim in victims])
+
+    def _kill_primary_and_worker(self, dice: FaultDraw) -> str:
+        return self._kill_names([primary(self.run.live()), f"worker-{dice.order[0]}"])
+
+    def _kill_names(self, names: Sequence[str]) -> str:
+        before = self.run.pids()
+        for name in names:
+            self.run.signal(name, signal.SIGKILL)
+        self.run.until(
+            lambda _: all(self.run.pids()[name] != before[name] for name in names),
+            f"{' and '.join(names)} are replaced",
+            RECOVERY_TIMEOUT_S,
+        )
+        return " and ".join(names)
+
+    def _freeze(self, dice: FaultDraw) -> str:
+        victim = f"worker-{dice.order[0]}"
+        self.run.signal(victim, signal.SIGSTOP)
+        self.run.wait(dice.lasts_s)
+        self.run.signal(victim, signal.SIGCONT)
+        return f"{victim} for {dice.lasts_s:.1f} s"
+
+    def _kill_leader(self, dice: FaultDraw) -> str:
+        return self._kill_node(self.cluster.leader())
+
+    def _kill_follower(self, dice: FaultDraw) -> str:
+        others = self.cluster.others(self.cluster.leader())
+        return self._kill_node(others[int(dice.which * len(others))])
+
+    def _kill_both(self, dice: FaultDraw) -> str:
+        node = self.cluster.leader()
+        self._until_all_nodes()
+        self.cluster.kill(node)
+        who = self._kill(dice.order[:1])
+        self.cluster.start(node)
+        return f"node {node} and {who}"
+
+    def _kill_node(self, node: int) -> str:
+        self._until_all_nodes()  # two of three at once would be another fault
+        self.cluster.kill(node)
+        self.cluster.leader()
+        self.cluster.start(node)
+        return f"node {node}"
+
+    def _cut_worker(self, dice: FaultDraw) -> str:
+        victim = f"worker-{dice.order[0]}"
+        return self._cut([self.run.pids()[victim]], list(self.cluster.addresses), victim, dice)
+
+    def _cut_leader(self, dice: FaultDraw) -> str:
+        """From the other nodes and from all workers; the others elect another one."""
+        self._until_all_nodes()
+        node = self.cluster.leader()
+        others, lines = self.cluster.others(node), self.cluster.lines
+        assert lines is not None, "there are doors"
+        lines.cut([self.cluster.pid(node)], others)
+        callers = [*(self.cluster.pid(other) for other in others), *self.run.pids().values()]
+        return self._cut(callers, [node], f"node {node}", dice)
+
+    def _cut(self, pids: list[int], nodes: list[int], who: str, dice: FaultDraw) -> str:
+        lines = self.cluster.lines
+        assert lines is not None, "there are doors"
+        lines.cut(pids, nodes)
+        self.run.wait(dice.lasts_s)
+        lines.mend()
+        return f"{who} for {dice.lasts_s:.1f} s"
+
+    def _until_all_nodes(self) -> None:
+        nodes = self.cluster.addresses
+        self.run.until(
+            lambda _: all(map(self.cluster.is_up_to_date, nodes)), "all nodes take part", RECOVERY_TIMEOUT_S
+        )
+
+
+def last_step(history: History, shards: int) -> int:
+    """The last step that anybody committed and has written down."""
+    done = (row.position // shards for rows in history.steps.values() for row in rows if row.synced)
+    return max(done, default=-1)
+
+
+MAX_GROWTH_MB = 24.0  # between the end of the warm-up and the end
+MAX_WORLDS = 2  # generations that a worker may have mapped: the one it is in, and the one it leaves
+
+
+@dataclass(slots=True)
+class LeakCheck:
+    """Looked at after every fault."""
+
+    command: list[float] = field(default_factory=list)  # MB
+    helper: list[float] = field(default_factory=list)
+    workers: dict[int, list[float]] = field(default_factory=dict)  # by process
+    files: list[int] = field(default_factory=list)
+    helper_files: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+    worlds: int = 0  # most generations that one worker had mapped at once
+    _names_before: frozenset[str] = field(default_factory=lambda: _shared_names())
+
+    def look(self, helper: int, workers: dict[str, int]) -> None:
+        self.command.append(memory_mb("self"))
+        self.helper.append(memory_mb(helper))
+        self.files.append(_files("self"))
+        self.helper_files.append(_files(helper))
+        self.threads.append(threading.active_count())
+        for pid in workers.values():
+            if (used := memory_mb(pid)) > 0:
+                self.workers.setdefault(pid, []).append(used)
+                self.worlds = max(self.worlds, _worlds(pid))
+
+    def expectations(self) -> list[Expectation]:
+        left = sorted(_shared_names() - self._names_before)
+        return [
+            _flat("memory of the command", self.command),
+            _flat("memory of the process that starts the workers", self.helper),
+            self._workers_flat(),
+            at_most("generations that one worker has mapped at once", self.worlds, MAX_WORLDS, "generations"),
+            at_most("open files of the command that pile up", _growth(self.files), 2, "files"),
+            at_most("open files of its helper that pile up", _growth(self.helper_files), 2, "files"),
+            at_most("threads of the command that pile up", _growth(self.threads), 0, "threads"),
+            exactly("shared memory with a name that was left behind", left, []),
+        ]
+
+    def _workers_flat(self) -> Expectation:
+        """Of those who lived through several faults: from the first look at them to the last."""
+        old = [seen for seen in self.workers.values() if len(seen) >= 4]
+        if not old:
+            return not_judged("memory of the workers", "none lived through four faults")
+        growth = max(seen[-1] - seen[1] for seen in old)
+        longest = max(map(len, old))
+        what = f"growth of a worker's memory (of {len(old)} that lived through 4 to {longest} faults)"
+        return at_most(what, growth, MAX_GROWTH_MB, "MB")
+
+
+def _flat(what: str, seen: list[float]) -> Expectation:
+    """After a quarter to warm up, against the end: medians, so that one moment does not decide."""
+    early, late = _early(seen), _late(seen)
+    return Expectation(
+        what,
+        f"grows by at most {MAX_GROWTH_MB:g} MB",
+        f"{early:.1f} MB after the first quarter, {late:.1f} MB at the end",
+        late - early <= MAX_GROWTH_MB,
+    )
+
+
+def _growth(seen: list[int]) -> float:
+    """What piles up never goes away: the least of the end counts, and not what is open for a moment.
+
+    Whoever was frozen or cut off connects anew, so connections come and go by the dozen.
+    """
+    return max(0.0, min(seen[-max(8, len(seen) // 4) :]) - _early(seen))
+
+
+def _early(seen: "list[int] | list[float]") -> float:
+    quarter = len(seen) // 4
+    return statistics.median(seen[quarter : quarter + max(1, len(seen) // 8)])
+
+
+def _late(seen: "list[int] | list[float]") -> float:
+    return statistics.median(seen[-max(1, len(seen) // 8) :])
+
+
+def memory_mb(pid: int | str) -> float:
+    """What it has made itself, or has from the process that it was forked from; no files. 0: it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(kb) for kb in re.findall(r"^RssAnon:\s+(\d+)", status, re.M)) / 1024
+
+
+def _files(pid: int | str) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _worlds(pid: int) -> int:
+    try:
+        mapped = Path(f"/proc/{pid}/maps").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return len(set(re.findall(r"/memfd:paceline-(\d+)", mapped)))
+
+
+def _shared_names() -> frozenset[str]:
+    folder = Path("/dev/shm")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return frozenset(name for name in names if name.startswith(("paceline", "torch_")))
+
+
+WORKERS, NODES = 4, 3
+PACE_S = 0.02
+STALL_S = 10.0  # a frozen worker is noticed after its lease
+_OF_WORKERS = ("kill-worker", "kill-worker", "kill-worker", "kill-two", "freeze-worker")
+_OF_NODES = ("kill-leader", "kill-follower", "kill-leader-and-worker", "cut-worker", "cut-leader")
+# By mode: what can strike it. Frequent ones are there several times. A mode that is not here is refused.
+_OF_SERVERS = ("kill-primary", "kill-primary", "kill-backup", "kill-primary-and-worker")
+_BY_CHANNEL = {
+    Channel.COLLECTIVE: _OF_WORKERS + _OF_NODES,
+    Channel.STORE: _OF_WORKERS + _OF_NODES + _OF_SERVERS,
+}
+FAULTS: Mapping[str, tuple[str, ...]] = {
+    mode.name: _BY_CHANNEL[mode.channel]
+    for mode in MODES.values()
+    if mode.is_elastic and mode.channel in _BY_CHANNEL
+}
+
+
+def soak_plan(mode: str, shards: int | None) -> Plan:
+    """What is trained while faults strike; ConfigError for a mode that does not survive them yet."""
+    if mode not in FAULTS:
+        hint = f"use --mode {' or '.join(FAULTS)}"
+        raise ConfigError([Problem(f"mode {mode} is not soaked yet", hint, "--mode")])
+    if shards is not None and shards < WORKERS:
+        what = f"{WORKERS} workers would share {shards} shards, and some would have nothing to do"
+        raise ConfigError([Problem(what, f"use --shards {WORKERS} or more", "--shards")])
+    return default_plan(workers=WORKERS, steps=1_000_000, pace_s=PACE_S, mode=mode, shards=shards)
+
+
+def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporter) -> list[Expectation]:
+    dice, piles = random.Random(seed), LeakCheck()
+    with (
+        nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
+        training(plan, run_dir, cluster.place) as run,
+    ):
+        striker = FaultInjector(run, cluster, WORKERS)
+        striker.until_whole()
+        began_ns = run.now_ns()
+        for number in range(faults):
+            fault, drawn = dice.choice(FAULTS[plan.mode]), draw_fault(dice, WORKERS)
+            struck_ns = run.now_ns()
+            who = striker.strike(fault, drawn)
+            piles.look(run.launcher.pid, run.pids())
+            took_s = (run.now_ns() - struck_ns) / 1e9
+            say(f"fault {number + 1} of {faults}: {fault} {who}, whole again; {took_s:.1f} s")
+        ended_ns = run.now_ns()
+        history = run.finish(60, early=True)
+    return [
+        at_most(
+            "the longest time without a committed step", longest_pause_s(history, began_ns), STALL_S, "s"
+        ),
+        not_judged(
+            "goodput: committed steps at their usual pace, of the whole time; or updates",
+            _goodput(history, plan),
+        ),
+        not_judged("faults a minute", f"{60e9 * faults / (ended_ns - began_ns):.1f}"),
+        *piles.expectations(),
+        *proofs(run_dir, history, say),
+    ]
+
+
+def _goodput(history: History, plan: Plan) -> str:
+    if updates := applied_ns(history):
+        return f"{len(updates)} updates, {1e9 * len(updates) / (updates[-1] - updates[0]):.0f} a second"
+    by_rank = [commits_ns(history, rank) for rank in history.steps]
+    ends = sorted(end for found in by_rank for end in found)
+    gaps_s = [(later - sooner) / 1e9 for found in by_rank for sooner, later in pairwise(found)]
+    steps = {
+        row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced
+    }
+    whole_s, usual_s = (ends[-1] - ends[0]) / 1e9, statistics.median(gaps_s)
+    return f"{100 * len(steps) * usual_s / whole_s:.0f} % ({len(steps)} steps of {1000 * usual_s:.0f} ms)"

@@ -1,0 +1,129 @@
+"""How does an operator look at the workers of a run, and ask for more or fewer? By its coordinator."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.coordinator import run_endpoint
+from paceline.coordinator.client import endpoints
+from paceline.coordinator.client.aio import UnreachableError
+from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.run_endpoint import NotRunningError, RunEndpoint
+from paceline.core.clock import SystemClock, monotonic_s, unix_now_s
+from paceline.core.errors import ExitCode, PacelineError
+from paceline.plan.codec import Json
+
+POLL_S = 0.05
+PATIENCE_S = 5.0
+_PHASES = {pb.WORKER_JOINED: "waiting", pb.WORKER_ACTIVE: "training"}
+
+
+class ResizeError(PacelineError):
+    """The run cannot have so many workers, or does not have them yet."""
+
+    exit_code = ExitCode.DEGRADED
+    code = "E324"
+
+
+@dataclass(frozen=True, slots=True)
+class Workforce:
+    """The workers of a run, as its coordinator knows them."""
+
+    generation: int
+    why: str
+    workers: tuple[dict[str, Json], ...]
+    fewest: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    action: int
+    is_seen: bool  # the effect, and not only that it was accepted
+    note: str
+    workers: tuple[str, ...]  # who trains now
+
+
+def read_workforce(run_dir: Path) -> Workforce:
+    with _open(run_dir) as (seat, client):
+        view = client.read("Runs.Get", pb.GetRun(run=seat.run), pb.RunView)
+    ranks = {name: rank for rank, name in enumerate(view.generation.workers)}
+    now_ms = unix_now_s() * 1000
+    rows: list[dict[str, Json]] = [
+        {
+            "worker": worker.worker,
+            "state": _PHASES.get(worker.phase, "unknown"),
+            "rank": ranks.get(worker.worker),
+            "pid": int(worker.facts.get("pid", "0")),
+            "since_s": round(max(0.0, now_ms - worker.joined_ms) / 1000, 1),
+        }
+        for worker in sorted(view.workers, key=lambda worker: (len(worker.worker), worker.worker))
+    ]
+    elastic = seat.elastic
+    return Workforce(
+        view.generation.number, view.generation.reason, tuple(rows), elastic.min_workers, elastic.max_workers
+    )
+
+
+def add(run_dir: Path, count: int, *, wait: bool = True, within_s: float = 60.0) -> Resized:
+    return _ask(run_dir, "add", count, "", wait=wait, within_s=within_s)
+
+
+def remove(
+    run_dir: Path, count: int = 1, worker: str = "", *, wait: bool = True, within_s: float = 60.0
+) -> Resized:
+    return _ask(run_dir, "remove", count, worker, wait=wait, within_s=within_s)
+
+
+def _ask(run_dir: Path, kind: str, count: int, worker: str, *, wait: bool, within_s: float) -> Resized:
+    with _open(run_dir) as (seat, client):
+        asking = pb.RequestAction(run=seat.run, kind=kind, target=worker, details={"count": str(count)})
+        action = client.write("Actions.Request", asking, pb.Action)
+        enough = pb.ACTION_EFFECT_SEEN if wait else pb.ACTION_ACCEPTED
+        action = _followed(client, action, enough, within_s)
+        view = client.read("Runs.Get", pb.GetRun(run=seat.run), pb.RunView)
+    note = action.steps[-1].note
+    if action.phase in (pb.ACTION_REFUSED, pb.ACTION_FAILED):
+        raise ResizeError(
+            f"the run in {run_dir} did not {kind} workers: {note}",
+            f"look at `paceline workers list {run_dir}`; it grows up to --max-workers, at most its --shards",
+        )
+    is_seen = action.phase == pb.ACTION_EFFECT_SEEN
+    if not is_seen and wait:
+        raise ResizeError(
+            f"action {action.action} was not done within {within_s:g} s ({_state(action)})",
+            f"look at `paceline workers list {run_dir}`, and whether the command that began it still lives",
+        )
+    return Resized(action.action, is_seen, note, tuple(view.generation.workers))
+
+
+def _followed(
+    client: BlockingClient, action: pb.Action, enough: pb.ActionPhase, within_s: float
+) -> pb.Action:
+    until_s = monotonic_s() + within_s
+    while action.phase < enough and monotonic_s() < until_s:
+        SystemClock().sleep(POLL_S)
+        listed = client.read("Actions.List", pb.ListActions(run=action.run), pb.ActionList)
+        action = next(found for found in listed.actions if found.action == action.action)
+    return action
+
+
+def _state(action: pb.Action) -> str:
+    return "nobody has taken it up" if action.phase == pb.ACTION_REQUESTED else action.steps[-1].note
+
+
+@contextmanager
+def _open(run_dir: Path) -> Iterator[tuple[RunEndpoint, BlockingClient]]:
+    seat = run_endpoint.find_endpoint(run_dir)
+    where = endpoints.EndpointOptions(usual_folder=run_dir, at=seat.addresses, token_file=seat.token_file)
+    found = endpoints.find_endpoints(where)
+    try:
+        with BlockingClient(found.addresses, found.access, patience_s=PATIENCE_S) as client:
+            yield seat, client
+    except UnreachableError as error:
+        raise NotRunningError(
+            f"the coordinator of the run in {run_dir} does not answer: {error.what}",
+            f"the command that began it may have ended or been killed:  paceline train --resume {run_dir}",
+        ) from error

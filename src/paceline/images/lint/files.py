@@ -1,0 +1,170 @@
+"""How do files on disk become a project to check, and a mended one files again?"""
+
+import os
+from collections.abc import Iterator, Sequence
+from os.path import relpath
+from pathlib import Path
+
+from paceline.core.errors import ConfigError, ImageOptionError, Problem
+from paceline.images.lint.check import changed_files
+from paceline.images.lint.dependency_files import read_requirements
+from paceline.images.lint.dockerfile import read_dockerfile
+from paceline.images.lint.installs import pip_installs
+from paceline.images.lint.project import DOCKERFILE, Project, Source
+from paceline.images.lint.rules.secrets import is_secret_file
+
+_PATTERNS = (
+    "requirements*.txt",
+    "constraints*.txt",
+    "requirements/*.txt",
+    "requirements*.in",
+    "pyproject.toml",
+    "setup.cfg",
+    "setup.py",
+    "environment*.y*ml",
+    "conda*.y*ml",
+)
+_MAX_BYTES = 1_000_000
+_NOT_ENTERED = (".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages")
+_MAX_DEPTH, _MAX_FILES = 4, 20_000
+_CODE, _MOST_CODE = (".py", ".sh"), 500
+
+
+def load_project(folder: Path, dockerfile: Path | None = None, requirements: Sequence[Path] = ()) -> Project:
+    """The Dockerfile, the requirement files that it may install, and the names of what else is there.
+
+    `dockerfile` and `requirements` are relative to the folder, or absolute. Nothing is written.
+    """
+    if not folder.is_dir():
+        raise ImageOptionError(
+            [Problem(f"{folder} is no folder", "name the folder of the build context", "DIR")]
+        )
+    file = folder / (dockerfile or DOCKERFILE)
+    text = _text(file)
+    name = _name(file, folder)
+    found = {name: Source(name, text)}
+    wanted = [folder / one for one in requirements]
+    for path in (*wanted, *filter(_is_readable, _beside(folder)), *_named(folder, name, text)):
+        _add(found, folder, path, is_wanted=path in wanted)
+    names = frozenset(one.name for one in folder.iterdir()).union(_secret_files(folder))
+    listed = _listed(folder)
+    code = [one for one in sorted(listed or ()) if one.endswith(_CODE) and one not in found]
+    return Project(
+        files=tuple(found.values()),
+        dockerfile=name,
+        names=names,
+        code=tuple(_code(folder, code[:_MOST_CODE])),
+        paths=listed,
+        runnable=None if listed is None else frozenset(o for o in listed if os.access(folder / o, os.X_OK)),
+    )
+
+
+def _listed(folder: Path) -> frozenset[str] | None:
+    """Every file below the folder; None for a context that is too large to list."""
+    found: set[str] = set()
+    for here, folders, files in os.walk(folder):
+        folders[:] = [one for one in folders if one not in _NOT_ENTERED]
+        found |= {_name(Path(here) / name, folder) for name in files}
+        if len(found) > _MAX_FILES:
+            return None
+    return frozenset(found)
+
+
+def _code(folder: Path, paths: Sequence[str]) -> Iterator[Source]:
+    for path in paths:
+        if _is_readable(folder / path):
+            yield Source(path, _text(folder / path))
+
+
+def write_project(folder: Path, before: Project, after: Project) -> list[Path]:
+    """Write what differs into the folder (the user's, or a copy of it)."""
+    written = []
+    for path, text in changed_files(before, after).items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", encoding="utf-8", newline="") as out:
+            out.write(text)
+        written.append(file)
+    return written
+
+
+def _beside(folder: Path) -> list[Path]:
+    found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
+    return [*found, folder / ".dockerignore"]
+
+
+def _secret_files(folder: Path) -> Iterator[str]:
+    """Paths below the folder whose names say that they hold secrets; a large context is looked at in part."""
+    looked_at = 0
+    for here, folders, files in os.walk(folder):
+        depth = len(Path(here).relative_to(folder).parts)
+        folders[:] = [one for one in sorted(folders) if one not in _NOT_ENTERED] if depth < _MAX_DEPTH else []
+        looked_at += len(files)
+        if looked_at > _MAX_FILES:
+            return
+        for name in files:
+            path = _name(Path(here) / name, folder)
+            if is_secret_file(path):
+                yield path
+
+
+def _named(folder: Path, name: str, text: str) -> Iterator[Path]:
+    """Files that `pip install -r` names, where a file of that path or that name is in the context."""
+    docker = read_dockerfile(name, text)
+    for stage in docker.stages:
+        for step in stage.instructions:
+            values = docker.variables(stage, step.first)
+            for by in pip_installs(name, text, step, values):
+                for said in by.values("requirement", "constraint"):
+                    yield folder / said.lstrip("/")
+                    yield folder / Path(said).name
+
+
+def _add(found: dict[str, Source], folder: Path, file: Path, *, is_wanted: bool) -> None:
+    name = _name(file, folder)
+    if name in found or not (is_wanted or _is_small_file(file)):
+        return
+    found[name] = Source(name, _text(file))
+    if file.suffix in (".txt", ".in"):
+        for option in read_requirements(name, found[name].text).options:
+            if option.name in ("requirement", "constraint"):
+                _add(found, folder, file.parent / option.value, is_wanted=False)
+
+
+def _is_small_file(file: Path) -> bool:
+    try:
+        return file.is_file() and file.stat().st_size <= _MAX_BYTES
+    except OSError:  # a name that no file system takes, or a folder that may not be entered
+        return False
+
+
+def _is_readable(file: Path) -> bool:
+    """A file that only lies beside the Dockerfile stops nothing, whatever is in it."""
+    if not _is_small_file(file):
+        return False
+    try:
+        _text(file)
+    except ConfigError:
+        return False
+    return True
+
+
+def _name(file: Path, folder: Path) -> str:
+    return Path(relpath(file, folder)).as_posix()
+
+
+def _text(file: Path) -> str:
+    """As it is: line ends are not touched, so that they can be written back."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        hint = "name it with --dockerfile or --requirements, or go to the folder of the build context"
+        raise ImageOptionError([Problem(f"there is no {file}", hint, str(file))]) from None
+    except OSError as error:
+        hint = "it must be a file that you may read"
+        raise ImageOptionError(
+            [Problem(f"{file} cannot be read: {error.strerror}", hint, str(file))]
+        ) from error
+    except UnicodeDecodeError as error:
+        problem = Problem(f"{file} is no text in UTF-8: {error.reason}", "save it as UTF-8", str(file))
+        raise ImageOptionError([problem]) from error

@@ -1,0 +1,200 @@
+"""Rules about the network between nodes, and about what a container cannot install: kernel modules (31)."""
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from paceline.images.lint.dockerfile import env_values, substituted
+from paceline.images.lint.installs import conditional_commands
+from paceline.images.lint.project import Finding, Level
+from paceline.images.lint.rules.pattern import Pattern
+from paceline.images.lint.view import Place
+
+EFA = Pattern(
+    number=31,
+    id="no-efa",
+    what="The image is set up for EFA between nodes, and nothing installs libfabric and its plugin for NCCL.",
+    fix="only reported: EFA's installer, or a base that has it",
+)
+MODULE = Pattern(
+    number=31,
+    id="kernel-module",
+    what="An installer builds a kernel module or a driver, which belong to the host: in a build it fails.",
+    fix="only reported: the installer's option that leaves the module out",
+)
+LOADER = Pattern(
+    number=31,
+    id="loader-path",
+    what="LD_LIBRARY_PATH names another folder than the one that a library was installed to.",
+    fix="only reported: the folder below the prefix",
+)
+INTERFACE = Pattern(
+    number=31,
+    id="fixed-interface",
+    what="The image fixes the network interface (NCCL_SOCKET_IFNAME): hosts with other names fail.",
+    fix="only reported: set it where the job starts, or exclude (`^docker0,lo`)",
+    level=Level.WARNING,
+)
+PATTERNS = (EFA, MODULE, LOADER, INTERFACE)
+
+
+def no_efa(place: Place) -> Iterator[Finding]:
+    if not place.is_last or place.base.family in ("dlc", "ngc") or "efa" in place.base.reference.lower():
+        return
+    if not place.base.family or not place.are_packages_known:
+        return
+    words = " ".join(place.words)
+    if re.search(r"efa[-_]installer|aws-ofi-nccl|libfabric|efa_installer", words):
+        return
+    if any(step.flag("from") is not None for step in place.steps if step.word in ("COPY", "ADD")):
+        return
+    for step in place.steps:
+        values = env_values(step) if step.word == "ENV" else {}
+        wants = [name for name, value in values.items() if _is_for_efa(name, value)]
+        if wants:
+            yield EFA.found(
+                place,
+                step,
+                "NCCL is told to use EFA, and the image has no libfabric and no plugin: `No EFA provider`, "
+                "or sockets in its place",
+                f"ENV {wants[0]}={values[wants[0]]}",
+                "run EFA's installer (aws-efa-installer) in the image, or use a base that has it",
+            )
+            return
+
+
+def _is_for_efa(name: str, value: str) -> bool:
+    return (
+        (name == "FI_PROVIDER" and "efa" in value)
+        or name.startswith("FI_EFA_")
+        or (name in ("LD_LIBRARY_PATH", "PATH") and "/opt/amazon/efa" in value)
+        or (name == "NCCL_NET" and "ofi" in value.lower())
+    )
+
+
+# Installers by their name, the options that leave the module or the driver out, and the advice.
+_INSTALLERS = (
+    (
+        re.compile(r"(?:^|/)efa_installer\.sh$"),
+        re.compile(r"^(?:-[a-z]*k[a-z]*|--skip-kmod)$"),
+        "--skip-kmod",
+    ),
+    (
+        re.compile(r"(?:^|/)NVIDIA-Linux-[\w.${}-]+\.run$"),
+        re.compile(r"^(?:--no-kernel-modules?|-x|--extract-only|--add-this-kernel)$"),
+        "--no-kernel-module",
+    ),
+    (
+        re.compile(r"(?:^|/)mlnxofedinstall$"),
+        re.compile(r"^(?:--user-space-only|--without-fw-update-only|--help)$"),
+        "--user-space-only",
+    ),
+)
+
+
+def kernel_module(place: Place) -> Iterator[Finding]:
+    for step in place.stage.instructions:
+        if step.values and "||" in step.values[0]:
+            continue
+        maybe = conditional_commands(step)
+        for command in [one for one in step.commands if id(one) not in maybe]:
+            words = [word for word in command.texts if word not in ("sudo", "bash", "sh")]
+            for name, option, advice in _INSTALLERS:
+                is_called = bool(words) and name.search(words[0]) is not None
+                if not is_called or any(option.match(word) or "$" in word for word in words[1:]):
+                    continue
+                yield MODULE.found(
+                    place,
+                    step,
+                    f"{posixpath.basename(words[0])} installs a kernel module, which a container cannot "
+                    "load: its build fails",
+                    " ".join(command.texts[:6]),
+                    f"add {advice}",
+                )
+
+
+_PREFIX = re.compile(r"(?:--prefix[= ]|-DCMAKE_INSTALL_PREFIX=|\bprefix=)(/[\w./${}-]+)")
+
+
+def loader_path(place: Place) -> Iterator[Finding]:
+    """A folder of LD_LIBRARY_PATH that is near the prefix of a build, and not the one that it fills."""
+    if not place.is_last:
+        return
+    named = [
+        (step, value)
+        for step in place.steps
+        if step.word == "ENV"
+        for name, value in env_values(step).items()
+        if name == "LD_LIBRARY_PATH"
+    ]
+    listed = [(step, _entry(place, entry)) for step, value in named for entry in value.split(":")]
+    said = " ".join(value for step in place.steps for value in step.values)
+    for prefix in sorted(_prefixes(place)):
+        top = "/".join(prefix.split("/")[:3])
+        if top.count("/") < 2 or top.split("/")[1] in ("usr", "tmp", "root", "home"):
+            continue
+        near = [(step, entry) for step, entry in listed if entry == top or entry.startswith(f"{top}/")]
+        reached = any(entry == prefix or entry.startswith(f"{prefix}/") for _, entry in near)
+        if not near or reached or _is_in_cache(place, prefix):
+            continue
+        step, entry = near[-1]
+        folder = posixpath.dirname(entry)
+        # Another command may fill the folder that is named.
+        others = [
+            text for text in re.findall(rf"{re.escape(top)}[\w./-]*", said) if not _is_within(text, prefix)
+        ]
+        is_filled = sum(_is_within(text, folder) for text in others) > 1
+        if is_filled or folder not in (top, prefix):
+            continue
+        yield LOADER.found(
+            place,
+            step,
+            f"the library is installed below {prefix}, and LD_LIBRARY_PATH names {entry}: it is not found, "
+            "and without its plugin NCCL falls back to sockets",
+            f"LD_LIBRARY_PATH has {entry}; --prefix={prefix}",
+            f"write {prefix}/lib",
+        )
+        return
+
+
+def _is_in_cache(place: Place, prefix: str) -> bool:
+    """A command names the folder in the configuration of the loader."""
+    lines = [part for step in place.steps for text in step.values for part in re.split(r"&&|;|\n", text)]
+    return any(prefix in line and re.search(r"ld\.so\.conf|ldconfig", line) for line in lines)
+
+
+def _prefixes(place: Place) -> set[str]:
+    found: set[str] = set()
+    for step in place.steps:
+        values = place.docker.variables(place.stage, step.first)
+        for text in step.values if step.word == "RUN" else ():
+            found |= {substituted(one, values).rstrip("/") for one in _PREFIX.findall(text)}
+    return {one for one in found if "$" not in one}
+
+
+def _entry(place: Place, text: str) -> str:
+    return substituted(text.strip("\"'"), place.variables).rstrip("/")
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def fixed_interface(place: Place) -> Iterator[Finding]:
+    for step in place.stage.instructions:
+        values = env_values(step) if step.word == "ENV" else {}
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            value = values.get(name, "")
+            if not re.match(r"^=?(?:eth|ens|enp|eno|ib|bond)\w*\d", value):
+                continue
+            yield INTERFACE.found(
+                place,
+                step,
+                f"{name}={value} is part of the image: the start fails on hosts whose interface has another "
+                "name",
+                f"ENV {name}={value}",
+                f"set {name} where the job starts, or write ^docker0,lo",
+            )
+
+
+RULES = (no_efa, kernel_module, loader_path, fixed_interface)

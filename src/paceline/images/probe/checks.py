@@ -1,0 +1,235 @@
+"""What do an image's facts mean? Each becomes a check that holds or not, with what to do where it does not.
+
+Pure: facts in (engines/probe.py says them), checks out. What is not known is not judged.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from packaging.markers import InvalidMarker, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+_ROWS: tuple[tuple[str, str], ...] = (
+    (r"libGL\.so", "take opencv-python-headless instead of opencv-python, or install libgl1 by apt-get"),
+    (r"libgthread|libglib-2", "install libglib2.0-0 by apt-get"),
+    (r"libgomp\.so", "install libgomp1 by apt-get"),
+    (r"libsndfile\.so", "install libsndfile1 by apt-get"),
+    (
+        r"libcud(art|nn)|libcublas|libnccl|libnvrtc",
+        "the wheel was built for another CUDA than the base image has: take a base of its major version, "
+        "or the wheel of that CUDA's index",
+    ),
+    (
+        r"([\w+.-]+\.so[\w.]*): cannot open shared object file",
+        "install the package that holds \\1 (apt-file search \\1)",
+    ),
+    (
+        r"compiled using NumPy 1\.x|numpy\.core\.multiarray|_ARRAY_API not found",
+        "add numpy<2 to the requirements",
+    ),
+    (r"operator torchvision::nms does not exist", "pin the torchvision that belongs to this torch"),
+    (
+        r"undefined symbol",
+        "two packages were built against different versions of a third: pin them to one release",
+    ),
+    (r"GLIBC_[\d.]+' not found", "the base image is too old for this wheel: take one with a newer glibc"),
+    (r"crashed: SIGILL", "the wheel uses instructions that this processor does not have"),
+    (r"crashed: SIG", "run it alone in the image to see where: python -X faulthandler -c 'import …'"),
+    (r"No module named 'paceline", "install paceline into the image, or test it without --task"),
+    (r"No module named '([\w.]+)'", "add the package that holds \\1 to the requirements"),
+    (r"Exec format error", "build for the machine it runs on: --platform linux/amd64"),
+    (r"out of memory|CUDA error", "look at nvidia-smi on the host; test with less: --batch-size 1"),
+)
+
+
+def advice_for(error: str) -> str:
+    for pattern, advice in _ROWS:
+        if found := re.search(pattern, error):
+            return found.expand(advice) if "\\" in advice else advice
+    return "run it in the image to see all that it says: podman run --rm -it --entrypoint python IMAGE"
+
+
+Facts: TypeAlias = Mapping[str, Any]  # Any: JSON that the probe wrote
+_SMALL_SHM = 1 << 30
+
+
+class Verdict(Enum):
+    PASSED = "passed"
+    FAILED = "failed"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    group: str  # imports, versions, cuda, model, container
+    name: str
+    verdict: Verdict
+    detail: str
+    advice: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    is_gpu: bool | None = None  # None: not said
+    arch: str | None = None  # such as sm_90
+
+
+def check_facts(facts: Facts, expected: Expected) -> list[Check]:
+    return [
+        *_imports(facts),
+        *_versions(facts),
+        *_torch(facts, expected),
+        *_task(facts),
+        *_container(facts),
+    ]
+
+
+def _imports(facts: Facts) -> Iterator[Check]:
+    for name in facts["missing"]:
+        advice = f"the image has no {name}: is it installed in the stage that the image is made of?"
+        yield _failed("imports", str(name), "it is not installed", advice)
+    for one in facts["imports"]:
+        name = one["name"] if one["module"] == one["name"] else f"{one['name']} ({one['module']})"
+        if one["error"]:
+            yield _failed("imports", name, one["error"], advice_for(one["error"]), one["seconds"])
+        else:
+            yield _passed("imports", name, f"imported in {one['seconds']:.2f} s", one["seconds"])
+
+
+def _versions(facts: Facts) -> Iterator[Check]:
+    installed: dict[str, str] = {canonicalize_name(d["name"]): d["version"] for d in facts["distributions"]}
+    broken = 0
+    for one in facts["distributions"]:
+        for need in one["requires"]:
+            problem = _unmet(need, installed, facts["markers"])
+            if problem is not None:
+                broken += 1
+                advice = f"pin what {one['name']} {one['version']} asks for: {need.split(';')[0].strip()}"
+                yield _failed("versions", one["name"], problem, advice)
+    yield from _known_pairs(installed)
+    if not broken:
+        yield _passed("versions", "needs", f"{len(installed)} packages have what they ask for")
+
+
+def _unmet(need: str, installed: Mapping[str, str], markers: Mapping[str, str]) -> str | None:
+    try:
+        asked = Requirement(need)
+        if asked.marker is not None and not asked.marker.evaluate(dict(markers)):
+            return None
+    except (InvalidRequirement, InvalidMarker, UndefinedEnvironmentName):
+        return None  # written for another reader: nothing can be said
+    there = installed.get(canonicalize_name(asked.name))
+    if there is None:
+        return f"it needs {asked.name}, which is not installed"
+    if asked.specifier.contains(there, prereleases=True):
+        return None
+    return f"it needs {asked.name}{asked.specifier}, and {there} is installed"
+
+
+def _known_pairs(installed: Mapping[str, str]) -> Iterator[Check]:
+    """What no package says of itself."""
+    torch, numpy = _version(installed.get("torch")), _version(installed.get("numpy"))
+    if torch is not None and numpy is not None and torch < Version("2.3") and numpy >= Version("2"):
+        detail = f"torch {torch} was built for NumPy 1, and {numpy} is installed"
+        yield _failed("versions", "numpy", detail, "add numpy<2 to the requirements")
+
+
+def _version(text: str | None) -> Version | None:
+    try:
+        return None if text is None else Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _torch(facts: Facts, expected: Expected) -> Iterator[Check]:
+    torch = facts["torch"]
+    if torch is None:
+        return
+    if torch["error"]:
+        yield _failed("cuda", "torch", torch["error"], advice_for(torch["error"]))
+        return
+    built = (
+        f"CUDA {torch['cuda']}" if torch["cuda"] else f"ROCm {torch['hip']}" if torch["hip"] else "no CUDA"
+    )
+    words = [f"torch {torch['version']}, built with {built}"]
+    words += [f"{name} {torch[key]}" for name, key in (("cuDNN", "cudnn"), ("NCCL", "nccl")) if torch[key]]
+    yield _passed("cuda", "torch", ", ".join(words))
+    yield from _fits(torch, expected)
+    for name, key in (("numpy bridge", "numpy_bridge"), ("torchvision ops", "vision_ops")):
+        if torch[key]:
+            yield _failed("versions", name, torch[key], advice_for(torch[key]))
+    for name, paths in torch["loaded"].items():
+        if len(paths) > 1:
+            advice = "take a base image without it, or drop its folder from LD_LIBRARY_PATH"
+            yield _warning("cuda", f"two of {name}", ", ".join(paths), advice)
+
+
+def _fits(torch: Facts, expected: Expected) -> Iterator[Check]:
+    if expected.is_gpu is True and not torch["cuda"] and not torch["hip"]:
+        advice = "install torch from an index with CUDA; the plain +cpu wheel computes on no GPU"
+        yield _failed("cuda", "gpu build", "this torch was built without CUDA, and is to run on GPUs", advice)
+    if expected.is_gpu is False and torch["cuda"]:
+        advice = "take the wheel of https://download.pytorch.org/whl/cpu: the image gets gigabytes smaller"
+        yield _warning("cuda", "cpu build", f"built with CUDA {torch['cuda']}, and is to run on CPUs", advice)
+    if torch["arch"]:
+        yield _passed("cuda", "architectures", " ".join(torch["arch"]))
+    if expected.arch is not None and torch["arch"] and not _runs_on(expected.arch, torch["arch"]):
+        detail = f"built for {' '.join(torch['arch'])}, and not for {expected.arch}"
+        yield _failed(
+            "cuda", expected.arch, detail, "take a torch whose list has it: raise torch, or its CUDA"
+        )
+    if torch["gpus"]:
+        yield _passed("cuda", "gpus", ", ".join(torch["gpus"]))
+
+
+def _runs_on(arch: str, built: Sequence[str]) -> bool:
+    """Code for an older minor version of the same major one runs too; compute_ (PTX) of any older one."""
+    wanted = _number(arch)
+    for one in built:
+        number, is_ptx = _number(one), one.startswith("compute")
+        if number <= wanted and (is_ptx or number // 10 == wanted // 10):
+            return True
+    return False
+
+
+def _number(arch: str) -> int:
+    return int("".join(sign for sign in arch.partition("_")[2] if sign.isdigit()) or 0)
+
+
+def _task(facts: Facts) -> Iterator[Check]:
+    for one in facts["task"]:
+        if one["error"]:
+            yield _failed("model", one["part"], one["error"], advice_for(one["error"]), one["seconds"])
+        else:
+            yield _passed("model", one["part"], one["detail"], one["seconds"])
+
+
+def _container(facts: Facts) -> Iterator[Check]:
+    yield _passed("container", "python", f"Python {facts['python']} on {facts['machine']}, {facts['libc']}")
+    if facts["uid"] == 0:
+        yield _warning("container", "user", "it runs as root", "add a user, and USER 1000, at the end")
+    shm = facts["shm_bytes"]
+    if shm is not None and shm < _SMALL_SHM:
+        advice = "where data is loaded by several processes, run with --shm-size=2g (Kubernetes: an emptyDir "
+        advice += "of medium Memory at /dev/shm)"
+        yield _warning("container", "shared memory", f"/dev/shm has {shm >> 20} MB", advice)
+
+
+def _passed(group: str, name: str, detail: str, seconds: float | None = None) -> Check:
+    return Check(group=group, name=name, verdict=Verdict.PASSED, detail=detail, seconds=seconds)
+
+
+def _failed(group: str, name: str, detail: str, advice: str, seconds: float | None = None) -> Check:
+    return Check(
+        group=group, name=name, verdict=Verdict.FAILED, detail=detail, advice=advice, seconds=seconds
+    )
+
+
+def _warning(group: str, name: str, detail: str, advice: str) -> Check:
+    return Check(group=group, name=name, verdict=Verdict.WARNING, detail=detail, advice=advice)

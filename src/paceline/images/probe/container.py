@@ -1,0 +1,182 @@
+"""Does an image work? Its facts, asked from within, judged, with what to do about each failure."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from paceline.core import clock
+from paceline.core.errors import ImageOptionError, NotReadyError, PacelineError, Problem
+from paceline.core.redaction import redact
+from paceline.images.build.engine import CommandResult, Engine, EngineKind, run_command
+from paceline.images.build.engine_cli import run_argv
+from paceline.images.probe.checks import Check, Expected, Facts, Verdict, check_facts
+from paceline.plan.plan import Option
+
+# Nothing is mounted unless it is asked for, and the container has no network unless it is asked for.
+
+_PYTHONS = ("python3", "python")
+_NO_SUCH = ("executable file not found", "no such file or directory", "not found in $PATH")
+
+
+class ProbeError(PacelineError):
+    """The image could not be looked into."""
+
+    code = "E701"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerOptions:
+    """How a container is run for a look into its image."""
+
+    mounts: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    network: str = "none"
+    gpus: str | None = None
+    timeout_s: float = 300.0
+
+
+def probe_image(engine: Engine, image: str, wish: Mapping[str, object], inside: ContainerOptions) -> Facts:
+    """What the probe says. Raises ProbeError where there is no answer."""
+    if engine.kind is EngineKind.BUILDAH:
+        raise NotReadyError(
+            "buildah runs no containers of an image", "test with --engine podman or --engine docker"
+        )
+    script = resources.files("paceline.images.probe").joinpath("script.py").read_text("utf-8")
+    for python in _PYTHONS:
+        done = _run(engine, image, [python, "-", json.dumps(wish)], script, inside)
+        said = done.errors.lower()
+        if done.code in (126, 127) and any(word in said for word in _NO_SUCH):
+            continue
+        return _answer(done, engine, image, inside)
+    raise ProbeError(
+        f"{image} has no Python: neither {' nor '.join(_PYTHONS)} is on its path", "add one to it"
+    )
+
+
+def _run(
+    engine: Engine, image: str, command: Sequence[str], script: str, inside: ContainerOptions
+) -> CommandResult:
+    name = f"paceline-probe-{secrets.token_hex(6)}"
+    words = run_argv(
+        engine,
+        image,
+        command,
+        name=name,
+        mounts=inside.mounts,
+        variables=inside.variables,
+        network=inside.network,
+        gpus=inside.gpus,
+    )
+    ended = False
+    try:
+        done = run_command(words, timeout_s=inside.timeout_s, said=script)
+        ended = not done.was_too_slow
+        return done
+    finally:
+        if not ended:  # the client is gone, and the container may not know
+            run_command([engine.path, "rm", "--force", name], timeout_s=60.0)
+
+
+def _answer(done: CommandResult, engine: Engine, image: str, inside: ContainerOptions) -> Facts:
+    if done.was_too_slow:
+        hint = "give it more time (--timeout), or ask for less (--level quick)"
+        raise ProbeError(f"{image} was still at it after {inside.timeout_s:g} s", hint)
+    lines = [line for line in done.text.splitlines() if line.startswith("{")]
+    if done.code != 0 or not lines:
+        last = redact("; ".join(done.errors.strip().splitlines()[-3:]))
+        program = engine.kind.value
+        hint = f"is it here? look: {program} image inspect {image}; run it: {program} run --rm {image}"
+        raise ProbeError(f"{image} could not be looked into (code {done.code}): {last}", hint)
+    facts: Facts = json.loads(lines[-1])
+    return facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRequest:
+    __test__ = False  # pytest takes it for one of its own
+
+    image: str
+    level: str
+    requirements: tuple[str, ...] = ()  # names; none: what nobody else in the image asked for
+    task: str | None = None
+    task_options: tuple[tuple[str, Option], ...] = ()
+    batch_size: int = 8
+    expected: Expected = field(default_factory=Expected)
+    inside: ContainerOptions = field(default_factory=ContainerOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTestResult:
+    image: str
+    level: str
+    engine: Engine
+    seconds: float
+    checks: tuple[Check, ...]
+    facts: Facts
+
+    @property
+    def ok(self) -> bool:
+        return all(check.verdict is not Verdict.FAILED for check in self.checks)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(check.verdict is verdict for check in self.checks)
+
+
+def run_image_test(engine: Engine, request: TestRequest) -> ImageTestResult:
+    begun = clock.monotonic_s()
+    wish = {
+        "level": request.level,
+        "requirements": list(request.requirements),
+        "task": request.task,
+        "task_options": dict(request.task_options),
+        "batch_size": request.batch_size,
+    }
+    facts = probe_image(engine, request.image, wish, request.inside)
+    return ImageTestResult(
+        image=request.image,
+        level=request.level,
+        engine=engine,
+        seconds=clock.monotonic_s() - begun,
+        checks=tuple(check_facts(facts, request.expected)),
+        facts=facts,
+    )
+
+
+def required_packages(files: Sequence[Path]) -> tuple[str, ...]:
+    """The packages that requirement files name, those of other files they include too, each once."""
+    names: dict[str, None] = {}
+    for file in files:
+        for name in _names(file, frozenset()):
+            names[name] = None
+    return tuple(names)
+
+
+def _names(file: Path, seen: frozenset[Path]) -> list[str]:
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImageOptionError(
+            [Problem(f"cannot read {file}: {error}", "name a file of requirements")]
+        ) from error
+    found = []
+    for raw in text.replace("\\\n", " ").splitlines():
+        line = raw.partition(" #")[0].split(" --")[0].strip()
+        if line.startswith("#") or not line:
+            continue
+        if line.startswith(("-r ", "--requirement ")):
+            inner = file.parent / line.split(maxsplit=1)[1]
+            if inner not in seen:
+                found += _names(inner, seen | {file})
+            continue
+        try:
+            asked = Requirement(line)
+        except InvalidRequirement:
+            continue  # an option, a path or an address: it has no name to look for
+        if asked.marker is None or asked.marker.evaluate():
+            found.append(asked.name)
+    return found

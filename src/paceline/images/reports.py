@@ -1,0 +1,253 @@
+"""What do building, testing and pushing an image leave for programs to read? JSON, by engines/schemas."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from paceline import __version__
+from paceline.comparison.report.page import definitions, page, scrolling
+from paceline.core.errors import CannotWriteError
+from paceline.core.html import Child, Markup, tag
+from paceline.core.redaction import redact
+from paceline.images.build.attempts import BuildResult
+from paceline.images.build.engine import Engine
+from paceline.images.lint.project import Finding
+from paceline.images.probe.checks import Verdict
+from paceline.images.probe.container import ImageTestResult
+from paceline.images.push.publish import PushResult
+
+if TYPE_CHECKING:
+    from paceline.plan.codec import Json
+
+
+# A page asks nobody for anything, and everything in it is escaped.
+
+
+def build_page(built: BuildResult) -> str:
+    headline = f"{'BuildResult' if built.ok else 'Not built'}: {', '.join(built.tags)}"
+    facts = {
+        "Engine": f"{built.engine.name} {built.engine.version}",
+        "Attempts": f"{len(built.attempts)}; {built.stopped}",
+        "Fixes": str(len(built.fixes)),
+        "Files changed": ", ".join(built.written) or "none: the fixes are in this report",
+    }
+    rows = [
+        (f.finding.id, f"{f.finding.path}:{f.finding.line}", str(f.attempt), f.found, redact(f.finding.why))
+        for f in built.fixes
+    ]
+    parts: list[Child] = [_head(headline, facts)]
+    parts.append(_table("Fixes", ("fix", "place", "from attempt", "found", "why"), rows))
+    parts += [_code(f"{f.finding.id} in {f.finding.path}", redact(f.diff)) for f in built.fixes]
+    left = [(f.id, f.level.value, f"{f.path}:{f.line}", redact(f.why), f.advice) for f in built.left]
+    parts.append(_table("Left as it is", ("finding", "level", "place", "why", "what to do"), left))
+    for one in built.attempts:
+        if not one.ok:
+            parts.append(_code(f"Attempt {one.number} failed {one.failed_at}", "\n".join(one.tail)))
+    return page(headline, *parts)
+
+
+def test_page(tested: ImageTestResult) -> str:
+    headline = f"{tested.image} {'works' if tested.ok else 'does not work'}"
+    counts = {verdict: tested.count(verdict) for verdict in Verdict}
+    facts = {
+        "Level": tested.level,
+        "Checks": ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items()),
+        "Engine": f"{tested.engine.name} {tested.engine.version}",
+        "Seconds": f"{tested.seconds:.1f}",
+    }
+    rows = [(c.verdict.value, c.group, c.name, redact(c.detail), c.advice) for c in tested.checks]
+    rows.sort(key=lambda row: (row[0] == "passed", row[0] == "warning"))
+    heads = ("verdict", "group", "check", "what was seen", "what to do")
+    return page(headline, _head(headline, facts), _table("Checks", heads, rows))
+
+
+def push_page(pushed: PushResult) -> str:
+    headline = f"{pushed.image} was pushed and verified"
+    facts = {
+        "Digest": pushed.digest,
+        "Engine": f"{pushed.engine.name} {pushed.engine.version}",
+        "Repositories made": ", ".join(pushed.made) or "none",
+    }
+    rows = [(s.name, s.how, s.digest, ", ".join(s.verified_by)) for s in pushed.sent]
+    heads = ("name", "how", "digest", "verified by")
+    return page(headline, _head(headline, facts), _table("Places", heads, rows))
+
+
+def _head(headline: str, facts: dict[str, str]) -> Markup:
+    return tag("section", tag("h1", headline, class_="headline"), definitions(facts), class_="verdict")
+
+
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    listed = list(rows)
+    if not listed:
+        return tag("section", tag("h2", title), tag("p", "none", class_="soft"))
+    head = tag("thead", tag("tr", [tag("th", name, scope="col") for name in heads]))
+    body = tag("tbody", [tag("tr", [tag("td", cell) for cell in row]) for row in listed])
+    return tag("section", tag("h2", title), scrolling(title, tag("table", head, body)))
+
+
+def _code(title: str, text: str) -> Markup:
+    return tag("section", tag("h3", title), scrolling(title, tag("pre", tag("code", text))))
+
+
+def build_json(built: BuildResult) -> "dict[str, Json]":
+    return {
+        "schema": "paceline.image-build/1",
+        "paceline": __version__,
+        "ok": built.ok,
+        "engine": _engine(built.engine),
+        "tags": list(built.tags),
+        "image_id": built.image_id,
+        "size_bytes": built.size_bytes,
+        "stopped": built.stopped,
+        "attempts": [
+            {
+                "number": one.number,
+                "ok": one.ok,
+                "seconds": round(one.seconds, 3),
+                "failed_at": one.failed_at,
+                "found": [_finding(finding) for finding in one.found],
+                "log_tail": [] if one.ok else list(one.tail),
+            }
+            for one in built.attempts
+        ],
+        "fixes": [
+            {**_finding(fix.finding), "attempt": fix.attempt, "found": fix.found, "diff": redact(fix.diff)}
+            for fix in built.fixes
+        ],
+        "left": [_finding(finding) for finding in built.left],
+        "diff": redact(built.diff),
+        "written": list(built.written),
+    }
+
+
+def _finding(finding: Finding) -> "dict[str, Json]":
+    return {
+        "id": finding.id,
+        "pattern": finding.pattern,
+        "level": finding.level.value,
+        "path": finding.path,
+        "line": finding.line,
+        "why": redact(finding.why),
+        "evidence": redact(finding.evidence),
+        "advice": finding.advice,
+    }
+
+
+def _engine(engine: Engine) -> "dict[str, Json]":
+    return {"name": engine.name, "version": engine.version}
+
+
+def test_json(tested: ImageTestResult) -> "dict[str, Json]":
+    facts = tested.facts
+    return {
+        "schema": "paceline.image-test/1",
+        "paceline": __version__,
+        "ok": tested.ok,
+        "image": tested.image,
+        "level": tested.level,
+        "engine": _engine(tested.engine),
+        "seconds": round(tested.seconds, 3),
+        "checks": [
+            {
+                "group": check.group,
+                "name": check.name,
+                "verdict": check.verdict.value,
+                "detail": redact(check.detail),
+                "advice": check.advice,
+                "seconds": check.seconds,
+            }
+            for check in tested.checks
+        ],
+        "recommendations": list(dict.fromkeys(check.advice for check in tested.checks if check.advice)),
+        "facts": {
+            "python": facts["python"],
+            "machine": facts["machine"],
+            "libc": facts["libc"],
+            "uid": facts["uid"],
+            "torch": _without_secrets(facts["torch"]),
+            "packages": {one["name"]: one["version"] for one in facts["distributions"]},
+        },
+    }
+
+
+def _without_secrets(torch: "Json") -> "Json":
+    """Its words are what an image's own code raised."""
+    if not isinstance(torch, dict):
+        return torch
+    return {name: redact(said) if isinstance(said, str) else said for name, said in torch.items()}
+
+
+def push_json(pushed: PushResult) -> "dict[str, Json]":
+    return {
+        "schema": "paceline.image-push/1",
+        "paceline": __version__,
+        "ok": True,
+        "image": pushed.image,
+        "engine": _engine(pushed.engine),
+        "digest": pushed.digest,
+        "made": list(pushed.made),
+        "sent": [
+            {"name": s.name, "digest": s.digest, "how": s.how, "verified_by": list(s.verified_by)}
+            for s in pushed.sent
+        ],
+    }
+
+
+def write_build(built: BuildResult, folder: Path) -> None:
+    said = build_json(built)
+    log = "\n".join(f"== attempt {one.number} ==\n{one.log}\n" for one in built.attempts)
+    _write(folder, {"build.json": _text(said), "build.html": build_page(built), "build.log": log})
+
+
+def write_test(tested: ImageTestResult, folder: Path) -> None:
+    files = {
+        "test.json": _text(test_json(tested)),
+        "test.html": test_page(tested),
+        "junit.xml": junit(tested),
+    }
+    _write(folder, files)
+
+
+def write_push(pushed: PushResult, folder: Path) -> None:
+    _write(folder, {"push.json": _text(push_json(pushed)), "push.html": push_page(pushed)})
+
+
+def _text(said: "dict[str, Json]") -> str:
+    return json.dumps(said, indent=2) + "\n"
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CannotWriteError(
+            f"cannot write the report to {folder}: {error.strerror}",
+            "name a folder where this user may write",
+        ) from error
+
+
+def junit(tested: ImageTestResult) -> str:
+    """For CI systems: one case for each check."""
+    suite = ElementTree.Element("testsuite", name=f"paceline image test {tested.image}")
+    suite.set("tests", str(len(tested.checks)))
+    suite.set("failures", str(tested.count(Verdict.FAILED)))
+    for check in tested.checks:
+        case = ElementTree.SubElement(suite, "testcase", classname=check.group, name=check.name)
+        case.set("time", f"{check.seconds or 0.0:.3f}")
+        if check.verdict is Verdict.FAILED:
+            failure = ElementTree.SubElement(case, "failure", message=_plain(redact(check.detail)))
+            failure.text = _plain(check.advice)
+        else:
+            said = " ".join(part for part in (redact(check.detail), check.advice) if part)
+            ElementTree.SubElement(case, "system-out").text = _plain(said)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _plain(text: str) -> str:
+    """XML cannot hold what a terminal is told by control signs."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)

@@ -1,0 +1,300 @@
+"""Is a cluster good for what is wanted of it? A snapshot is taken, or read from a file, and checked."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from paceline.core.errors import (
+    CannotWriteError,
+    ClusterOptionError,
+    MissingPackageError,
+    NotReadyError,
+    Problem,
+    UnreadableFileError,
+)
+from paceline.core.redaction import redact
+from paceline.k8s.check import operators
+from paceline.k8s.check.checks import CheckResult, run_checks
+from paceline.k8s.check.eks import AREA
+from paceline.k8s.check.eks import check as check_eks
+from paceline.k8s.check.findings import Finding, Level, Need, Target
+from paceline.k8s.check.namespace import rights_in
+from paceline.k8s.check.snapshot import EksFacts, Object, Rule, Snapshot, prune_object, read_snapshot
+from paceline.k8s.client.api import Api, ForbiddenError, Manifest, NotThereError, UnreachableError
+from paceline.k8s.client.connection import ClusterTarget, Context, contexts, kubeconfig_files, open_cluster
+from paceline.k8s.kinds import (
+    CLAIM,
+    CLUSTER_POLICY,
+    CLUSTER_RUNTIME,
+    CONFIG_MAP,
+    CSI_DRIVER,
+    DAEMON_SET,
+    DEPLOYMENT,
+    LOCAL_QUEUE,
+    NAMESPACE,
+    NETWORK_POLICY,
+    NODE,
+    QUOTA,
+    RESOURCE_SLICE,
+    RULES_REVIEW,
+    STORAGE_CLASS,
+    TRAIN_JOB,
+    TRAINING_RUNTIME,
+    VALIDATING_WEBHOOK,
+    Kind,
+)
+from paceline.k8s.objects import mapping
+from paceline.k8s.rbac import rendered_rights_for
+from paceline.k8s.submit.preflight import is_allowed, user_of
+
+if TYPE_CHECKING:
+    from paceline.k8s.client.eks import Aws, EksCluster
+
+
+_RECORD = "record one: paceline cluster check --save SNAPSHOT.json"
+
+
+def check_cluster(seen: Snapshot, need: Need) -> CheckResult:
+    return run_checks(seen, need)
+
+
+def list_contexts(kubeconfig: Path | None) -> list[Context]:
+    """Of the kubeconfig files of this user; none where there is no such file."""
+    return contexts(kubeconfig_files(kubeconfig))
+
+
+def list_eks_clusters(region: str | None, profile: str | None = None) -> "list[EksCluster]":
+    """Raises NotReadyError without boto3, and UnreachableError."""
+    try:
+        from paceline.k8s.client.eks import eks_clusters
+    except ModuleNotFoundError as error:
+        hint = "pip install 'paceline[aws]'"
+        raise MissingPackageError(f"Amazon's client is not installed: {error}", hint) from error
+    return eks_clusters(region, profile)
+
+
+def probe_cluster(
+    kubeconfig: Path | None, context: str | None, namespace: str | None, target: Target | None
+) -> Snapshot:
+    """Raises ApiError, NotReadyError."""
+
+    place = ClusterTarget(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    with open_cluster(place, without="check a snapshot: --from SNAPSHOT.json") as cluster:
+        return take_snapshot(cluster.api, cluster.namespace, target)
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """Raises ConfigError, PacelineError."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnreadableFileError(f"cannot read {path}: {error.strerror}", _RECORD) from error
+    except (ValueError, RecursionError) as error:
+        raise ClusterOptionError([Problem("the file is not JSON", _RECORD, str(path))]) from error
+    return read_snapshot(value, str(path))
+
+
+def save_snapshot(seen: Snapshot, path: Path) -> None:
+    try:
+        path.write_text(json.dumps(seen.to_json(), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        hint = "name a file in a folder that exists and can be written to"
+        raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error
+
+
+@contextmanager
+def open_aws(region: str | None, profile: str | None) -> "Iterator[Aws]":
+    """Raises NotReadyError without boto3, and UnreachableError."""
+    try:
+        from paceline.k8s.client.eks import Aws
+    except ModuleNotFoundError as error:
+        hint = "pip install 'paceline[aws]'"
+        raise MissingPackageError(f"Amazon's client is not installed: {error}", hint) from error
+    aws = Aws(region, profile)
+    try:
+        yield aws
+    finally:
+        aws.close()
+
+
+def probe_eks(name: str, region: str | None, profile: str | None) -> EksFacts:
+    """Raises NotReadyError, UnreachableError."""
+    with open_aws(region, profile) as aws:
+        from paceline.k8s.check.eks_probe import read_eks_facts as look
+
+        return look(aws, name)
+
+
+def context_of(facts: EksFacts, kubeconfig: Path | None, said: str | None) -> str | None:
+    """The one that leads to this very server, whatever it is called. Raises ConfigError if `said` is none."""
+    found = contexts(kubeconfig_files(kubeconfig))
+    mine = [one.name for one in found if facts.server and one.server.lower() == facts.server.lower()]
+    others = [one for one in found if one.name == said and one.name not in mine]
+    if others:
+        what = f"context {said} leads to {others[0].server}, and EKS says {facts.name} is {facts.server}"
+        raise ClusterOptionError([Problem(what, f"take one of it: {kubeconfig_command(facts)}", "--context")])
+    return said or (mine[0] if mine else None)
+
+
+def require_context(facts: EksFacts, kubeconfig: Path | None, said: str | None) -> str:
+    """For whoever writes: another cluster must not be taken for it. Raises NotReadyError."""
+    found = context_of(facts, kubeconfig, said)
+    if found is None:
+        raise NotReadyError(
+            f"no context of your kubeconfig leads to {facts.name} ({facts.server})", kubeconfig_command(facts)
+        )
+    return found
+
+
+def kubeconfig_command(facts: EksFacts) -> str:
+    return f"aws eks update-kubeconfig --name {facts.name} --region {facts.region}"
+
+
+def check_both_sides(facts: EksFacts, seen: Snapshot, need: Need) -> CheckResult:
+    """What Amazon says, and what the cluster itself says."""
+    return CheckResult((*check_eks(facts, need), *run_checks(seen, need).findings))
+
+
+def check_eks_only(facts: EksFacts, need: Need) -> tuple[Snapshot, CheckResult]:
+    """For a cluster that no kubeconfig names: the other side is not known."""
+    unseen = Finding(
+        area=AREA,
+        level=Level.WARNING if need.says_nothing else Level.PROBLEM,
+        what="the cluster itself was not looked at: nodes, GPUs, operators and rights are not known",
+        evidence=f"no context of your kubeconfig leads to {facts.server}",
+        command=kubeconfig_command(facts),
+    )
+    empty = Snapshot(server=facts.server, version=f"v{facts.version}", namespace="", served={}, objects={})
+    return empty, CheckResult((*check_eks(facts, need), unseen))
+
+
+# Pods are not asked for: there are thousands, and what nodes offer does not depend on them. What the server
+# refuses to show is noted as the missing rule, and a kind whose own operator fails (500) is left out; who we
+# are (401) and whether it answers are errors.
+
+MAX_REQUESTS = 25
+_PAGE = 500  # as the door asks
+_EVERYWHERE = (
+    NODE,
+    RESOURCE_SLICE,
+    DEPLOYMENT,
+    DAEMON_SET,
+    CLUSTER_POLICY,
+    STORAGE_CLASS,
+    CSI_DRIVER,
+    VALIDATING_WEBHOOK,
+    CLUSTER_RUNTIME,
+)
+_IN_NAMESPACE = (QUOTA, CLAIM, NETWORK_POLICY, LOCAL_QUEUE, TRAINING_RUNTIME)
+# Read where the kind is served: what an operator says about itself.
+_TOLD = (
+    (TRAIN_JOB, "kubeflow-system", operators.TRAINER_CONFIG),
+    (LOCAL_QUEUE, "kueue-system", operators.KUEUE_CONFIG),
+)
+
+
+class SnapshotApi(Api, Protocol):
+    """A cluster that can be asked what it is, too."""
+
+    def version(self) -> str: ...
+
+    def served(self) -> dict[str, tuple[str, ...]]: ...
+
+
+def take_snapshot(api: SnapshotApi, namespace: str, target: Target | None = None) -> Snapshot:
+    """`target`: whose rights are asked for one by one where the server has no list of them."""
+    version, served = api.version(), api.served()
+    reading = _Reading(api, served)
+    for kind in _EVERYWHERE:
+        reading.find(kind)
+    reading.get(NAMESPACE, namespace)
+    for kind in _IN_NAMESPACE:
+        reading.find(kind, namespace)
+    for kind, space, name in _TOLD:
+        if kind.resource in served:
+            reading.get(CONFIG_MAP, name, space)
+    rights = reading.rights(namespace, target)
+    return Snapshot(
+        server=redact(api.server),
+        version=version,
+        namespace=namespace,
+        served=served,
+        objects={name: tuple(found) for name, found in reading.objects.items()},
+        refused=tuple(reading.refused),
+        rights=rights,
+        user=user_of(api) if reading.refused or not all(rights.values()) else "",
+    )
+
+
+class _Reading:
+    """What was read so far, what was refused, and how many questions that took."""
+
+    def __init__(self, api: SnapshotApi, served: dict[str, tuple[str, ...]]) -> None:
+        self._api, self._served = api, served
+        self.objects: dict[str, list[Object]] = {}
+        self.refused: list[Rule] = []
+        self._asked = 2  # for version and kinds
+
+    def find(self, kind: Kind, namespace: str | None = None) -> None:
+        resource = kind.resource
+        if kind.group and resource not in self._served:
+            return
+        self._asked += 1
+        try:
+            found = self._api.find(self._as_served(kind), namespace).items
+        except ForbiddenError:
+            self.refused.append(Rule("list", resource, namespace or ""))
+            return
+        except UnreachableError as error:
+            if error.status < 500 or not _is_custom(kind):
+                raise
+            return  # its operator's conversion webhook is down; the server itself answers
+        self._asked += max(0, len(found) - 1) // _PAGE
+        self.objects[resource] = [prune_object(resource, one) for one in found]
+
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> None:
+        resource = kind.resource
+        self._asked += 1
+        try:
+            found = [prune_object(resource, self._api.get(kind, name, namespace))]
+        except ForbiddenError:
+            self.refused.append(Rule("get", resource, namespace or ""))
+            return
+        except NotThereError:
+            found = []
+        self.objects[resource] = [*self.objects.get(resource, []), *found]
+
+    def rights(self, namespace: str, target: Target | None) -> dict[str, bool]:
+        wanted = dict.fromkeys(right for one in Target for right in rendered_rights_for(one.resource))
+        review: Manifest = {
+            "apiVersion": RULES_REVIEW.api_version,
+            "kind": RULES_REVIEW.name,
+            "metadata": {},
+            "spec": {"namespace": namespace},
+        }
+        self._asked += 1
+        try:
+            known = rights_in(mapping(self._api.create(review), "status"), wanted)
+        except ForbiddenError:
+            known = {}
+        # EKS decides by a webhook too, which has no list: then a missing right may be there all the same.
+        for right in rendered_rights_for((target or Target.JOB).resource):
+            if right.key in known or not right.is_required or self._asked >= MAX_REQUESTS - 1:
+                continue  # the last question is for the name of the user
+            self._asked += 1
+            try:
+                known[right.key] = is_allowed(self._api, right, namespace)
+            except ForbiddenError:
+                break  # who may not ask this may not ask the next one
+        return known
+
+    def _as_served(self, kind: Kind) -> Kind:
+        versions = self._served.get(kind.resource, (kind.version,))
+        return kind if kind.version in versions else replace(kind, version=versions[0])
+
+
+def _is_custom(kind: Kind) -> bool:
+    return "." in kind.group and not kind.group.endswith(".k8s.io")

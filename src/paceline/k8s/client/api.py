@@ -1,0 +1,280 @@
+"""What may be asked of a cluster? Few verbs, over plain dicts; a no of the server is an ApiError.
+
+The port is what the rest of the product knows. `kubernetes_door.py` is the one adapter; tests talk through
+it to a server of their own over real HTTP.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from paceline.core.errors import ExitCode, PacelineError
+from paceline.core.redaction import redact
+from paceline.k8s.kinds import Kind
+from paceline.k8s.objects import mappings
+from paceline.k8s.rbac import Right, advice
+from paceline.plan.codec import Json
+
+Manifest = dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Objects as they were at one moment; a watch that begins there misses nothing."""
+
+    items: tuple[Manifest, ...]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    what: Literal["ADDED", "MODIFIED", "DELETED"]
+    object: Manifest
+    version: str  # a watch that begins here goes on behind this change
+
+
+class ApiError(PacelineError):
+    """The server, or the way to it, said no. `status` is HTTP's, 0 where there was no answer."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+    def __init__(
+        self,
+        what: str,
+        hint: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        answer: Mapping[str, Json] | None = None,
+    ) -> None:
+        super().__init__(what, hint)
+        self.status = status
+        self.reason = reason  # Kubernetes' own word: NotFound, Invalid, Expired, …
+        self.answer = dict(answer or {})  # the server's Status object
+
+
+class UnreachableError(ApiError):
+    """Nobody answered, or not to the end: asking again may help."""
+
+    code = "E611"
+
+
+class UnauthorizedError(ApiError):
+    """Who are you? The credentials are missing, wrong or too old."""
+
+    code = "E612"
+
+
+class ForbiddenError(ApiError):
+    """Authorization: the user is known and lacks a right."""
+
+    exit_code = ExitCode.NOT_READY
+    code = "E613"
+
+
+class NotThereError(ApiError):
+    """No such object, or no such kind of object."""
+
+    exit_code = ExitCode.NOT_READY
+    code = "E614"
+
+
+class ConflictError(ApiError):
+    """It exists already, or somebody changed it meanwhile."""
+
+    exit_code = ExitCode.BAD_CONFIG
+    code = "E615"
+
+
+class GoneError(ApiError):
+    """A watch began too far back: list again."""
+
+    code = "E616"
+
+
+class RefusedError(ApiError):
+    """The object is not taken: by its schema, a webhook, Pod Security, a quota or another admission rule."""
+
+    exit_code = ExitCode.BAD_CONFIG
+    code = "E617"
+
+
+class Api(Protocol):
+    """One cluster, as one user."""
+
+    server: str  # its address, for messages
+
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest: ...
+
+    def about(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
+        """Its metadata alone: what a Secret holds does not travel."""
+        ...
+
+    def find(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        """All of them; without a namespace, of all namespaces."""
+        ...
+
+    def watch(
+        self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
+    ) -> Iterator[Change]:
+        """Changes behind `since`, until so many seconds have passed. Raises GoneError, UnreachableError."""
+        ...
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Strict: a field that the server does not know is an error. Raises ConflictError if it exists."""
+        ...
+
+    def patch(
+        self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
+    ) -> Manifest:
+        """JSON merge patch; a `metadata.resourceVersion` inside makes it fail if somebody was quicker."""
+        ...
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace_s: int | None = None,
+    ) -> None:
+        """With all that belongs to it. What is not there is fine. With a uid or a version (that of its
+        metadata), only that object in that state: raises ConflictError for another. `grace_s` 0: at once,
+        without waiting for the kubelet."""
+        ...
+
+    def logs(
+        self,
+        pod: str,
+        namespace: str,
+        container: str,
+        *,
+        since: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+    ) -> Iterator[str]:
+        """Lines `TIMESTAMP TEXT`; with `follow` until the container ends. UnreachableError when cut off.
+        `previous`: of the container before it was restarted."""
+        ...
+
+    def run(
+        self, pod: str, namespace: str, container: str, command: list[str], *, stdin: bytes = b""
+    ) -> "ExecResult":
+        """A command inside a container, to its end."""
+        ...
+
+    def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+        """Would the server let us? Nothing is done."""
+        ...
+
+    def serves(self, kind: Kind) -> bool:
+        """Does the server know this kind in this version?"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+# A 403 is ForbiddenError only where authorization refused (a right is missing). A webhook, Pod Security, a
+# quota or another admission plugin refuses the object itself: that is RefusedError.
+
+RETRY_HINT = (
+    "check that the cluster is up and the network is there (`kubectl cluster-info`), then run it again"
+)
+_LOG_IN = "log in again: `aws sso login`, then `aws eks update-kubeconfig --name CLUSTER`"
+
+
+def error_from_status(status: int, answer: Mapping[str, Json], asked: str, server: str) -> ApiError:
+    """`answer` is the server's Status object, `asked` what was asked of it."""
+    reason, message = str(answer.get("reason") or ""), str(answer.get("message") or f"HTTP {status}")
+    kind, hint = _meaning(status, answer, message)
+    # A webhook may quote the object that it refuses, with whatever stands in it.
+    return kind(
+        f"{server} refuses {asked}: {redact(message)}", hint, status=status, reason=reason, answer=answer
+    )
+
+
+# The sentence of an authorizer. Admission comes after it, so no right is missing where admission refuses.
+_RIGHT = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)"'
+    r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]*)")?'
+)
+# Limit ranges, service accounts, priority classes: whatever does not speak of the user's own rights.
+_OTHER_ADMISSION = re.compile(r'is forbidden: (?!User "|user ")\S')
+_WEBHOOK = re.compile(r'admission webhook "(?P<name>[^"]+)" denied the request')
+_POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'")
+_LESS = "ask for less, wait until other jobs end, or have the quota raised"
+
+
+def _meaning(status: int, answer: Mapping[str, Json], message: str) -> tuple[type[ApiError], str]:
+    match status:
+        case 401:
+            return UnauthorizedError, _LOG_IN
+        case 403 if "system:anonymous" in message:  # the credentials were lost on the way
+            return UnauthorizedError, _LOG_IN
+        case 403:
+            return _forbidden(message)
+        case 404:
+            return (
+                NotThereError,
+                "check name and namespace; a kind that the server does not know is not installed",
+            )
+        case 409:
+            return ConflictError, "choose another --name, or remove what is there"
+        case 410:
+            return GoneError, "list again"
+        case 413:
+            return RefusedError, "the object is too large; keep files out of it, for example on a volume"
+        case 400 | 405 | 422:
+            return RefusedError, _admission_hint(message) or _fields_hint(answer)
+        case _:
+            return UnreachableError, "the server or a webhook of it is in trouble; try again in a minute"
+
+
+def _forbidden(message: str) -> tuple[type[ApiError], str]:
+    """403 has two sources: authorization (a right is missing), and admission (the object is refused)."""
+    missing = _RIGHT.search(message)
+    if missing is not None:
+        namespace = missing["namespace"] or ""
+        right = Right(missing["verb"], missing["resource"], missing["group"], is_namespaced=bool(namespace))
+        return ForbiddenError, advice([right], namespace, missing["user"])
+    by_admission = _admission_hint(message)
+    if by_admission:
+        return RefusedError, by_admission
+    if _OTHER_ADMISSION.search(message):
+        return RefusedError, "change what the message names; no right is missing"
+    return ForbiddenError, "ask the cluster's administrator for the right that the message names"
+
+
+def _admission_hint(message: str) -> str:
+    """Empty where neither a webhook nor a policy of admission speaks."""
+    webhook, policy = _WEBHOOK.search(message), _POLICY.search(message)
+    if "exceeded quota" in message:
+        return _LESS
+    if "failed quota" in message:
+        return "add the requests or limits that the quota wants to every container"
+    if "violates PodSecurity" in message:
+        return "set the securityContext fields that the message names; `paceline job render` sets them"
+    if "is being terminated" in message:
+        return "the namespace is being deleted: choose another one, or wait and create it again"
+    if webhook is not None:
+        return f"change what webhook {webhook['name']} names in its message; no right is missing"
+    if policy is not None:
+        return f"change what policy {policy['name']} names in its message; no right is missing"
+    return ""
+
+
+def _fields_hint(answer: Mapping[str, Json]) -> str:
+    causes = [str(one.get("field")) for one in mappings(answer, "details", "causes") if one.get("field")]
+    named = ", ".join(dict.fromkeys(causes)) or "the field that the message names"
+    return f"fix {named}; `paceline job validate` checks without a cluster"

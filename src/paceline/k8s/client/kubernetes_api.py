@@ -1,0 +1,343 @@
+"""How is a cluster reached? By the official client, used for its configuration, credentials and sockets.
+
+The only file that imports it. Paths are made here and answers stay plain dicts: the client's own models
+change from one release to the next, and forget fields that they do not know.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+import websocket
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.stream import stream, ws_client
+
+from paceline.core.errors import NotReadyError
+from paceline.core.redaction import redact
+from paceline.k8s.client.api import (
+    RETRY_HINT,
+    ApiError,
+    Change,
+    ExecResult,
+    GoneError,
+    Listing,
+    Manifest,
+    NotThereError,
+    UnreachableError,
+    error_from_status,
+)
+from paceline.k8s.client.pod_exec import CONNECTION_ERRORS, exec_over_websocket
+from paceline.k8s.kinds import ACCESS_REVIEW, POD, Kind, kind_of
+from paceline.k8s.objects import mapping, mappings
+from paceline.plan.codec import Json
+
+_ANSWER_S = 30.0  # for anything that is no stream
+_QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
+_PAGE = 500
+# All kinds in one answer: the stable form, that of 1.27 to 1.29, and what older servers have.
+_LISTED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_ALL_KINDS = f"{_LISTED.format('v2')},{_LISTED.format('v2beta1')},application/json"
+
+
+class _PatientSocket(websocket.WebSocket):
+    """The client opens sockets without a timeout, and has no setting for one."""
+
+    def connect(self, url: str, **options: Any) -> None:
+        super().connect(url, timeout=_ANSWER_S, **options)  # type: ignore[no-untyped-call]
+
+
+ws_client.WebSocket = _PatientSocket
+
+
+def connect(kubeconfig: Path | None = None, context: str | None = None) -> "KubernetesApi":
+    """The cluster of a kubeconfig file, or the one that this process runs in. Raises NotReadyError."""
+    configuration = client.Configuration()
+    try:
+        if kubeconfig is None:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(
+                str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
+            )
+    except (ConfigException, OSError) as error:
+        where = "the surroundings of this process" if kubeconfig is None else str(kubeconfig)
+        hint = "set KUBECONFIG, or make one: `aws eks update-kubeconfig --name CLUSTER`, `minikube start`"
+        raise NotReadyError(f"no cluster is named by {where}: {error}", hint) from error
+    return KubernetesApi(client.ApiClient(configuration))
+
+
+class KubernetesApi:
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+        self._url = str(api.configuration.host)
+        self.server = redact(self._url)  # a password may stand in it
+
+    def close(self) -> None:
+        self._api.close()
+        self._api.rest_client.pool_manager.clear()
+
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
+        return self._ask("GET", kind.path(namespace, name))
+
+    def about(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
+        return self._ask("GET", kind.path(namespace, name), accept=_METADATA)
+
+    def find(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        chosen = _chosen(limit=str(_PAGE), labelSelector=labels, fieldSelector=fields)
+        items: list[Manifest] = []
+        going_on = ""
+        while True:
+            page = self._ask("GET", kind.path(namespace), {**chosen, **_chosen(**{"continue": going_on})})
+            about = page["metadata"]
+            found = page["items"]
+            assert isinstance(about, dict), "a list has metadata"
+            assert isinstance(found, list), "a list has items"
+            items += [{"apiVersion": kind.api_version, "kind": kind.name, **_dict(item)} for item in found]
+            going_on = str(about.get("continue") or "")
+            if not going_on:
+                return Listing(tuple(items), str(about.get("resourceVersion", "")))
+
+    def watch(
+        self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
+    ) -> Iterator[Change]:
+        until = str(int(min(seconds, _QUIET_S / 2)))
+        chosen = _chosen(watch="1", resourceVersion=since, timeoutSeconds=until)
+        for line in self._stream(kind.path(namespace), {**chosen, "allowWatchBookmarks": "true"}):
+            try:
+                said = json.loads(line)
+            except ValueError as error:  # an orderly end in the middle of a word
+                raise self._cut(f"watching {kind.plural}", error) from error
+            if said["type"] == "ERROR":
+                status = _dict(said["object"])
+                if status.get("code") == 410:
+                    raise GoneError("the server has forgotten what came behind", "list again", status=410)
+                raise error_from_status(
+                    int(str(status.get("code", 500))), status, f"watching {kind.plural}", self.server
+                )
+            version = str(said["object"]["metadata"]["resourceVersion"])
+            if said["type"] != "BOOKMARK":
+                yield Change(said["type"], _dict(said["object"]), version)
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        kind = kind_of(dict(manifest))
+        about = _dict(manifest["metadata"])
+        namespace = str(about.get("namespace", "default")) if kind.is_namespaced else None
+        chosen = _chosen(fieldValidation="Strict", dryRun="All" if dry_run else "")
+        return self._ask("POST", kind.path(namespace), chosen, manifest)
+
+    def patch(
+        self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
+    ) -> Manifest:
+        chosen = _chosen(fieldValidation="Strict", dryRun="All" if dry_run else "")
+        return self._ask("PATCH", kind.path(namespace, name), chosen, change)
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace_s: int | None = None,
+    ) -> None:
+        chosen = {"propagationPolicy": "Background"}
+        if grace_s is not None:
+            chosen["gracePeriodSeconds"] = str(grace_s)
+        body: Manifest | None = None
+        if uid or version:  # a server reads options from the body, or from the query: not from both
+            expected: Manifest = {"uid": uid} if uid else {}
+            if version:
+                expected["resourceVersion"] = version
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": expected, **chosen}
+            if grace_s is not None:
+                body["gracePeriodSeconds"] = grace_s
+            chosen = {}
+        try:
+            self._ask("DELETE", kind.path(namespace, name), chosen, body)
+        except NotThereError:
+            return
+
+    def logs(
+        self,
+        pod: str,
+        namespace: str,
+        container: str,
+        *,
+        since: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+    ) -> Iterator[str]:
+        chosen = _chosen(
+            container=container,
+            timestamps="true",
+            sinceTime=since,
+            follow="true" if follow else "",
+            tailLines="" if tail is None else str(tail),
+            previous="true" if previous else "",
+        )
+        for line in self._stream(f"{POD.path(namespace, pod)}/log", chosen):
+            yield line.decode("utf-8", "replace")
+
+    def run(
+        self, pod: str, namespace: str, container: str, command: list[str], *, stdin: bytes = b""
+    ) -> ExecResult:
+        what = f"running {command[0]} in pod {pod}"
+        try:
+            socket = stream(
+                client.CoreV1Api(self._api).connect_get_namespaced_pod_exec,
+                *(pod, namespace),
+                command=command,
+                container=container,
+                tty=False,
+                binary=True,
+                stdin=bool(stdin),
+                stdout=True,
+                stderr=True,
+                _preload_content=False,
+            )
+        except ApiException as error:
+            body = error.body if isinstance(error.body, bytes) else str(error.body or error.reason).encode()
+            raise self._no(int(error.status or 0), body, what) from error
+        with closing(socket):
+            try:
+                return exec_over_websocket(socket, pod, stdin)
+            except CONNECTION_ERRORS as error:
+                raise self._cut(what, error) from error
+            finally:
+                socket.sock.shutdown()  # `close` leaves the socket open once the other side has closed
+
+    def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+        resource, _, part = kind.plural.partition("/")  # such as pods/log
+        asked: dict[str, Json] = {"verb": verb, "group": kind.group, "resource": resource}
+        if part:
+            asked["subresource"] = part
+        if namespace is not None and kind.is_namespaced:
+            asked["namespace"] = namespace
+        review: Manifest = {
+            "apiVersion": ACCESS_REVIEW.api_version,
+            "kind": ACCESS_REVIEW.name,
+            "metadata": {},
+            "spec": {"resourceAttributes": asked},
+        }
+        return bool(_dict(self.create(review).get("status") or {}).get("allowed"))
+
+    def serves(self, kind: Kind) -> bool:
+        root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+        try:
+            found = self._ask("GET", root).get("resources")
+        except NotThereError:
+            return False
+        assert isinstance(found, list), "discovery lists resources"
+        return kind.plural in [_dict(one)["name"] for one in found]
+
+    def version(self) -> str:
+        """Of Kubernetes, such as v1.35.0."""
+        return str(self._ask("GET", "/version").get("gitVersion", ""))
+
+    def served(self) -> dict[str, tuple[str, ...]]:
+        """Which kinds does the server know, but the core's? Versions by `plural.group`; takes no right."""
+        answer = self._ask("GET", "/apis", accept=_ALL_KINDS)
+        if answer.get("kind") != "APIGroupDiscoveryList":
+            hint = "upgrade the cluster: 1.27 is the oldest that lists its kinds in one answer"
+            raise NotThereError(f"{self.server} does not list its kinds", hint, status=406)
+        found: dict[str, tuple[str, ...]] = {}
+        for group in mappings(answer, "items"):
+            for version in mappings(group, "versions"):
+                for one in mappings(version, "resources"):
+                    name = f"{one.get('resource')}.{mapping(group, 'metadata').get('name')}"
+                    found[name] = (*found.get(name, ()), str(version.get("version")))
+        return found
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        chosen: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        *,
+        accept: str = "application/json",
+    ) -> Manifest:
+        """One question, one answer."""
+        what = f"{method} {path}"
+        opened = self._open(method, path, chosen or {}, body, (_ANSWER_S, _ANSWER_S), accept=accept)
+        with closing(opened) as answer:
+            try:
+                found = json.loads(answer.read())
+            except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                raise self._cut(what, error) from error
+        return _dict(found)
+
+    def _stream(self, path: str, chosen: Mapping[str, str]) -> Iterator[bytes]:
+        """Lines as they come; what a cut connection left of a line is not given out."""
+        with closing(self._open("GET", path, chosen, None, (_ANSWER_S, _QUIET_S))) as answer:
+            rest = b""
+            try:
+                for chunk in answer.stream(amt=1 << 16, decode_content=True):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from lines
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                raise self._cut(f"GET {path}", error) from error
+            if rest:  # the end was an orderly one: a program may print no last newline
+                yield rest
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        chosen: Mapping[str, str],
+        body: Manifest | None,
+        timeout: tuple[float, float],
+        *,
+        accept: str = "application/json",
+    ) -> urllib3.response.BaseHTTPResponse:
+        """An answer that is a yes; its body is still to be read."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": accept, "Content-Type": kind}
+        self._api.update_params_for_auth(headers, [], ["BearerToken"])
+        try:
+            answer: urllib3.response.BaseHTTPResponse = self._api.rest_client.pool_manager.request(
+                method,
+                f"{self._url}{path}?{urlencode(chosen)}",
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                preload_content=False,
+                retries=False,  # whether to ask again is decided by who asked
+                timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
+            )
+            if 200 <= answer.status <= 299:
+                return answer
+            with closing(answer):
+                raise self._no(answer.status, answer.read(), f"{method} {path}")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._cut(f"{method} {path}", error) from error
+
+    def _no(self, status: int, body: bytes, what: str) -> ApiError:
+        said = body.decode("utf-8", "replace")
+        try:
+            answer = _dict(json.loads(said))
+        except ValueError:  # of a proxy on the way: no Status of Kubernetes
+            answer = {"message": said.strip()[:500]}
+        return error_from_status(status, answer, what, self.server)
+
+    def _cut(self, what: str, error: Exception) -> UnreachableError:
+        return UnreachableError(f"{self.server} gave no answer to {what}: {redact(str(error))}", RETRY_HINT)
+
+
+def _chosen(**wishes: str) -> dict[str, str]:
+    return {name: value for name, value in wishes.items() if value}
+
+
+def _dict(value: object) -> Manifest:
+    assert isinstance(value, dict), f"an object of Kubernetes is a mapping, and not {value!r}"
+    return value

@@ -1,0 +1,346 @@
+"""What is a known failure, and what is a sign of one? The words that all rows of the table are written in."""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from paceline.core.redaction import redact
+from paceline.k8s.diagnose.pods import node_of, rank_of
+from paceline.k8s.diagnose.snapshot import Object, Snapshot, name_of, namespace_of
+from paceline.k8s.objects import mappings, strip_ansi
+from paceline.plan.codec import Json
+
+
+class FailureClass(Enum):
+    """Whose failure it is, and so who pays for another attempt."""
+
+    CONFIG = "config"  # what was asked for cannot work: nobody pays, because it is not tried again
+    INFRA = "infra"  # the cluster's: the infra budget
+    APP = "app"  # the program's own: the app budget
+    WAIT = "wait"  # none yet: the job waits for something that may come
+    FIXABLE = "fixable"  # works with one change, if that was allowed
+    NONE = "none"  # no failure of the job
+    UNKNOWN = "unknown"  # something failed, and no rule knows it: treated like the program's own
+
+
+class Remedy(Enum):
+    STOP = "stop"  # remove the job, say why
+    RESUBMIT = "resubmit"  # the whole gang again
+    FIX = "fix"  # the whole gang again, with one change
+    WAIT = "wait"
+    REPEAT = "repeat"  # the same call to the API again; the job is not touched
+    RECONNECT = "reconnect"
+    NOTHING = "nothing"  # only say it
+
+
+class Weight(IntEnum):
+    """Which of several signs is the cause? The heaviest, and among these the earliest."""
+
+    NOTE = 0  # seen, but stops nothing
+    HINT = 1  # a warning or a handled exception: counts when a program failed and nothing else says why
+    CONSEQUENCE = 2  # what survivors of another's death say
+    WAITING = 3
+    MASK = 4  # true, but hides a cause if one can be seen
+    CAUSE = 5
+
+
+class Doubt(Enum):
+    """Whether words that fit also decide the action. If not, the job is neither retried nor removed.
+
+    A wrong set-up shows before the first steps, and a fault of the cluster at any time. Progress before the
+    words therefore tells two causes apart that are reported alike.
+    """
+
+    NONE = "none"
+    UNTIL_PROGRESS = "until progress"  # they fit a wrong set-up as well, until the program has made progress
+    AFTER_PROGRESS = "after progress"  # a wrong set-up, unless the program has made progress before
+    ALWAYS = "always"  # they fit failures that need other actions
+
+
+class Source(Enum):
+    API = "api"
+    CLUSTER = "cluster"  # events, conditions, states of containers
+    LOG = "log"
+
+
+EVERYWHERE = frozenset(Source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A row of the table. `cause` and `command` have {places} for what a sign found out."""
+
+    number: int
+    name: str
+    what: str
+    kind: FailureClass
+    cause: str
+    why: str
+    command: str
+    remedy: Remedy
+    weight: Weight = Weight.CAUSE
+    patience_s: float | None = 0.0  # how long it is watched before acting; None: for as long as it takes
+    observations: int = 1  # or seen this often, whichever comes first
+    most: int | None = None  # attempts against this failure in all; None: as the budget says
+    counted: bool = True  # whether another attempt costs something
+    excludes_node: bool = False  # the next attempt stays away from the node
+    change: str = ""  # what a fix changes, and the name under which it is allowed
+    doubt: Doubt = Doubt.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A failure was recognised: by what, where and when."""
+
+    failure: Failure
+    evidence: tuple[str, ...]
+    at_s: float | None = None
+    pod: Object = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
+    rank: int | None = None
+    weight: Weight | None = None  # other than the failure's
+    seen: int = 1
+    is_doubtful: bool = False  # it names the cause, and does not decide the action
+
+    @property
+    def heaviness(self) -> Weight:
+        return self.failure.weight if self.weight is None else self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words by which a failure is recognised; named groups fill the {places}."""
+
+    failure: Failure
+    words: re.Pattern[str]
+    sources: frozenset[Source] = EVERYWHERE
+    # In a log, a warning may be survived: it counts only as the end of a program, or when nothing else does.
+    soft: bool = False
+    weight: Weight | None = None  # other than the failure's
+    doubt: Doubt = Doubt.NONE
+    choose: Callable[[Mapping[str, str]], Failure] | None = None  # the row, where the values found decide it
+
+
+def text(
+    failure: Failure,
+    words: str,
+    *sources: Source,
+    soft: bool = False,
+    weight: Weight | None = None,
+    doubt: Doubt | None = None,
+    choose: Callable[[Mapping[str, str]], Failure] | None = None,
+) -> Text:
+    pattern = re.compile(words, re.IGNORECASE | re.MULTILINE)
+    doubted = failure.doubt if doubt is None else doubt
+    return Text(failure, pattern, frozenset(sources) or EVERYWHERE, soft, weight, doubted, choose)
+
+
+_MOST_EVIDENCE = 3
+_LONGEST = 300
+_PLACE = re.compile(r"\{(\w+)\}|(\{\{)|(\}\})")
+_NAMESPACE = re.compile(r" -n \{(?:namespace|where)\}")
+# Printed where the command of a row needs a name that was not seen.
+_WITHOUT_NAMES = ("kubectl get events -n {namespace} --sort-by=.lastTimestamp", "kubectl get pods -A -o wide")
+# What a sentence says where nothing was found.
+_MISSING = {
+    "pod": "(not named)",
+    "namespace": "(not named)",
+    "node": "(not named)",
+    "container": "(not named)",
+    "job": "(not named)",
+    "image": "(not named)",
+    "rank": "unknown",
+    "said": "it does not say more",
+    "registry": "(not named)",
+    "repository": "the model",
+    "resource": "this kind",
+    "plural": "this kind",
+    "group": "(not named)",
+    "user": "the user",
+    "verb": "use",
+    "where": "(not named)",
+    "webhook": "of an operator",
+    "quota": "(not named)",
+    "queue": "(not named)",
+    "volume": "(not named)",
+    "sort": "secret",
+    "reference": "(not named)",
+    "made": "(not named)",
+    "maker": "secret generic",
+    "limit": "its container",
+    "kind": "job",
+    "claim": "(not named)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    failure: Failure
+    cause: str
+    evidence: tuple[str, ...]
+    why: str
+    command: str
+    at_s: float | None = None
+    pod: str = ""
+    node: str = ""
+    rank: int | None = None
+    step: int | None = None
+    exit_code: int | None = None
+    seen: int = 1
+    after_s: float | None = None  # the API's own wish when to come back
+    also: tuple[str, ...] = ()  # other failures that were seen, which are not the cause
+    is_doubtful: bool = False  # the evidence does not decide whether another attempt can help
+
+    @property
+    def kind(self) -> FailureClass:
+        return self.failure.kind
+
+    @property
+    def fingerprint(self) -> tuple[str, int | None]:
+        """Two failures with the same one, at about the same step, are the same failure."""
+        return self.failure.name, self.rank
+
+    def lines(self) -> list[str]:
+        """At most eight, for a person."""
+        row = f"{self.failure.name}, {self.kind.value}"
+        told = [f"{'probable cause' if self.is_doubtful else 'cause'}: {self.cause} ({row})"]
+        told += [f"evidence: {line}" for line in self.evidence]
+        told += [f"why: {self.why}", f"next: {self.command}"]
+        if self.also:
+            told.append(f"also seen: {', '.join(self.also)}")
+        return told
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "failure": self.failure.name,
+            "number": self.failure.number,
+            "class": self.kind.value,
+            "cause": self.cause,
+            "evidence": list(self.evidence),
+            "why": self.why,
+            "next_command": self.command,
+            "at_s": self.at_s,
+            "pod": self.pod,
+            "node": self.node,
+            "rank": self.rank,
+            "step": self.step,
+            "also_seen": list(self.also),
+            "is_doubtful": self.is_doubtful,
+        }
+
+
+def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
+    """The template with its {places} filled; {{ and }} are braces."""
+
+    def fill(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "{" if found[2] else "}"
+        return values.get(found[1]) or _MISSING.get(found[1], "")
+
+    return tidy(_PLACE.sub(fill, template))
+
+
+def command_of(failure: Failure, values: Mapping[str, str]) -> str:
+    """The next command, ready to be typed: without a namespace kubectl uses the current one."""
+    for template in (failure.command, *_WITHOUT_NAMES):
+        known = template if values.get("namespace") or values.get("where") else _NAMESPACE.sub("", template)
+        places = [found[1] for found in _PLACE.finditer(known) if found[1] is not None]
+        if all(values.get(place) for place in places):
+            return fill_placeholders(known, values)
+    return _WITHOUT_NAMES[-1]
+
+
+def evidence_of(lines: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tidy(line) for line in lines if line.strip()))[:_MOST_EVIDENCE]
+
+
+def tidy(text: str) -> str:
+    """One line, not too long, and nothing in it that only a Secret should hold."""
+    line = " ".join(redact(strip_ansi(text)).split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+STEP = re.compile(r"\b(?:global_)?step[ =:#/]+(\d+)", re.IGNORECASE)
+_PULLED = re.compile(r'[Ii]mage "([^"]+)"|reference "([^"]+)"|manifest for (\S+) not found')
+
+
+def placeholder_values(sign: Sign, snapshot: Snapshot) -> dict[str, str]:
+    pod = sign.pod
+    gone = [one.subject for one in snapshot.removals]
+    all_of_it = (*snapshot.jobs, *snapshot.pods, *gone)
+    somewhere = next((namespace_of(one) for one in all_of_it if namespace_of(one)), "")
+    known = {
+        "pod": name_of(pod),
+        "namespace": namespace_of(pod) or somewhere,
+        "node": node_of(pod),
+        "job": next((name_of(job) for job in snapshot.jobs), ""),
+        "image": _image(sign),
+        "container": next((str(one.get("name", "")) for one in mappings(pod, "spec", "containers")), ""),
+    }
+    rank = sign.rank if sign.rank is not None else rank_of(pod)
+    known["rank"] = "" if rank is None else str(rank)
+    found = {**known, **{name: value for name, value in sign.values.items() if value}}
+    return {**found, **_derived(found), "near": _near(found["image"], snapshot)}
+
+
+def _image(sign: Sign) -> str:
+    """As the pod's author wrote it, or as the kubelet complains about it."""
+    for line in sign.evidence:
+        named = _PULLED.search(line)
+        if named is not None:
+            return next(group for group in named.groups() if group)
+    return next((str(one.get("image", "")) for one in mappings(sign.pod, "spec", "containers")), "")
+
+
+def _near(image: str, snapshot: Snapshot) -> str:
+    """The same image by another tag, if a node or a pod has it: probably what was meant."""
+    name = image.partition("@")[0].rpartition(":")[0]
+    had = [str(one.get("image", "")) for pod in snapshot.pods for one in mappings(pod, "spec", "containers")]
+    for node in snapshot.nodes:
+        for held in mappings(node, "status", "images"):
+            names = held.get("names")
+            had += [str(one) for one in names] if isinstance(names, list) else []
+    others = sorted({one for one in had if name and one.startswith(f"{name}:") and one != image})
+    return f"; known here is {', '.join(others[:3])}" if others else ""
+
+
+def _derived(found: dict[str, str]) -> dict[str, str]:
+    made: dict[str, str] = {}
+    registry, slash, _ = found["image"].partition("/")
+    made["registry"] = registry if slash and ("." in registry or ":" in registry) else "docker.io"
+    if "plural" in found:
+        group = found.get("group", "")
+        made["resource"] = f"{found['plural']}.{group}" if group else found["plural"]
+    elif "group" in found and found.get("resource", "").islower() and "." not in found["resource"]:
+        made["resource"] = f"{found['resource']}.{found['group']}"
+    if "plural" in found or "verb" in found:
+        made["subject"] = _subject(found.get("user", ""))
+    if "reference" in found:
+        made["made"] = found["reference"].rpartition("/")[2]
+        made["sort"] = found.get("sort", "secret").lower()
+        made["maker"] = "secret generic" if made["sort"] == "secret" else made["sort"]
+    if "where" not in found and found.get("namespace"):
+        made["where"] = found["namespace"]
+    return made
+
+
+def _subject(user: str) -> str:
+    """Flags of `kubectl create rolebinding` for a user as the API server names it, or for who asks."""
+    name = user.removeprefix('User "').removesuffix('"')
+    account = re.fullmatch(r"system:serviceaccount:([^:]+:[^:]+)", name)
+    if account is not None:
+        return f"--serviceaccount={account[1]}"
+    known = shlex.quote(name) if name else '"$(kubectl auth whoami -o jsonpath={.status.userInfo.username})"'
+    return f"--user={known}"
+
+
+def last_step(snapshot: Snapshot, pod: Object) -> int | None:
+    """How far it had come: the last step that its log names, or any pod's if its own names none."""
+    mine = [log for log in snapshot.logs if log.pod == name_of(pod)]
+    for logs in (mine, snapshot.logs):
+        steps = [int(number) for log in logs for number in STEP.findall(log.text)]
+        if steps:
+            return steps[-1]
+    return None

@@ -1,0 +1,325 @@
+"""Nodes for pods, now or ever. Rows 9 to 15."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from paceline.k8s.diagnose.findings import Doubt, Failure, FailureClass, Remedy, Sign, Source, Weight, text
+from paceline.k8s.diagnose.node_fit import (
+    Need,
+    allocatable,
+    holders,
+    is_autoscaled,
+    matching,
+    requests,
+    too_large,
+    too_many,
+)
+from paceline.k8s.diagnose.pods import condition, events_of, phase, pod_of_event
+from paceline.k8s.diagnose.snapshot import Object, Snapshot, event_time, first_time, message_of, name_of
+from paceline.k8s.objects import is_extended, mappings, read_time
+
+NEVER_FITS = Failure(
+    number=9,
+    name="never-fits",
+    what="no node could ever hold the pod",
+    kind=FailureClass.CONFIG,
+    cause="the job can never run on this cluster: {table}",
+    why="even empty nodes have less than it asks for, and nobody has said that nodes are added",
+    command="kubectl get nodes -o custom-columns=NAME:.metadata.name,HAS:.status.allocatable",
+    remedy=Remedy.STOP,
+    patience_s=60.0,  # an autoscaler needs some seconds to say that it adds a node
+)
+NOT_ADVERTISED = replace(
+    NEVER_FITS,
+    name="device-plugin",
+    what="no node offers the device that the pod requests",
+    cause="no node offers {resource}, which pod {pod} requests",
+    why="the driver or the device plugin is not installed on the nodes, or reports no healthy device",
+    command="kubectl get pods -A -o wide | grep -iE 'device-plugin|gpu-operator'",
+)
+CLUSTER_BUSY = Failure(
+    number=10,
+    name="cluster-busy",
+    what="the nodes are full",
+    kind=FailureClass.WAIT,
+    cause="pod {pod} waits for a place: {said}{held}",
+    why="there are nodes for it, but others use them now{unsure}",
+    command="kubectl get pods -A -o wide --field-selector=status.phase=Running",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=1800.0,
+)
+SCALING_UP = Failure(
+    number=11,
+    name="autoscaling",
+    what="a node is being added",
+    kind=FailureClass.WAIT,
+    cause="a node is being added for pod {pod}: {said}",
+    why="a machine with GPUs takes minutes to start",
+    command="kubectl get nodes -w",
+    remedy=Remedy.WAIT,
+    weight=Weight.MASK,  # it is the answer to nodes that are full
+    patience_s=3600.0,
+)
+NOT_SCALING = replace(
+    SCALING_UP,
+    kind=FailureClass.CONFIG,
+    cause="no node is added for pod {pod}: {said}",
+    why="the autoscaler looked at all its groups, and none would help or may grow",
+    command="kubectl describe pod {pod} -n {namespace}",
+    remedy=Remedy.STOP,
+    weight=Weight.CAUSE,
+    patience_s=0.0,
+)
+PLACEMENT = Failure(
+    number=12,
+    name="placement",
+    what="taints, selectors or affinities keep the pod off",
+    kind=FailureClass.CONFIG,
+    cause="no node is allowed for pod {pod}: {said}",
+    why="nodes carry a taint that the pod does not tolerate, or lack a label that it wants",
+    command="kubectl describe nodes | grep -E '^Name:|^Taints:|^Labels:'",
+    remedy=Remedy.STOP,
+    patience_s=60.0,  # as above: a group of no nodes grows
+)
+NODES_OUT = replace(
+    PLACEMENT,
+    name="nodes-out",
+    what="the nodes for the pod are out of use for now",
+    kind=FailureClass.WAIT,
+    cause="the nodes that pod {pod} could go to are out of use for now: {said}",
+    why="they are cordoned, not ready, under pressure or being repaired; the pod is placed when one is back",
+    command="kubectl get nodes",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=None,
+)
+VOLUME_ZONE = Failure(
+    number=13,
+    name="volume-zone",
+    what="a volume is in another zone, or not there",
+    kind=FailureClass.CONFIG,
+    cause="a volume keeps pod {pod} from every node: {said}",
+    why="it lies in another zone, or was never made; WaitForFirstConsumer makes it where the pod goes",
+    command="kubectl describe pvc -n {namespace}",
+    remedy=Remedy.STOP,
+    patience_s=60.0,  # a claim is without a volume while one is provisioned
+)
+DEVICE_CLASS = Failure(
+    number=14,
+    name="device-class-missing",
+    what="a DRA device class is missing",
+    kind=FailureClass.CONFIG,
+    cause="device class {device} does not exist on this cluster",
+    why="the driver that brings it is not installed, or not switched on",
+    command="kubectl get deviceclasses,resourceslices",
+    remedy=Remedy.STOP,
+)
+GATED = Failure(
+    number=15,
+    name="scheduling-gated",
+    what="a gate holds the pod back",
+    kind=FailureClass.WAIT,
+    cause="pod {pod} is held back by gate {gate}",
+    why="whoever set the gate, such as a queue, opens it when the time has come",
+    command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.schedulingGates}}'",
+    remedy=Remedy.WAIT,
+    weight=Weight.WAITING,
+    patience_s=None,
+)
+ROWS = (
+    NEVER_FITS,
+    NOT_ADVERTISED,
+    CLUSTER_BUSY,
+    SCALING_UP,
+    NOT_SCALING,
+    PLACEMENT,
+    NODES_OUT,
+    VOLUME_ZONE,
+    DEVICE_CLASS,
+    GATED,
+)
+
+_SAID = (Source.CLUSTER,)
+_OUT = (
+    r"node\(s\) were unschedulable|untolerated taint \{node\.(?:kubernetes|cloudprovider)\S*\.?\S*/[^}]*\}"
+    r"|taint \{(?:node\.kubernetes\.io|ToBeDeletedBy|DeletionCandidate|karpenter\.sh/disrupt"
+    r"|eks\.amazonaws\.com/unhealthy)[^}]*\}"
+    r"|node\(s\) (?:were not ready|had disk pressure|had memory pressure|were unreachable)"
+    r"|no nodes available to schedule pods"
+)
+TEXTS = (
+    # A device plugin that runs on a node without a usable driver or container runtime.
+    text(
+        NOT_ADVERTISED,
+        r"(?P<said>No devices found\. Waiting indefinitely|did you (?:set the docker default runtime"
+        r"|configure the NVIDIA Container Toolkit)|Incompatible (?:platform|strategy) detected"
+        r"|(?:No|no) valid resources detected)",
+        *_SAID,
+    ),
+    text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SAID),
+    # The node that has the volume may be the one that is out of use.
+    text(
+        NODES_OUT,
+        rf"nodes are available: (?=[^\n]*(?:volume node affinity|persistent volumes to bind))"
+        rf"[^\n]*(?P<said>{_OUT})",
+        *_SAID,
+    ),
+    text(
+        VOLUME_ZONE,
+        r"(?P<said>volume node affinity conflict|didn't match PersistentVolume's node affinity"
+        r"|unbound immediate PersistentVolumeClaims"
+        r"|(?:exceed max volume count|didn't find available persistent volumes to bind)[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        VOLUME_ZONE,
+        r'(?P<said>persistentvolumeclaim "[^"]+" (?:not found|is being deleted)'
+        r"|no available persistent volume\S*.*)",
+        *_SAID,
+    ),
+    text(VOLUME_ZONE, r"(?P<said>ProvisioningFailed.*|failed to provision volume.*)", *_SAID),
+    # A group that is at its maximum, or whose last request failed, grows again when others end.
+    text(
+        CLUSTER_BUSY,
+        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*(?:max node group size reached"
+        r"|in backoff)[^\n]*)",
+        *_SAID,
+    ),
+    text(
+        NOT_SCALING,
+        r"(?P<said>incompatible with (?:nodepool|provisioner).*)",
+        *_SAID,
+    ),
+    text(CLUSTER_BUSY, r"(?P<said>exceed limits for nodepool[^\n]*)", *_SAID),
+    # The account's limit: it is free again when other machines end.
+    text(
+        NOT_SCALING,
+        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*)",
+        *_SAID,
+        doubt=Doubt.ALWAYS,
+    ),
+    text(
+        NOT_SCALING,
+        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*"
+        r"(?:taint|affinity|selector|didn't match|volume)[^\n]*)",
+        *_SAID,
+    ),
+    # No group grows; nodes that are there may still become free.
+    text(
+        NOT_SCALING,
+        r"(?P<said>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)",
+        *_SAID,
+        doubt=Doubt.ALWAYS,
+    ),
+    text(
+        SCALING_UP, r"(?P<said>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)", *_SAID
+    ),
+    text(
+        CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are (?:un)?available: .*\d+ Insufficient [\w./-]+.*)", *_SAID
+    ),
+    text(
+        CLUSTER_BUSY,
+        r"(?P<said>UnfulfillableCapacity[^\n]*|ICE cache[^\n]*|didn't have free ports[^\n]*)",
+        *_SAID,
+    ),
+    text(NODES_OUT, rf"(?P<said>{_OUT})", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>InsufficientInstanceCapacity.*|insufficient capacity.*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<said>Too many pods|\d+ Insufficient [\w./-]+)", *_SAID),
+    text(
+        PLACEMENT,
+        r"(?P<said>untolerated taint(?:\(s\))?(?: \{[^}]*\})?"
+        r"|had taint \{[^}]*\}, that the pod didn't tolerate)",
+        *_SAID,
+    ),
+    text(
+        PLACEMENT,
+        r"(?P<said>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*)"
+        r"|didn't satisfy existing pods"
+        r"|Insufficient quota for flavor)",
+        *_SAID,
+    ),
+    text(
+        PLACEMENT,
+        r"(?P<said>didn't match pod topology spread constraints)",
+        *_SAID,
+    ),
+)
+_INSUFFICIENT = re.compile(r"\d+ Insufficient ([\w.-]+/[\w.-]*\w)")
+_OF_NODES = re.compile(r"\b0/(\d+) nodes are")
+_GROWING = ("TriggeredScaleUp", "Nominated")
+
+
+def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
+    stuck = [pod for pod in snapshot.pods if _unscheduled(pod)]
+    for event in events_of(snapshot, *_GROWING):
+        pod = pod_of_event(snapshot, event)
+        if _unscheduled(pod):
+            line = f"event {event.get('reason')} of {name_of(pod)}: {message_of(event)}"
+            yield Sign(SCALING_UP, (line,), event_time(event), pod, {"said": message_of(event)})
+    for pod in stuck:
+        scheduled = condition(pod, "PodScheduled")
+        if scheduled.get("reason") == "SchedulingGated":
+            gates = ", ".join(str(gate.get("name")) for gate in mappings(pod, "spec", "schedulingGates"))
+            line = f"pod/{name_of(pod)} PodScheduled=False, SchedulingGated: {gates}"
+            yield Sign(GATED, (line,), _since(pod), pod, {"gate": gates or "that it does not name"})
+        elif not is_grown_for(pod, snapshot):
+            yield from _unschedulable(pod, snapshot)
+    yield from _not_advertised(snapshot)
+
+
+def _not_advertised(snapshot: Snapshot) -> Iterator[Sign]:
+    """Events of pods without a recorded condition: the device is missing on every node, and all are known."""
+    if is_autoscaled(snapshot.nodes):
+        return
+    for event in events_of(snapshot, "FailedScheduling"):
+        pod, said = pod_of_event(snapshot, event), message_of(event)
+        number = _OF_NODES.search(said)
+        if number is None or condition(pod, "PodScheduled").get("message"):
+            continue
+        known = [node for node in snapshot.nodes if allocatable(node)]
+        if not known or len(known) < int(number[1]):
+            continue
+        for name in _INSUFFICIENT.findall(said):
+            if all(allocatable(node).get(name, 0) == 0 for node in known):
+                line = f"event FailedScheduling: {said}"
+                yield Sign(NOT_ADVERTISED, (line,), first_time(event), pod, {"resource": name})
+
+
+def is_grown_for(pod: Object, snapshot: Snapshot) -> bool:
+    """Has an autoscaler said that it adds a node for this pod?"""
+    return any(pod_of_event(snapshot, event) is pod for event in events_of(snapshot, *_GROWING))
+
+
+def _unscheduled(pod: Object) -> bool:
+    return phase(pod) == "Pending" and condition(pod, "PodScheduled").get("status") == "False"
+
+
+def _since(pod: Object) -> float | None:
+    return read_time(condition(pod, "PodScheduled").get("lastTransitionTime"))
+
+
+def _unschedulable(pod: Object, snapshot: Snapshot) -> Iterator[Sign]:
+    said = str(condition(pod, "PodScheduled").get("message", ""))
+    if "Insufficient" not in said and "nodes are available" not in said:
+        return
+    line = f"pod/{name_of(pod)} PodScheduled=False, Unschedulable: {said}"
+    allowed = matching(pod, snapshot.nodes)
+    if allowed and not is_autoscaled(snapshot.nodes):
+        gang = [one for one in snapshot.pods if requests(one) == requests(pod)]
+        needs = too_large(pod, allowed) or too_many(gang, allowed)
+        if needs:
+            yield Sign(NEVER_FITS, (line,), _since(pod), pod, {"table": _table(needs)})
+            return
+    if "Insufficient" in said:
+        scarce = next((name for name in requests(pod) if is_extended(name)), "")
+        held = holders(scarce, snapshot.pods) if scarce else []
+        values = {"said": said, "held": f" ({scarce} is held by {', '.join(held[:4])})" if held else ""}
+        if not snapshot.nodes:
+            values["unsure"] = "; whether they could ever hold it is not known, because no node was recorded"
+        yield Sign(CLUSTER_BUSY, (line,), _since(pod), pod, values)
+
+
+def _table(needs: Sequence[Need]) -> str:
+    return "; ".join(f"{one.resource}: needs {one.needs}, the most there is {one.has}" for one in needs)

@@ -1,0 +1,109 @@
+"""What comes with a job, where it is asked for? Settings, claims, an identity, and who may reach its pods."""
+
+from paceline.k8s.render.pod import GPUS, Object, claim_name, config_name, labels, metadata, require_torch
+from paceline.k8s.spec.job import Claim, JobSpec
+from paceline.plan.codec import Json
+
+RBAC = "rbac.authorization.k8s.io"
+DEVICE_CLASS = "gpu.nvidia.com"
+
+
+def render_companions(intent: JobSpec) -> list[Object]:
+    """In the order in which they must exist."""
+    torch = require_torch(intent)
+    found = [] if torch.config is None else [_config(intent)]
+    found += [_claim(intent, claim) for claim in torch.claims]
+    found += [_devices(intent)] if torch.has_gpu_claims else []
+    found += _identity(intent) if torch.has_rbac else []
+    return [*found, _policy(intent)] if torch.has_network_policy else found
+
+
+def render_claims(intent: JobSpec) -> list[Object]:
+    """Those of Ray's pods."""
+    return [_claim(intent, claim) for claim in intent.claims]
+
+
+def _config(intent: JobSpec) -> Object:
+    config = require_torch(intent).config
+    assert config is not None, "asked before"
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(intent, config_name(intent)),
+        "data": {config.name: config.text},
+    }
+
+
+def _claim(intent: JobSpec, claim: Claim) -> Object:
+    storage: Object = {} if claim.storage_class is None else {"storageClassName": claim.storage_class}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(intent, claim.name),
+        "spec": {
+            "accessModes": list(claim.modes),
+            **storage,
+            "resources": {"requests": {"storage": claim.size}},
+        },
+    }
+
+
+def _devices(intent: JobSpec) -> Object:
+    """From which each pod gets a claim: so many GPUs of one node, by NVIDIA's DRA driver."""
+    exactly: Object = {
+        "deviceClassName": DEVICE_CLASS,
+        "allocationMode": "ExactCount",
+        "count": intent.worker.gpus,
+    }
+    request: Object = {"name": GPUS, "exactly": exactly}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata(intent, claim_name(intent)),
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def _identity(intent: JobSpec) -> list[Object]:
+    """An account for the pods, which get no token of it. Whoever has one may follow jobs here, no more."""
+    name = intent.name
+    rules: list[Json] = [
+        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]}
+    ]
+    account: Object = {"kind": "ServiceAccount", "name": name, "namespace": intent.namespace}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata(intent, name),
+            "automountServiceAccountToken": False,
+        },
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "Role",
+            "metadata": metadata(intent, name),
+            "rules": rules,
+        },
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata(intent, name),
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
+            "subjects": [account],
+        },
+    ]
+
+
+def _policy(intent: JobSpec) -> Object:
+    """torch's store, gloo and NCCL believe whoever reaches them: nobody but this job's pods does."""
+    mine: Object = {"matchLabels": labels(intent)}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(intent, intent.name),
+        "spec": {
+            "podSelector": mine,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": mine}]}],
+        },
+    }

@@ -1,0 +1,137 @@
+"""How is a run written down for Kubeflow Trainer 2.1, 2.2 or 2.3? TrainJob, `trainer.kubeflow.org/v1alpha1`.
+
+Either with a runtime of its own, which holds everything a TrainJob cannot say; or for a
+runtime that is there already, patched as far as its version allows.
+Every resource is written in the TrainJob: up to 2.2 it replaces the runtime's whole.
+"""
+
+from paceline.k8s.render.pod import (
+    GRACE_S,
+    Object,
+    job_metadata,
+    labels,
+    metadata,
+    mounts,
+    placement,
+    pod_security,
+    require_torch,
+    template,
+    torchrun_container,
+    torchrun_resources,
+    torchrun_security,
+    variables,
+    volumes,
+)
+from paceline.k8s.spec.job import JobSpec, Rendezvous
+from paceline.plan.codec import Json
+
+# Kubeflow Trainer makes a JobSet of it: one Job with one pod for each node. When a pod
+# fails the JobSet starts all of them anew, so nothing else may restart anything.
+
+NODE = "node"  # Trainer's own name for the job and for the container
+
+
+def render_runtime(intent: JobSpec) -> Object:
+    limits = intent.limits
+    job: Object = {"backoffLimit": 0}
+    if require_torch(intent).trainer == "2.1":  # else the TrainJob says it
+        job["activeDeadlineSeconds"] = limits.running_s
+    job["template"] = template(intent, torchrun_container(intent, NODE), restartPolicy="Never")
+    step: Object = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    jobs: Object = {"failurePolicy": {"maxRestarts": limits.retries}} if limits.retries else {}
+    jobs["replicatedJobs"] = [{"name": NODE, "template": {"metadata": step, "spec": job}}]
+    where = metadata(intent, intent.name)
+    where["labels"] = {**labels(intent), "trainer.kubeflow.org/framework": "torch"}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": where,
+        "spec": {
+            "mlPolicy": {"numNodes": intent.pods.wanted, "torch": {}},
+            "template": {"spec": jobs},
+        },
+    }
+
+
+GROUP = "trainer.kubeflow.org"
+MANAGER = "paceline.dev/launcher"
+CLUSTER, NAMESPACED = "ClusterTrainingRuntime", "TrainingRuntime"
+
+
+def render_trainjob(intent: JobSpec) -> list[Object]:
+    return (
+        [_job(intent)]
+        if require_torch(intent).runtime is not None
+        else [render_runtime(intent), _job(intent)]
+    )
+
+
+def _job(intent: JobSpec) -> Object:
+    torch = require_torch(intent)
+    spec: Object = {"runtimeRef": _runtime(intent)}
+    if torch.trainer != "2.1":  # which has no deadline of its own
+        spec["activeDeadlineSeconds"] = intent.limits.running_s
+    spec["trainer"] = {
+        "image": intent.image,
+        "numNodes": intent.pods.wanted,
+        "numProcPerNode": torch.procs,
+        "command": [torch.program],
+        "args": _words(intent),
+        "env": variables(intent),
+        "resourcesPerNode": torchrun_resources(intent),
+    }
+    if torch.runtime is not None:
+        spec |= _overrides(intent) if torch.trainer == "2.1" else _patches(intent)
+    return {
+        "apiVersion": f"{GROUP}/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": job_metadata(intent),
+        "spec": spec,
+    }
+
+
+def _runtime(intent: JobSpec) -> Object:
+    said = require_torch(intent).runtime
+    if said is None:
+        return {"name": intent.name, "kind": NAMESPACED, "apiGroup": GROUP}
+    kind, _, name = said.rpartition("/")
+    return {"name": name, "kind": kind or CLUSTER, "apiGroup": GROUP}
+
+
+def _words(intent: JobSpec) -> list[Json]:
+    """Who is who stands in PET_* variables, which torchrun reads by itself."""
+    words: list[Json] = [f"--rdzv_id={intent.name}"]
+    if require_torch(intent).rendezvous is Rendezvous.C10D:
+        endpoint = "--rdzv_endpoint=$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
+        words += ["--rdzv_backend=c10d", endpoint, f"--max_restarts={intent.limits.retries}"]
+    return [*words, *intent.command]
+
+
+def _overrides(intent: JobSpec) -> Object:
+    template: Object = {"metadata": _pod_metadata(intent), "spec": _pod(intent)}
+    return {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **template}]}
+
+
+def _patches(intent: JobSpec) -> Object:
+    pod: Object = {"securityContext": pod_security(intent), **_pod(intent)}
+    if require_torch(intent).trainer == "2.3":
+        pod["terminationGracePeriodSeconds"] = GRACE_S
+    template: Object = {"metadata": _pod_metadata(intent), "spec": pod}
+    node: Object = {"name": NODE, "template": {"spec": {"template": template}}}
+    patch: Object = {"template": {"spec": {"replicatedJobs": [node]}}}
+    return {"runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": patch}]}
+
+
+def _pod_metadata(intent: JobSpec) -> Object:
+    return {"labels": labels(intent), "annotations": {"sidecar.istio.io/inject": "false"}}
+
+
+def _pod(intent: JobSpec) -> Object:
+    torch = require_torch(intent)
+    pod: Object = {} if torch.service_account is None else {"serviceAccountName": torch.service_account}
+    if intent.pull_secret is not None:
+        pod["imagePullSecrets"] = [{"name": intent.pull_secret}]
+    node: Object = {"name": NODE, "volumeMounts": mounts(intent)}
+    if torch.trainer != "2.1":
+        node |= torchrun_security(intent)
+    return {**pod, **placement(intent), "volumes": volumes(intent), "containers": [node]}

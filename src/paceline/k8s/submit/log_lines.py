@@ -1,0 +1,70 @@
+"""Which lines of a log are new, when it was cut and is asked for again? None is lost, and none comes twice.
+
+A server gives lines from a second on, not from a line on. So a stream that is opened again begins a little
+earlier, and what was seen before is known by its time and a hash of its text. Equal lines of one time are
+counted: the third of them is new when two were seen.
+"""
+
+from collections import Counter
+from hashlib import blake2b
+
+from paceline.k8s.diagnose.pods import rank_of
+from paceline.k8s.diagnose.snapshot import Object, name_of
+from paceline.k8s.objects import read_time, write_time
+
+_OVERLAP_S = 2.0  # servers cut times down to seconds, and lines of one moment may come in any order
+_KEPT_S = 30.0
+
+
+class LogCursor:
+    """Of one container's log."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, bytes]] = Counter()
+        self._again: Counter[tuple[str, bytes]] = Counter()  # in the stream that is open now
+        self._newest_s: float | None = None
+        self._pruned_s = 0.0
+        self._stamp = ""
+        self.news = 0  # lines that were new so far
+
+    @property
+    def since(self) -> str:
+        """From when on a stream that is opened now must begin; empty: from the start."""
+        return "" if self._newest_s is None else write_time(self._newest_s - _OVERLAP_S)
+
+    def opened(self) -> None:
+        """A stream begins: at `since`, which repeats what is known."""
+        self._again = Counter()
+
+    def take(self, line: str) -> str | None:
+        """The text of a line `TIME TEXT`; None for one that was there before."""
+        stamp, _, text = line.partition(" ")
+        at_s = read_time(stamp)
+        if at_s is None:  # no line of a container: a word of the kubelet's
+            stamp, text = self._stamp, line
+        else:
+            self._stamp = stamp
+            self._newest_s = at_s if self._newest_s is None else max(at_s, self._newest_s)
+        key = (stamp, blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
+        self._again[key] += 1
+        if self._again[key] <= self._seen[key]:
+            return None
+        self._seen[key] += 1
+        self.news += 1
+        self._prune()
+        return text
+
+    def _prune(self) -> None:
+        """Whatever no stream can repeat any more is forgotten, so that a log of days needs no memory."""
+        if self._newest_s is None or self._newest_s - self._pruned_s < 2 * _KEPT_S:
+            return
+        self._pruned_s = self._newest_s
+        for counted in (self._seen, self._again):
+            for key in [key for key in counted if (read_time(key[0]) or 0.0) < self._newest_s - _KEPT_S]:
+                del counted[key]
+
+
+def prefix_of(pod: Object, job: str) -> str:
+    rank = rank_of(pod)
+    short = name_of(pod).removeprefix(f"{job}-") or name_of(pod)
+    return f"[{short}]" if rank is None else f"[r{rank} {short}]"

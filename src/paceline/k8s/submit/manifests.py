@@ -1,0 +1,76 @@
+"""How does a wish become a manifest, and is a manifest file sound? Nothing is sent anywhere."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.train_config import TrainConfig
+from paceline.core.errors import ConfigError, ManifestError, Problem, UnreadableFileError
+from paceline.k8s.render.pod import Object
+from paceline.k8s.render.targets import ON_RAY, Target, render, to_yaml
+from paceline.k8s.spec.job import JobSpec, Profile
+from paceline.k8s.spec.options import JobOptions, build_ray_spec
+from paceline.k8s.spec.torchrun import AttachedConfig, build_torchrun_spec
+from paceline.k8s.validate.offline import ValidationResult, find_problems, validate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedJob:
+    intent: JobSpec
+    objects: list[Object]
+    text: str
+
+
+def render_job(
+    config: TrainConfig,
+    wishes: JobOptions,
+    target: Target,
+    found: Sequence[Problem] = (),
+    travelling: AttachedConfig | None = None,
+) -> RenderedJob:
+    """`found`: problems that reading the settings has met already. `travelling`: a file for a ConfigMap."""
+    try:
+        intent = _intent(config, wishes, target, found, travelling)
+    except ConfigError as error:
+        problems = [Problem(one.what, one.hint, one.where) for one in error.problems]
+        raise ManifestError(problems) from None
+    objects = render(intent, target)
+    # Not only secrets: whatever our own check refuses must not leave the house.
+    wrong = [finding for one in objects for finding in find_problems(one, intent.profile)]
+    if wrong:
+        raise ManifestError([Problem(finding.what, finding.hint, _where(finding.path)) for finding in wrong])
+    return RenderedJob(intent=intent, objects=objects, text=to_yaml(objects))
+
+
+def _intent(
+    config: TrainConfig,
+    wishes: JobOptions,
+    target: Target,
+    found: Sequence[Problem],
+    travelling: AttachedConfig | None,
+) -> JobSpec:
+    if target in ON_RAY:
+        return build_ray_spec(config, wishes, found)
+    if found:
+        raise ManifestError(found)
+    return build_torchrun_spec(config, wishes, target, travelling)
+
+
+def validate_file(path: Path, profile: Profile) -> ValidationResult:
+    return validate(read_text(path), str(path), profile)
+
+
+def read_text(path: Path) -> str:
+    """Of a file, or of stdin (-). Raises PacelineError."""
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise UnreadableFileError(
+            f"cannot read {path}: {reason}", "name a file of manifests in YAML"
+        ) from error
+
+
+def _where(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))

@@ -1,0 +1,256 @@
+"""Which pods will a job want all at once? Read from its manifests, before anything exists."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.core.errors import Problem
+from paceline.k8s.diagnose.snapshot import JOB_KINDS, Object, name_of
+from paceline.k8s.objects import mapping, mappings, pod_specs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """So many pods of one shape."""
+
+    name: str
+    count: int
+    pod: Object  # {"spec": …}
+
+
+def job_in(manifests: Sequence[Object]) -> Object | None:
+    """The one object that stands for the whole job; None if there is none, or more than one."""
+    found = [one for one in manifests if one.get("kind") in JOB_KINDS]
+    return found[0] if len(found) == 1 else None
+
+
+def roles(manifests: Sequence[Object]) -> list[Role]:
+    job = job_in(manifests)
+    if job is None:
+        return []
+    spec = mapping(job, "spec")
+    match job.get("kind"):
+        case "Job":
+            found = _of_job(spec)
+        case "PyTorchJob":
+            found = _of_pytorchjob(spec)
+        case "HyperPodPyTorchJob":
+            found = _of_hyperpod(spec)
+        case "RayCluster":
+            found = _of_ray(spec)
+        case "RayJob":
+            found = _of_rayjob(spec)
+        case "TrainJob":
+            found = _of_trainjob(spec, manifests)
+        case _:
+            found = iter(())
+    return [role for role in found if role.count > 0]
+
+
+def _of_job(spec: Object) -> Iterator[Role]:
+    at_once = min(_number(spec, "parallelism", 1), _number(spec, "completions", 1 << 30))
+    yield _role("pod", at_once, spec)
+
+
+def _of_pytorchjob(spec: Object) -> Iterator[Role]:
+    for name, replica in mapping(spec, "pytorchReplicaSpecs").items():
+        yield _role(name.lower(), _number(mapping(replica), "replicas", 1), mapping(replica))
+
+
+def _of_hyperpod(spec: Object) -> Iterator[Role]:
+    for replica in mappings(spec, "replicaSpecs"):
+        count = _number(replica, "replicas", 1) + _number(replica, "spares", 0)
+        yield _role(str(replica.get("name", "pod")), count, replica)
+
+
+def _of_ray(spec: Object) -> Iterator[Role]:
+    yield _role("head", 1, mapping(spec, "headGroupSpec"))
+    for group in mappings(spec, "workerGroupSpecs"):
+        count = _number(group, "replicas", _number(group, "minReplicas", 0))
+        yield _role(str(group.get("groupName", "worker")), count, group)
+
+
+def _of_rayjob(spec: Object) -> Iterator[Role]:
+    yield from _of_ray(mapping(spec, "rayClusterSpec"))
+    submitter = mapping(spec, "submitterPodTemplate")
+    if submitter:
+        yield Role(name="submitter", count=1, pod=submitter)
+
+
+def _of_trainjob(spec: Object, manifests: Sequence[Object]) -> Iterator[Role]:
+    """What it says itself replaces what its runtime says; a runtime of the cluster is not looked into."""
+    trainer = mapping(spec, "trainer")
+    placed: dict[str, object] = {}
+    for template in (*_runtime_pods(spec, manifests), *_patched_pods(spec)):
+        inner = mapping(template, "spec")
+        placed |= {name: inner[name] for name in ("nodeSelector", "tolerations") if name in inner}
+    container: dict[str, object] = {"name": "node", "resources": trainer.get("resourcesPerNode", {})}
+    pod: dict[str, object] = {"spec": {**placed, "containers": [container]}}
+    yield Role(name="node", count=_number(trainer, "numNodes", 1), pod=pod)
+
+
+def prerequisites(job: Object, manifests: Sequence[Object]) -> list[Object]:
+    """Those of the manifests that must be in the cluster before the job: a TrainJob's runtime."""
+    wanted = mapping(job, "spec", "runtimeRef")
+    kind = wanted.get("kind", "ClusterTrainingRuntime")  # Trainer's default
+    return [
+        one for one in manifests if wanted and (one.get("kind"), name_of(one)) == (kind, wanted.get("name"))
+    ]
+
+
+def _runtime_pods(spec: Object, manifests: Sequence[Object]) -> Iterator[Object]:
+    for one in prerequisites({"spec": spec}, manifests):
+        yield from _replicated(mapping(one, "spec", "template", "spec"))
+
+
+def _patched_pods(spec: Object) -> Iterator[Object]:
+    yield from mappings(spec, "podTemplateOverrides")  # Trainer 2.1
+    for patch in mappings(spec, "runtimePatches"):
+        yield from _replicated(mapping(patch, "trainingRuntimeSpec", "template", "spec"))
+
+
+def _replicated(spec: Object) -> Iterator[Object]:
+    for one in mappings(spec, "replicatedJobs"):
+        if one.get("name") == "node":
+            yield mapping(one, "template", "spec", "template")
+
+
+def _role(name: str, count: int, parent: Mapping[str, object]) -> Role:
+    return Role(name=name, count=count, pod=mapping(parent, "template"))
+
+
+def _number(value: Object, name: str, otherwise: int) -> int:
+    found = value.get(name)
+    return found if isinstance(found, int) else otherwise
+
+
+# Read from the manifests before anything exists. Only names: what a Secret holds is never read.
+
+CLAIM, SECRET, CONFIG_MAP = "PersistentVolumeClaim", "Secret", "ConfigMap"
+ACCOUNT, PRIORITY = "ServiceAccount", "PriorityClass"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    kind: str
+    name: str
+    is_required: bool = True  # False: the pod starts without it
+
+
+def references(manifests: Sequence[Object]) -> list[Reference]:
+    """Each once, the required ones of a name before an optional one; not what comes with the manifests."""
+    brought = {(str(one.get("kind")), name_of(one)) for one in manifests}
+    found: dict[tuple[str, str], Reference] = {}
+    for one in manifests:
+        for reference in _of_object(one):
+            key = (reference.kind, reference.name)
+            if key in brought or not reference.name:
+                continue
+            if key not in found or reference.is_required:
+                found[key] = reference
+    return list(found.values())
+
+
+def _of_object(one: Object) -> Iterator[Reference]:
+    for pod in pod_specs(mapping(one, "spec")):
+        yield from _of_pod(pod)
+    if one.get("kind") != "TrainJob":
+        return
+    for part in ("dataset", "model"):
+        secret = mapping(one, "spec", "initializer", part, "secretRef")
+        yield from _named(SECRET, secret, "name")
+    yield from _of_container(mapping(one, "spec", "trainer"))
+
+
+def _of_pod(pod: Object) -> Iterator[Reference]:
+    for volume in mappings(pod, "volumes"):
+        yield from _of_volume(volume)
+    for kind in ("initContainers", "containers"):
+        for container in mappings(pod, kind):
+            yield from _of_container(container)
+    for secret in mappings(pod, "imagePullSecrets"):
+        # The kubelet tries without it: the image may be public.
+        yield Reference(SECRET, str(secret.get("name", "")), is_required=False)
+    account = pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
+    if account != "default":  # which every namespace has
+        yield Reference(ACCOUNT, str(account))
+    if pod.get("priorityClassName"):
+        yield Reference(PRIORITY, str(pod["priorityClassName"]))
+
+
+def _of_volume(volume: Object) -> Iterator[Reference]:
+    yield from _named(CLAIM, mapping(volume, "persistentVolumeClaim"), "claimName")
+    yield from _named(SECRET, mapping(volume, "secret"), "secretName")
+    yield from _named(CONFIG_MAP, mapping(volume, "configMap"), "name")
+    for source in mappings(volume, "projected", "sources"):
+        yield from _named(SECRET, mapping(source, "secret"), "name")
+        yield from _named(CONFIG_MAP, mapping(source, "configMap"), "name")
+
+
+def _of_container(container: Object) -> Iterator[Reference]:
+    for variable in mappings(container, "env"):
+        yield from _named(SECRET, mapping(variable, "valueFrom", "secretKeyRef"), "name")
+        yield from _named(CONFIG_MAP, mapping(variable, "valueFrom", "configMapKeyRef"), "name")
+    for source in mappings(container, "envFrom"):
+        yield from _named(SECRET, mapping(source, "secretRef"), "name")
+        yield from _named(CONFIG_MAP, mapping(source, "configMapRef"), "name")
+
+
+def _named(kind: str, source: Object, key: str) -> Iterator[Reference]:
+    if source.get(key):
+        yield Reference(kind, str(source[key]), is_required=source.get("optional") is not True)
+
+
+# A server of another version refuses them at best; at worst it drops them without a word.
+
+Minor = tuple[int, int]
+_OLDEST, _NEWEST = (2, 1), (2, 3)
+_SINCE_22 = ("runtimePatches", "activeDeadlineSeconds")
+_UNTIL_21 = ("podTemplateOverrides",)
+_RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    where: str
+    least: Minor
+    most: Minor
+
+
+def has_train_job(manifests: Sequence[Object]) -> bool:
+    return any(one.get("kind") == "TrainJob" for one in manifests)
+
+
+def find_version_mismatch(manifests: Sequence[Object], version: str) -> Problem | None:
+    """`version` is the cluster's, such as 2.3.0. None when all fields are known to it."""
+    said = re.match(r"(\d+)\.(\d+)", version)
+    if said is None:
+        return None
+    minor = (int(said[1]), int(said[2]))
+    # What is newer than all that we know is taken for the newest.
+    of_cluster = min(minor, _NEWEST)
+    wrong = [one for one in _fields(manifests) if not one.least <= of_cluster <= one.most]
+    if not wrong:
+        return None
+    asked = wrong[0].least if of_cluster < wrong[0].least else wrong[0].most
+    than = "or newer" if of_cluster < wrong[0].least else "or older"
+    names = ", ".join(one.where for one in wrong)
+    what = f"the cluster has Kubeflow Trainer {version}, but {names} is for {_text(asked)} {than}"
+    return Problem(what, f"render it with --trainer {_text(max(_OLDEST, of_cluster))}")
+
+
+def _fields(manifests: Sequence[Object]) -> Iterator[_Field]:
+    for one in manifests:
+        spec, called = mapping(one, "spec"), f"{one.get('kind')}/{name_of(one)} spec"
+        if one.get("kind") == "TrainJob":
+            yield from (_Field(f"{called}.{name}", (2, 2), _NEWEST) for name in _SINCE_22 if name in spec)
+            yield from (_Field(f"{called}.{name}", _OLDEST, (2, 1)) for name in _UNTIL_21 if name in spec)
+        if one.get("kind") in _RUNTIMES:
+            torch = mapping(spec, "mlPolicy", "torch")
+            for name in ("elasticPolicy", "numProcPerNode"):
+                if name in torch:
+                    yield _Field(f"{called}.mlPolicy.torch.{name}", _OLDEST, (2, 1))
+
+
+def _text(minor: Minor) -> str:
+    return f"{minor[0]}.{minor[1]}"

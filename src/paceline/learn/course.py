@@ -1,0 +1,148 @@
+"""What happens when a learner starts a part, predicts, answers, or asks to be checked?"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.core.clock import unix_now_s
+from paceline.core.disk import write_durably
+from paceline.core.errors import (
+    ConfigError,
+    DamagedRecordError,
+    NothingRecordedError,
+    Problem,
+    UnreadableFileError,
+)
+from paceline.learn import progress as checking
+from paceline.learn.lesson import Facts, Finding, NotSeenError, Options, Part, Question, readable
+from paceline.learn.parts.failures import ALERT, KILLED_LEADER, KILLED_WORKER
+from paceline.learn.parts.performance import FOUR_WORKERS, ONE_WORKER, REPORT, STALENESS, STRAGGLER
+from paceline.learn.progress import SCHEMA, Progress
+from paceline.plan.codec import decode, to_json
+
+PARTS = (
+    ONE_WORKER,
+    FOUR_WORKERS,
+    STRAGGLER,
+    STALENESS,
+    KILLED_WORKER,
+    KILLED_LEADER,
+    ALERT,
+    REPORT,
+)
+
+
+NAME = "progress.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    part: Part
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_done(self) -> bool:
+        return all(found.ok for found in self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    is_right: bool
+    tries: int
+    hint: str  # where to look; empty when it is right
+
+
+class Course:
+    """One learner's way through it: progress in `folder`, runs beside that folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._place = folder.absolute().parent
+        self.progress = self._read()
+
+    @staticmethod
+    def anew(folder: Path) -> "Course":
+        """Everything that was said is forgotten; the runs stay."""
+        (folder / NAME).unlink(missing_ok=True)
+        return Course(folder)
+
+    def part(self, number: int | None) -> Part:
+        """The one that was named, else the first that is not done, else the last."""
+        if number is None:
+            return checking.current(PARTS, self.progress) or PARTS[-1]
+        if not 1 <= number <= len(PARTS):
+            what = f"there is no part {number}"
+            raise ConfigError([Problem(what, f"parts are 1 to {len(PARTS)}: paceline learn", "PART")])
+        return PARTS[number - 1]
+
+    def start(self, part: Part) -> list[int]:
+        """Answers with the parts before it that are not done."""
+        self._keep(self.progress.begin(part.number, unix_now_s()))
+        return checking.skipped(part.number, self.progress)
+
+    def predict(self, part: Part, value: str) -> None:
+        _readable(value, part.prediction.options, "GUESS")
+        self.start(part)
+        self._keep(self.progress.predict(part.number, value, unix_now_s()))
+
+    def answer(self, part: Part, number: int, value: str) -> Answered:
+        """Raises NothingRecordedError when the run that the question is about is not there."""
+        question = self._question(part, number)
+        _readable(value, question.options, "VALUE")
+        self.start(part)
+        try:
+            is_right = checking.verdict(question, value, self._facts(part))
+        except NotSeenError as error:
+            raise NothingRecordedError(
+                f"nothing can be compared with yet: {error.what}", error.hint
+            ) from error
+        self._keep(self.progress.answer(part.number, number, value, unix_now_s()))
+        said = self.progress.parts[str(part.number)].answers[str(number)]
+        return Answered(is_right=is_right, tries=said.tries, hint="" if is_right else question.hint)
+
+    def check(self, part: Part) -> Checked:
+        findings = checking.check(part, self.progress.of(part.number), self._facts(part))
+        checked = Checked(part=part, findings=tuple(findings))
+        if self.progress.of(part.number) is not None:
+            self._keep(self.progress.judged(part.number, unix_now_s(), is_done=checked.is_done))
+        return checked
+
+    def _facts(self, part: Part) -> Facts:
+        from paceline.learn.evidence import gather  # brings much: not for a mere list
+
+        return gather(self._place, part.runs, tries_rules=part.has_rules)
+
+    @staticmethod
+    def _question(part: Part, number: int) -> Question:
+        if not 1 <= number <= len(part.questions):
+            what = f"part {part.number} has no question {number}"
+            hint = f"it has {len(part.questions)}: paceline learn start {part.number}"
+            raise ConfigError([Problem(what, hint, "QUESTION")])
+        return part.questions[number - 1]
+
+    def _read(self) -> Progress:
+        try:
+            found = decode(Progress, self._path.read_text(encoding="utf-8"), schema=SCHEMA)
+        except FileNotFoundError:
+            return Progress()
+        except OSError as error:
+            what = f"{self._path} cannot be read: {error.strerror}"
+            raise UnreadableFileError(what, "name another folder with --dir") from error
+        except ValueError as error:
+            hint = f"begin anew: paceline learn --reset --dir {self._path.parent}"
+            raise DamagedRecordError(f"{self._path} cannot be read: {error}", hint) from error
+        assert isinstance(found, Progress), "decode(Progress, …) builds one"
+        return found
+
+    def _keep(self, progress: Progress) -> None:
+        if progress != self.progress or not self._path.exists():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(self._path, [(json.dumps(to_json(progress), indent=2) + "\n").encode()])
+        self.progress = progress
+
+
+def _readable(value: str, options: Options, where: str) -> None:
+    if readable(value, options):
+        return
+    hint = f"say {', '.join(key for key, _ in options)}" if options else "say a number, such as 3.5 or 51"
+    raise ConfigError([Problem(f"{value!r} is no answer to this", hint, where)])

@@ -1,0 +1,196 @@
+"""What has this learner really done? Read from the runs, the coordinator, the rules and the comparison."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from paceline.comparison import schema
+from paceline.coordinator.client import nodes_file
+from paceline.core.errors import DamagedRecordError, PacelineError
+from paceline.events.read import History, read_history
+from paceline.events.schema import StepRow
+from paceline.events.summary import end_ns, summarise
+from paceline.learn.lesson import ComparedFacts, Facts, KillFacts, RuleFacts, RunFacts
+from paceline.monitoring.alerts.engine import State
+from paceline.monitoring.alerts.rule_file import default_rules, load_rules
+from paceline.monitoring.alerts.rules import Rules
+from paceline.monitoring.view.feed import Replay, read_snapshot
+from paceline.plan.codec import read
+from paceline.training.verify import verify_run
+
+RULES_NAME = "rules.yaml"
+COMPARISON = "comparison"
+COORDINATOR = Path("runs", "coordinator")
+
+
+def gather(folder: Path, runs: Sequence[str], *, tries_rules: bool = True) -> Facts:
+    """`folder` is where the learner types; `runs` are the names that matter."""
+    found = {name: run_dir for name in runs if (run_dir := newest(folder, name)) is not None}
+    rules, problem = _rules(folder, found) if tries_rules else ((), "")
+    return Facts(
+        runs={name: run_facts(run_dir, folder) for name, run_dir in found.items()},
+        kills=_kills(folder / COORDINATOR),
+        nodes=_nodes(folder / COORDINATOR),
+        rules=rules,
+        rules_problem=problem,
+        compared=_compared(folder / COMPARISON),
+    )
+
+
+def newest(folder: Path, name: str) -> Path | None:
+    """The folder of the newest run of this name that is over: NAME, or NAME-2 if it was made again."""
+    there = [path.parent for path in (folder / "runs").glob(f"{name}*/plan.json")]
+    mine = [run_dir for run_dir in there if run_dir.name == name or _is_again(run_dir.name, name)]
+    over = [run_dir for run_dir in mine if (run_dir / "result.json").exists()]
+    return max(over, key=lambda run_dir: (run_dir / "result.json").stat().st_mtime, default=None)
+
+
+def _is_again(folder: str, name: str) -> bool:
+    return folder.removeprefix(f"{name}-").isdecimal()
+
+
+def run_facts(run_dir: Path, folder: Path) -> RunFacts:
+    plan, history = read(run_dir / "plan.json"), read_history(run_dir / "events.jsonl")
+    summary = summarise(history)
+    stale = summary.staleness
+    entered = [event.fields for event in history.plain if event.kind == "generation_entered"]
+    rows = [row for mine in history.steps.values() for row in mine]
+    unix_s = partial(_unix_s, history)
+    return RunFacts(
+        folder=str(run_dir.relative_to(folder)),
+        began_unix_s=history.started_unix_s,
+        mode=plan.mode,
+        workers=plan.processes,
+        steps=plan.steps,
+        pace_s=plan.pace_s,
+        slow={rule.worker: rule.factor for rule in plan.stragglers if rule.worker is not None},
+        bound=plan.strategy.staleness,
+        is_elastic=plan.elastic is not None,
+        outcome=_outcome(history),
+        samples=summary.samples,
+        samples_per_s=summary.samples_per_s,
+        updates=_updates(history),
+        phases_s=summary.phases_s,
+        own_s={rank: _mean_own_s(mine) for rank, mine in history.steps.items() if mine},
+        wait_s={rank: sum(row.wait_ns for row in mine) / 1e9 for rank, mine in history.steps.items()},
+        speeds=_speeds(run_dir),
+        stale_mean=None if stale is None else stale.mean,
+        gap_max=None if stale is None else stale.max_gap,
+        generations={number: unix_s(at_ns) for number, at_ns in _generations(history).items()},
+        lost=_lost(history),
+        healed_from=tuple(str(fields["healed_from"]) for fields in entered if fields.get("healed_from")),
+        steps_unix_s=tuple(sorted(unix_s(end_ns(row)) for row in rows)),
+        proofs=_proofs(run_dir) if plan.elastic is not None else (),
+    )
+
+
+def _outcome(history: History) -> str:
+    ends = [str(event.fields["outcome"]) for event in history.plain if event.kind == "run_finished"]
+    return ends[-1] if ends else "cut off"
+
+
+def _unix_s(history: History, at_ns: int) -> float:
+    return history.started_unix_s + (at_ns - history.t0_ns) / 1e9
+
+
+def _generations(history: History) -> dict[int, int]:
+    """When the first worker entered each."""
+    found: dict[int, int] = {}
+    for event in history.plain:
+        if event.kind == "generation_entered":
+            number = int(str(event.fields["number"]))
+            found[number] = min(event.at_ns, found.get(number, event.at_ns))
+    return dict(sorted(found.items()))
+
+
+def _lost(history: History) -> tuple[str, ...]:
+    """Workers of an elastic run that died, as the launcher saw it, whoever killed them."""
+    said = [str(event.fields["decision"]) for event in history.plain if event.kind == "supervision"]
+    return tuple(words[0] for line in said if len(words := line.split(" was lost", 1)) == 2)
+
+
+def _updates(history: History) -> int:
+    applied = sum(row.op == "apply" for row in history.server)
+    return applied or max((len(mine) for mine in history.steps.values()), default=0)
+
+
+def _mean_own_s(rows: Sequence[StepRow]) -> float:
+    own_ns = sum(row.data_ns + row.forward_ns + row.backward_ns + row.delay_ns for row in rows)
+    return own_ns / len(rows) / 1e9
+
+
+def _speeds(run_dir: Path) -> dict[int, float]:
+    workers = read_snapshot(run_dir)["workers"]
+    assert isinstance(workers, list), "a snapshot lists its workers"
+    found = {}
+    for row in workers:
+        assert isinstance(row, dict), "a worker is an object"
+        name, _, rank = str(row["worker"]).rpartition("-")
+        speed = row["relative_speed"]
+        if name == "worker" and isinstance(speed, float | int):
+            found[int(rank)] = float(speed)
+    return found
+
+
+def _proofs(run_dir: Path) -> tuple[tuple[bool, str], ...]:
+    return tuple((found.ok, f"{found.what}: {found.seen}") for found in verify_run(run_dir))
+
+
+def _kills(folder: Path) -> tuple[KillFacts, ...]:
+    path = folder / nodes_file.KILLS_NAME
+    if not path.exists():
+        return ()
+    try:
+        return tuple(KillFacts(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    except (ValueError, TypeError) as error:
+        hint = f"remove it, and type the block of the page again: rm {path}"
+        raise DamagedRecordError(f"{path} cannot be read: {error}", hint) from error
+
+
+def _nodes(folder: Path) -> int:
+    return len(nodes_file.read_nodes_file(folder).nodes) if (folder / nodes_file.FILE_NAME).exists() else 0
+
+
+def _rules(folder: Path, runs: dict[str, Path]) -> tuple[tuple[RuleFacts, ...], str]:
+    """The learner's own rules, tried on these records; or why there are none."""
+    path = folder / RULES_NAME
+    if not path.exists():
+        return (), f"there is no {RULES_NAME} here"
+    try:
+        rules = load_rules(path)
+    except PacelineError as error:
+        return (), f"{RULES_NAME}: {error.problems[0].what}"
+    usual = {rule.name for rule in default_rules().rules}
+    fired = {name: _fired(run_dir, rules) for name, run_dir in runs.items()}
+    own = [rule for rule in rules.rules if rule.name not in usual]
+    return tuple(
+        RuleFacts(
+            name=rule.name,
+            conditions=len(rule.conditions),
+            fired={name: tuple(who for by, who in all_ if by == rule.name) for name, all_ in fired.items()},
+        )
+        for rule in own
+    ), "" if own else f"{RULES_NAME} has no rule of your own"
+
+
+def _fired(run_dir: Path, rules: Rules) -> list[tuple[str, str]]:
+    """(rule, worker), once for each time that it began to fire."""
+    replay = Replay(run_dir, rules=rules)
+    replay.seek(replay.duration_s)
+    return [
+        (change.alert.rule.name, str(dict(change.alert.labels).get("worker", "run")))
+        for change in replay.view.transitions
+        if change.to is State.FIRING
+    ]
+
+
+def _compared(folder: Path) -> ComparedFacts | None:
+    path = folder / "comparison.json"
+    if not path.exists():
+        return None
+    return ComparedFacts(
+        comparison=schema.read(path),
+        written_unix_s=path.stat().st_mtime,
+        has_page=(folder / "report.html").exists(),
+    )

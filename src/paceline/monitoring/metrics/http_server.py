@@ -1,0 +1,123 @@
+"""How does Prometheus read a run that has no dashboard? From a small server that follows the run's log.
+
+It listens where it is told, by default for this machine alone. There it also refuses what was meant for
+another name: a page in a browser could have its own name lead here (DNS rebinding).
+"""
+
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from paceline.config.environment import installed
+from paceline.core.clock import monotonic_s
+from paceline.core.errors import MissingPackageError, PacelineError, PortError
+from paceline.monitoring.view.feed import Feed
+
+FRESH_S = 1.0  # a page younger than this is given out again
+SILENT_S = 10.0  # whoever connects and says nothing for so long is let go
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def is_for_this_machine(host: str) -> bool:
+    return host in LOOPBACK
+
+
+def name_of(header: str) -> str:
+    """What a Host header calls us, without the port."""
+    return header.rpartition("]")[0].lstrip("[") if header.startswith("[") else header.partition(":")[0]
+
+
+def require_prometheus() -> None:
+    if not installed(["prometheus_client"]):
+        raise MissingPackageError(
+            "metrics need prometheus_client, which cannot be imported here", "pip install 'paceline[watch]'"
+        )
+
+
+class MetricsPage:
+    """The text of `/metrics`, made anew at most once a second, whoever asks."""
+
+    def __init__(self, run_dir: Path) -> None:
+        require_prometheus()
+        self._feed = Feed(run_dir)
+        self._lock = threading.Lock()
+        self._text, self._made_s = b"", -FRESH_S
+
+    def text(self) -> bytes:
+        from paceline.monitoring.metrics.prometheus import exposition
+
+        with self._lock:
+            if monotonic_s() - self._made_s >= FRESH_S:
+                self._feed.read()
+                self._text = exposition(self._feed.view, self._feed.now_ns())
+                self._made_s = monotonic_s()
+            return self._text
+
+
+class MetricsServer:
+    """Answers `/metrics` between `with` and its end."""
+
+    def __init__(self, run_dir: Path, host: str, port: int) -> None:
+        page = MetricsPage(run_dir)
+        try:
+            self._server = ThreadingHTTPServer(
+                (host, port), _handler(page, is_guarded=is_for_this_machine(host))
+            )
+        except OSError as error:
+            raise PortError(
+                f"cannot listen on {host}:{port}: {error.strerror}", "choose another --port"
+            ) from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}/metrics"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _handler(page: MetricsPage, *, is_guarded: bool) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = SILENT_S
+
+        def do_GET(self) -> None:  # the base class names it so
+            if is_guarded and name_of(self.headers.get("Host", "")) not in LOOPBACK:
+                self.send_error(403, "This machine only")
+            elif self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+            else:
+                self._answer()
+
+        def _answer(self) -> None:
+            from paceline.monitoring.metrics.prometheus import CONTENT_TYPE
+
+            try:
+                status, kind, body = 200, CONTENT_TYPE, page.text()
+            except PacelineError as error:  # a log that cannot be read
+                status, kind, body = 500, "text/plain; charset=utf-8", f"{error.what}\n".encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with suppress(ConnectionError):  # it did not wait for the answer
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...  # a scrape is no news
+
+    return Handler

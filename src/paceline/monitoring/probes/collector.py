@@ -1,0 +1,180 @@
+"""Who looks at the machine while a run trains? A thread of the launcher, once a second, off the step path.
+
+What it sees goes into the run's own event log, so that whoever follows or replays the
+log sees it too. If a look fails the run does not: the failure is noted once.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from paceline.core.clock import Clock, SystemClock
+from paceline.events.follow import NewLines
+from paceline.events.log import EventLog
+from paceline.events.read import UNREADABLE
+from paceline.events.schema import CoordinatorRow
+from paceline.monitoring.log_maintenance import LogMaintenance
+from paceline.monitoring.probes.gpu import GpuProbe
+from paceline.monitoring.probes.host import HostProbe
+from paceline.plan.plan import EventDetail, Launcher, Plan
+
+EVERY_S = 1.0
+WHO = "watch"
+
+
+class CoordinatorSampler(Protocol):
+    def rows(self, at_ns: int) -> list[CoordinatorRow]:
+        """Every node, as it is now; nothing as long as there is no coordinator."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Collector:
+    """Works between `with` and its end."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        note: Callable[[str], None],
+        *,
+        has_local_workers: bool,
+        coordinator: CoordinatorSampler | None = None,
+        every_s: float | None = None,
+    ) -> None:
+        self._run_dir, self._note = run_dir, note
+        self._every_s = EVERY_S if every_s is None else every_s
+        self._has_local_workers, self._coordinator = has_local_workers, coordinator
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._look_at_machine, name="watch", daemon=True)]
+        if coordinator is not None:
+            # Its own thread: a node that does not answer must not hold up the seconds.
+            ask = threading.Thread(target=self._look_at_coordinator, name="watch coordinator", daemon=True)
+            self._threads.append(ask)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _look_at_machine(self) -> None:
+        try:
+            self._look_until_over()
+        except OSError as error:
+            self._fail(f"the run goes on, but nobody looks at this machine: {error}")
+
+    def _look_until_over(self) -> None:
+        with _CollectorLog(self._run_dir, self._note) as log:
+            clock = SystemClock()
+            host = HostProbe(self._run_dir)
+            gpus = GpuProbe(host.node)
+            crew = Crew(self._run_dir / "events.jsonl")
+            keeper = LogMaintenance(self._run_dir, self._note)
+            try:
+                while True:
+                    self._once(log, clock, host, gpus, crew)
+                    keeper.look()
+                    if self._is_over.wait(self._every_s):
+                        break
+            finally:
+                keeper.close()
+                gpus.close()
+
+    def _once(self, log: EventLog, clock: Clock, host: HostProbe, gpus: GpuProbe, crew: "Crew") -> None:
+        try:
+            now_ns = clock.now_ns()
+            if self._has_local_workers:
+                log.write_rows("processes", host.processes(now_ns, crew.pids()))
+            log.write_rows("gpus", gpus.look(now_ns))
+            log.write_rows("hosts", [host.look(now_ns)])  # last: it says that the second is complete
+        except (OSError, AssertionError) as error:  # a full disk ends this record, not the run
+            self._fail(f"the run goes on, but nobody looks at this machine any more: {error}")
+
+    def _look_at_coordinator(self) -> None:
+        assert self._coordinator is not None, "this thread is for it"
+        clock = SystemClock()
+        with _CollectorLog(self._run_dir, self._note) as log:
+            while not self._is_over.wait(self._every_s):
+                try:
+                    log.write_rows("coordinators", self._coordinator.rows(clock.now_ns()))
+                except (OSError, AssertionError) as error:
+                    self._fail(f"the run goes on, but nobody looks at its coordinator any more: {error}")
+        self._coordinator.close()
+
+    def _fail(self, what: str) -> None:
+        if not self._is_over.is_set():
+            self._is_over.set()
+            self._note(f"warning: {what}")
+
+
+class _CollectorLog:
+    """The collector's place in the log, closed in the end."""
+
+    def __init__(self, run_dir: Path, note: Callable[[str], None]) -> None:
+        self._path = run_dir / "events.jsonl"
+        self._note = note
+
+    def __enter__(self) -> EventLog:
+        self._log = EventLog(
+            self._path, who=WHO, clock=SystemClock(), say=lambda text: self._note(f"warning: {text}")
+        )
+        return self._log
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.close()
+
+
+class Crew:
+    """Who trains, by what the log says of processes that began and ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = NewLines(path)
+        self._pids: dict[str, int] = {}
+
+    def pids(self) -> dict[str, int]:
+        for line in (line for part in self._lines.parts() for line in part):
+            with suppress(*UNREADABLE):  # a damaged line says nothing
+                self._take(line)
+        return dict(self._pids)
+
+    def _take(self, line: str) -> None:
+        # Looked at before it is parsed: nearly all lines are steps.
+        if '"kind":"worker_started"' in line:
+            event = json.loads(line)
+            self._pids[str(event["who"])] = int(event["pid"])
+        elif '"kind":"worker_finished"' in line:
+            self._pids.pop(str(json.loads(line)["who"]), None)
+        elif '"kind":"run_started"' in line:
+            self._pids.clear()  # of an earlier session
+
+
+@contextmanager
+def collecting(plan: Plan, run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """Nothing of a run without events, or in virtual time."""
+    if plan.events is EventDetail.OFF or plan.launcher is Launcher.VIRTUAL:
+        yield
+        return
+    coordinator = None
+    if plan.elastic is not None:
+        from paceline.coordinator.admin.status import (
+            CoordinatorProbe,  # brings grpc, which other runs do not need
+        )
+
+        coordinator = CoordinatorProbe(run_dir)
+    # Elastic workers share memory with us, so they are here, whoever started them.
+    is_local = plan.launcher is Launcher.LOCAL or plan.elastic is not None
+    with Collector(run_dir, note, has_local_workers=is_local, coordinator=coordinator):
+        yield

@@ -1,0 +1,96 @@
+"""How is this machine? Asked of psutil and the kernel; what cannot be had is None, and nothing fails.
+
+The only place that imports psutil (extra `watch`).
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from paceline.events.schema import HostRow, ProcessRow
+from paceline.monitoring.probes.process import ProcessProbe, has_proc
+
+try:
+    import psutil
+except ModuleNotFoundError:  # then only the seconds are told
+    psutil = None  # type: ignore[assignment]  # absent
+
+LOOPBACK = "lo"
+SNMP = Path("/proc/net/snmp")
+Found = TypeVar("Found")
+
+
+class HostProbe:
+    def __init__(self, folder: Path, node: str | None = None) -> None:
+        self._folder = folder
+        self.node = socket.gethostname() if node is None else node
+        self._processes: dict[int, psutil.Process] = {}
+        self._proc = ProcessProbe() if has_proc() else None
+        if psutil is not None:
+            psutil.cpu_percent()  # what is asked next is the share since now
+
+    def look(self, at_ns: int) -> HostRow:
+        if psutil is None:
+            return HostRow(at_ns, self.node, *[None] * (len(HostRow._fields) - 2))
+        memory, disk = _try(psutil.virtual_memory), _try(lambda: psutil.disk_usage(str(self._folder)))
+        # As the kernel counts them: whoever makes a rate of them knows that counters may begin anew.
+        io, load = _try(lambda: psutil.disk_io_counters(nowrap=False)), _try(psutil.getloadavg)
+        nics = _try(lambda: psutil.net_io_counters(pernic=True, nowrap=False)) or {}
+        cpu, tcp = _try(psutil.cpu_percent), _tcp(SNMP)
+        outside = [counters for name, counters in nics.items() if name != LOOPBACK]
+        return HostRow(
+            at_ns,
+            self.node,
+            None if cpu is None else round(cpu / 100, 4),
+            None if load is None else round(load[0], 2),
+            None if memory is None else memory.total - memory.available,
+            None if memory is None else memory.total,
+            None if disk is None else disk.free,
+            None if disk is None else disk.total,
+            None if io is None else io.read_bytes,
+            None if io is None else io.write_bytes,
+            sum(c.bytes_recv for c in outside) if nics else None,
+            sum(c.bytes_sent for c in outside) if nics else None,
+            nics[LOOPBACK].bytes_sent if LOOPBACK in nics else None,
+            tcp.get("OutSegs"),
+            tcp.get("RetransSegs"),
+        )
+
+    def processes(self, at_ns: int, pids: Mapping[str, int]) -> list[ProcessRow]:
+        """Of these participants, those that live."""
+        if self._proc is not None:
+            return self._proc.look(at_ns, pids)
+        if psutil is None:
+            return []
+        rows = []
+        for worker, pid in pids.items():
+            with suppress(psutil.Error):  # it has just ended
+                process = self._processes.get(pid) or psutil.Process(pid)
+                self._processes[pid] = process
+                with process.oneshot():
+                    is_stopped = process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+                    share = round(process.cpu_percent() / 100, 4)
+                    rows.append(ProcessRow(at_ns, worker, pid, process.memory_info().rss, share, is_stopped))
+        self._processes = {pid: p for pid, p in self._processes.items() if pid in pids.values()}
+        return rows
+
+
+def _try(ask: Callable[[], Found]) -> Found | None:
+    """A container may hide what a machine shows."""
+    try:
+        return ask()
+    except (OSError, RuntimeError, psutil.Error):
+        return None
+
+
+def _tcp(path: Path) -> dict[str, int]:
+    """The kernel's counts of TCP segments, in this network namespace."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines() if line.startswith("Tcp:")]
+    except OSError:
+        return {}
+    if len(lines) != 2:
+        return {}
+    return {name: int(value) for name, value in zip(lines[0][1:], lines[1][1:], strict=True)}

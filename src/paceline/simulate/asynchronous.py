@@ -1,0 +1,258 @@
+"""In which order do gradients reach a server, and when, if nobody meets? Event by event.
+
+An event is the arrival of a gradient. The server takes them one at a time, in
+the order of arrival (ties: who began earlier), by the rules of
+sync/admission.py and sync/assignment.py. With costs of zero this is what
+worker/virtual.py does, to the nanosecond.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count, islice
+
+import numpy as np
+
+from paceline.simulate.durations import Steps, all_steps, starts_ns
+from paceline.simulate.prediction import Integers, Outline, Trace
+from paceline.simulate.profile import Profile, ServerTimes, server_times
+from paceline.sync.admission import BoundController
+
+# The server of sync/admission.py as one tight loop: an event is the arrival of a
+# gradient, in the order of arrival (ties: who was let go earlier). The slowest
+# clock moves when the last worker reaches it; then whoever was held for it is
+# released, in (index, rank) order. A controller may let a worker go further.
+
+
+@dataclass(slots=True)
+class Served:
+    """Updates in the order in which the server made them."""
+
+    order: list[int] = field(default_factory=list)  # whose
+    applied_ns: list[int] = field(default_factory=list)
+    inner: list[int] = field(default_factory=list)  # those that were released together with the next one
+
+    def read_versions(self) -> Integers:
+        """What a worker read after each of its updates: the version that the whole release made."""
+        is_last = np.ones(len(self.order), dtype=np.bool_)
+        is_last[self.inner] = False
+        ends = np.flatnonzero(is_last)
+        return np.repeat(ends, np.diff(ends, prepend=-1)) + 1
+
+
+class BoundedServer:
+    """What the server knows while it runs."""
+
+    def __init__(
+        self, own: list[Steps], times: ServerTimes, *, bound: int, steps: int, controller: BoundController
+    ) -> None:
+        self._bound, self._steps, self._control, self._times = bound, steps, controller, times
+        self._streams = [iter(s) for s in own]
+        self._clocks = [0] * len(own)
+        self._held: list[int] = []  # in the order in which they began to wait
+        self._heap: list[tuple[int, int, int]] = []  # (when a gradient arrives, tie, whose)
+        self._tick = count().__next__
+        self._answered_ns = [0] * len(own)
+        self.served = Served()
+
+    def run(self, starts_ns: list[int]) -> Served:
+        for rank, start_ns in enumerate(starts_ns):
+            arrives_ns = start_ns + next(self._streams[rank]) + self._times.push_ns
+            self._heap.append((arrives_ns, self._tick(), rank))
+        heapify(self._heap)
+        self._serve()
+        return self.served
+
+    def _serve(self) -> None:
+        # The names are local because this loop is what a simulation spends its time in.
+        heap, clocks, streams, held, tick = self._heap, self._clocks, self._streams, self._held, self._tick
+        order, applied_ns = self.served.order, self.served.applied_ns
+        steps, workers, control, is_moving = self._steps, len(clocks), self._control, self._control.extra > 0
+        pushed_ns, before_ns, granted = control.pushed_ns, control.before_ns, control.granted
+        apply_ns, answer_ns = self._times.apply_ns, self._times.answer_ns
+        further_ns = answer_ns + self._times.round_ns
+        reached = [0] * (steps + 1)  # how many workers have come to each clock
+        limit, free_ns = self._bound, 0
+        while heap:
+            arrived_ns, _, rank = heap[0]
+            clocks[rank] = clock = clocks[rank] + 1
+            reached[clock] = come = reached[clock] + 1
+            if is_moving:
+                before_ns[rank], pushed_ns[rank] = pushed_ns[rank], arrived_ns
+            if come == workers:  # the slowest clock has moved, so others may be released
+                limit += 1
+                granted[rank] = 0
+                if held:
+                    heappop(heap)
+                    free_ns = self._release(rank, limit, max(free_ns, arrived_ns))
+                    continue
+            elif clock > limit and (
+                not is_moving
+                or clock - limit > (granted[rank] or control.grant(rank, clocks.index(limit - self._bound)))
+            ):
+                held.append(rank)
+                heappop(heap)
+                continue
+            elif is_moving and clock <= limit:
+                granted[rank] = 0
+            free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + apply_ns
+            order.append(rank)
+            applied_ns.append(free_ns)
+            if clock < steps:
+                heapreplace(heap, (free_ns + further_ns + next(streams[rank]), tick(), rank))
+                free_ns += answer_ns
+            else:
+                heappop(heap)
+
+    def _release(self, pusher: int, limit: int, free_ns: int) -> int:
+        """Apply what is within the limit now, one after another, then answer; when that is done."""
+        held, served, times, answered_ns = self._held, self.served, self._times, self._answered_ns
+        waiting = [pusher, *held]  # the pusher goes on first, others in the order of their waiting
+        ready = self._ready(waiting, limit)
+        before, released = len(served.order), len(ready)
+        served.order += ready
+        served.inner += range(before, before + released - 1)
+        if apply_ns := times.apply_ns:
+            served.applied_ns += range(free_ns + apply_ns, free_ns + apply_ns * released + 1, apply_ns)
+            free_ns += apply_ns * released
+        else:
+            served.applied_ns += [free_ns] * released
+        held[:] = [] if released == len(waiting) else [rank for rank in held if rank not in ready]
+        if limit + self._control.extra >= self._steps:  # some may have done all their work
+            ready = [rank for rank in ready if self._clocks[rank] < self._steps]
+        for rank in ready:
+            free_ns += times.answer_ns
+            answered_ns[rank] = free_ns
+        if len(ready) < len(waiting):
+            waiting = [rank for rank in waiting if rank in ready]
+        heap, streams, tick, round_ns = self._heap, self._streams, self._tick, times.round_ns
+        for rank in waiting:
+            heappush(heap, (answered_ns[rank] + round_ns + next(streams[rank]), tick(), rank))
+        return free_ns
+
+    def _ready(self, waiting: list[int], limit: int) -> list[int]:
+        """Whose updates are within the limit, in (index, rank) order."""
+        if not self._control.extra:  # whoever is held made exactly one step too many: all are within
+            pusher, *held = waiting
+            return [pusher, *sorted(held)] if self._bound else sorted(waiting)
+        clocks, granted = self._clocks, self._control.granted
+        within = [(clocks[rank], rank) for rank in waiting if clocks[rank] <= limit + granted[rank]]
+        within.sort()
+        return [rank for _, rank in within]
+
+
+def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
+    """Nobody waits; whoever is free takes the next share, until all are handed out."""
+    total, times = steps * profile.num_workers, server_times(profile.costs, profile.parameter_bytes)
+    own = all_steps(profile, seed, expected=steps + steps // 4)
+    streams = [iter(s) for s in own]
+    starts = starts_ns(profile).tolist()
+    heap = [(starts[r] + next(streams[r]) + times.push_ns, r, r) for r in range(profile.num_workers)]
+    heapify(heap)
+    order: list[int] = []
+    free_ns, free_at = 0, list[int]()  # when the server has answered
+    service_ns, round_ns = times.apply_ns + times.answer_ns, times.round_ns
+    for number in range(len(heap), total):
+        arrived_ns, _, rank = heap[0]
+        free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + service_ns
+        order.append(rank)
+        free_at.append(free_ns)
+        heapreplace(heap, (free_ns + round_ns + next(streams[rank]), number, rank))
+    for arrived_ns, _, rank in sorted(heap):  # nothing is left to hand out
+        free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + service_ns
+        order.append(rank)
+        free_at.append(free_ns)
+    trace = Trace(_array(order), _array(free_at) - times.answer_ns)
+    return _outline(profile, own, trace, np.arange(1, total + 1), samples=steps * profile.global_batch)
+
+
+def elastic_averaging(profile: Profile, *, every: int, steps: int, seed: int) -> Outline:
+    """Nobody waits; whoever is free takes the next `every` shares, and only then meets the server."""
+    total, times = steps * profile.num_workers, server_times(profile.costs, profile.parameter_bytes)
+    own = all_steps(profile, seed, expected=steps + steps // 4)
+    streams = [iter(s) for s in own]
+    left = count(0, every)  # the first share of each block
+
+    def takes_ns(rank: int) -> tuple[int, int]:
+        """(how long this worker's next block takes, how many shares it has); none when all are handed out."""
+        size = max(0, min(every, total - next(left)))
+        return sum(islice(streams[rank], size)) + size * times.apply_ns, size
+
+    heap, free_ns = list[tuple[int, int, int, int]](), 0
+    for rank, start_ns in enumerate(starts_ns(profile).tolist()):
+        block_ns, size = takes_ns(rank)
+        if size:
+            heappush(heap, (start_ns + block_ns + times.push_ns, len(heap), rank, size))
+    order, applied, sizes = list[int](), list[int](), list[int]()
+    while heap:
+        arrived_ns, _, rank, size = heappop(heap)
+        order.append(rank)
+        sizes.append(size)
+        applied.append(max(arrived_ns, free_ns) + times.apply_ns)
+        free_ns = applied[-1] + times.answer_ns
+        block_ns, size = takes_ns(rank)
+        if size:
+            heappush(heap, (free_ns + times.round_ns + block_ns, total + len(order), rank, size))
+    trace = Trace(_array(order), _array(applied))
+    done = np.bincount(trace.ranks, weights=sizes, minlength=profile.num_workers).astype(np.int64)
+    read_after, samples = np.arange(1, len(order) + 1), steps * profile.global_batch
+    return _outline(profile, own, trace, read_after, samples=samples, done=done)
+
+
+def bounded(
+    profile: Profile, *, bound: int, steps: int, seed: int, controller: BoundController | None = None
+) -> Outline:
+    """At most `bound` steps ahead of the slowest; a controller may let a worker go further."""
+    own = all_steps(profile, seed, expected=steps)
+    controller = controller or BoundController(0, profile.num_workers)
+    times = server_times(profile.costs, profile.parameter_bytes)
+    server = BoundedServer(own, times, bound=bound, steps=steps, controller=controller)
+    served = server.run(starts_ns(profile).tolist())
+    trace = Trace(_array(served.order), _array(served.applied_ns))
+    return _outline(profile, own, trace, served.read_versions(), samples=steps * profile.global_batch)
+
+
+def _staleness(trace: Trace, read_after: Integers, starts: Integers) -> Integers:
+    """Updates between what a worker read, right after its update before, and its update."""
+    stale = np.empty(len(trace.ranks), dtype=np.int64)
+    for rank, start_ns in enumerate(starts.tolist()):
+        mine = np.flatnonzero(trace.ranks == rank)
+        read = np.roll(read_after[mine], 1)
+        read[:1] = np.searchsorted(trace.at_ns, start_ns) if start_ns else 0
+        stale[mine] = mine - read
+    return stale
+
+
+def _outline(
+    profile: Profile,
+    own: Sequence[Steps],
+    trace: Trace,
+    read_after: Integers,
+    *,
+    samples: int,
+    done: Integers | None = None,
+) -> Outline:
+    """`done` gradients of each worker; None: as many as updates."""
+    workers, starts = profile.num_workers, starts_ns(profile)
+    if done is None:
+        done = np.bincount(trace.ranks, minlength=workers)
+    ends = np.zeros(workers, dtype=np.int64)
+    np.maximum.at(ends, trace.ranks, trace.at_ns)
+    compute_ns = sum(int(own[r].first(int(done[r])).sum()) for r in range(workers))
+    active_ns = int(np.where(done > 0, ends - starts, 0).sum())
+    counts = np.bincount(_staleness(trace, read_after, starts))
+    return Outline(
+        total_ns=int(trace.at_ns[-1] - starts.min()),
+        compute_ns=compute_ns,
+        wait_ns=active_ns - compute_ns,
+        steps=tuple(done.tolist()),
+        samples=samples,
+        syncs=len(trace.ranks),
+        bytes_each_way=profile.parameter_bytes * len(trace.ranks),
+        staleness={value: times for value, times in enumerate(counts.tolist()) if times},
+        trace=trace,
+    )
+
+
+def _array(numbers: list[int]) -> Integers:
+    return np.fromiter(numbers, np.int64, len(numbers))  # three times as fast as np.array

@@ -1,0 +1,337 @@
+"""LocalSGD and DiLoCo over logical shards: what comes out depends on them, never on who is there.
+
+A shard is a logical worker that trains alone for a round: from the common
+parameters, with its own optimizer state, samples and dice. Whoever is there
+trains its shards one after another. A round is committed as a whole: all
+shards' parameters are averaged in the order of shards, DiLoCo makes its outer
+step, and everybody holds what each shard keeps for itself. A round that is
+interrupted never happened, and is made again from the last commit, so the bits
+are those of the plain mode with as many workers as shards.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.core.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.plan.schedule import draws_of
+from paceline.strategies.elastic.synchronous import EqualShares, ShardSharing
+from paceline.strategies.means import outer_step
+from paceline.strategies.port import Begun, Links, Outcome, OwnState, Replica
+from paceline.sync.assignment import WorkUnit
+from paceline.sync.averaging import mean_weight, round_end
+from paceline.transport.arena import STOP_FLAG
+from paceline.transport.ports import NO_TRAFFIC, Traffic
+
+_OWN, _VELOCITY = "own", "velocity"
+
+
+class ShardedRounds:
+    channel: ClassVar[Channel] = Channel.COLLECTIVE
+
+    def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
+        assert links.rounds is not None, "the parameters of shards meet in slots, and so does what they keep"
+        self._plan, self._rounds, self._clock = plan, links.rounds, links.clock
+        equal = EqualShares(links.rank, workers=links.world_size, shards=links.rounds.shards)
+        self._sharing = equal if sharing is None else sharing
+        self._mine: Sequence[int] = self._sharing.mine()
+        self._weights = [mean_weight(shard, plan.batch_sizes) for shard in range(links.rounds.shards)]
+        self._saved: dict[str, Tensor] = {}
+        self.committed = 0
+        self.gradients = 0  # that we have computed
+        self._at = 0  # which of our shards we are at
+        self._made = 0  # its steps of this round
+        self._live: int | None = None  # the shard whose own state the replica has
+        self._busy_ns, self._begun_ns = 0, 0  # with our shards of this round
+        self._shown: dict[int, bytes] = {}  # what our shards keep for themselves, at the end of this round
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        """`clock` steps of the run are committed, and everybody's replica has them."""
+        assert isinstance(replica, OwnState), "shards change places in it"
+        arena, self._own = replica.arena, replica
+        self._replica, self._arena, self.committed = replica, arena, int(clock)
+        slots, self._mean = self._rounds.allocate(arena.layout.numel, arena.layout.dtype)
+        self._slots: Sequence[Tensor] = slots
+        self._common = arena.state.clone()
+        self._velocity = self._saved.get(_VELOCITY, torch.zeros_like(self._parameters(arena.state)))
+        if self._saved:
+            self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
+        else:
+            self._kept = [_as_tensor(self._keeps())] * len(slots)
+        self._end = self._next_end()
+
+    def begin_step(self, step: Step) -> Begun | Outcome | None:
+        if self._is_all_done():
+            return None
+        self._rounds.check()  # who never has to wait would not notice
+        self._sharing.check()
+        if not self._mine:
+            return self._commit(0)
+        self._begun_ns = self._clock.now_ns()
+        shard = self._mine[self._at]
+        if self._made == 0:
+            self._take_up(shard)
+        return Begun(share=self._share(shard))
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        apply_ns = self._update()
+        self._busy_ns += self._clock.now_ns() - self._begun_ns
+        self.gradients += 1
+        self._made += 1
+        if not self._is_over(self._mine[self._at]):
+            return Outcome(apply_ns=apply_ns, version=self._version())
+        self._show(self._mine[self._at], wants_stop=wants_stop)
+        self._at, self._made = self._at + 1, 0
+        if self._at < len(self._mine):
+            return Outcome(apply_ns=apply_ns, version=self._version())
+        return self._commit(apply_ns)
+
+    @property
+    def steps_done(self) -> int:
+        """Steps of the run that are committed."""
+        return self.committed
+
+    def undo(self) -> None:
+        """The common parameters as they were when the round began; shards begin it again from there."""
+        self._at, self._made, self._busy_ns = 0, 0, 0
+        self._shown.clear()
+        self._kept = [kept.clone() for kept in self._kept]  # else the generation's memory would stay mapped
+        self.settle()
+
+    def settle(self) -> None:
+        """Between two rounds: the common parameters, and beside them the first shard's own state."""
+        self._arena.state.copy_(self._common)
+        self._own.restore_own_state(self.kept_by(0))
+        self._live = 0
+
+    def kept(self) -> list[bytes]:
+        """What each shard keeps for itself, as of the last commit."""
+        return [self.kept_by(shard) for shard in range(len(self._kept))]
+
+    def kept_by(self, shard: int) -> bytes:
+        return _as_bytes(self._kept[shard])
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What the last committed round left, beyond the common parameters."""
+        own = {f"{_OWN}.{shard}": kept for shard, kept in enumerate(self._kept)}
+        return {**own, _VELOCITY: self._velocity} if self._has_outer_step else own
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        self._saved = saved
+
+    def close(self) -> None:
+        self._rounds.close()
+
+    def _show(self, shard: int, *, wants_stop: bool) -> None:
+        """The round of this shard is over: its parameters and what it keeps are for all to see."""
+        self._shown[shard] = self._keeps()
+        self._fill_slot(shard)
+        self._slots[shard][self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
+
+    def _fill_slot(self, shard: int) -> None:
+        slot, weight = self._slots[shard], self._weight(shard)
+        slot.copy_(self._arena.state)
+        if weight != 1.0:
+            slot.mul_(weight)
+
+    def _commit(self, apply_ns: int) -> Outcome:
+        self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
+        traffic, kept = self._rounds.commit(self._shown)
+        self._sharing.after_meeting(self.committed)
+        stop = bool(self._mean[self._arena.layout.tail_start + STOP_FLAG] > 0)
+        traffic += self._before_the_end(stop=stop)
+        # From here on nothing is waited for, so nothing can come between.
+        self._follow_the_mean(is_end=stop or self._end == self._plan.steps)
+        self._kept, self.committed = kept, self._end
+        if self._plan.strategy.average_optimizer_state:
+            self._average_own_states()
+        version = self._version()
+        self._at, self._end, self._busy_ns = 0, self._next_end(), 0
+        self._mine = self._next_mine()
+        if not self._shown:
+            self._live = None  # others have gone on with what it was
+        self._shown.clear()
+        return Outcome(
+            traffic=traffic,
+            apply_ns=apply_ns,
+            version=version,
+            synced=True,
+            stop=stop,
+            shares_done=self.committed * len(self._slots),
+            is_last=self._is_all_done(),
+        )
+
+    def _follow_the_mean(self, *, is_end: bool) -> None:
+        common, mean, rest = self._common, self._mean, self._arena.layout.buffers_start
+        if self._has_outer_step:
+            options, theta = self._plan.strategy, self._parameters(common)
+            outer_step(
+                theta,
+                self._velocity,
+                self._parameters(mean),
+                lr=options.outer_lr,
+                momentum=options.outer_momentum,
+            )
+            common[rest:].copy_(mean[rest:])
+        else:
+            common.copy_(mean)
+        self._arena.state.copy_(common)
+
+    def _average_own_states(self) -> None:
+        """Everybody does this for all shards, on the same bytes."""
+        averaged = self._own.average_own_states(self.kept(), self._weights)
+        self._kept, self._live = [_as_tensor(data) for data in averaged], None
+
+    # What differs where not every shard takes part in every round (sharded_fedavg.py), or not all parameters
+    # are averaged at once (sharded_streaming.py).
+
+    def _update(self) -> int:
+        """One step of the shard that we are at; how long it took, in nanoseconds."""
+        return self._replica.update()
+
+    def _keeps(self) -> bytes:
+        """What the shard that we are at keeps for itself, as it is now."""
+        return self._own.own_state()
+
+    def _before_the_end(self, *, stop: bool) -> Traffic:
+        """The wish to stop is known to all: what is left to be averaged then."""
+        return NO_TRAFFIC
+
+    def _is_all_done(self) -> bool:
+        return self.committed >= self._plan.steps
+
+    def _next_mine(self) -> Sequence[int]:
+        """Our shards of the next round."""
+        return self._sharing.mine()
+
+    def _take_up(self, shard: int) -> None:
+        """Its round begins: from the common parameters, with what it keeps for itself."""
+        if self._live != shard:
+            self._arena.state.copy_(self._common)
+            self._own.restore_own_state(self.kept_by(shard))
+            self._live = shard
+
+    def _share(self, shard: int) -> WorkUnit:
+        """Its next step's."""
+        return WorkUnit(shard, self.committed + self._made)
+
+    def _is_over(self, shard: int) -> bool:
+        """Has it made all its steps of this round?"""
+        return self.committed + self._made >= self._end
+
+    def _weight(self, shard: int) -> float:
+        return self._weights[shard]
+
+    def _version(self) -> int:
+        """What a step is recorded with."""
+        return 0
+
+    def _parameters(self, vector: Tensor) -> Tensor:
+        return vector[: self._arena.layout.buffers_start]
+
+    @property
+    def _has_outer_step(self) -> bool:
+        return self._plan.mode == "diloco"
+
+    def _next_end(self) -> int:
+        options = self._plan.strategy
+        return round_end(
+            self.committed,
+            total=self._plan.steps,
+            every=options.sync_every,
+            post_local_after=options.post_local_after,
+        )
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _as_bytes(kept: Tensor) -> bytes:
+    found: bytes = kept.numpy().tobytes()
+    return found
+
+
+# A round is what is committed: the drawn shards start from the common parameters with a fresh optimizer, make
+# their steps, and are averaged by the samples that they used, in the order of shards; those that were not
+# drawn count nothing, and keep what they have. Who is drawn follows from the seed and the number of the
+# round, so the bits are those of plain fedavg with a worker for each shard. `committed` counts rounds.
+
+DONE = "done"  # steps of each shard
+
+
+class ShardedFedavg(ShardedRounds):
+    def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
+        super().__init__(plan, links, sharing)
+        self._draw = draws_of(plan)
+        self._rank, self._workers = links.rank, links.world_size
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        """`clock` rounds of the run are committed."""
+        if self._saved:
+            self._draw.number = int(clock)
+            self._draw.done = [int(steps) for steps in self._saved.pop(DONE)]
+        super().prepare(replica, clock)
+        self._drawn = self._draw.current()
+        self._mine = self._next_mine()
+
+    @property
+    def steps_done(self) -> int:
+        return sum(self._draw.done) // len(self._draw.done)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {**super().snapshot(), DONE: torch.tensor(self._draw.done)}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        super().restore(dict(saved))
+
+    def _commit(self, apply_ns: int) -> Outcome:
+        self._show_those_who_wait()
+        outcome = super()._commit(apply_ns)
+        if outcome.stop or outcome.is_last:
+            self.settle()  # the shards that we trained last may have counted further than others
+        return outcome
+
+    def _show_those_who_wait(self) -> None:
+        """Everybody says for some of them that they add nothing, and still have what they had."""
+        for shard in range(self._rank, len(self._slots), self._workers):
+            if shard not in self._drawn:
+                self._slots[shard].zero_()
+                self._shown[shard] = self.kept_by(shard)
+
+    def _next_end(self) -> int:
+        return self.committed + 1
+
+    def _is_all_done(self) -> bool:
+        return not self._drawn
+
+    def _next_mine(self) -> Sequence[int]:
+        if self._draw.number < self.committed:
+            self._draw.finish()
+            self._drawn = self._draw.current()
+        clients = sorted(self._drawn)
+        return [clients[place] for place in self._sharing.mine() if place < len(clients)]
+
+    def _take_up(self, shard: int) -> None:
+        self._live = None  # another round may have been made since
+        super()._take_up(shard)
+        self._replica.forget_optimizer_state()
+
+    def _share(self, shard: int) -> WorkUnit:
+        return WorkUnit(shard, self._draw.done[shard] + self._made)
+
+    def _is_over(self, shard: int) -> bool:
+        return self._made >= self._drawn[shard]
+
+    def _weight(self, shard: int) -> float:
+        """What to multiply by before an unweighted mean over all shards: V times its part of the samples."""
+        batches = self._plan.batch_sizes
+        used = {client: batches[client] * steps for client, steps in self._drawn.items()}
+        return used[shard] * self._plan.num_workers / sum(used.values())
+
+    def _version(self) -> int:
+        return self._draw.number

@@ -1,0 +1,229 @@
+"""Streaming DiLoCo over logical shards: fragments are on their way, and yet what is committed is whole.
+
+No moment has parameters that are common to all shards. So everybody holds each
+shard's own ones, as they were when it last showed them, besides what is common:
+θ, its velocity, and the means that wait to be applied. A round ends wherever a
+fragment is averaged. What a mean does to θ is the same for every shard, so it is
+worked out ahead, and each shard follows it at the step at which it is due. The
+bits are those of the plain mode with a worker for each shard.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from paceline.core.ids import Clock
+from paceline.strategies.elastic.rounds import ShardedRounds
+from paceline.strategies.means import outer_step
+from paceline.strategies.port import Replica
+from paceline.sync.averaging import split_fragments, starts_after
+from paceline.transport.ports import NO_TRAFFIC, Traffic
+
+_THETA, _VELOCITY, _MEANS, _BUFFERS, _DUE, _FOLLOW = "theta", "velocity", "means", "buffers", "due", "follow"
+_NEVER = 0  # no step is finished before the first
+_SIZE = 8  # bytes of a number
+
+
+class _Follow(IntEnum):
+    """What every shard has yet to do about a fragment when it begins a round."""
+
+    NOTHING = 0
+    MIXED = 1  # θ moved when the round before ended
+    WHOLE = 2  # the run had ended there, and was taken up again
+
+
+@dataclass(slots=True)
+class _Fragment:
+    """A stretch of the parameters."""
+
+    number: int
+    start: int
+    end: int
+    theta: Tensor
+    velocity: Tensor
+    mean: Tensor  # that waits to be applied
+    due: int  # the finished step after which it is
+    follow: _Follow
+    next_theta: Tensor  # what it will make of θ
+    next_velocity: Tensor
+
+    @property
+    def is_pending(self) -> bool:
+        return self.due != _NEVER
+
+
+class ShardedStreaming(ShardedRounds):
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        saved, layout = self._saved, replica.arena.layout
+        state, size, self._size = replica.arena.state, layout.buffers_start, layout.buffers_start
+        none = torch.zeros_like(state[:size])
+        self._vectors = {
+            _THETA: saved.get(_THETA, state[:size]).clone(),
+            _VELOCITY: saved.get(_VELOCITY, none).clone(),
+            _MEANS: saved.get(_MEANS, none).clone(),
+        }
+        self._shared_buffers = saved.get(_BUFFERS, state[size : layout.tail_start]).clone()
+        stretches = split_fragments(size, self._plan.strategy.fragments)
+        due = saved[_DUE].tolist() if saved else [_NEVER] * len(stretches)
+        *follow, new_buffers = saved[_FOLLOW].tolist() if saved else [_Follow.NOTHING] * (len(stretches) + 1)
+        self._has_new_buffers = bool(new_buffers)
+        self._fragments = [
+            self._fragment(number, stretch, due[number], _Follow(follow[number]))
+            for number, stretch in enumerate(stretches)
+        ]
+        super().prepare(replica, clock)
+        self._look_ahead()
+
+    def _fragment(self, number: int, stretch: tuple[int, int], due: int, follow: _Follow) -> _Fragment:
+        start, end = stretch
+        theta, velocity, mean = (self._vectors[name][start:end] for name in (_THETA, _VELOCITY, _MEANS))
+        return _Fragment(
+            number, start, end, theta, velocity, mean, due, follow, theta.clone(), velocity.clone()
+        )
+
+    def settle(self) -> None:
+        """Between two rounds: the first shard's parameters, and its own state."""
+        self._take_up(0)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        follow = [int(fragment.follow) for fragment in self._fragments]
+        return {
+            **super().snapshot(),
+            **self._vectors,
+            _BUFFERS: self._shared_buffers,
+            _DUE: torch.tensor([fragment.due for fragment in self._fragments]),
+            _FOLLOW: torch.tensor([*follow, int(self._has_new_buffers)]),
+        }
+
+    def _next_end(self) -> int:
+        later = count(self.committed + 1)
+        return next(done for done in later if done >= self._plan.steps or self._starting(done))
+
+    def _starting(self, finished: int) -> list[_Fragment]:
+        """Those whose sync begins then."""
+        every, all_of_them = self._plan.strategy.sync_every, len(self._fragments)
+        return [
+            fragment
+            for fragment in self._fragments
+            if starts_after(finished, fragment.number, every=every, fragments=all_of_them)
+        ]
+
+    # A shard.
+
+    def _take_up(self, shard: int) -> None:
+        data, state = self.kept_by(shard), self._arena.state
+        here = _SIZE + int.from_bytes(data[:_SIZE], "little")
+        state.copy_(torch.frombuffer(bytearray(data[here:]), dtype=state.dtype))
+        self._own.restore_own_state(data[_SIZE:here])
+        for fragment in self._fragments:
+            if fragment.follow is not _Follow.NOTHING:
+                is_whole = fragment.follow is _Follow.WHOLE
+                self._move(fragment, fragment.theta, 0.0 if is_whole else self._plan.strategy.mixing)
+        if self._has_new_buffers:
+            self._take_buffers()
+
+    def _keeps(self) -> bytes:
+        own = self._own.own_state()
+        vector: bytes = self._arena.state.numpy().tobytes()
+        return len(own).to_bytes(_SIZE, "little") + own + vector
+
+    def _update(self) -> int:
+        took_ns = super()._update()
+        finished = self.committed + self._made + 1
+        for fragment in self._fragments:
+            if fragment.due == finished:
+                self._move(fragment, fragment.next_theta, self._plan.strategy.mixing)
+        return took_ns
+
+    def _fill_slot(self, shard: int) -> None:
+        if self._end == self._plan.steps:
+            self._apply_what_is_on_its_way()
+        super()._fill_slot(shard)
+
+    def _apply_what_is_on_its_way(self) -> None:
+        """The run ends here: to the fragments that are not averaged now, but for that."""
+        starting = self._starting(self._end)
+        for fragment in self._fragments:
+            if fragment.due > self._end and fragment not in starting:
+                self._move(fragment, fragment.next_theta, self._plan.strategy.mixing)
+
+    def _move(self, fragment: _Fragment, theta: Tensor, mixing: float) -> None:
+        local = self._arena.state[fragment.start : fragment.end]
+        if mixing == 0.0:
+            local.copy_(theta)
+        else:
+            local.mul_(mixing).add_(theta, alpha=1.0 - mixing)
+
+    def _take_buffers(self) -> None:
+        self._arena.state[self._size : self._arena.layout.tail_start].copy_(self._shared_buffers)
+
+    # All of them.
+
+    def _before_the_end(self, *, stop: bool) -> Traffic:
+        """Nobody knew that this round is the last one: its shards are shown again, as they are at the end."""
+        if not stop or self._end == self._plan.steps:
+            return NO_TRAFFIC
+        state = self._arena.state
+        for shard, data in self._shown.items():
+            here = _SIZE + int.from_bytes(data[:_SIZE], "little")
+            state.copy_(torch.frombuffer(bytearray(data[here:]), dtype=state.dtype))
+            self._apply_what_is_on_its_way()
+            super()._fill_slot(shard)
+        return self._rounds.mean()
+
+    def _follow_the_mean(self, *, is_end: bool) -> None:
+        starting = self._starting(self._end)
+        for fragment in self._fragments:
+            fragment.follow = _Follow.NOTHING
+            if fragment.is_pending and fragment.due <= self._end:
+                fragment.theta.copy_(fragment.next_theta)
+                fragment.velocity.copy_(fragment.next_velocity)
+                fragment.due = _NEVER
+        for fragment in starting:
+            fragment.mean.copy_(self._mean[fragment.start : fragment.end])
+            fragment.due = self._end + self._plan.strategy.sync_delay
+            if fragment.due == self._end:
+                self._step(fragment)
+                fragment.follow = _Follow.MIXED
+        self._has_new_buffers = is_end or any(fragment.number == 0 for fragment in starting)
+        if self._has_new_buffers:
+            self._shared_buffers.copy_(self._mean[self._size : self._arena.layout.tail_start])
+        if is_end:
+            self._bring_together(starting)
+        self._look_ahead()
+
+    def _bring_together(self, just_averaged: list[_Fragment]) -> None:
+        """Everybody holds θ."""
+        for fragment in self._fragments:
+            if fragment.is_pending:
+                self._step(fragment)
+            if fragment not in just_averaged:
+                fragment.mean.copy_(self._mean[fragment.start : fragment.end])
+                self._step(fragment)
+            fragment.follow = _Follow.WHOLE
+            self._move(fragment, fragment.theta, 0.0)
+        self._take_buffers()
+
+    def _step(self, fragment: _Fragment) -> None:
+        options = self._plan.strategy
+        lr, momentum = options.outer_lr, options.outer_momentum
+        outer_step(fragment.theta, fragment.velocity, fragment.mean, lr=lr, momentum=momentum)
+        fragment.due = _NEVER
+
+    def _look_ahead(self) -> None:
+        """What the means that are on their way will make of θ."""
+        options = self._plan.strategy
+        for fragment in self._fragments:
+            if fragment.is_pending:
+                fragment.next_theta.copy_(fragment.theta)
+                fragment.next_velocity.copy_(fragment.velocity)
+                outer_step(
+                    fragment.next_theta,
+                    fragment.next_velocity,
+                    fragment.mean,
+                    lr=options.outer_lr,
+                    momentum=options.outer_momentum,
+                )

@@ -1,0 +1,172 @@
+"""How do workers of one generation step together by torch's process group, if any of them may die?
+
+The samples of a step are the shards' samples, whoever lives; each worker takes
+those of its neighbouring shards as one batch, and its gradient counts by how
+many samples it saw. So a step is the same mean whatever the number of workers, but for the
+order of summing. `committed` is how many steps this replica has. Whoever
+misses a peer sees an error out of forward or backward, and the replica is put back to its last step.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Clock, Step
+from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
+from paceline.strategies.port import Begun, Links, Outcome, Replica, Weighted
+from paceline.sync.assignment import SampleSlice, WorkUnit
+from paceline.sync.samples import slice_of
+from paceline.sync.shard_balancing import shards_of
+from paceline.transport.ports import Traffic
+from paceline.transport.sharded_arena import ShardedArena
+from paceline.transport.torch_dist import ring_bytes, should_poll_stop
+
+
+class GenerationMembers:
+    """Who is in this generation, and who of them was asked to leave it."""
+
+    def __init__(
+        self,
+        names: Sequence[str],  # by rank
+        rank: int,
+        *,
+        wants_leave: Callable[[], bool],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._names, self._rank = names, rank
+        self._wants_leave, self._is_over = wants_leave, is_over
+        self.leaving: list[int] = []
+
+    @property
+    def has_left(self) -> bool:
+        return self._rank in self.leaving
+
+    def agree(self, wants_stop: bool, device: torch.device) -> bool:
+        """Does anybody want to stop? Who leaves is known afterwards too."""
+        wishes = torch.zeros(1 + len(self._names), device=device)
+        wishes[0], wishes[1 + self._rank] = float(wants_stop), float(self._wants_leave())
+        dist.all_reduce(wishes)
+        asked = [rank for rank, wish in enumerate(wishes[1:].tolist()) if wish > 0]
+        # Somebody stays who has the state, until others have it too.
+        self.leaving = asked[1:] if len(asked) == len(self._names) else asked
+        return bool(wishes[0] > 0)
+
+    def check(self) -> None:
+        if self.leaving:
+            who = ", ".join(self._names[rank] for rank in self.leaving)
+            raise PeerLostError(f"{who} left, as it was asked to", "the run goes on in the next generation")
+        if self._is_over():
+            raise PeerLostError("the generation ended", "the run goes on in the next one")
+
+
+class TorchGeneration:
+    """What both modes do; each says how its model is wrapped."""
+
+    channel: ClassVar[Channel] = Channel.TORCH
+
+    def __init__(self, plan: Plan, links: Links, company: GenerationMembers) -> None:
+        self._plan, self._company, self._world = plan, company, links.world_size
+        mine = shards_of(links.rank, workers=links.world_size, shards=plan.num_workers)
+        self._shard = mine.start
+        self._count = sum(plan.batch_sizes[shard] for shard in mine)
+        self.committed = 0
+        self.gradients = 0  # that we have computed
+
+    def prepare(self, replica: Replica, clock: Clock) -> None:
+        self._replica, self.committed = replica, int(clock)
+        assert isinstance(replica, Weighted), "a worker's own replica"
+        self._weighted = replica
+        self._weight = self._count * self._world / self._plan.global_batch
+        replica.loss_weight = self._weight
+        self._buffers = list(replica.arena.module.buffers())
+        self._before = [buffer.clone() for buffer in self._buffers]
+        self._moved = self._wrap(replica, replica.arena.module)
+
+    def _wrap(self, replica: Replica, module: nn.Module) -> int:
+        """Let the gradients meet; how many bytes each worker sends at a step."""
+        raise NotImplementedError
+
+    def begin_step(self, step: Step) -> Begun | None:
+        if self.committed >= self._plan.steps:
+            return None
+        self._company.check()
+        start, _ = slice_of(self._shard, self.committed, self._plan.batch_sizes)
+        return Begun(share=WorkUnit(self._shard, self.committed, SampleSlice(start, self._count)))
+
+    def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
+        self._average_buffers()
+        apply_ns = self._replica.update()
+        step_made = self.committed
+        self.committed, self.gradients = self.committed + 1, self.gradients + 1
+        for buffer, before in zip(self._buffers, self._before, strict=True):
+            before.copy_(buffer)
+        asks = should_poll_stop(step_made, self._plan.steps)
+        stop = asks and self._company.agree(wants_stop, self._replica.arena.state.device)
+        return Outcome(
+            traffic=Traffic(self._moved, self._moved),
+            apply_ns=apply_ns,
+            synced=True,
+            stop=stop,
+            shares_done=self.committed * self._plan.num_workers,
+        )
+
+    @property
+    def steps_done(self) -> int:
+        return self.committed
+
+    def _average_buffers(self) -> None:
+        """Where forward changes them."""
+        raise NotImplementedError
+
+    def undo(self) -> None:
+        """Batch statistics as they were: what forward did to them in a step that was lost is forgotten."""
+        for buffer, before in zip(self._buffers, self._before, strict=True):
+            buffer.copy_(before)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        assert not saved, "between two steps there is nothing but the replica's own state"
+
+    def close(self) -> None:
+        """The replica as it was before, at its last step."""
+        self.undo()
+        self._replica.forward = self._replica.arena.module
+        self._weighted.loss_weight = 1.0
+
+
+class DdpGeneration(TorchGeneration):
+    """Whole replicas, which must be equal after every step: so batch statistics are averaged, as in ssgd."""
+
+    def _wrap(self, replica: Replica, module: nn.Module) -> int:
+        layout = replica.arena.layout
+        self._statistics = replica.arena.state[layout.buffers_start : layout.tail_start]
+        replica.forward = DistributedDataParallel(module, broadcast_buffers=False)
+        replica.arena.gathers_gradients = False
+        return ring_bytes(sum(p.numel() * p.element_size() for p in module.parameters()), self._world)
+
+    def _average_buffers(self) -> None:
+        if self._statistics.numel():
+            self._statistics.mul_(self._weight)
+            dist.all_reduce(self._statistics)
+            self._statistics.div_(self._world)
+
+
+class FsdpGeneration(TorchGeneration):
+    """Every worker has a part of the model."""
+
+    def _wrap(self, replica: Replica, module: nn.Module) -> int:
+        assert isinstance(replica.arena, ShardedArena), "the replica was split over the workers"
+        self._arena = replica.arena
+        moved = self._arena.moved
+        return (moved.gathered + moved.reduced) * (self._world - 1) // self._world
+
+    def _average_buffers(self) -> None:
+        self._arena.average_buffers(self._weight)

@@ -1,0 +1,247 @@
+"""How does an elastic run get its coordinator? One inside this process, unless one is given."""
+
+import queue
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from paceline.coordinator import run_endpoint
+from paceline.coordinator.admin.serve import EmbeddedNode
+from paceline.coordinator.client import endpoints
+from paceline.coordinator.client.aio import RefusedError, UnreachableError
+from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.server import security
+from paceline.coordinator.server.tls import Certificate
+from paceline.coordinator.server.tokens import TOKENS_NAME, Token
+from paceline.events.log import EventLog
+from paceline.faults.actions import sigstop
+from paceline.launchers.elastic import ElasticSupervisor
+from paceline.launchers.supervision import RestartPolicy
+from paceline.plan.catalog import server_names
+from paceline.plan.codec import Json, dumps
+from paceline.plan.plan import Plan
+from paceline.training.action_poller import ActionPoller
+from paceline.training.resume import newest_local
+
+# Losses are told in their order, each at once if the coordinator answers. When it
+# does not, that is said once, until it answers again; the lost worker's lease will
+# run out in any case.
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class CoordinatorCalls(Protocol):
+    """A client of the coordinator that waits for its answers."""
+
+    def read(self, name: str, request: Message, reply: type[Reply]) -> Reply: ...
+
+    def write(self, name: str, request: Message, reply: type[Reply]) -> Reply: ...
+
+
+class LostWorkerReporter:
+    def __init__(self, client: CoordinatorCalls, run: str, note: Callable[[str], None]) -> None:
+        self._client, self._run, self._note = client, run, note
+        self._told: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None  # from the first loss on
+        self._is_unheard = False
+
+    def tell(self, who: str, pid: int, reason: str) -> None:
+        """Returns at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._tell_all, name="losses", daemon=True)
+            self._thread.start()
+        self._told.put((who, pid, reason))
+
+    def close(self) -> None:
+        """Nobody is waited for any more but the one that is being told."""
+        if self._thread is None:
+            return
+        while not self._told.empty():
+            self._told.get()
+        self._told.put(None)
+        self._thread.join()
+
+    def _tell_all(self) -> None:
+        while (loss := self._told.get()) is not None:
+            who, pid, reason = loss
+            try:
+                self._tell(who, pid, reason)
+                self._is_unheard = False
+            except (RefusedError, UnreachableError) as error:
+                if not self._is_unheard:
+                    self._note(f"the coordinator was not told that {who} was lost: {error.what}")
+                self._is_unheard = True
+
+    def _tell(self, who: str, pid: int, reason: str) -> None:
+        workers = self._client.read("Members.List", pb.ListWorkers(run=self._run), pb.WorkerList)
+        for worker in workers.workers:
+            if worker.worker == who and worker.facts.get("pid") == str(pid):
+                leaving = pb.LeaveRun(
+                    run=self._run, worker=who, incarnation=worker.incarnation, reason=reason
+                )
+                self._client.write("Members.Leave", leaving, pb.Worker)
+
+
+ENDINGS = {"finished": pb.RUN_FINISHED, "stopped": pb.RUN_STOPPED, "failed": pb.RUN_FAILED}
+
+
+class RunRegistry:
+    """The run's entry at the coordinator, as its launcher sees it."""
+
+    def __init__(self, client: BlockingClient, run: str, note: Callable[[str], None]) -> None:
+        self._client, self._run, self._note = client, run, note
+        self._losses = LostWorkerReporter(client, run, note)
+        self._is_given_up = False
+
+    def create(self, plan: Plan) -> None:
+        assert plan.elastic is not None, "the run is elastic"
+        creating = pb.CreateRun(
+            run=self._run,
+            plan=dumps(plan),
+            min_workers=plan.elastic.min_workers,
+            max_workers=plan.elastic.max_workers,
+            want_workers=plan.elastic.workers,
+            launcher=plan.launcher.value,
+        )
+        self._client.write("Runs.Create", creating, pb.Run)
+
+    def lost(self, who: str, pid: int, reason: str) -> None:
+        """Said at once; nobody waits for the answer. If it is not heard, the worker's lease will run out."""
+        self._losses.tell(who, pid, reason)
+
+    def give_up(self) -> None:
+        """The coordinator is not waited for any more: what it is not told, its leases find out."""
+        self._is_given_up = True
+        self._client.give_up()
+
+    def close(self) -> None:
+        self._client.give_up()  # the run is over: a loss that was not told yet matters to no one
+        self._losses.close()
+
+    def drop(self, step: int) -> None:
+        """The checkpoint of this step is gone; one that was never noted, or is the newest, stays as it is."""
+        # If nobody hears it, whoever resumes finds no file there, and takes the one before.
+        with suppress(RefusedError, UnreachableError):
+            self._client.write("Checkpoints.Drop", pb.DropCheckpoint(run=self._run, step=step), pb.Checkpoint)
+
+    def end(self, outcome: str) -> None:
+        if self._is_given_up:
+            return  # that was said already
+        try:
+            self._client.write("Runs.End", pb.EndRun(run=self._run, phase=ENDINGS[outcome]), pb.Run)
+        except (RefusedError, UnreachableError) as error:
+            self._note(f"the coordinator was not told that the run is over: {error.what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinators:
+    """A cluster that exists already."""
+
+    addresses: tuple[str, ...]
+    token_file: Path
+
+
+@contextmanager
+def supervised(
+    plan: Plan,
+    run_dir: Path,
+    log: EventLog,
+    note: Callable[[str], None],
+    coordinators: Coordinators | None = None,
+) -> Iterator[tuple[ElasticSupervisor, RunRegistry]]:
+    """What an elastic run needs besides its workers, while it runs."""
+    assert plan.elastic is not None, "the run is elastic"
+
+    def say(text: str) -> None:
+        note(text)
+        log.write("supervision", decision=text)
+
+    with ExitStack() as stack:
+        place = stack.enter_context(_connect(run_dir, coordinators or _from_environment()))
+        # A resumed run counts its generations from 1 again, and must not meet where those before it met.
+        with suppress(FileNotFoundError):
+            shutil.rmtree(run_dir / "generations")
+        run = f"run-{random.randrange(2**32):08x}"
+        registry = RunRegistry(place.client, run, note)
+        stack.callback(registry.close)
+        registry.create(plan)
+        elastic = plan.elastic
+        restarts = RestartPolicy(elastic.restarts, elastic.min_workers, elastic.longest_wait_s)
+        seat: dict[str, Json] = {"addresses": place.addresses, "token_file": place.token_file, "run": run}
+        servers = None
+        if server_names(plan):
+            servers = RestartPolicy(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
+        stack.enter_context(run_endpoint.published(run_dir, seat))
+        is_held = partial(sigstop.is_held, run_dir)
+        addresses = place.addresses.split(",")
+        desk = stack.enter_context(
+            ActionPoller(
+                addresses,
+                place.access,
+                run,
+                is_held=is_held,
+                more_news=place.news,
+                last_checkpoint=partial(_last_checkpoint, plan, run_dir),
+            )
+        )
+        supervisor = ElasticSupervisor(
+            seat,
+            registry,
+            restarts,
+            say,
+            elastic,
+            plan.num_workers,
+            server_restarts=servers,
+            desk=desk,
+            timeout_s=plan.timeout_s,
+        )
+        yield supervisor, registry
+
+
+def _last_checkpoint(plan: Plan, run_dir: Path) -> str:
+    newest = newest_local(plan, run_dir)
+    if newest is None:
+        return ""
+    return f"the last checkpoint is step {sum(newest.clocks) // len(newest.clocks)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    client: BlockingClient
+    addresses: str
+    token_file: str
+    access: Token | Certificate
+    news: Callable[[], list[str]] = list  # of a coordinator of our own
+
+
+@contextmanager
+def _connect(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Connection]:
+    """The given one, else one of our own, in this process."""
+    if coordinators is None:
+        with EmbeddedNode(run_dir) as node:
+            token_file = (node.folder / TOKENS_NAME).resolve()
+            access = security.client_access(token_file=token_file)
+            yield _Connection(node.client, node.address, str(token_file), access, node.news)
+        return
+    where = endpoints.EndpointOptions(
+        usual_folder=run_dir, at=coordinators.addresses, token_file=coordinators.token_file
+    )
+    found = endpoints.find_endpoints(where)
+    with BlockingClient(found.addresses, found.access) as client:
+        token_file = coordinators.token_file.resolve()
+        yield _Connection(client, ",".join(found.addresses), str(token_file), found.access)
+
+
+def _from_environment() -> Coordinators | None:
+    """What PACELINE_COORDINATOR says, with the tokens of this user."""
+    addresses = endpoints.addresses_from_environment()
+    return Coordinators(addresses, endpoints.user_token_file()) if addresses else None

@@ -1,0 +1,135 @@
+"""What does the user ask to be trained, and where? Flags, variables and a file to a plan and a folder."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline.cli.session import Session
+from paceline.config.environment import Facts, World, apply_world, probe_machine
+from paceline.config.load import from_set_flags, load
+from paceline.config.train_config import TrainConfig
+from paceline.config.values import RawSetting
+from paceline.core.errors import Problem, RunFolderError
+from paceline.plan.plan import Plan
+from paceline.plan.resolve import resolve
+from paceline.training.trainer import Trainer
+
+# `choose_run_dir` says which folder it would be, for commands that only show a plan. `claim_run_dir`
+# takes it: a name of our own choice belongs to the process whose `mkdir` made the folder.
+
+
+def holds_run(folder: Path) -> bool:
+    return (folder / "plan.json").exists()
+
+
+def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
+    """What is wrong with the folder that the user named, if they named one."""
+    if config.run_dir is None:
+        return []
+    if config.save_dir is not None:
+        what = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
+        return [Problem(what, "keep one of them", config.origin("save_dir"), RunFolderError.code)]
+    folder = base / config.run_dir
+    what = hint = ""
+    try:
+        if folder.exists() and not folder.is_dir():
+            what, hint = f"run_dir {folder} is a file, not a folder", "name a new folder, such as runs/my-run"
+        elif holds_run(folder):
+            what = f"run_dir {folder} already holds a run"
+            hint = "name another folder, or leave run_dir out to get a new one under runs/"
+    except OSError as error:
+        what, hint = f"run_dir {folder} cannot be used: {error.strerror}", "name another folder"
+    return [Problem(what, hint, config.origin("run_dir"), RunFolderError.code)] if what else []
+
+
+def choose_run_dir(first: Path) -> Path:
+    """The first of runs/<name>, runs/<name>-2 … that does not exist; `first` has no number."""
+    return next(folder for folder in _numbered(first) if not folder.exists())
+
+
+@contextmanager
+def claimed_run_dir(first: Path, *, is_named: bool) -> Iterator[Path]:
+    """The claimed folder; where nothing came into it, the name is free again afterwards."""
+    folder = claim_run_dir(first, is_named=is_named)
+    try:
+        yield folder
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # refuses a folder that holds anything
+        raise
+
+
+def claim_run_dir(first: Path, *, is_named: bool) -> Path:
+    """The folder, made: `first` if the user named it, otherwise the first number that is free."""
+    if is_named and not holds_run(first):
+        first.mkdir(parents=True, exist_ok=True)
+        return first
+    first.parent.mkdir(parents=True, exist_ok=True)
+    for candidate in _numbered(first):
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            continue
+        return candidate
+    raise AssertionError("numbers do not end")
+
+
+def existing_runs(first: Path) -> list[Path]:
+    """The folders of this name that hold a run, oldest number first."""
+    numbers = (folder.name.removeprefix(f"{first.name}-") for folder in first.parent.glob(f"{first.name}-*"))
+    later = sorted(int(number) for number in numbers if number.isdecimal())
+    folders = [first, *(first.with_name(f"{first.name}-{number}") for number in later)]
+    return [folder for folder in folders if holds_run(folder)]
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    yield folder
+    yield from (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    plan: Plan
+    run_dir: Path  # where it would be trained now
+    first_dir: Path  # the same without a number
+    facts: Facts
+    is_named: bool = False  # the user said which folder
+
+
+def read_request(
+    session: Session,
+    flags: Sequence[RawSetting],
+    trainer: Trainer | None = None,
+    *,
+    world: World | None = None,
+    may_hold_run: bool = False,
+) -> Request:
+    """Raises ConfigError with every problem, wherever it was found.
+
+    What only the task knows is asked of the `trainer`; without one, of one that is started for it.
+    `world` when somebody else started the workers; `may_hold_run` when the folder may be one to go on with.
+    """
+
+    def count(config: TrainConfig) -> int:
+        if trainer is not None:
+            return trainer.count_samples(config)
+        asked = session.start_trainer()
+        try:
+            return asked.count_samples(config)
+        finally:
+            asked.close()
+
+    sets = from_set_flags(session.common.sets)
+    loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
+    config = loaded.config if world is None else apply_world(loaded.config, world)
+    facts = replace(probe_machine(config), world=world)
+    found = [*sets.problems, *loaded.problems]
+    if not may_hold_run:
+        found += run_dir_problems(config, session.folder)
+    plan = resolve(config, facts, found=found, count=count)
+    is_named = config.run_dir is not None
+    first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
+    run_dir = first_dir if is_named else choose_run_dir(first_dir)
+    return Request(plan=plan, run_dir=run_dir, first_dir=first_dir, facts=facts, is_named=is_named)

@@ -1,0 +1,295 @@
+"""Proof from a run's folder that nothing was lost and nothing done twice; nothing is run again.
+
+Every mode: plan, log and result belong together (verify_work.py), each share of the work is in the rows
+exactly once, with its samples, and result.json says what the rows add up to. Then what only some modes
+have: generations that follow each other, one line of servers, equal replicas, hashes of checkpoints.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from paceline.checkpoints.catalog import facts_of
+from paceline.core.errors import (
+    DamagedRecordError,
+    NotFinishedError,
+    NothingRecordedError,
+    NotRepeatableError,
+)
+from paceline.events.lineage import lineage_of, policies_of
+from paceline.events.read import History, read_history
+from paceline.launchers.json_subprocess import json_lines
+from paceline.plan.catalog import MODES, is_split, server_names
+from paceline.plan.codec import Json, read, recorded_hash
+from paceline.plan.plan import EventDetail, Plan
+from paceline.plan.schedule import is_whole
+from paceline.training.verify_work import Finding, outcome_of, verify_record, verify_result, verify_shares
+
+
+def verify_parts(history: History, parts: int) -> list[Finding]:
+    return [_verify_part(history, part) for part in range(1, parts)]
+
+
+def _verify_part(history: History, part: int) -> Finding:
+    """What part 0 has, this one has: a push counts when all parts have it, and part 0 is the last."""
+    rows = [row for row in history.parts if row.part == part]
+    counts = Counter(row.position for row in rows)
+    twice = [position for position, count in counts.items() if count > 1]
+    counted = {row.position for row in history.server if row.op == "apply"}
+    missing, ahead = counted - counts.keys(), counts.keys() - counted
+    is_one_line = [row.version for row in rows] == list(range(1, len(rows) + 1))
+    seen = f"{len(rows)} gradients, {len(twice)} double, {len(missing)} missing, {len(ahead)} ahead of part 0"
+    if not is_one_line:
+        seen += "; versions are not one line"
+    ok = not twice and not missing and is_one_line and (not ahead or not _is_over(history))
+    return Finding(f"part {part} applied each share that part 0 counted exactly once", ok, seen)
+
+
+def _is_over(history: History) -> bool:
+    """Did the run end by itself? Else a share may be on its way."""
+    ends = [event for event in history.plain if event.kind in ("run_started", "run_finished")]
+    return bool(ends) and ends[-1].fields.get("outcome") in ("finished", "stopped")
+
+
+# Two witnesses: the servers' rows say what was applied, in one order; the
+# workers' rows say what they were answered for. Pure.
+
+_ENDS = ("apply", "discard")  # what may become of a gradient whose worker is answered
+
+
+def verify_servers(history: History, hashes: object) -> list[Finding]:
+    return [_verify_applied(history), _verify_answered(history), *_verify_equal(hashes)]
+
+
+def _verify_applied(history: History) -> Finding:
+    rows = [row for row in history.server if row.op == "apply"]
+    versions = sorted({row.version for row in rows})
+    gaps = sorted(set(range(1, len(versions) + 1)) - set(versions))
+    in_order = [row.version for row in rows] == sorted(row.version for row in rows)
+    twice = [position for position, count in Counter(row.position for row in rows).items() if count > 1]
+    whole = max((row.position for row in rows), default=-1) + 1
+    missing = whole - len({row.position for row in rows})
+    promoted = sum(event.kind == "server_promoted" for event in history.plain)
+    seen = f"{len(rows)} gradients, {len(twice)} double, {missing} missing before the last"
+    seen += f", {promoted} promotions"
+    if gaps or not in_order:
+        seen += f"; versions are not one line ({len(gaps)} are missing)"
+    ok = not twice and not missing and not gaps and in_order
+    return Finding("each share of the work was applied exactly once, by one line of servers", ok, seen)
+
+
+def _verify_answered(history: History) -> Finding:
+    """A worker that goes on to its next share was answered, so what it pushed before must be there."""
+    applied = {(row.rank, row.position, row.read_version) for row in history.server if row.op in _ENDS}
+    refused = {
+        (_rank(event.who), int(str(event.fields["position"])), int(str(event.fields["version"])))
+        for event in history.plain
+        if event.kind == "push_refused"
+    }
+    started: dict[int, list[int]] = {}
+    for event in history.plain:
+        if event.kind == "worker_started" and event.who.startswith("worker-"):
+            started.setdefault(_rank(event.who), []).append(event.at_ns)
+    restored_ns = max((e.at_ns for e in history.plain if e.kind == "server_restored"), default=0)
+    answered, lost = 0, []
+    for rank, rows in history.steps.items():
+        ordered = sorted((row for row in rows if row.start_ns > restored_ns), key=lambda row: row.start_ns)
+        for row, later in pairwise(ordered):
+            if any(row.start_ns < at_ns <= later.start_ns for at_ns in started.get(rank, [])):
+                continue  # the process died: nobody knows whether it was answered
+            share = (rank, row.position, row.version)
+            if share not in refused:
+                answered += 1
+                if share not in applied:
+                    lost.append(f"worker-{rank}: share {row.position} on version {row.version}")
+    seen = f"{answered} answers" + (f", {len(lost)} for nothing: {'; '.join(lost[:3])}" if lost else "")
+    if not history.rolled_back:
+        return Finding("no update that a worker was answered for was lost", not lost, seen)
+    updates = sum(back.updates for back in history.rolled_back)
+    ranges = [f"{b.last_version} to {b.to_version}" for b in history.rolled_back]
+    seen += f"; {updates} applied updates were lost when a server went back from version {', '.join(ranges)}"
+    return Finding("every answered update was kept, or is counted as rolled back", not lost, seen)
+
+
+def _verify_equal(hashes: object) -> list[Finding]:
+    if not isinstance(hashes, Mapping) or len(hashes) < 2:
+        return []
+    parts = {str(who).rpartition("-")[0] for who in hashes}  # of server-0-a: server-0
+    distinct = len({(str(who).rpartition("-")[0], str(found)) for who, found in hashes.items()})
+    seen = f"{len(hashes)} servers of {len(parts)} parts, {distinct} different hashes"
+    return [Finding("primary and backup ended with the same bits", distinct == len(parts), seen)]
+
+
+def _rank(who: str) -> int:
+    return int(who.rpartition("-")[2])
+
+
+# Workers that keep parts of one model step together, and may be another number
+# after a resume. So what counts is a step's samples, not who took them.
+
+
+def verify_split(plan: Plan, history: History, *, is_done: bool) -> Finding:
+    made: Counter[int] = Counter()
+    rows: Counter[tuple[int, int]] = Counter()
+    for rank, steps in history.steps.items():
+        for row in steps:
+            made[row.step] += row.samples
+            rows[rank, row.step] += 1
+    whole = plan.steps if is_done else max(made, default=-1) + 1
+    double = sum(count > 1 for count in rows.values())
+    wrong = sum(made[step] != plan.global_batch for step in range(whole))
+    seen = f"{whole} steps of {plan.global_batch} samples, {double} shares double, {wrong} steps not whole"
+    return Finding("each sample of each step was used exactly once", not double and not wrong, seen)
+
+
+def rolled_back_steps(history: History) -> tuple[int, int]:
+    """(steps that the newest generation began with, when): what was made beyond them earlier is void."""
+    entered = [event for event in history.plain if event.kind == "generation_entered"]
+    newest = max((int(str(event.fields["number"])) for event in entered), default=0)
+    mine = [event for event in entered if int(str(event.fields["number"])) == newest]
+    if not mine:
+        return 0, 0
+    return int(str(mine[0].fields["committed"])), min(event.at_ns for event in mine)
+
+
+def verify_run(run_dir: Path) -> list[Finding]:
+    plan = read(run_dir / "plan.json")
+    if plan.events is EventDetail.OFF:
+        raise NothingRecordedError(
+            f"{run_dir} recorded no events, so its log proves nothing",
+            "make the run with --events full (the default)",
+        )
+    history = read_history(run_dir / "events.jsonl")
+    result = _read_result(run_dir)
+    record = verify_record(recorded_hash(run_dir / "plan.json"), history, result)
+    work = [*verify_shares(plan, history), *verify_result(plan, history, result)]
+    if server_names(plan):
+        parts = 1 if plan.elastic is None else plan.elastic.servers
+        findings = [*verify_servers(history, result.get("state_sha256")), *verify_parts(history, parts)]
+        return [record, *_verify_lines(history), *work, *findings, _verify_checkpoints(run_dir)]
+    is_elastic = plan.elastic is not None
+    findings = [_verify_generations(plan, history)] if is_elastic else []
+    if is_split(plan.mode) and not is_elastic:
+        findings.append(verify_split(plan, history, is_done=outcome_of(history) == "finished"))
+    hashes = result.get("state_sha256")
+    if (
+        isinstance(hashes, dict)
+        and hashes
+        and (is_elastic or all(rows[-1].synced for rows in history.steps.values() if rows))
+    ):
+        distinct = len(set(map(str, hashes.values())))
+        findings.append(
+            Finding(
+                "all replicas ended with the same bits",
+                distinct == 1,
+                f"{len(hashes)} replicas, {distinct} distinct hash{'' if distinct == 1 else 'es'}",
+            )
+        )
+    return [record, *_verify_lines(history), *work, *findings, _verify_checkpoints(run_dir)]
+
+
+def _verify_lines(history: History) -> list[Finding]:
+    """Nothing where every line was read. A line that was cut short and written again is no loss."""
+    if not history.torn.count:
+        return []
+    told = [event.fields for event in history.plain if event.kind == "record_interrupted"]
+    written_again = sum(int(str(fields["fragments"])) for fields in told)
+    missing = sum(int(str(fields["dropped"])) for fields in told)
+    seen = f"{history.torn.in_words()} cannot be read; {written_again} written again, {missing} missing"
+    ok = history.torn.count <= written_again and missing == 0
+    return [Finding("every line of the event log was read", ok, seen)]
+
+
+def _steps(plan: Plan, history: History) -> int:
+    """How many whole steps, or rounds of fedavg, were committed by whoever got furthest."""
+    if plan.mode == "fedavg":
+        return 1 + max((r.version for rows in history.steps.values() for r in rows if r.synced), default=-1)
+    first, since_ns = rolled_back_steps(history) if is_split(plan.mode) else (0, 0)
+    rows = (row for rows in history.steps.values() for row in rows if row.synced)
+    done = (row.position // plan.num_workers for row in rows if row.start_ns >= since_ns)
+    return 1 + max(done, default=first - 1)
+
+
+def _verify_generations(plan: Plan, history: History) -> Finding:
+    steps = _steps(plan, history)
+    resumed = [e for e in history.plain if e.kind == "run_resumed"]
+    since = history.plain.index(resumed[-1]) if resumed else 0
+    first = int(str(resumed[-1].fields["version"])) if resumed else 0
+    lineage = lineage_of(
+        history.plain[since:], steps=steps, first=first, is_whole=_commit_points(plan, history)
+    )
+    made = sum(stretch.end - stretch.first for stretch in lineage.stretches)
+    unit = "rounds" if plan.mode == "fedavg" else "steps"
+    what = f"each of {steps} {unit}, and so each sample, was committed exactly once"
+    seen = f"{made} {unit} in {len(lineage.stretches)} generations"
+    if lineage.problems:
+        seen += ": " + "; ".join(lineage.problems)
+    return Finding(what, not lineage.problems and made == steps - first, seen)
+
+
+def _commit_points(plan: Plan, history: History) -> Callable[[int], bool]:
+    """Where something can have been committed: as planned, or as it was decided meanwhile."""
+    if plan.mode != "adaptive":
+        return partial(is_whole, plan)
+    ways = policies_of(history.plain, _steps(plan, history))
+    return partial(ways.is_whole, every=plan.strategy.sync_every, total=plan.steps)
+
+
+def _verify_checkpoints(run_dir: Path) -> Finding:
+    good, bad = 0, []
+    for path in sorted((run_dir / "checkpoints").glob("at-*/*.json")):
+        try:
+            facts_of(path.parent, path.stem)
+            good += 1
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            bad.append(f"{path.parent.name}/{path.stem}: {error}")
+    seen = f"{good} verify" + (f", {len(bad)} do not: {'; '.join(bad)}" if bad else "")
+    return Finding("every checkpoint has the hash that it says", not bad, seen)
+
+
+def _read_result(run_dir: Path) -> dict[str, Json]:
+    path = run_dir / "result.json"
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
+    return found if isinstance(found, dict) else {}
+
+
+def to_rows(findings: list[Finding]) -> list[Json]:
+    return [dict(asdict(finding)) for finding in findings]
+
+
+def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[str, Json]:
+    """The verdict: equal, updates, gradients, state_sha256, parted. `on_progress(done, total)`."""
+    plan = read(run_dir / "plan.json")
+    if not (run_dir / "result.json").exists():
+        raise NotFinishedError(
+            f"{run_dir} has no result.json: the run did not finish, so there is nothing to compare with",
+            f"finish it first:  paceline train --resume {run_dir}",
+        )
+    if plan.elastic is not None and plan.elastic.servers > 1:
+        raise NotRepeatableError(
+            f"{run_dir} had servers in {plan.elastic.servers} parts, each with an order of its own:"
+            " which versions a gradient was computed on is not recorded",
+            f"prove with `paceline verify {run_dir}` that each part applied each share once",
+        )
+    verdict: dict[str, Json] = {}
+    for message in json_lines("paceline.worker.replay.main", [str(run_dir)]):
+        if "update" in message:
+            on_progress(int(str(message["update"])), _count_updates(plan))
+        else:
+            verdict = message
+    return verdict
+
+
+def _count_updates(plan: Plan) -> int:
+    """How many a whole run has; of a mode of the user's own at most as many as gradients."""
+    averages = plan.mode in MODES and not MODES[plan.mode].sums_updates
+    return -(-plan.total_gradients // (plan.gradients_per_update if averages else 1))

@@ -1,0 +1,244 @@
+"""What does `--search lr=log:1e-3..1.0` mean? Text to a range or a list of values. Pure.
+
+`KEY=LOW..HIGH` is a range, `KEY=log:LOW..HIGH` one whose orders of magnitude are
+equally likely, `KEY=A,B,C` a list; values that hold commas are parted by `|`.
+Whole numbers stay whole. KEY is any setting of a run, or `task_option.NAME`.
+What a value may be is not decided here: every end and every listed value goes
+through `plan.resolve`, as if it had been written on the command line.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from paceline.config.key import Kind
+from paceline.config.keys import KEYS
+from paceline.config.values import (
+    Raw,
+    RawSetting,
+    Unreadable,
+    read_duration,
+    read_integer,
+    read_number,
+    show_value,
+)
+from paceline.core.errors import Problem
+from paceline.core.humanize import did_you_mean
+from paceline.sync.rng import draw_u64, draw_uniform
+
+OPTION = "task_option"  # what stands before the name of a task's option
+# Where a run goes and who starts it is not searched: the search itself decides that.
+NOT_SEARCHED = frozenset(
+    {
+        "name",
+        "run_dir",
+        "save_dir",
+        "launcher",
+        "address",
+        "placement",
+        "restarts",
+        "export",
+        "alerts",
+        "gradient_norm_every",
+        "checkpoint_store",
+    }
+)
+_WHOLE = frozenset({Kind.INTEGER, Kind.BATCH_SIZE, Kind.STALENESS, Kind.STEPS_OR_EPOCH})
+_RANGED = _WHOLE | {Kind.NUMBER, Kind.DURATION, Kind.OPTIONS}
+_RANGE = re.compile(r"(log:)?\s*([^,|]*?[0-9a-z.])\s*\.\.\s*([^,|]+)", re.IGNORECASE)
+_EXAMPLE = "write --search lr=log:0.001..1, --search batch_size=8..64 or --search mode=ssgd,localsgd"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One of these, as they were written."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number from `low` to `high`, both included where they are whole."""
+
+    low: float
+    high: float
+    is_log: bool = False
+    is_whole: bool = False
+    unit: str = ""  # `s` for a duration
+
+    def text(self, number: float) -> str:
+        """As a person would write it, and never outside."""
+        if self.is_whole:
+            return str(round(number))
+        rounded = min(self.high, max(self.low, float(f"{number:.6g}")))
+        return f"{rounded!r}{self.unit}"
+
+
+Domain = Listed | Range
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    key: str
+    option: str  # of the task; empty: a setting of the run
+    domain: Domain
+
+    @property
+    def name(self) -> str:
+        return f"{OPTION}.{self.option}" if self.option else self.key
+
+    def written(self, text: str) -> RawSetting:
+        raw: Raw = {self.option: text} if self.option else text
+        return RawSetting(key=self.key, raw=raw, where=f"--search {self.name}={text}")
+
+    def ends(self) -> tuple[str, ...]:
+        """What must be sound for all that can be drawn to be: every listed value, both ends of a range."""
+        match self.domain:
+            case Listed(values):
+                return values
+            case Range() as found:
+                return (found.text(found.low), found.text(found.high))
+
+
+def read_searches(texts: Sequence[str]) -> tuple[tuple[Search, ...], list[Problem]]:
+    """Those that can be read, and what is wrong with the others."""
+    found: dict[str, Search] = {}
+    problems: list[Problem] = []
+    for text in texts:
+        try:
+            search = _read(text)
+        except _Wrong as wrong:
+            problems.append(wrong.problem)
+            continue
+        if search.name in found:
+            what = f"{search.name} is searched twice"
+            problems.append(Problem(what, "keep one of the two", f"--search {text}"))
+        found[search.name] = search
+    return tuple(found.values()), problems
+
+
+class _Wrong(Exception):  # noqa: N818  # a piece of news, caught above
+    def __init__(self, text: str, what: str, hint: str = _EXAMPLE) -> None:
+        super().__init__(what)
+        self.problem = Problem(what, hint, f"--search {text}")
+
+
+def _read(text: str) -> Search:
+    name, equals, rest = text.partition("=")
+    name, rest = name.strip().replace("-", "_"), rest.strip()
+    if not equals or not name or not rest:
+        raise _Wrong(text, f"--search got {show_value(text)}, which is not KEY=VALUES")
+    key, dot, option = name.partition(".")
+    if key in (OPTION, "task_options"):
+        if not option:
+            raise _Wrong(text, "no option of the task is named", "write --search task_option.hidden=8,16")
+        return Search("task_options", option, _domain(text, rest, Kind.OPTIONS))
+    if dot or key not in KEYS:
+        known = [name for name in KEYS if name not in NOT_SEARCHED]
+        where = f"`paceline train --help` lists all settings; an option of the task is {OPTION}.NAME"
+        hint = did_you_mean(name, known, otherwise=where)
+        raise _Wrong(text, f"there is no setting {show_value(name)} to search", hint)
+    if key in NOT_SEARCHED:
+        raise _Wrong(text, f"{key} is not searched: it says where a run goes, or who starts it")
+    return Search(key, "", _domain(text, rest, KEYS[key].kind))
+
+
+def _domain(text: str, rest: str, kind: Kind) -> Domain:
+    match = _RANGE.fullmatch(rest)
+    if match is not None and kind in _RANGED:
+        return _range(text, kind, is_log=match[1] is not None, ends=(match[2], match[3]))
+    if rest.lower().startswith("log:"):
+        raise _Wrong(text, f"{show_value(rest)} is no range of numbers", "write log:0.001..1, for example")
+    values = [part.strip() for part in rest.split("|" if "|" in rest else ",")]
+    if "" in values:
+        raise _Wrong(text, f"{show_value(rest)} lists a value that is empty", "write KEY=A,B,C")
+    if len(set(values)) < len(values):
+        raise _Wrong(text, f"{show_value(rest)} lists a value twice", "keep one of the two")
+    return Listed(tuple(values))
+
+
+def _range(text: str, kind: Kind, *, is_log: bool, ends: tuple[str, str]) -> Range:
+    is_whole = kind in _WHOLE or (kind is Kind.OPTIONS and all(re.fullmatch(r"[+-]?\d+", e) for e in ends))
+    reads = read_duration if kind is Kind.DURATION else read_integer if is_whole else read_number
+    try:
+        low, high = (float(reads(end.strip())) for end in ends)
+    except Unreadable as error:
+        raise _Wrong(text, f"an end of {'..'.join(ends)} cannot be read: {error.why}") from error
+    if not low < high or not math.isfinite(high - low):
+        raise _Wrong(text, f"the range {'..'.join(ends)} does not rise", "write the smaller number first")
+    if is_log and low <= 0:
+        raise _Wrong(
+            text, f"a log range begins above 0, and not at {ends[0]}", "write log:0.001..1, for example"
+        )
+    return Range(low, high, is_log, is_whole, "s" if kind is Kind.DURATION else "")
+
+
+# A space of listed values is dealt out like a deck of cards: every combination
+# once, in an order that is the seed's. Where a range takes part, every trial has
+# its own dice, and what was drawn before is not drawn again. So the first trials
+# of a longer search are the trials of a shorter one.
+
+Drawn = tuple[str, ...]  # a text for each search, in their order
+
+MAX_CORNERS = 256
+_DECK, _DICE = 0, 1  # two generators of one seed
+_MAX_CARDS = 100_000
+_MAX_MISSES = 1000  # draws in a row that were there before: the space has no others, or hardly any
+
+
+def draws(searches: Sequence[Search], seed: int) -> Iterator[Drawn]:
+    """All different; ends when there is nothing else to draw."""
+    lists = [search.domain.values for search in searches if isinstance(search.domain, Listed)]
+    size = math.prod(len(values) for values in lists)
+    if len(lists) == len(searches) and size <= _MAX_CARDS:
+        for card in sorted(range(size), key=lambda card: draw_u64(seed, _DECK, card)):
+            yield _combination(lists, card)
+        return
+    seen: set[Drawn] = set()
+    misses = 0
+    for number in itertools.count():
+        drawn = tuple(
+            value_at(search.domain, draw_uniform(seed, _DICE, number, place))
+            for place, search in enumerate(searches)
+        )
+        misses = misses + 1 if drawn in seen else 0
+        if misses > _MAX_MISSES:
+            return
+        if not misses:
+            seen.add(drawn)
+            yield drawn
+
+
+def value_at(domain: Domain, share: float) -> str:
+    """The value below which this share of all draws falls; `share` is in [0, 1)."""
+    match domain:
+        case Listed(values):
+            return values[int(share * len(values))]
+        case Range(low, high, is_log, is_whole):
+            end = high + 1 if is_whole else high
+            number = low * (end / low) ** share if is_log else low + (end - low) * share
+            return domain.text(min(high, math.floor(number)) if is_whole else number)
+
+
+def corners(searches: Sequence[Search]) -> list[Drawn]:
+    """Combinations of ends and listed values: all, or, where these are too many, each value at least once."""
+    ends = [search.ends() for search in searches]
+    if math.prod(len(values) for values in ends) <= MAX_CORNERS:
+        return list(itertools.product(*ends))
+    longest = max(len(values) for values in ends)
+    rows = [tuple(values[min(n, len(values) - 1)] for values in ends) for n in range(longest)]
+    first = rows[0]
+    alone = [
+        (*first[:place], value, *first[place + 1 :]) for place, values in enumerate(ends) for value in values
+    ]
+    return list(dict.fromkeys([*rows, *alone]))
+
+
+def _combination(lists: Sequence[tuple[str, ...]], card: int) -> Drawn:
+    drawn = []
+    for values in lists:
+        card, place = divmod(card, len(values))
+        drawn.append(values[place])
+    return tuple(drawn)

@@ -1,0 +1,275 @@
+"""What happens where Ray has put a trial? A run as `paceline train` makes it, which is asked how it stands.
+
+Whoever holds it asks `next` again and again: it answers with the next
+evaluation, or, when there is none within half a second, with how far the run
+is. Workers stay warm from one trial to the next; they end with this process,
+however it ends. What goes in and out is text and numbers.
+"""
+
+import json
+import os
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.checkpoints.catalog import Checkpoint
+from paceline.comparison.measurement import is_finished
+from paceline.core.clock import monotonic_s
+from paceline.core.disk import exclusive
+from paceline.core.errors import PacelineError, TrainingError
+from paceline.events.schema import EARLY_STOP
+from paceline.launchers.local import LocalLauncher, Message, RunOutcome, Supervisor
+from paceline.plan.codec import Json, loads, plan_hash, read
+from paceline.plan.plan import Plan
+from paceline.training.progress import Progress
+from paceline.training.resume import newest_checkpoint
+from paceline.training.run import train
+from paceline.tune.experiment import rung_of
+
+BEAT_S = 0.5
+STOP_S = 8.0  # for a stop in good order; Ray gives ten
+WORST = 1e300  # what is no number is worse than any number, and can still be averaged
+Report = dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOrder:
+    """One trial, as it is told to the process that makes it."""
+
+    number: int
+    plan: str  # JSON
+    run_dir: str
+    folder: str  # from where modules of the user's own are imported, if it is there
+    metric: tuple[str, ...]
+    lower_is_better: bool
+
+
+class TrialMaker:
+    """Makes trials, one after another."""
+
+    def __init__(self) -> None:
+        self._launcher: LocalLauncher | None = None
+        self._run: _Run | None = None
+
+    def begin(self, text: str) -> None:
+        said = json.loads(text)
+        order = TrialOrder(**{**said, "metric": tuple(said["metric"])})
+        if self._launcher is None:
+            if Path(order.folder).is_dir():
+                os.chdir(order.folder)
+            self._launcher = LocalLauncher()
+        self._run = _Run(order, self._launcher)
+
+    def next(self) -> Report:
+        assert self._run is not None, "a trial has begun"
+        return self._run.next()
+
+    def end(self) -> None:
+        """The trial stops at its next step, with a checkpoint; what does not stop in time is ended."""
+        if self._run is None or self._launcher is None:
+            return
+        if not self._run.end(self._launcher):
+            self._launcher.close()
+            self._launcher = None
+        self._run = None
+
+    def close(self) -> None:
+        self.end()
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+
+
+class _Run:
+    """One trial that goes on in a thread of its own."""
+
+    def __init__(self, order: TrialOrder, launcher: LocalLauncher) -> None:
+        self._order, self._plan = order, loads(order.plan, where="the trial's plan")
+        self._reports: queue.Queue[Report] = queue.Queue()
+        self._began_s = monotonic_s()
+        self._last = Report(step=0, steps=self._plan.steps)
+        self._is_over = False
+        self._is_stopped = False
+        self._has_failed = False
+        self._thread = threading.Thread(target=self._train, args=(launcher,), daemon=True)
+        self._thread.start()
+
+    def next(self) -> Report:
+        usual: Report = {"number": self._order.number, "seconds": monotonic_s() - self._began_s}
+        try:
+            self._last = self._reports.get(timeout=BEAT_S)
+        except queue.Empty:
+            return {**usual, "step": self._last["step"], "steps": self._plan.steps}
+        return {**usual, **self._last}
+
+    def end(self, launcher: LocalLauncher) -> bool:
+        """Did it end in good order, so that the launcher is free for another?"""
+        if self._is_over:
+            self._thread.join()
+            return not self._has_failed
+        try:
+            launcher.stop()
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                launcher.kill()
+                self._thread.join(STOP_S)
+        except TrainingError:
+            return False  # whoever starts workers is gone, and the run with it
+        # A wish that came too late would be heard by the next run.
+        return self._is_stopped and not self._thread.is_alive()
+
+    # What the run tells, in its own thread.
+
+    def progress(self, progress: Progress) -> None:
+        if self._reports.empty():
+            self._reports.put({"step": progress.step, "steps": progress.total_steps, "loss": progress.loss})
+
+    def note(self, text: str) -> None: ...
+
+    def evaluated(self, message: Message) -> None:
+        step, metrics = int(str(message["step"])), json.loads(str(message["metrics"]))
+        if step < self._plan.steps:  # afterwards nobody has to decide whether it goes on
+            self._reports.put(
+                {
+                    "step": step,
+                    "steps": self._plan.steps,
+                    **value_report(metrics, step, self._plan, self._order),
+                }
+            )
+
+    def _train(self, launcher: LocalLauncher) -> None:
+        try:
+            self._reports.put(self._ended(self._result(launcher)))
+        except PacelineError as error:
+            self._reports.put(self._failed(error.what))
+        except Exception as error:  # a bug of ours: the trial ends with it, and the search says which it was
+            self._reports.put(self._failed(f"{type(error).__name__}: {error}"))
+        finally:
+            self._is_over = True
+
+    def _result(self, launcher: LocalLauncher) -> dict[str, Json]:
+        run_dir = Path(self._order.run_dir)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with exclusive(run_dir):  # a trial that Ray gave up for lost may still be training here
+            if (result := finished_result(self._plan, run_dir)) is not None:
+                return result
+            checkpoint = resume_point(self._plan, run_dir)
+            if checkpoint is None:
+                shutil.rmtree(run_dir)  # half a run without a checkpoint says nothing
+            listening = _Listening(launcher, self.evaluated)
+            return train(self._plan, run_dir, self, warm=listening, resume_from=checkpoint)
+
+    def _ended(self, result: dict[str, Json]) -> Report:
+        report: Report = {"steps": self._plan.steps, "done": True, "seconds": result["wall_s"]}
+        if result["stopped_early"] and not _is_by_patience(result):
+            self._is_stopped = True
+            return {**report, "step": self._last["step"], "state": "interrupted"}
+        return {**report, **final_report(result, self._plan, self._order)}
+
+    def _failed(self, why: str) -> Report:
+        self._has_failed = True
+        return {**self._last, "steps": self._plan.steps, "done": True, "state": "failed", "why": why}
+
+
+class _Listening:
+    """A launcher of which somebody hears every evaluation."""
+
+    def __init__(self, launcher: LocalLauncher, evaluated: Callable[[Message], None]) -> None:
+        self._launcher, self._evaluated = launcher, evaluated
+        self.stop, self.kill, self.close = launcher.stop, launcher.kill, launcher.close
+
+    def run(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        *,
+        on_message: Callable[[Message], None],
+        resume_from: Path | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> RunOutcome:
+        def both(message: Message) -> None:
+            on_message(message)
+            if message["ev"] == "evaluated":
+                self._evaluated(message)
+
+        return self._launcher.run(
+            plan, run_dir, on_message=both, resume_from=resume_from, supervisor=supervisor
+        )
+
+
+def value_report(metrics: dict[str, Json], step: int, plan: Plan, order: TrialOrder) -> Report:
+    """Empty: the metric is not among them."""
+    name = next((name for name in order.metric if name in metrics), None)
+    if name is None:
+        return {}
+    value = metrics[name]
+    number = float(value) if isinstance(value, int | float) else None
+    found: Report = {
+        "metric": name,
+        "has_value": number is not None,
+        "value": 0.0 if number is None else number,
+        "rung": rung_of(plan, step),
+    }
+    if plan.evaluation is None:
+        return found  # at its end, where ASHA would compare it with the first evaluation of others
+    score = WORST if number is None else number if order.lower_is_better else -number
+    return {**found, "score": max(-WORST, min(WORST, score))}
+
+
+def final_report(result: dict[str, Json], plan: Plan, order: TrialOrder) -> Report:
+    """Of a run that came to its end, by its steps or by its own patience."""
+    step = int(str(_last(result).get("step", plan.steps))) if _is_by_patience(result) else plan.steps
+    value = value_report(_metrics_of(result, order.metric), step, plan, order)
+    if not value:
+        known = sorted({*_names(result.get("metrics")), *_names(_last(result).get("metrics"))})
+        return {"step": step, "state": "unmeasured", "known": ", ".join(known)}
+    return {"step": step, "state": "finished", **value}
+
+
+def finished_result(plan: Plan, run_dir: Path) -> dict[str, Json] | None:
+    """The result of a trial that came to its end before; None: it goes on, or is done again."""
+    try:
+        if not (run_dir / "plan.json").exists() or not is_finished(run_dir, plan):
+            return None
+    except PacelineError:
+        return None  # half a result says nothing: whoever wrote it was killed
+    found: dict[str, Json] = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
+def resume_point(plan: Plan, run_dir: Path) -> Checkpoint | None:
+    """From where a trial goes on that was interrupted; None: it is done from the beginning."""
+    try:
+        if plan_hash(read(run_dir / "plan.json")) != plan_hash(plan):
+            return None
+    except PacelineError:
+        return None  # nothing has begun there, or what has cannot be read
+    return newest_checkpoint(plan, run_dir)
+
+
+def _metrics_of(result: dict[str, Json], wanted: Sequence[str]) -> dict[str, Json]:
+    """Of the weights that the run keeps: the best, or else the last. At the end other things are measured."""
+    best = result.get("best")
+    kept = best.get("metrics") if isinstance(best, dict) else _last(result).get("metrics")
+    for found in (kept, result.get("metrics")):
+        if isinstance(found, dict) and any(name in found for name in wanted):
+            return found
+    return {}
+
+
+def _is_by_patience(result: dict[str, Json]) -> bool:
+    return str(result.get("stopped_by", "")).startswith(EARLY_STOP)
+
+
+def _last(result: dict[str, Json]) -> dict[str, Json]:
+    """The last evaluation; empty: there is none."""
+    evaluations = result.get("evaluations")
+    last = evaluations[-1] if isinstance(evaluations, list) and evaluations else None
+    return last if isinstance(last, dict) else {}
+
+
+def _names(metrics: Json) -> list[str]:
+    return list(metrics) if isinstance(metrics, dict) else []

@@ -1,0 +1,116 @@
+"""How does a worker of an elastic ddp run go on when others die? With a new group, and the same replica.
+
+Whoever hears that the generation is over cuts its connections, which wakes whatever
+still waits in the old group. The state comes from the
+memory of whoever has the newest, as in every elastic run (elastic.py).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.core.clock import monotonic_s
+from paceline.core.errors import PeerLostError
+from paceline.core.ids import Clock as StepClock
+from paceline.core.ids import Rank
+from paceline.strategies.elastic.torch_group import DdpGeneration, GenerationMembers
+from paceline.strategies.port import Links
+from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
+from paceline.worker.elastic.generations import ElasticWorker
+from paceline.worker.elastic.sharing import AgreedShares
+from paceline.worker.loop import LoopResult
+
+GRACE_S = 1.0  # the launcher tells of a lost worker within milliseconds
+POLL_S = 0.005
+
+
+@dataclass(kw_only=True)
+class DdpElasticWorker(ElasticWorker):
+    _names: list[str] = field(default_factory=list)  # by rank, in the newest generation
+
+    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
+        self._names = list(generation.workers)
+        return super()._heal(world, generation)
+
+    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> LoopResult:
+        company = self._company()
+        strategy = DdpGeneration(self.plan, self._links(world), company)
+        strategy.committed = self.committed
+        try:
+            with self._group(world):
+                strategy.prepare(self.replica, StepClock(self.committed))
+                try:
+                    return self.worker_for(strategy, world).run(StepClock(self.finished))
+                finally:
+                    strategy.close()
+        except PeerLostError:
+            self.has_left = company.has_left
+            raise
+        finally:
+            self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
+            self.steps_done = strategy.steps_done
+
+    def _company(self) -> GenerationMembers:
+        number = self.generation
+        return GenerationMembers(
+            self._names,
+            self.rank,
+            wants_leave=self.asked.wants_leave,
+            is_over=lambda: self.membership.is_over(number),
+        )
+
+    def _links(self, world: GenerationWorld) -> Links:
+        return Links(rank=Rank(self.rank), world_size=world.parties, clock=self.clock)
+
+    @contextmanager
+    def _group(self, world: GenerationWorld) -> Iterator[None]:
+        """torch's process group of this generation; PeerLostError when somebody in it is lost."""
+
+        number, group = self.generation, None
+        store = str(self.folder / f"{number}.store")
+        try:
+            group = AbortableGroup(
+                store,
+                Rank(self.rank),
+                world.parties,
+                self.plan.timeout_s,
+                is_over=lambda: self.membership.is_over(number),
+            )
+            self.membership.when_over(partial(self._break, number, world, group))
+            self._break(number, world, group)  # it may have ended before anybody was to be told
+            yield
+        except PeerLostError:
+            if group is not None:
+                group.cut()
+            raise
+        except RuntimeError as error:
+            if not is_lost_peer(error):
+                raise
+            if group is not None:
+                group.cut()
+            why = str(error).splitlines()[0]
+            self._see_to_the_end(number, why)
+            what = f"torch's process group broke: {why}"
+            raise PeerLostError(what, "the run goes on in the next generation") from error
+        finally:
+            self.membership.when_over(lambda: None)
+            if group is not None:
+                group.leave()
+
+    def _see_to_the_end(self, number: int, why: str) -> None:
+        """A worker that died ends its generation; whatever else broke the connections must end it too."""
+        until_s = monotonic_s() + GRACE_S
+        while not self.membership.is_over(number):
+            if monotonic_s() > until_s:
+                self.revoke(number, f"{self.name} lost its connections: {why}")
+                return
+            self.clock.sleep(POLL_S)
+
+    def _break(self, number: int, world: GenerationWorld, group: AbortableGroup) -> None:
+        """Called whenever a generation ends, which may not be ours."""
+        if self.membership.is_over(number):
+            world.wake_all()
+            group.cut()

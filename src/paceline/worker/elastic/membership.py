@@ -1,0 +1,277 @@
+"""How does a worker hear who is in the run? It joins, stays in touch by a thread, and is told of generations.
+
+Training never waits for the coordinator: inside a generation the loop asks
+nobody. When the connection breaks, the thread finds the new leader and reads
+what it missed; when the coordinator had given this worker up, it joins again
+as a new incarnation. A generation counts from the moment it is told, and is
+over from the moment its revocation is.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from paceline.coordinator.client.aio import Client, RefusedError, UnreachableError
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.core.clock import ActiveTimeout
+from paceline.core.errors import PacelineError, SilenceError
+
+Connect = Callable[[], Client]
+Note = Callable[[str], None]
+Reply = TypeVar("Reply", bound=Message)
+ENDED = (pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED)
+HEARTBEATS_PER_LEASE = 4
+RETRY_S = 0.1
+ALONE_S = 0.2  # how soon it is noticed that the coordinator was given up
+# A leader gives four signs of life in a lease. Whoever hears none for half of one looks for another leader,
+# and finds it before a new leader, who grants everybody one lease, gives us up.
+SILENT_PER_LEASE = 0.5
+MIN_SILENCE_S = 1.0
+
+
+class Membership:
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        run: str,
+        worker: str,
+        note: Note,
+        role: str = "worker",
+        address: str = "",
+        is_alone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_alone`: the run ends without the coordinator, so that its answers are not waited for."""
+        self._is_alone = is_alone
+        self._connect, self._run, self._worker, self._note = connect, run, worker, note
+        self._role, self._address = role, address
+        self._changed = threading.Condition()
+        self._newest = pb.Generation()
+        self._client: Client | None = None  # the thread's own
+        self._has_ended = False
+        self._goodbye = ""  # why we leave; said by close()
+        self._lease_s = 1.0  # until the coordinator says how long it is
+        self._failure: PacelineError | None = None
+        self._on_over: Callable[[], None] = lambda: None
+        self._loop = asyncio.new_event_loop()
+        self._main: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._live, name="membership", daemon=True)
+        self._thread.start()
+
+    # What the training thread asks.
+
+    def wait_for_generation(self, after: int, timeout_s: float) -> pb.Generation | None:
+        """The newest one behind `after` that is not over and has us in it; None: the run has ended."""
+        patience = ActiveTimeout(timeout_s)
+        with self._changed:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if self._has_ended or self._is_alone():
+                    return None
+                newest = self._newest
+                if newest.number > after and not newest.is_revoked and self._worker in newest.workers:
+                    return newest
+                wait_s = patience.next_s()
+                self._changed.wait(timeout=wait_s)
+                if not wait_s:
+                    raise SilenceError(
+                        f"no generation with {self._worker} in it was formed within {timeout_s:g} s",
+                        "look at `paceline coordinator status`, and whether enough workers live",
+                    )
+
+    def is_over(self, number: int) -> bool:
+        """Cheap: called at every look-up of a wait."""
+        newest = self._newest
+        return newest.number > number or newest.is_revoked or self._has_ended
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """To be called, from the thread, whenever a generation ends."""
+        self._on_over = call
+
+    def write(self, name: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        """As `Client.write`, from a thread that may wait; TimeoutError when there is no answer in time."""
+        client = self._connected(timeout_s)
+        return self._within(timeout_s, lambda: client.write(name, request, reply))
+
+    def read(self, name: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        client = self._connected(timeout_s)
+        return self._within(timeout_s, lambda: client.read(name, request, reply))
+
+    def close(self, reason: str) -> None:
+        """Say goodbye, if somebody listens, and end the thread."""
+
+        def end() -> None:
+            if self._main is not None:
+                self._main.cancel(reason)
+
+        self._goodbye = reason
+        with suppress(RuntimeError):  # the thread has ended by itself, and its loop with it
+            self._loop.call_soon_threadsafe(end)
+        self._thread.join()
+
+    def _connected(self, timeout_s: float) -> Client:
+        with self._changed:
+            self._changed.wait_for(lambda: self._client or self._failure, timeout_s)
+            if self._client is None:
+                raise TimeoutError("there is no connection")
+            return self._client
+
+    def _within(
+        self, timeout_s: float, ask: Callable[[], Coroutine[Any, Any, Reply]]
+    ) -> Reply:  # Any: as awaited
+        call = asyncio.run_coroutine_threadsafe(asyncio.wait_for(ask(), timeout_s), self._loop)
+        try:
+            return call.result(2 * timeout_s)  # longer: the loop itself may be gone
+        except CancelledError as error:
+            raise TimeoutError("the connection was closed") from error
+
+    # The thread.
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._main = self._loop.create_task(self._belong())
+            self._loop.run_until_complete(self._main)
+        except asyncio.CancelledError:
+            pass  # close() was called
+        except PacelineError as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+        finally:
+            self._client = None
+            self._loop.close()
+
+    async def _belong(self) -> None:
+        async with self._connect() as client:
+            with self._changed:
+                self._client = client
+                self._changed.notify_all()
+            watching = asyncio.create_task(self._watch_alone(client))
+            try:
+                await self._be_member(client)
+            finally:
+                watching.cancel()
+
+    async def _be_member(self, client: Client) -> None:
+        while True:
+            me = await self._join(client)
+            try:
+                await self._stay(client, me)
+            except asyncio.CancelledError:
+                await self._leave(client, me)
+                raise
+            self._note(f"{self._worker} was given up by the coordinator, and joins again")
+
+    async def _watch_alone(self, client: Client) -> None:
+        """The launcher decides that the run ends without the coordinator; every wait for it ends then."""
+        while not self._is_alone():
+            await asyncio.sleep(ALONE_S)
+        client.give_up()
+        with self._changed:
+            self._changed.notify_all()
+
+    async def _join(self, client: Client) -> pb.Worker:
+        joining = pb.JoinRun(
+            run=self._run,
+            worker=self._worker,
+            role=self._role,
+            address=self._address,
+            facts={"pid": str(os.getpid())},
+        )
+        while True:
+            try:
+                return await client.write("Members.Join", joining, pb.Worker)
+            except UnreachableError as error:
+                await self._rest_if_alone()
+                self._note(f"the coordinator does not answer: {error.what}")
+
+    async def _rest_if_alone(self) -> None:
+        """Until close(): the loop must not end before, as other threads wait for answers in it."""
+        if self._is_alone():
+            await asyncio.Event().wait()
+
+    async def _leave(self, client: Client, me: pb.Worker) -> None:
+        leaving = pb.LeaveRun(
+            run=self._run, worker=self._worker, incarnation=me.incarnation, reason=self._goodbye
+        )
+        # The run may have ended, or nobody may be there: our connection ends anyway.
+        with suppress(RefusedError, UnreachableError, TimeoutError):
+            await asyncio.wait_for(client.write("Members.Leave", leaving, pb.Worker), timeout=2)
+
+    async def _stay(self, client: Client, me: pb.Worker) -> None:
+        """Until the coordinator does not know this incarnation any more."""
+        while True:
+            try:
+                await client.find_leader()
+                orders = client.live(self._beats(me))
+                await self._obey(client, orders)
+            except UnreachableError:
+                await self._rest_if_alone()
+                continue  # training goes on, and the launcher says so, once for all
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.ABORTED:
+                    return
+                await asyncio.sleep(RETRY_S)
+
+    async def _beats(self, me: pb.Worker) -> AsyncIterator[pb.Beat]:
+        while True:
+            yield pb.Beat(run=self._run, worker=self._worker, incarnation=me.incarnation)
+            await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
+
+    async def _obey(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
+        first = True
+        while (order := await self._next(client, orders)) is not None:
+            if order.lease_ms:
+                self._lease_s = order.lease_ms / 1000
+            if first:  # from here on we are told; what was before must be read
+                view = await client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
+                self._hear(view.run, view.generation)
+                first = False
+            if order.change.HasField("generation"):
+                self._hear(None, order.change.generation)
+            elif order.change.HasField("run"):
+                self._hear(order.change.run, None)
+
+    async def _next(self, client: Client, orders: AsyncIterator[pb.Order]) -> pb.Order | None:
+        """None: the stream has ended."""
+        limit_s = max(MIN_SILENCE_S, self._lease_s * SILENT_PER_LEASE)
+        patience = ActiveTimeout(limit_s, gap_s=2 * ActiveTimeout.LOOK_S)
+        coming = asyncio.ensure_future(anext(orders, None))
+        try:
+            while wait_s := patience.next_s():
+                await asyncio.wait((coming,), timeout=wait_s)
+                if coming.done():
+                    return coming.result()
+        finally:
+            await _ended(coming)
+        client.doubt_leader()
+        raise UnreachableError(f"the leader has been silent for {limit_s:g} s", "another one is looked for")
+
+    def _hear(self, run: pb.Run | None, generation: pb.Generation | None) -> None:
+        with self._changed:
+            if run is not None and run.phase in ENDED:
+                self._has_ended = True
+            is_next = generation is not None and generation.number > self._newest.number
+            if generation is not None and generation.number >= self._newest.number:
+                self._newest = generation
+            self._changed.notify_all()
+        if self._has_ended or self._newest.is_revoked or is_next:
+            self._on_over()
+
+
+async def _ended(task: "asyncio.Future[pb.Order | None]") -> None:
+    """Whatever it still does is cancelled, and over."""
+    if task.done():
+        return
+    task.cancel()
+    with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+        await task

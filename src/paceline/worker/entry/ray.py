@@ -1,0 +1,368 @@
+"""What does an actor of Ray do with a plan? What every participant does; only its seat is another one.
+
+launchers/ray_actor.py calls it by name, so that the launcher's own process never imports torch. It trains
+in a thread of its own, and answers the launcher meanwhile. See docs/decisions/0035-*.
+"""
+
+import io
+import itertools
+import json
+import os
+import socket
+import ssl
+import sys
+import tempfile
+import threading
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from paceline.checkpoints.catalog import unpack_checkpoint
+from paceline.checkpoints.snapshot import Snapshot, WriteResult, from_bytes
+from paceline.checkpoints.writer import CheckpointWriter, Disk, SnapshotTarget
+from paceline.config.environment import World
+from paceline.coordinator.server.tls import general_name
+from paceline.core import environ
+from paceline.core.clock import Clock, SystemClock, unix_now_s
+from paceline.core.errors import NotReadyError
+from paceline.core.ids import Rank
+from paceline.events.log import EventLog
+from paceline.plan.catalog import is_split
+from paceline.plan.codec import Json, loads
+from paceline.plan.plan import EventDetail, Plan
+from paceline.transport.rendezvous_store import RendezvousStore
+from paceline.transport.tcp_store import LOOPBACK, Address
+from paceline.transport.torch_dist import abandon_group
+from paceline.worker.checkpointing import writer_for
+from paceline.worker.context import ForwardedLog, RemoteClock, RemoteContext, WorkerContext
+from paceline.worker.control import ControlBlock
+from paceline.worker.entry.torchrun import check_plan_here, describe_rank_fault
+from paceline.worker.participant import serve, work
+from paceline.worker.reporting import TERMINATING_ERRORS, Report, log_error
+
+# What is urgent (a report, an error, a snapshot) ends the launcher's waiting; lines of the log and of the
+# record travel with whatever is said next.
+
+Message = dict[str, Json]
+LINGER_S = 0.25
+T = TypeVar("T")
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self.lines: deque[bytes] = deque()  # of the record
+        self.text: deque[str] = deque()  # of the log
+        self._changed = threading.Condition()
+        self._said: list[Message] = []
+        self._blobs: list[bytes] = []
+        self._answers: dict[int, Message] = {}
+        self._numbers = itertools.count()
+        self._is_over = False
+
+    def say(self, message: Message) -> None:
+        with self._changed:
+            self._said.append(message)
+            self._changed.notify_all()
+
+    def ask(self, message: Message, blob: bytes, *, timeout_s: float) -> Message:
+        """What the launcher answers; ConnectionError when it does not."""
+        number = next(self._numbers)
+        with self._changed:
+            self._said.append({**message, "number": number, "blob": len(self._blobs)})
+            self._blobs.append(blob)
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: number in self._answers, timeout_s):
+                raise ConnectionError(f"the launcher did not take it within {timeout_s:g} s")
+            return self._answers.pop(number)
+
+    def end(self) -> None:
+        """Nothing more will be said."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def take(self, answers: str) -> tuple[Message, list[bytes]]:
+        """Everything so far, once something is urgent or has waited long enough; first, what was answered."""
+        with self._changed:
+            for answer in json.loads(answers):
+                self._answers[int(answer["number"])] = answer
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: bool(self._said) or self._is_over, LINGER_S)
+            said: list[Json] = list(self._said)
+            blobs, self._said, self._blobs = self._blobs, [], []
+            is_over = self._is_over
+        # After what was said: a snapshot must never be ahead of the record.
+        lines = _drained(self.lines)
+        events = b"".join(lines).decode()
+        return {"said": said, "events": events, "log": "".join(_drained(self.text)), "over": is_over}, blobs
+
+
+def _drained(found: deque[T]) -> list[T]:
+    taken = []
+    while found:
+        taken.append(found.popleft())
+    return taken
+
+
+class ForwardedStdout(io.TextIOBase):
+    """A stdout whose text also goes to the launcher."""
+
+    def __init__(self, before: TextIO, text: deque[str]) -> None:
+        self._before, self._text = before, text
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._text.append(text)
+        return self._before.write(text)
+
+    def flush(self) -> None:
+        self._before.flush()
+
+
+# It says them, and the launcher writes them as the worker would have (launchers/ray_folder.py): whatever
+# reads the folder needs to know nothing of this. A snapshot counts as written once the launcher says so.
+
+
+class RayRunDir:
+    def __init__(self, outbox: Outbox, saved: Snapshot | None, *, timeout_s: float) -> None:
+        self._outbox, self._saved, self._timeout_s = outbox, saved, timeout_s
+
+    def open_log(self, plan: Plan, who: str, clock: Clock) -> EventLog:
+        if plan.events is EventDetail.OFF:
+            return EventLog(None, who=who, clock=clock)
+        return ForwardedLog(who=who, clock=clock, outbox=self._outbox.lines)
+
+    def writer(self, plan: Plan, who: str) -> CheckpointWriter:
+        participants = plan.num_workers if who.startswith("worker-") else 1
+        disk = _RayDisk(self._outbox, self._timeout_s)
+        return writer_for(plan, Path(), who, participants=participants, disk=disk)
+
+    def snapshot(self, who: str) -> Snapshot | None:
+        return self._saved
+
+
+class _RayDisk(Disk):
+    def __init__(self, outbox: Outbox, timeout_s: float) -> None:
+        self._outbox, self._timeout_s = outbox, timeout_s
+        self._removed: tuple[int, ...] = ()
+
+    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
+        return False  # the launcher looks
+
+    def put(
+        self,
+        folder: Path,
+        who: str,
+        tensors: memoryview,
+        facts: dict[str, Any],  # Any: JSON
+    ) -> WriteResult:
+        number = folder.name.removeprefix("at-")
+        message: Message = {"ev": "image", "at": int(number), "who": who, "facts": facts}
+        answer = self._outbox.ask(message, bytes(tensors), timeout_s=self._timeout_s)
+        if answer["failure"]:
+            raise OSError(str(answer["failure"]))
+        removed = answer["removed"]
+        self._removed = tuple(int(str(n)) for n in removed) if isinstance(removed, list) else ()
+        return WriteResult(int(str(answer["bytes"])), str(answer["sha256"]))
+
+    def remove_old(self, folder: Path, place: SnapshotTarget) -> tuple[int, ...]:
+        return self._removed  # by the launcher, when it wrote this one
+
+
+# The server's actor makes it, the launcher hands it to the workers, and nobody else's is accepted. The key
+# never leaves the actor's process but for a moment in a private folder, because ssl reads it from a file
+# only.
+
+_LASTS = timedelta(days=365)  # longer than a run
+
+
+def server_tls_context(host: str) -> tuple[ssl.SSLContext, str]:
+    """(what a server listens with, the certificate by which it is known) for this IP address or name."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "paceline run")])
+    now = datetime.fromtimestamp(unix_now_s(), UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # clocks differ
+        .not_valid_after(now + _LASTS)
+        .add_extension(x509.SubjectAlternativeName([general_name(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate = made.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    with tempfile.TemporaryDirectory() as folder:  # readable for this user alone
+        file = Path(folder) / "identity.pem"
+        file.write_bytes(private + certificate)
+        context.load_cert_chain(file)
+    return context, certificate.decode()
+
+
+def client_tls_context(certificate: str) -> ssl.SSLContext:
+    """What a worker connects with: it knows this one server, and no other."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+class Side:
+    def __init__(self, who: str) -> None:
+        self._who, self._outbox = who, Outbox()
+        kind, _, number = who.partition("-")
+        self._is_server, self._rank = kind == "server", int(number)
+        self._control: ControlBlock | None = None
+        self._place: RendezvousStore | None = None
+        self._listener: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._may_go, self._is_stop_asked = threading.Event(), False
+        sys.stdout = ForwardedStdout(sys.stdout, self._outbox.text)
+        sys.stderr = ForwardedStdout(sys.stderr, self._outbox.text)
+
+    def host(self, address: str, size: int, timeout_s: float) -> str:
+        """Rank 0 keeps the store in which all meet; a server listens. What the others must know."""
+        where: Message = {"host": address}
+        if self._is_server:
+            self._listener = socket.create_server((address, 0), backlog=size)
+            where["port"] = int(self._listener.getsockname()[1])
+            if address not in LOOPBACK:
+                self._tls, where["certificate"] = server_tls_context(address)
+        else:
+            self._place = RendezvousStore.host_at(address, size, timeout_s=timeout_s)
+            where["port"] = self._place.world.port
+        return json.dumps(where)
+
+    def begin(self, order: str, saved: bytes | None) -> None:
+        thread = threading.Thread(
+            target=self._live, args=(json.loads(order), saved), name=self._who, daemon=True
+        )
+        thread.start()
+
+    def poll(self, answers: str) -> tuple[str, list[bytes]]:
+        """What there is to say, how far we are, and snapshots beside it."""
+        said, blobs = self._outbox.take(answers)
+        if self._control is not None and not self._is_server:
+            row = self._control.rows[self._rank]
+            said["steps"], said["loss"] = int(row[0]), float(row[1])
+        return json.dumps(said), blobs
+
+    def go(self) -> None:
+        self._may_go.set()
+
+    def stop(self) -> None:
+        self._is_stop_asked = True
+        if self._control is not None:
+            self._control.ask_to_stop()
+
+    def _live(self, order: Message, saved: bytes | None) -> None:
+        try:
+            self._take_part(order, saved)
+        except TERMINATING_ERRORS as error:
+            # Also a failure of the user's task: the launcher tells it.
+            self._outbox.say(self._fault(error, str(order["run_dir"])))
+        finally:
+            self._outbox.end()
+
+    def _take_part(self, order: Message, saved: bytes | None) -> None:
+        plan = loads(str(order["plan"]), where="the launcher's plan")
+        here = Path(str(order["cwd"]))
+        if here.is_dir():
+            os.chdir(here)  # a task of the user's own is looked for there, as without Ray
+        if order["is_one_host"]:
+            environ.let_gloo_use_loopback()
+        self._control = ControlBlock(plan.num_workers)
+        if self._is_stop_asked:
+            self._control.ask_to_stop()
+        seat = self._seat(plan, self._control, order, saved)
+        try:
+            if self._is_server:
+                serve(seat, self._report)
+            else:
+                work(Rank(self._rank), seat, self._report)
+        except BaseException:
+            abandon_group()
+            raise
+
+    def _seat(self, plan: Plan, control: ControlBlock, order: Message, saved: bytes | None) -> WorkerContext:
+        world = _world(order, plan.num_workers, self._rank)
+        if not self._is_server:
+            check_plan_here(plan, world)
+        if self._place is None:
+            self._place = RendezvousStore.enter(world, timeout_s=plan.timeout_s)
+        ahead_ns = int(str(order["ahead_ns"]))
+        clock: Clock = RemoteClock(ahead_ns) if ahead_ns else SystemClock()
+        in_parts = is_split(plan.mode)
+        snapshot = None if saved is None or in_parts else from_bytes(saved)
+        address, tls = _server(order)
+        return WorkerContext(
+            plan=plan,
+            run_dir=Path(str(order["run_dir"])),
+            control=control,
+            rendezvous=Path(),  # nobody meets by a file
+            listener=self._listener,
+            token=bytes.fromhex(str(order["token"])),
+            foreign=RemoteContext(
+                local_rank=0,  # Ray shows each actor its own GPU only
+                clock=clock,
+                folder=RayRunDir(self._outbox, snapshot, timeout_s=plan.timeout_s),
+                store=self._place.for_group(),
+                ready=self._ready,
+                server=address,
+                tls=self._tls or tls,
+                looks_at_host=bool(order["looks_at_host"]),
+                parts=partial(unpack_checkpoint, saved) if in_parts and saved is not None else None,
+            ),
+        )
+
+    def _ready(self, num_samples: int) -> None:
+        self._outbox.say({"ev": "ready", "torch": torch.__version__, "samples": num_samples})
+        if not self._may_go.wait(24 * 3600.0):
+            raise NotReadyError("the launcher did not say that all are ready", "see what it says")
+
+    def _report(self, facts: Report) -> None:
+        self._outbox.say({"ev": "report", "who": self._who, **facts})  # type: ignore[dict-item]  # facts are JSON
+
+    def _fault(self, error: BaseException, run_dir: str) -> Message:
+        log_error(error)
+        fault = describe_rank_fault(error, self._rank, run_dir)
+        fault.pop("trace", None)
+        log = f"{run_dir}/logs/worker-{self._rank}.log"
+        return {
+            **fault,
+            "who": self._who,
+            "hint": str(fault["hint"]).replace(log, f"{run_dir}/logs/{self._who}.log"),
+        }
+
+
+def _world(order: Message, size: int, rank: int) -> World:
+    """Where we meet the others; nowhere, if only a server is met or nobody."""
+    if order["port"] is None:
+        return World(rank=rank, size=size)
+    local_size = size if order["is_one_host"] else 1
+    host, port = str(order["host"]), int(str(order["port"]))
+    return World(rank=rank, size=size, local_size=local_size, host=host, port=port)
+
+
+def _server(order: Message) -> tuple[Address | None, ssl.SSLContext | None]:
+    said = order["server"]
+    if not isinstance(said, dict):
+        return None, None
+    certificate = said.get("certificate")
+    tls = None if certificate is None else client_tls_context(str(certificate))
+    return Address(str(said["host"]), int(str(said["port"]))), tls

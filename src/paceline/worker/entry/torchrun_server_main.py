@@ -1,0 +1,40 @@
+"""The parameter server of ranks that torchrun started: `… -m paceline.worker.entry.torchrun_server_main FD`.
+
+Orders come as one JSON line on stdin, reports go out as JSON lines on stdout (see torchrun_server.py).
+"""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+from paceline.core.processes import die_with_parent
+from paceline.plan.codec import loads
+from paceline.worker.context import WorkerContext
+from paceline.worker.control import ControlBlock
+from paceline.worker.entry.zygote import run_participant
+from paceline.worker.participant import serve
+
+
+def main(listener_fd: int) -> int:
+    die_with_parent()
+    order = json.loads(sys.stdin.readline())
+    plan, run_dir, resume_from = loads(order["plan"]), Path(order["run_dir"]), order["resume_from"]
+    reports = os.dup(1)
+    os.dup2(2, 1)  # what a task prints must not look like a report
+    with socket.socket(fileno=listener_fd) as listener:
+        seat = WorkerContext(
+            plan=plan,
+            run_dir=run_dir,
+            control=ControlBlock(plan.num_workers),
+            rendezvous=run_dir,  # nobody meets by a file
+            listener=listener,
+            token=bytes.fromhex(order["token"]),
+            resume_from=None if resume_from is None else Path(resume_from),
+        )
+        return run_participant(seat, "server-0", serve, reports)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

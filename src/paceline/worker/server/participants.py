@@ -1,0 +1,364 @@
+"""What does a parameter server of an elastic run do from birth to end?
+
+Two servers hold the same part of the parameters. Each process starts knowing
+nothing; what it becomes is what the coordinator says: the first is primary, the
+other follows it, takes over when it is lost, or starts again from the newest
+checkpoint if both are. What differs from part to part is in parts.py.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+
+import torch
+from torch import nn
+
+from paceline.checkpoints.catalog import newest_complete
+from paceline.checkpoints.snapshot import read_snapshot
+from paceline.coordinator.client.aio import RefusedError
+from paceline.core.clock import SystemClock, monotonic_s
+from paceline.core.ids import Clock as StepClock
+from paceline.core.ids import Rank
+from paceline.events.log import EventLog
+from paceline.plan.catalog import Channel
+from paceline.strategies.port import Links, Strategy
+from paceline.tasks.port import Task
+from paceline.transport.elastic_store import ElasticHost
+from paceline.transport.elastic_wire import Primary
+from paceline.worker.checkpointing import RowSaver, ServerSaver
+from paceline.worker.context import WorkerContext, open_log
+from paceline.worker.control import WorkerControl
+from paceline.worker.elastic.catalogue import ServerCatalogue
+from paceline.worker.elastic.participant import coordinator_client
+from paceline.worker.evaluation import Validation
+from paceline.worker.gradient import GradientSource
+from paceline.worker.loop import Worker
+from paceline.worker.participant import evaluate, state_hash
+from paceline.worker.replica import Replica
+from paceline.worker.reporting import Report
+from paceline.worker.server import partitions
+from paceline.worker.server.backup import BackupEnd, BackupServer
+from paceline.worker.server.membership import (
+    FINISHED,
+    CoordinatorView,
+    FencedError,
+    ServerDirectory,
+    ServerMembership,
+    primary_of,
+)
+from paceline.worker.server.partition_server import PartPrimary, PartServer
+from paceline.worker.server.partitions import CombinedParts, PartGatherer
+from paceline.worker.server.primary import PrimaryServer
+from paceline.worker.server.replication import record_row
+from paceline.worker.server.state_machine import ElasticServer
+from paceline.worker.wiring import build_task, set_up_torch, strategy_class
+
+FIRST = "a"  # of a part's two servers, the one that begins as primary
+RETRY_S = 0.01
+
+
+def serve_elastic(who: str, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+    set_up_torch(seat.plan)
+    server = _Server(who, seat, report)
+    try:
+        facts = server.live()
+    finally:
+        server.close()
+    report(facts)
+
+
+class _Task(Enum):
+    """What a server that knows nothing yet is to do."""
+
+    CLAIM = "claim"  # nobody is primary
+    DONE = "done"
+
+
+class _Server:
+    def __init__(self, who: str, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+        assert seat.coordinator is not None, "an elastic run has a coordinator"
+        plan, clock, place = seat.plan, SystemClock(), seat.coordinator
+        self._who, self._seat, self._clock, self._report = who, seat, clock, report
+        self._part = partitions.part_of_name(who)
+        self._task: Task = build_task(plan)
+        self._server = partitions.build_machine(plan, self._task, self._part)
+        self._model: nn.Module | None = None  # the whole one, as soon as this server knows it
+        self._log: EventLog = open_log(plan, seat.run_dir, who, clock)
+        self._host = ElasticHost(numel=self._server.numel, dtype=self._server.dtype, token=seat.token)
+        self._goodbye = "it failed"
+        self._membership = ServerMembership(
+            partial(coordinator_client, place),
+            run=place.run,
+            worker=who,
+            note=self._note,
+            role="server",
+            address=f"127.0.0.1:{self._host.port}",
+            is_alone=lambda: seat.control.is_without_coordinator,
+        )
+        self._log.write("worker_started", pid=os.getpid(), clock=0)
+
+    def close(self) -> None:
+        self._host.close()
+        self._membership.close(self._goodbye)
+        self._log.close()
+
+    def live(self) -> Report:
+        while True:
+            task = self._membership.wait_for(self._find_task, "nobody is primary", self._seat.plan.timeout_s)
+            if task is _Task.DONE:
+                return {"steps": self._server.version, "stopped": False}
+            if isinstance(task, Primary):
+                facts = self._stand_by(task)
+                if facts is not None:
+                    return facts
+                self._clock.sleep(RETRY_S)  # its death is not known yet
+            elif self._claim():
+                return self._lead(0)
+
+    def _find_task(self, standing: CoordinatorView) -> Primary | _Task | None:
+        if not standing.taken_s:
+            return None
+        if standing.is_done:
+            return _Task.DONE
+        place = standing.places.get(self._part)
+        if place is None:
+            return _Task.CLAIM if self._who.endswith(FIRST) else None
+        return primary_of(standing, self._part) if place.primary else _Task.CLAIM
+
+    def _claim(self) -> bool:
+        """Be primary, with the newest checkpoint, or from the start; False: another was first."""
+        epoch, plan = self._membership.standing.place(self._part).epoch, self._seat.plan
+        if epoch > 0:
+            partitions.refuse_restart(plan, self._part)
+        newest = newest_complete(self._seat.checkpoints, plan.num_workers)
+        folder = self._seat.resume_from if newest is None else newest.folder
+        if folder is not None:
+            partitions.restore(self._server, read_snapshot(folder, "server-0"), self._part)
+        if isinstance(self._server, ElasticServer):
+            self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
+        try:
+            self._membership.put(self._part, primary=self._who, backup="", epoch=epoch)
+        except RefusedError as error:
+            self._note(f"{self._who} is not primary: {error.what}")
+            return False
+        if folder is not None or epoch > 0:
+            self._log.write("server_restored", part=self._part, version=self._server.version, pid=os.getpid())
+        self._say("server_started")
+        return True
+
+    def _stand_by(self, primary: Primary) -> Report | None:
+        """None: it never became our primary."""
+        backup = BackupServer(
+            name=self._who,
+            part=self._part,
+            server=self._server,
+            membership=self._membership,
+            token=self._seat.token,
+        )
+        ended = backup.follow(primary)
+        if ended is BackupEnd.NEVER_BEGUN:
+            return None
+        if ended is BackupEnd.DONE:
+            self._goodbye = FINISHED
+            self._log.write("worker_finished", steps=self._server.version, reason="done")
+            return self._facts()
+        self._await_promotion()
+        self._log.write(
+            "server_promoted",
+            pid=os.getpid(),
+            part=self._part,
+            epoch=self._membership.standing.place(self._part).epoch,
+            version=self._server.version,
+            instead_of=primary.name,
+        )
+        for row in backup.rows():
+            record_row(self._log, row)
+        self._log.flush()
+        self._note(f"{self._who} is primary now, with version {self._server.version}")
+        return self._lead(backup.orders)
+
+    def _await_promotion(self) -> None:
+        """The primary is gone, or has let us go: the coordinator knows which."""
+        broke_s = monotonic_s()
+
+        def find(standing: CoordinatorView) -> bool | None:
+            place = standing.places[self._part]
+            if place.primary == self._who:
+                return True
+            is_left = place.backup != self._who and standing.taken_s > broke_s
+            return False if is_left else None
+
+        if not self._membership.wait_for(find, "who is primary is not decided", self._seat.plan.timeout_s):
+            raise FencedError(
+                f"{self._who} is not the backup any more", "a new process takes the primary's state"
+            )
+
+    def _lead(self, orders: int) -> Report:
+        if isinstance(self._server, PartServer):
+            self._lead_part(self._server, orders)
+        else:
+            self._lead_run(self._server, orders)
+        self._goodbye = FINISHED
+        self._log.write("worker_finished", steps=self._server.version, reason="done")
+        return self._facts()
+
+    def _lead_run(self, server: ElasticServer, orders: int) -> None:
+        """As primary of part 0."""
+        everything, self._model = self._everything(server)
+        assert self._seat.coordinator is not None, "an elastic run has a coordinator"
+        saver = ServerSaver(
+            self._seat.plan,
+            everything,
+            root=self._seat.checkpoints,
+            log=self._log,
+            report=self._report,
+            cataloguer=ServerCatalogue(self._membership, self._seat.coordinator.run, self._who),
+        )
+        primary = PrimaryServer(
+            name=self._who,
+            part=self._part,
+            server=server,
+            host=self._host,
+            membership=self._membership,
+            log=self._log,
+            saver=saver,
+            clock=self._clock,
+            validation=self._validation(server),
+            report=self._report,
+            orders=orders,
+        )
+        primary.run()
+        saver.save()
+        primary.end()
+
+    def _validation(self, server: ElasticServer) -> Validation | None:
+        plan = self._seat.plan
+        if plan.evaluation is None:
+            return None
+        arena = server.replica.arena
+        return Validation(self._task, arena, seed=plan.seed, collective=None, channel=Channel.STORE)
+
+    def _lead_part(self, server: PartServer, orders: int) -> None:
+        primary = PartPrimary(
+            name=self._who,
+            server=server,
+            host=self._host,
+            membership=self._membership,
+            log=self._log,
+            clock=self._clock,
+            orders=orders,
+        )
+        primary.run()
+        primary.end()
+
+    def _everything(self, server: ElasticServer) -> tuple[ElasticServer | CombinedParts, nn.Module]:
+        """What a checkpoint is made of, and the model that then has all of it."""
+        plan = self._seat.plan
+        if partitions.parts_of(plan) == 1:
+            return server, server.replica.arena.module
+        gathering = PartGatherer(
+            self._membership,
+            parts=partitions.parts_of(plan),
+            token=self._seat.token,
+            timeout_s=plan.timeout_s,
+        )
+        together = CombinedParts(plan, self._task, server, gathering)
+        return together, together.model.arena.module
+
+    def _note(self, text: str) -> None:
+        self._report({"ev": "note", "text": text})
+
+    def _say(self, kind: str) -> None:
+        place = self._membership.standing.place(self._part)
+        self._log.write(
+            kind,
+            pid=os.getpid(),
+            part=self._part,
+            epoch=place.epoch,
+            version=self._server.version,
+            role="primary",
+        )
+
+    def _facts(self) -> Report:
+        facts: Report = {
+            "steps": self._server.version,
+            "stopped": len(self._server.applied) < self._seat.plan.total_gradients,
+            "run_steps": len(self._server.applied) // self._seat.plan.num_workers,
+            "state_sha256": state_hash(self._server.replica.arena.named_state()),
+        }
+        if isinstance(self._server, ElasticServer) and self._server.evaluations is not None:
+            self._server.evaluations.conclude(facts)
+        model = self._model
+        if partitions.parts_of(self._seat.plan) == 1:
+            model = self._server.replica.arena.module
+        if model is not None:
+            facts["metrics"] = evaluate(self._task, model, self._seat.run_dir)
+        return facts
+
+
+def work_with_servers(index: int, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+    assert seat.coordinator is not None, "an elastic run has a coordinator"
+    plan, place, name = seat.plan, seat.coordinator, f"worker-{index}"
+    set_up_torch(plan)
+    log = open_log(plan, seat.run_dir, name, SystemClock())
+    control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
+    membership = ServerMembership(
+        partial(coordinator_client, place),
+        run=place.run,
+        worker=name,
+        note=control.note,
+        is_alone=control.is_without_coordinator,
+    )
+    first = _first_step(seat, control, Rank(index))
+    log.write("worker_started", pid=os.getpid(), clock=first, node=socket.gethostname())
+    started_ns = SystemClock().now_ns()
+    try:
+        worker = _worker(Rank(index), seat, membership, log, control)
+        worker.strategy.prepare(worker.replica, first)
+        ran = worker.run(first)
+        worker.strategy.close()
+    finally:
+        membership.close("it has finished")
+    log.write("worker_finished", steps=ran.finished, reason="done")
+    log.close()
+    steps_s = (SystemClock().now_ns() - started_ns) / 1e9
+    report({"steps": ran.finished, "stopped": False, "steps_s": steps_s})
+
+
+def _worker(
+    rank: Rank, seat: WorkerContext, membership: ServerDirectory, log: EventLog, control: WorkerControl
+) -> Worker:
+    plan, clock, cpu = seat.plan, SystemClock(), torch.device("cpu")
+    task = build_task(plan)
+    replica = Replica(plan, task, cpu, clock)
+    store = partitions.build_store(
+        plan,
+        rank,
+        replica.arena.layout,
+        membership=membership,
+        token=seat.token,
+        on_refused=lambda position, version: log.write("push_refused", position=position, version=version),
+    )
+    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
+    strategy: Strategy = strategy_class(plan.mode)(plan, links)
+    return Worker(
+        plan=plan,
+        rank=rank,
+        replica=replica,
+        strategy=strategy,
+        source=GradientSource(plan, task, cpu, clock, ahead=True),
+        clock=clock,
+        log=log,
+        control=control,
+        saver=RowSaver(plan, log),
+    )
+
+
+def _first_step(seat: WorkerContext, control: WorkerControl, rank: Rank) -> StepClock:
+    """A replacement goes on counting where the lost one stood; a resumed run where it was saved."""
+    saved = 0
+    if seat.resume_from is not None:
+        saved = int(read_snapshot(seat.resume_from, "server-0").facts["clocks"][str(rank)])
+    return StepClock(max(saved, control.finished))

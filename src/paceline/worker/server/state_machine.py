@@ -1,0 +1,309 @@
+"""What does a parameter server do when workers come and go? The same on a primary and on its backup.
+
+A machine that is fed orders one after another: a worker joined, its gradient
+came, it is gone. Equal orders lead to equal bits, so a backup that has every
+order can take over. A share of the work that was handed out is done by its
+worker, or, if that is lost, handed out again; whoever finds nothing to do waits
+until every share is applied. Clocks of the dead leave the minimum at once, and
+whoever joins starts at it.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from paceline.checkpoints.snapshot import Snapshot
+from paceline.core.clock import Clock, SystemClock
+from paceline.core.ids import Clock as StepClock
+from paceline.core.ids import Rank, Step, Version
+from paceline.events.log import MemoryLog
+from paceline.events.schema import ServerRow
+from paceline.plan.plan import Plan
+from paceline.strategies.port import ServerSide
+from paceline.sync.admission import Admission, DynamicBounded, Held, slowest
+from paceline.sync.assignment import FirstCome, FirstComeState
+from paceline.transport.ports import Answer, Reply, Slots
+from paceline.worker.evaluation import EvaluatedRow
+from paceline.worker.replica import Replica
+from paceline.worker.server.core import ParameterServer
+
+
+class OrderKind(IntEnum):
+    """What an order says about a worker. The numbers travel to the backup."""
+
+    JOINED = 1
+    PUSHED = 2
+    PUSHED_AND_STOP = 3
+    GONE = 4
+    ABSENT = 5  # it was expected, and never came
+    READ = 6  # of a part that hands out no shares: changes nothing, but the backup must know of it
+    AGAIN = 7  # it has abandoned its share, as it was told
+    EVALUATED = 8  # no worker: the primary has evaluated the parameters as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    kind: OrderKind
+    rank: Rank
+    number: int  # JOINED: the incarnation; PUSHED, AGAIN: the ticket (part 0) or the share (other parts)
+    at_ns: int  # the primary's time: rules and rows of both see the same
+    text: str = ""  # EVALUATED: what was measured, as JSON
+
+
+class RequestVerdict(IntEnum):
+    """What is to be done with what a worker asks."""
+
+    ORDER = 1  # it is new
+    REPEAT = 2  # it is known: the answer, if there is one, is given again
+    UNKNOWN = 3  # not a member (any more): it shall join
+    FENCED = 4  # this incarnation is over
+
+
+@dataclass(slots=True)
+class Member:
+    incarnation: int
+    ticket: int = 0  # of the newest share that it was given
+    pushed: int = 0  # the newest ticket whose gradient has come, or was abandoned
+
+    @property
+    def is_computing(self) -> bool:
+        return self.ticket > self.pushed
+
+
+class OrderClock:
+    """The time of the order that is carried out."""
+
+    def __init__(self) -> None:
+        self.at_ns = 0
+
+    def now_ns(self) -> int:
+        return self.at_ns
+
+    def sleep(self, duration_s: float) -> None:
+        raise AssertionError("orders take no time")
+
+
+class ElasticServer(ParameterServer):
+    def __init__(self, plan: Plan, replica: Replica, side: type[ServerSide]) -> None:
+        assert plan.elastic is not None, "the run is elastic"
+        self._times, self._rows = OrderClock(), MemoryLog()
+        super().__init__(plan, replica, side, log=self._rows, clock=self._times)
+        self.expected = {Rank(rank) for rank in range(plan.elastic.workers)}  # they have not come yet
+        self.members: dict[Rank, Member] = {}
+        self.ended: dict[Rank, int] = {}  # the newest incarnation of each worker that is over
+        self.tickets = 0
+        self._idle: list[Rank] = []  # members for whom there is no share now
+        self._shares_left = FirstCome(plan.total_gradients)
+        self._begin({rank: StepClock(0) for rank in self.expected}, self._shares_left)
+
+    def _evaluation_clock(self) -> Clock:
+        return SystemClock()  # how long an evaluation takes is no matter of orders
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
+    def numel(self) -> int:
+        """Of what a worker pushes."""
+        return self.replica.arena.layout.numel
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.replica.arena.layout.dtype
+
+    @property
+    def is_finished(self) -> bool:
+        """Is every share of the work applied?"""
+        admission = self._admission
+        return self._assignment.is_exhausted() and not admission.computing and not admission.held
+
+    def weigh(self, kind: OrderKind, rank: Rank, incarnation: int, ticket: int) -> RequestVerdict:
+        """Of a worker's request; changes nothing."""
+        member = self.members.get(rank)
+        if incarnation <= self.ended.get(rank, 0) or (member and incarnation < member.incarnation):
+            return RequestVerdict.FENCED
+        if kind is OrderKind.JOINED:
+            is_known = member is not None and incarnation == member.incarnation
+            return RequestVerdict.REPEAT if is_known else RequestVerdict.ORDER
+        if member is None or incarnation != member.incarnation:
+            return RequestVerdict.UNKNOWN
+        is_told = kind is not OrderKind.AGAIN or rank in self._admission.abandoned
+        if kind is OrderKind.GONE or (member.is_computing and ticket == member.ticket and is_told):
+            return RequestVerdict.ORDER
+        return RequestVerdict.REPEAT
+
+    def repeat(self, rank: Rank) -> list[Reply]:
+        """The answer that this member was given, if it has not been used."""
+        if not self.members[rank].is_computing:
+            return []
+        return [Answer(rank, self._read[rank][0], self._doing[rank])]
+
+    def parameters_of(self, rank: Rank) -> torch.Tensor:
+        """What this member was last given."""
+        return self._slots[rank].parameters
+
+    def order(
+        self, order: Order, gradient: torch.Tensor | None = None
+    ) -> tuple[list[Reply], list[ServerRow | EvaluatedRow]]:
+        """Carry it out: who is answered what, and what is to be recorded."""
+        self._times.at_ns = order.at_ns
+        rows: list[ServerRow | EvaluatedRow] = []
+        if order.kind is OrderKind.EVALUATED:
+            assert self.evaluations is not None, "an evaluation belongs to a run that is evaluated"
+            entry = json.loads(order.text)
+            rows.append(self.evaluations.row(entry))
+            self.take_evaluation(entry)
+            replies = self._settle([])
+        else:
+            replies = self._settle(self._obey(order, gradient))
+        rows += self._rows.server
+        self._rows.server = []
+        return replies, rows
+
+    def _obey(self, order: Order, gradient: torch.Tensor | None) -> list[Reply]:
+        rank = order.rank
+        match order.kind:
+            case OrderKind.JOINED:
+                return self._enter(rank, order.number)
+            case OrderKind.PUSHED | OrderKind.PUSHED_AND_STOP:
+                assert gradient is not None, "a push brings a gradient"
+                self._slots[rank].gradients.copy_(gradient)
+                self.members[rank].pushed = order.number
+                return list(self.push(rank, wants_stop=order.kind is OrderKind.PUSHED_AND_STOP))
+            case OrderKind.AGAIN:
+                self.members[rank].pushed = order.number
+                return list(self.again(rank))
+            case OrderKind.GONE:
+                self._drop(rank)
+                return self._carry_out(self._admission.leave(rank))
+            case OrderKind.ABSENT:
+                self.expected.discard(rank)
+                return self._carry_out(self._admission.leave(rank))
+            case OrderKind.READ | OrderKind.EVALUATED:
+                return []
+
+    def _enter(self, rank: Rank, incarnation: int) -> list[Reply]:
+        if rank in self.members:
+            self._drop(rank)
+        self.expected.discard(rank)
+        self.members[rank] = Member(incarnation)
+        if rank not in self._slots:
+            state = self.replica.arena.state
+            self.attach(rank, Slots(torch.zeros_like(state), torch.zeros_like(state)))
+        return self._carry_out(self._admission.join(rank, self._minimum(rank)))
+
+    def _minimum(self, rank: Rank) -> StepClock:
+        """Where a worker that comes begins: it neither holds the others back nor is held back."""
+        others = {other: clock for other, clock in self._admission.clocks.items() if other != rank}
+        low = slowest(others)
+        return self.clocks[rank] if low is None else low
+
+    def _drop(self, rank: Rank) -> None:
+        """This incarnation is over: its share is handed out again, also if its gradient waits unapplied."""
+        self.ended[rank] = self.members.pop(rank).incarnation
+        admission = self._admission
+        if rank in admission.computing or rank in admission.held:
+            held = admission.held.pop(rank, None)
+            step = Step(admission.clocks[rank]) if held is None else held.index
+            self._note("lost", rank, step, self.version)
+            self._take_back(rank)
+        admission.computing.discard(rank)
+        admission.abandoned.discard(rank)  # its share went back when the others went on
+        admission.clocks.pop(rank, None)
+        admission.waiting = [other for other in admission.waiting if other != rank]
+        self._idle = [other for other in self._idle if other != rank]
+
+    def _hand_out(self, rank: Rank) -> list[Reply]:
+        clock = self._admission.clocks[rank]
+        position = self._assignment.next(rank, clock)
+        if position is None:
+            # It holds nobody back meanwhile; a share may yet come back.
+            self._idle.append(rank)
+            return self._carry_out(self._admission.leave(rank))
+        self.tickets += 1
+        self.members[rank].ticket = self.tickets
+        return [self.answer(rank, Step(clock), position)]
+
+    def _settle(self, replies: list[Reply]) -> list[Reply]:
+        """Whoever waits for work is given what came back, or let go when all is applied."""
+        while self._idle and not self._assignment.is_exhausted():
+            rank = self._idle.pop(0)
+            replies += self._carry_out(self._admission.join(rank, self._minimum(rank)))
+        if self.is_finished:
+            replies += [Answer(rank, self.version, None) for rank in self._idle]
+            for rank in self._idle:
+                del self.members[rank]
+            self._idle = []
+        return replies
+
+    def _begin(self, clocks: dict[Rank, StepClock], shares: FirstCome) -> None:
+        self._admission = Admission(self._side.rule(self._plan), clocks)
+        self._assignment = self._shares_left = shares
+
+    def restore(self, saved: Snapshot) -> None:
+        """From a checkpoint: nobody is a member, and what was handed out is not."""
+        super().restore(saved)
+        done = self.applied.copy()
+        self._begin(
+            {rank: self.clocks[rank] for rank in self.expected}, FirstCome(self._plan.total_gradients, done)
+        )
+        self._stop_again()
+
+    def whole(self) -> Snapshot:
+        """Everything that another server needs to go on from here."""
+        saved, admission, shares = self.snapshot(), self._admission, self._shares_left
+        tensors = dict(saved.tensors)
+        for rank in self.members:
+            tensors[f"read.{rank}"] = self._slots[rank].parameters
+        for rank in admission.held:
+            tensors[f"pushed.{rank}"] = self._slots[rank].gradients
+        rule = admission.rule
+        facts: dict[str, Any] = {  # Any: JSON
+            "members": [[rank, asdict(member)] for rank, member in self.members.items()],
+            "ended": [[rank, incarnation] for rank, incarnation in self.ended.items()],
+            "expected": sorted(self.expected),
+            "tickets": self.tickets,
+            "idle": self._idle,
+            "doing": [[rank, position] for rank, position in self._doing.items()],
+            "read": [[rank, *seen] for rank, seen in self._read.items()],
+            "active": [[rank, clock] for rank, clock in admission.clocks.items()],
+            "held": [[rank, held.index] for rank, held in admission.held.items()],
+            "waiting": admission.waiting,
+            "computing": sorted(admission.computing),
+            "abandoned": sorted(admission.abandoned),
+            "shares": list(shares.memory()),
+            "controller": asdict(rule.controller) if isinstance(rule, DynamicBounded) else None,
+        }
+        return Snapshot(tensors, {**saved.facts, **facts})
+
+    def take_whole(self, saved: Snapshot) -> None:
+        facts = saved.facts
+        self.restore(saved)
+        self.members = {Rank(rank): Member(**said) for rank, said in facts["members"]}
+        self.ended = {Rank(rank): incarnation for rank, incarnation in facts["ended"]}
+        self.expected = {Rank(rank) for rank in facts["expected"]}
+        self.tickets, self._idle = facts["tickets"], [Rank(rank) for rank in facts["idle"]]
+        self._doing = {Rank(rank): position for rank, position in facts["doing"]}
+        self._read = {Rank(rank): (Version(version), at_ns) for rank, version, at_ns in facts["read"]}
+        self._take_admission(facts)
+        self._assignment = self._shares_left = FirstCome.remembering(FirstComeState(*facts["shares"]))
+        self._admission.is_exhausted = self._assignment.is_exhausted()
+        for rank in self.members:
+            parameters = saved.tensors[f"read.{rank}"].clone()
+            gradients = saved.tensors.get(f"pushed.{rank}", torch.zeros_like(parameters)).clone()
+            self.attach(rank, Slots(parameters, gradients))
+
+    def _take_admission(self, facts: dict[str, Any]) -> None:  # Any: JSON
+        admission = self._admission
+        admission.clocks = {Rank(rank): StepClock(clock) for rank, clock in facts["active"]}
+        admission.held = {Rank(rank): Held(Rank(rank), Step(index)) for rank, index in facts["held"]}
+        admission.waiting = [Rank(rank) for rank in facts["waiting"]]
+        admission.computing = {Rank(rank) for rank in facts["computing"]}
+        admission.abandoned = {Rank(rank) for rank in facts["abandoned"]}
+        if isinstance(admission.rule, DynamicBounded):
+            for name, values in facts["controller"].items():
+                setattr(admission.rule.controller, name, values)
