@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -1,4 +1,4 @@
-// What does the server say? The shape of /api/v1/snapshot; `src/paceline/watch` is where it is made.
+// What does the server say? The shape of /api/v1/snapshot; `src/paceline/monitoring` is where it is made.
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 

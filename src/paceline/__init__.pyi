@@ -7,8 +7,8 @@ from typing import Literal, TypedDict, Unpack
 from paceline.api.compare import Comparison as Comparison
 from paceline.api.result import Evaluation as Evaluation, Losses as Losses, TrainResult as TrainResult
 from paceline.api.train import TrainStoppedError as TrainStoppedError
-from paceline.core.errors import ConfigError as ConfigError, NotReadyError as NotReadyError, PacelineError as PacelineError, TrainingError as TrainingError
 from paceline.comparison.schema import Cell as Cell, Estimate as Estimate
+from paceline.core.errors import ConfigError as ConfigError, NotReadyError as NotReadyError, PacelineError as PacelineError, TrainingError as TrainingError
 
 __version__: str
 __all__ = ["__version__", "train", "resume", "compare", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "metric", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from paceline.cli.main import cli
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 _TOP = click.Context(cli, info_name="paceline", obj=Session())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 TINY = ("--data", "synthetic", "--subset", "80", "--test-subset", "20", "--width", "4")
@@ -70,7 +70,7 @@ def test_help_says_what_is_the_same_on_both_sides(capsys: Captured) -> None:
 
 def test_the_command_itself_never_imports_tensorflow_nor_keras() -> None:
     probe = (
-        "import sys; from paceline.cli.main import run; from paceline.cli.session import Session\n"
+        "import sys; from paceline.cli.main import run; from paceline.training.session import Session\n"
         "run(sys.argv[1:], Session())\n"
         "sys.exit(' '.join({'tensorflow', 'tf_keras', 'keras', 'torch', 'ray'} & set(sys.modules)) or 0)"
     )

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.served import serve
 from tests.fixtures.api_server import TOKEN, ApiServer
-from tests.kube.clusters import CLUSTERS
+from tests.k8s.clusters import CLUSTERS
+from tests.k8s_client.served import serve
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "clusters"

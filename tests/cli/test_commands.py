@@ -8,8 +8,8 @@ import pytest
 from paceline.cli.commands import COMMANDS
 from paceline.cli.errors import Terminated, guard
 from paceline.cli.main import run
-from paceline.cli.session import Common, Session
 from paceline.core.errors import ExitCode, NotReadyError
+from paceline.training.session import Common, Session
 
 WRONG_VALUE = "  why:  the setting exists, but it cannot have this value"
 THREE_MISTAKES = ["--mode", "ssp", "--staleness", "-1", "--num-workers", "0", "--task", "nope"]

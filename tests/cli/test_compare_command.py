@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 QUICK = ["--launcher", "virtual", "--steps", "4", "--batch-size", "4", "--modes", "ssgd,asgd"]

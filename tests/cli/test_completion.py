@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import BashComplete, ShellComplete
 
 from paceline.cli.main import COMPLETION_VARIABLE, cli, run
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 HEAVY = ("torch", "numpy", "rich", "yaml", "grpc", "google.protobuf", "asyncio", "ray")
 PROBE = """

@@ -17,12 +17,12 @@ from tests.fixtures.waiting import NEVER_S, is_running, kill, until, until_gone
 
 from paceline.cli.coordinator import coordinator
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.coordinator.admin.launch import free_ports
 from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server.security import client_access
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

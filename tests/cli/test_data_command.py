@@ -10,9 +10,9 @@ from tests.fixtures.cifar_folder import archive_of, cifar_files
 from tests.fixtures.file_server import file_server
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.training.progress_display import ByteLines
+from paceline.training.session import Session
 
 PACKED = archive_of(cifar_files())
 SHA256 = hashlib.sha256(PACKED).hexdigest()

@@ -10,7 +10,6 @@ import yaml
 from tests.fixtures.api_server import ApiServer, Refusal
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.k8s.kinds import (
     DISRUPTION_BUDGET,
@@ -21,6 +20,7 @@ from paceline.k8s.kinds import (
     STATEFUL_SET,
     Kind,
 )
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 IMAGE = ["-n", "train", "--image", "example.com/paceline:1"]

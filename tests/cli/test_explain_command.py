@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "failures"

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.served import serve
 from tests.fixtures.api_server import ApiServer, Refusal
-from tests.kube import clusters
+from tests.k8s import clusters
+from tests.k8s_client.served import serve
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.k8s.kinds import (
     CLAIM,
@@ -26,6 +25,7 @@ from paceline.k8s.kinds import (
     Kind,
 )
 from paceline.k8s.transfer.pod_manifest import HelperRequest, helper_pod
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 HELM = Path(__file__).parent.parent / "fixtures" / "helm.sh"

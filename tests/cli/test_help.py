@@ -10,7 +10,7 @@ from tests.cli.reading import every_command, read
 
 from paceline.cli.examples import EXAMPLES
 from paceline.cli.main import run
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 COMMANDS = dict(every_command())
 LINES = [f"{path} {words}".strip() for path, pairs in EXAMPLES.items() for words, _ in pairs]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.images.lint.external_tools import find_program
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 DOCKERFILE = """\

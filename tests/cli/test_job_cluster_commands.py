@@ -11,12 +11,12 @@ from tests.fixtures.api_server import ApiServer
 from tests.fixtures.waiting import is_running, kill_all, until, until_gone
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.clock import unix_now_s
 from paceline.core.errors import ExitCode
 from paceline.k8s.kinds import JOB, SERVICE
 from paceline.k8s.objects import write_time
 from paceline.k8s.submit.job_state import read_lease
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 Call = Callable[..., int]

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 RENDER = ["job", "render", "--task", "xor", "--mode", "localsgd", "--num-workers", "2"]

@@ -12,9 +12,9 @@ from tests.fixtures.node_processes import NodeProcesses, three_nodes
 from tests.fixtures.waiting import until
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.coordinator.proto import torchft_pb2 as torchft
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 

@@ -11,9 +11,9 @@ from tests.fixtures.api_server import ApiServer
 from tests.fixtures.operators import Gang, now
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.k8s.kinds import JOB, NAMESPACE, SECRET, Kind
+from paceline.training.session import Session
 
 RENDER = ["--target", "job", "--task", "xor", "--mode", "ddp", "--nodes", "2", "--image", "example.com/x:1"]
 SHAPES = {

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from paceline.cli.main import run
 from paceline.cli.output import plain_lines
-from paceline.cli.session import Session
 from paceline.plan.codec import Json
+from paceline.training.session import Session
 
 NAMES = st.text("abc", min_size=1)
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()

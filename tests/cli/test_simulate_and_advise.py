@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.cli.simulate import SPREADS
 from paceline.core.errors import ExitCode
 from paceline.simulate import profile
+from paceline.training.session import Session
 
 SLOW = ["--num-workers", "8", "--pace", "40ms", "--straggler", "worker=1,factor=3"]
 Captured = pytest.CaptureFixture[str]

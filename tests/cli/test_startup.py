@@ -14,7 +14,7 @@ HEAVY = ("torch", "numpy", "rich", "yaml", "sklearn", "grpc", "google.protobuf",
 PROBE = """
 import sys
 from paceline.cli.main import run
-from paceline.cli.session import Session
+from paceline.training.session import Session
 code = run(sys.argv[1:], Session())
 print(code, [m for m in {heavy} if m in sys.modules], file=sys.stderr)
 """

@@ -7,12 +7,12 @@ import pytest
 
 from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ExitCode, TrainingError
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
 from paceline.training.progress import Progress, Watcher
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 

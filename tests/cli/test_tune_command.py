@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 SPACE = ["--search", "lr=log:0.001..1", "--search", "mode=ssgd,localsgd", "--steps", "40"]

@@ -10,9 +10,9 @@ from tests.fixtures.api_server import ApiServer
 from tests.fixtures.volume_pod import NAMESPACE, VolumePod
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.k8s.kinds import POD
+from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 JOB = Path(__file__).parent.parent.parent / "examples" / "kubeflow" / "pytorchjob-sp500.yaml"

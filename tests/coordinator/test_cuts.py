@@ -77,7 +77,7 @@ def test_a_call_of_a_process_that_is_cut_off_waits_and_is_answered_later(tmp_pat
     asyncio.run(story())
 
 
-@pytest.mark.soak  # on a run at work the same is in tests/app/test_partition.py
+@pytest.mark.soak  # on a run at work the same is in tests/faults/test_partition.py
 def test_a_leader_that_is_cut_off_is_replaced_and_comes_back(tmp_path: Path) -> None:
     async def story() -> None:
         async with nodes_in_process(tmp_path, 3, pace=CALM) as nodes, nodes.client() as client:

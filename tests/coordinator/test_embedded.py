@@ -13,7 +13,6 @@ import pytest
 from tests.fixtures.waiting import until
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.coordinator.admin.serve import EMBEDDED_FOLDER, EMBEDDED_NODE, EmbeddedNode
 from paceline.coordinator.client.aio import RefusedError, UnreachableError
 from paceline.coordinator.client.blocking import BlockingClient
@@ -22,6 +21,7 @@ from paceline.coordinator.raft.types import Entry, EntryKind, HardState, Index, 
 from paceline.coordinator.server.security import client_access
 from paceline.coordinator.server.storage import Storage, StorageError
 from paceline.core.clock import unix_now_s
+from paceline.training.session import Session
 
 THREAD = "paceline-coordinator"
 

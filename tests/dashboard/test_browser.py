@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
+from tests.comparison.browser import open_browser
 from tests.dashboard.served import Opened, Served, dashboard, lines_of, needs_page, opened
 from tests.fixtures.command import Running, training
 from tests.fixtures.waiting import descendants, kill, until, until_gone
-from tests.report.browser import open_browser
 
 PAGES = ("Overview", "Workers", "Timeline", "Coordinator", "Metrics", "Lab", "Compare")
 # Judged once a second while a run goes on: a machine that stood still has judged less often.

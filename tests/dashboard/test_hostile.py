@@ -15,6 +15,7 @@ from tests.dashboard.asgi import FROM_PAGE, OURS, ask, settings
 from tests.dashboard.made import MadeRun
 from tests.fixtures.waiting import until
 
+from paceline.core.processes import command_line
 from paceline.dashboard.run_index import NoRunError, RunIndex
 from paceline.dashboard.state import MAX_WATCHED, AppState, Experiment, _message
 from paceline.dashboard.stream import DashboardStats, Kind, LiveRun
@@ -22,7 +23,7 @@ from paceline.events.follow import NewLines
 from paceline.faults.actions import queue as desks
 from paceline.faults.actions.queue import ActionQueue, BusyError, QueuedAction
 from paceline.faults.actions.request import ActionKind, ActionRequest
-from paceline.faults.actions.run_state import RunState, command_line, now_ns
+from paceline.faults.actions.run_state import RunState, now_ns
 from paceline.faults.scenarios.expectations import ScenarioReporter, State, Tick, at_most, merge_ticks
 
 
@@ -226,7 +227,7 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
 
 
 def test_too_many_wishes_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desks, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(desks, "MAX_CONCURRENT", 0)
     with pytest.raises(BusyError, match="being carried out"):
         ActionQueue().ask("run", tmp_path, ActionRequest(id="a", deed=ActionKind.STOP))
 

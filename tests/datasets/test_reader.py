@@ -17,10 +17,10 @@ from tests.fixtures.waiting import until
 from paceline.core.errors import NotReadyError
 from paceline.datasets import index as index_file
 from paceline.datasets.fetching import BlockCache, Fetcher
-from paceline.datasets.index import Block
+from paceline.datasets.index import Block, is_data_set
 from paceline.datasets.opening import DataSet, PartReader, check_task, open_data_set
 from paceline.datasets.writing import write_data_set
-from paceline.storage.store import DamagedDataError, FolderStore, MissingDataError, is_data_set
+from paceline.storage.store import DamagedDataError, FolderStore, MissingDataError
 
 RECORDS = numbers(1000)
 ROOM = 1 << 30

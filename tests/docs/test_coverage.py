@@ -17,9 +17,9 @@ from docs.pages import ROOT
 from docs.shell_blocks import commands, problem
 
 from paceline.cli.main import cli, run
-from paceline.cli.session import Session
 from paceline.cli.torchrun_worker import _command
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))

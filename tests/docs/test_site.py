@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from docs.pages import ROOT
-from tests.report.browser import open_browser
+from tests.comparison.browser import open_browser
 
 # What a page loads by itself. A link (`<a href>`) is the reader's own step, and may lead anywhere.
 LOADED = re.compile(r"<(?:script|link|img|iframe|source|video|audio|embed|object)\b[^>]*")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.coordinator.client.nodes_file import NodesFile
 from paceline.doctor import checks as judge
 from paceline.doctor import probes
 from paceline.doctor.checks import GB, MB, CheckResult, Level, Process, Torch, is_ready
 from paceline.doctor.probes import Probe
 from paceline.doctor.probes import run_probes as run_probes
+from paceline.training.session import Session
 
 OK, WARNING, WRONG = Level.OK, Level.WARNING, Level.WRONG
 CPU = Torch(version="2.9", devices=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fixtures.torchrun import free_port, starting
-from tests.kube.torch_rendered import rendered
+from tests.k8s.torch_rendered import rendered
 from torch.distributed.run import get_args_parser
 
 from paceline.k8s.render.targets import Target

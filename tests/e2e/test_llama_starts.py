@@ -10,9 +10,9 @@ from tests.fixtures.command import paceline
 from tests.fixtures.torchrun import free_port, starting
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.events.read import read_history
+from paceline.training.session import Session
 
 WORDS = ("--task", "llama", "--model", "llama_tiny", "--mode", "fsdp", "--max-steps", "60", "--seq-len", "32")
 MORE = ("--batch-size", "4", "--lr", "0.01", "--clip-norm", "1", "--timeout", "60s")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.learn.evidence import gather, newest
+from paceline.training.session import Session
 
 
 def _learn(folder: Path, *words: str) -> int:

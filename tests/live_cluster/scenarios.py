@@ -13,10 +13,10 @@ import yaml
 from tests.fixtures.waiting import until
 
 from paceline.cli.main import run
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
 from paceline.k8s.client.kubernetes_api import KubernetesApi
 from paceline.k8s.kinds import JOB, JOB_SET, POD, PYTORCH_JOB, RAY_CLUSTER, RAY_JOB, TRAIN_JOB, Kind
+from paceline.training.session import Session
 
 Object = dict[str, Any]
 WRONG_TAG = "no-such-tag-of-paceline"

@@ -7,7 +7,7 @@ import click
 from tests.fixtures.command import ROOT
 
 from paceline.cli.benchmark_keras import keras
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 
 def commands_on_head(*flags: str) -> list[list[str]]:

@@ -77,7 +77,7 @@ def test_a_text_of_one_endless_line_is_read_in_pieces(
             longest = max(longest, len(piece))
             return super().of(piece)
 
-    monkeypatch.setattr(llama_text, "Words", Watched)
+    monkeypatch.setattr(llama_text, "TextTokenizer", Watched)
     tokens = tokens_of(str(text), str(tokenizer), 0)
     assert 64 <= longest <= 128
     made = Tokenizer.from_file(str(tokenizer))
@@ -97,7 +97,7 @@ def test_a_text_that_stops_being_one_leaves_nothing_in_the_cache(
 
 
 def test_validation_of_a_large_text_is_no_larger_than_is_soon_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_text, "MOST_VALIDATED", 50)
+    monkeypatch.setattr(llama_text, "MAX_VALIDATED", 50)
     train, valid = split(np.arange(1000, dtype=np.uint32), 8)
     assert (len(train), len(valid)) == ((950 - 1) // 8, (50 - 1) // 8)
     train, valid = split(np.arange(1000, dtype=np.uint32), 100)  # one sample at the least

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline.cli.session import Common, Session
 from paceline.config.values import Raw, RawSetting
 from paceline.core.errors import OwnClassError, PacelineError, Problem
 from paceline.launchers.local import LocalLauncher
+from paceline.training.session import Common, Session
 from paceline.training.trainer import DefaultTrainer
 
 

@@ -8,8 +8,8 @@ import click
 
 from paceline.cli.options import common_options, optional_run_argument, run_argument
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ConfigError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json

@@ -9,11 +9,11 @@ import click
 from paceline.cli.commands import LazyGroup
 from paceline.cli.options import Body, common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.comparison.report import formatting
 from paceline.config.values import RawSetting
 from paceline.core.environ import benchmark_variables
 from paceline.core.errors import ConfigError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.comparison.benchmark.runner import UpcomingRun

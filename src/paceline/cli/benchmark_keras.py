@@ -8,8 +8,8 @@ import click
 from paceline.cli.benchmark import number_setting, out_option, repeats_option
 from paceline.cli.options import common_options
 from paceline.cli.output import print_message
-from paceline.cli.session import Session
 from paceline.core import environ
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.comparison.benchmark.keras_schema import KerasSettings

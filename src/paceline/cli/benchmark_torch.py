@@ -15,11 +15,11 @@ from paceline.cli.benchmark import (
 )
 from paceline.cli.options import common_options, config_options_without
 from paceline.cli.output import print_message
-from paceline.cli.session import Session
 from paceline.comparison.benchmark.torch_layout import SETTINGS_READ
 from paceline.config.keys import KEYS
 from paceline.config.values import RawSetting
 from paceline.core.errors import Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.comparison.benchmark.torch_layout import TorchRequest

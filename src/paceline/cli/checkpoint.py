@@ -7,10 +7,10 @@ import click
 
 from paceline.cli.options import common_options, run_argument
 from paceline.cli.output import emit
-from paceline.cli.session import Session
 from paceline.cli.workers import run_action
 from paceline.core.errors import ExitCode
 from paceline.core.humanize import short_bytes
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json

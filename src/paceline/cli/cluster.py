@@ -9,8 +9,8 @@ from paceline.cli.cluster_fix import fix
 from paceline.cli.k8s_options import context_option, kubeconfig_option
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ClusterOptionError, ExitCode, NotReadyError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.k8s.check.checks import CheckResult

@@ -10,12 +10,12 @@ import click
 from paceline.cli.errors import Terminated
 from paceline.cli.options import common_options, config_options_without, run_names
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.comparison.report import formatting
 from paceline.comparison.schema import Cell, Comparison
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, Problem
 from paceline.core.humanize import short_duration
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.comparison.demo import DemoRow

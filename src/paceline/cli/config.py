@@ -7,12 +7,12 @@ import click
 
 from paceline.cli.options import common_options, config_options, help_of, key_names
 from paceline.cli.output import emit
-from paceline.cli.session import Session
 from paceline.config.key import Key
 from paceline.config.keys import KEYS
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, Mistake, Problem
 from paceline.core.humanize import did_you_mean
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.config.train_config import TrainConfig

@@ -17,8 +17,8 @@ from paceline.cli.coordinator_options import (
 )
 from paceline.cli.options import common_options
 from paceline.cli.output import confirm, emit, print_message, yes_option
-from paceline.cli.session import Session
 from paceline.core.errors import ClusterOptionError, ExitCode, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.coordinator.admin.status import NodeRow, StatusReport

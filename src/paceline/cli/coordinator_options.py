@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from paceline.cli.session import Session
 from paceline.core.errors import ClusterOptionError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.coordinator.client.endpoints import Endpoints

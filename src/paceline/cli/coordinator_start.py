@@ -11,8 +11,8 @@ import click
 from paceline.cli.coordinator_options import DEFAULT_DIR, PATH, parse_node
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ClusterOptionError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.coordinator.admin.status import StatusReport

@@ -14,8 +14,8 @@ import click
 
 from paceline.cli.options import common_options, run_names
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ConfigError, MissingPackageError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import click
 from paceline.cli.k8s_options import k8s_target_options, transfer_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.datasets.sp500 import Part, Prepared

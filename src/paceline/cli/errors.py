@@ -17,9 +17,9 @@ from typing import NoReturn
 import click
 
 from paceline.cli.output import emit_problems
-from paceline.cli.session import Session
 from paceline.core import environ
 from paceline.core.errors import ExitCode, PacelineError, Problem, without_secrets
+from paceline.training.session import Session
 
 
 class Terminated(KeyboardInterrupt):

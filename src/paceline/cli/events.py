@@ -9,7 +9,7 @@ import click
 
 from paceline.cli.options import common_options, run_names
 from paceline.cli.output import plain_value, print_message
-from paceline.cli.session import Common, Session
+from paceline.training.session import Common, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ import click
 
 from paceline.cli.options import code_names, common_options
 from paceline.cli.output import emit
-from paceline.cli.session import Session
 from paceline.core.error_catalog.index import ERROR_CATALOG, EXIT_CODE_MEANINGS
 from paceline.core.errors import ConfigError, ErrorEntry, ExitCode, Problem
 from paceline.core.humanize import did_you_mean
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.monitoring.alerts.rules import Rule

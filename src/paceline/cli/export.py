@@ -8,8 +8,8 @@ import click
 
 from paceline.cli.options import common_options, run_argument
 from paceline.cli.output import emit
-from paceline.cli.session import Session
 from paceline.core.errors import ConfigError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.config.train_config import ExportTarget

@@ -10,8 +10,8 @@ from paceline.cli.image_options import image_options, target_of
 from paceline.cli.image_test import test
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode, ImageOptionError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.images.lint.check import FixResult

@@ -9,8 +9,8 @@ import click
 from paceline.cli.image_options import engine_option, image_options, refuse_secrets, report_option, target_of
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode, ImageOptionError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.images.build.attempts import BuildRequest, BuildResult

@@ -10,8 +10,8 @@ from paceline.cli.job_submit import render, submit
 from paceline.cli.k8s_options import k8s_target_options, transfer_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode, ManifestError, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.k8s.client.connection import ClusterTarget

@@ -12,8 +12,8 @@ import click
 from paceline.cli.k8s_options import k8s_target_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import CannotWriteError, ExitCode
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.k8s.client.connection import ClusterConnection, ClusterTarget

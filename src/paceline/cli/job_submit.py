@@ -12,9 +12,9 @@ from paceline.cli.job_options import read_job_options, render_options
 from paceline.cli.k8s_options import k8s_target_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.config.values import RawSetting
 from paceline.core.errors import ExitCode, ManifestError, Problem, UnreadableFileError
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.k8s.client.connection import ClusterTarget

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from paceline.cli.session import Session
+    from paceline.training.session import Session
 
 
 kubeconfig_option = click.option(

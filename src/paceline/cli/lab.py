@@ -9,9 +9,9 @@ import click
 
 from paceline.cli.options import common_options, experiment_names
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ConfigError, ExitCode, Problem
 from paceline.core.humanize import did_you_mean
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter, Tick

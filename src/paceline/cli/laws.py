@@ -7,11 +7,11 @@ import click
 
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ConfigError, ExitCode, MissingPackageError, Problem
 from paceline.launchers.json_subprocess import json_lines
 from paceline.plan.catalog import MODE_ALIASES, MODES
 from paceline.plan.codec import Json
+from paceline.training.session import Session
 
 LawLine = dict[str, Json]  # id, mode, what, ok, measured
 

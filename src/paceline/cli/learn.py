@@ -9,8 +9,8 @@ import click
 
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.learn.course import Checked, Course

@@ -9,7 +9,7 @@ import click
 from paceline.cli.coordinator_options import coordinator_options, run_async, timeout_option
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.coordinator.client.endpoints import Endpoints

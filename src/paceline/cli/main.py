@@ -11,8 +11,8 @@ from paceline.cli.commands import LazyGroup
 from paceline.cli.errors import guard, install_signal_handlers
 from paceline.cli.options import common_options
 from paceline.cli.output import emit
-from paceline.cli.session import Session
 from paceline.core import environ
+from paceline.training.session import Session
 
 _BANNER = f"""\
 paceline {__version__}: train one task with many workers, and learn which way

@@ -10,7 +10,7 @@ import click
 
 from paceline.cli.options import common_options, optional_run_argument
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from paceline.cli.session import Common, Session
+from paceline.training.session import Common, Session
 
 if TYPE_CHECKING:
     from paceline.config.key import Key

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.session import Session
 from paceline.core.errors import ConfigError, ExitCode, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json

@@ -10,9 +10,9 @@ import click
 
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, ExitCode, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.launchers.ray.jobs import Job, Jobs

@@ -10,10 +10,10 @@ import click
 
 from paceline.cli.options import common_options, config_options, optional_run_argument
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, Problem
 from paceline.core.humanize import short_bytes, short_duration, short_number
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json

@@ -9,9 +9,9 @@ import click
 
 from paceline.cli.options import common_options, optional_run_argument, run_names
 from paceline.cli.output import emit
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode, MissingPackageError
 from paceline.core.humanize import short_number
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json

@@ -15,7 +15,6 @@ from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.errors import guard, install_signal_handlers
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import print_message
-from paceline.cli.session import Session
 from paceline.cli.train import continue_run, resume_run, start_run
 from paceline.config.environment import World, read_world
 from paceline.config.load import from_set_flags, load
@@ -30,6 +29,7 @@ from paceline.training.progress import Watcher
 from paceline.training.request import read_request
 from paceline.training.resume import find_previous_run, newest_checkpoint
 from paceline.training.run import count_samples, locked_run, train
+from paceline.training.session import Session
 
 AUTO = "auto"
 _DEFAULT_TIMEOUT_S = 60.0

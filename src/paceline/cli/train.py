@@ -10,10 +10,10 @@ import click
 
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import emit, emit_problems, print_message
-from paceline.cli.session import Session
 from paceline.config.values import RawSetting, Unreadable, read_integer
 from paceline.core import environ
 from paceline.core.errors import ConfigError, ExitCode, NotFiniteError, Problem
+from paceline.training.session import Session
 from paceline.training.trainer import Trainer
 
 if TYPE_CHECKING:

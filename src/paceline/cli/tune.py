@@ -10,13 +10,13 @@ import click
 
 from paceline.cli.options import common_options, config_options_without
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.config.environment import Facts, probe_machine
 from paceline.config.load import LoadedConfig, from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core.errors import ExitCode, Problem, SearchError, TrainingError
 from paceline.plan.decide import task_of, task_options_of
+from paceline.training.session import Session
 from paceline.training.trainer import Trainer
 
 if TYPE_CHECKING:

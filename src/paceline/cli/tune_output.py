@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from paceline.cli.output import print_message
-from paceline.cli.session import Session
 from paceline.core.clock import monotonic_s
 from paceline.core.humanize import short_duration
+from paceline.training.session import Session
 from paceline.tune.experiment import Record, Status, Trial, Tuning
 
 _PROGRESS_EVERY_S = 10.0  # between two signs of life of a trial that has nothing else to say

@@ -6,8 +6,8 @@ import click
 
 from paceline.cli.options import common_options, run_argument
 from paceline.cli.output import emit, print_message
-from paceline.cli.session import Session
 from paceline.core.errors import ExitCode
+from paceline.training.session import Session
 
 
 @click.command("verify")

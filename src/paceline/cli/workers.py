@@ -10,8 +10,8 @@ import click
 
 from paceline.cli.options import common_options, run_argument, worker_names
 from paceline.cli.output import confirm, emit, print_message, yes_option
-from paceline.cli.session import Session
 from paceline.core.errors import ConfigError, ExitCode, Problem
+from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.faults.actions.request import Step

@@ -46,8 +46,8 @@ def infer_task(content: FileContent) -> FileContent:
     said = next((entry for entry in content.entries if entry.key == "task"), None)
     places = {(entry.key, name): where for entry in owned for name, where in _named(entry).items()}
     if said is not None and str(said.raw).strip().lower() != SECTION_TASK:
-        task = show_value(said.raw)
-        what = f"section {owned[0].key} holds options of task {SECTION_TASK}, but the task is {task}"
+        named = show_value(said.raw)
+        what = f"section {owned[0].key} holds options of task {SECTION_TASK}, but the task is {named}"
         hint = "write the options of another task as task_options: {name: value}"
         return _and_problem(content, Problem(what, hint, owned[0].where))
     if said is not None:

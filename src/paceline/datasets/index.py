@@ -9,11 +9,13 @@ wants one record fetches the block that holds it, and can still tell damage.
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.core.sealed_json import seal, unseal
+from paceline.plan.urls import is_url
 
 INDEX = "index.json"
 FORMAT = "paceline.dataset/1"
@@ -202,3 +204,10 @@ def _check(part: Part) -> None:
             raise ValueError(f"{shard.file} begins before its first byte")
         if len(shard.blocks) != -(-shard.records // part.block_records):
             raise ValueError(f"{shard.file} has {len(shard.blocks)} blocks, which do not fit its records")
+
+
+def is_data_set(address: str | None) -> bool:
+    """Whether this names a data set in shards, rather than a file or folder in the task's own format."""
+    if address is None:
+        return False
+    return is_url(address) or (Path(address) / INDEX).is_file()

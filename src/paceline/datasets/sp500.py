@@ -197,7 +197,7 @@ def _refused(what: str, hint: str, where: str) -> ConfigError:
 
 # Features of day t look at the closes t-LOOKBACK … t and at nothing later; the
 # label of day t says whether close t+1 is higher than close t. So a sample never
-# contains what it is asked. tests/app/test_sp500_leaks.py proves it.
+# contains what it is asked. tests/datasets/test_sp500_leaks.py proves it.
 
 LOOKBACK = 20  # closes before its own that a day's features look at
 FEATURES = ("log_return", "return_5", "return_20", "volatility_20", "above_mean_20", "rsi_14")

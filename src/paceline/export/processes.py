@@ -12,9 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 
 from paceline.config.environment import installed
 from paceline.config.train_config import ExportKind, ExportTarget
@@ -24,7 +22,6 @@ from paceline.events.segments import end_of_lines
 from paceline.launchers.json_subprocess import json_lines
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import Plan
-from paceline.training.progress import Watcher
 
 MODULE = "paceline.export"
 FINISH_S = 60.0  # how long the end of a run waits for what is still being written
@@ -34,23 +31,6 @@ _VIEW_COMMANDS = {
     ExportKind.MLFLOW: "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
     ExportKind.WANDB: "wandb sync {}",
 }
-
-Rest = ParamSpec("Rest")
-Result = TypeVar("Result")
-TrainFunction = Callable[Concatenate[Plan, Path, Watcher, Rest], Result]
-
-
-def while_exporting(trains: TrainFunction[Rest, Result]) -> TrainFunction[Rest, Result]:
-    """Exports see a run from before its first event until after its result is written."""
-
-    @wraps(trains)
-    def with_exports(
-        plan: Plan, run_dir: Path, watcher: Watcher, /, *args: Rest.args, **kwargs: Rest.kwargs
-    ) -> Result:
-        with exporting(plan, run_dir, watcher.note):
-            return trains(plan, run_dir, watcher, *args, **kwargs)
-
-    return with_exports
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from paceline import __version__
-from paceline.comparison.report.page import definitions, page, scrolling
 from paceline.core.errors import CannotWriteError
 from paceline.core.html import Child, Markup, tag
+from paceline.core.html_page import definitions, page, scrolling
 from paceline.core.redaction import redact
 from paceline.images.build.attempts import BuildResult
 from paceline.images.build.engine import Engine

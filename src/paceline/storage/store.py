@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from paceline.core.disk import make_folder, write_durably
 from paceline.core.errors import ExitCode, HopelessError, NotReadyError, PacelineError
-from paceline.datasets.index import INDEX
-from paceline.plan.urls import is_remote, is_url, local_path
+from paceline.plan.urls import is_remote, local_path
 
 # Name and password in an address, and what follows a question mark: signatures, tokens.
 _SECRET = re.compile(r"//[^\s\"']*@|\?[^\s\"']+")
@@ -201,13 +200,6 @@ def open_store(url: str) -> Store:
         return S3Store(url)
 
     return FsspecStore(url)
-
-
-def is_data_set(said: str | None) -> bool:
-    """Is this a data set in shards, rather than a file or folder that only the task knows to read?"""
-    if said is None:
-        return False
-    return is_url(said) or (Path(said) / INDEX).is_file()
 
 
 # The only importer of fsspec. It comes with torch; what it needs for a kind of

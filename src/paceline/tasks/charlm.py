@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.datasets.index import is_data_set
 from paceline.datasets.opening import PartReader, check_task, open_data_set
-from paceline.storage.store import is_data_set
 from paceline.sync.samples import Indices
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of

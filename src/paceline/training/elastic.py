@@ -23,8 +23,8 @@ from paceline.coordinator.server import security
 from paceline.coordinator.server.tls import Certificate
 from paceline.coordinator.server.tokens import TOKENS_NAME, Token
 from paceline.events.log import EventLog
-from paceline.faults.actions import sigstop
 from paceline.launchers.elastic import ElasticSupervisor
+from paceline.launchers.held_processes import is_held as is_held_in
 from paceline.launchers.supervision import RestartPolicy
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps
@@ -181,7 +181,7 @@ def supervised(
         if server_names(plan):
             servers = RestartPolicy(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
         stack.enter_context(run_endpoint.published(run_dir, seat))
-        is_held = partial(sigstop.is_held, run_dir)
+        is_held = partial(is_held_in, run_dir)
         addresses = place.addresses.split(",")
         desk = stack.enter_context(
             ActionPoller(

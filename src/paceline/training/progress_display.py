@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from paceline.cli.session import Session
 from paceline.core import environ
 from paceline.core.clock import unix_now_s
 from paceline.core.humanize import short_bytes
 from paceline.training.progress import LineWatcher, Progress, SilentWatcher, Watcher
+from paceline.training.session import Session
 
 
 @contextmanager

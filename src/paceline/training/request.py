@@ -6,7 +6,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.cli.session import Session
 from paceline.config.environment import Facts, World, apply_world, probe_machine
 from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
@@ -14,6 +13,7 @@ from paceline.config.values import RawSetting
 from paceline.core.errors import Problem, RunFolderError
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import resolve
+from paceline.training.session import Session
 from paceline.training.trainer import Trainer
 
 # `choose_run_dir` says which folder it would be, for commands that only show a plan. `claim_run_dir`

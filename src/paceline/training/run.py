@@ -35,7 +35,7 @@ from paceline.core.errors import (
 )
 from paceline.events.log import EventLog, write_header
 from paceline.events.segments import recorded_plans
-from paceline.export.processes import while_exporting
+from paceline.export.processes import exporting
 from paceline.launchers.local import LocalLauncher, Message, RunLauncher, RunOutcome
 from paceline.monitoring.alerts.delivery import alerting, require_rules
 from paceline.monitoring.probes.collector import collecting
@@ -50,6 +50,7 @@ from paceline.training.result import describe_evaluation, result_json
 from paceline.training.resume import discard_newer, newest_checkpoint, with_num_workers
 
 if TYPE_CHECKING:
+    from paceline.coordinator.admin.status import CoordinatorProbe
     from paceline.training.elastic import Coordinators
 
 DISK_FULL_TIMEOUT_S = 60.0  # for a person or a clean-up to make room for result.json
@@ -96,10 +97,12 @@ def train(
             require_no_run(run_dir)
         remove_drafts(run_dir)
         if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
-            return _run(plan, run_dir, watcher, warm, resume_from, coordinators)
+            with exporting(plan, run_dir, watcher.note):
+                return _run(plan, run_dir, watcher, warm, resume_from, coordinators)
         from paceline.launchers.ray.launcher import RayLauncher  # brings Ray, which other runs do not need
 
-        with closing(RayLauncher(plan)) as on_ray:  # what is wrong there is said before anything starts
+        # What is wrong there is reported before anything starts.
+        with closing(RayLauncher(plan)) as on_ray, exporting(plan, run_dir, watcher.note):
             return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators)
 
 
@@ -111,7 +114,6 @@ def require_no_run(run_dir: Path) -> None:
         raise RunFolderError([Problem(what, hint)])
 
 
-@while_exporting
 def _run(
     plan: Plan,
     run_dir: Path,
@@ -133,7 +135,7 @@ def _run(
     try:
         with (
             _stop_on_signals(launcher, watcher, log) as asked_by,
-            collecting(plan, run_dir, watcher.note),
+            collecting(plan, run_dir, watcher.note, _coordinator_probe),
             alerting(plan.alerts, run_dir, watcher.note),
         ):
             follow = _Follower(plan, watcher, started_s, resume_from, keeper)
@@ -158,6 +160,14 @@ def _run(
         watcher.note(f"warning: the event log was interrupted: {json.dumps(result['record'])}")
     _write_result(result, run_dir, watcher.note)
     return result
+
+
+def _coordinator_probe(run_dir: Path) -> "CoordinatorProbe":
+    from paceline.coordinator.admin.status import (
+        CoordinatorProbe,  # brings grpc, which other runs do not need
+    )
+
+    return CoordinatorProbe(run_dir)
 
 
 def _write_plan(plan: Plan, run_dir: Path) -> None:

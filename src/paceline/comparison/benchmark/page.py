@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from paceline.comparison.benchmark.schema import Benchmark, Row
 from paceline.comparison.report import formatting
 from paceline.comparison.report.figures import Bar, BarFigure, Figure, Line, LineFigure
-from paceline.comparison.report.page import definitions, page, scrolling
 from paceline.comparison.report.svg import colour_class, draw
 from paceline.comparison.schema import Estimate, Machine
 from paceline.core.html import Markup, number_cell, tag
+from paceline.core.html_page import definitions, page, scrolling
 
 
 def figures_of(benchmark: Benchmark) -> list[Figure]:

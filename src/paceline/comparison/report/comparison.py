@@ -13,11 +13,11 @@ from pathlib import Path
 
 from paceline.comparison.report import formatting
 from paceline.comparison.report.figures import Figure, colours, figures_of
-from paceline.comparison.report.page import definitions, page, scrolling
 from paceline.comparison.report.plots import draw_all
 from paceline.comparison.report.svg import colour_class, draw
 from paceline.comparison.schema import Cell, Comparison, Estimate, Machine, dumps, finite
 from paceline.core.html import Markup, number_cell, tag
+from paceline.core.html_page import definitions, page, scrolling
 from paceline.plan.catalog import hides_waiting
 from paceline.plan.codec import Json
 

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.comparison.report.figures import BarFigure, Figure, Line, LineFigure
+from paceline.core.html_page import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito 2008: told apart with every kind of colour vision; without yellow, too light on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195", "#666666")
 _PLAIN = "#333333"
 
 

@@ -15,12 +15,12 @@ from paceline.comparison.report.figures import (
     phase_figure,
     staleness_figure,
 )
-from paceline.comparison.report.page import definitions, page, scrolling
 from paceline.comparison.report.plots import draw_all
 from paceline.comparison.report.svg import draw
 from paceline.comparison.schema import read
 from paceline.core.errors import PacelineError
 from paceline.core.html import Markup, number_cell, tag
+from paceline.core.html_page import definitions, page, scrolling
 from paceline.events.performance import downsample
 from paceline.events.schema import PHASES
 from paceline.plan.catalog import hides_waiting

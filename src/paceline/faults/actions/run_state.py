@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.core.clock import SystemClock
+from paceline.core.processes import command_line
 from paceline.events.follow import ColumnReader, NewLines
 from paceline.events.read import UNREADABLE, PlainEvent, plain_event
 from paceline.events.schema import PHASES
@@ -111,14 +112,6 @@ def _age_s(pid: int) -> float:
     except (OSError, IndexError, ValueError):
         return 0.0
     return up_s - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def command_line(pid: int) -> str:
-    """Empty when there is no such process, or it has ended and nobody has noticed yet."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def process_state(pid: int) -> str:

@@ -20,8 +20,9 @@ from pathlib import Path
 from types import FrameType
 
 from paceline.core.clock import SystemClock, monotonic_s
+from paceline.core.processes import command_line
 from paceline.events.log import EventLog
-from paceline.faults.actions.run_state import command_line
+from paceline.launchers.held_processes import holder_file, holder_of
 
 MOMENT_S = 0.01  # between two looks at a process
 MIN_CYCLE_S = 0.01
@@ -61,17 +62,17 @@ def start(run_dir: Path, who: str, module: str, args: list[str]) -> subprocess.P
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _until(lambda: _holder(run_dir, who) == process.pid or process.poll() is not None)
+    _until(lambda: holder_of(run_dir, who) == process.pid or process.poll() is not None)
     return process
 
 
 def end(run_dir: Path, who: str, module: str = MODULE) -> bool:
     """Let it go on; False: nobody held it. Returns when whoever held it is gone."""
-    holder = _holder(run_dir, who)
+    holder = holder_of(run_dir, who)
     if holder is None:
         return False
     if module not in command_line(holder):
-        _note(run_dir, who).unlink(missing_ok=True)  # of one that was killed
+        holder_file(run_dir, who).unlink(missing_ok=True)  # of one that was killed
         return False
     with suppress(ProcessLookupError):
         os.kill(holder, signal.SIGTERM)
@@ -79,27 +80,10 @@ def end(run_dir: Path, who: str, module: str = MODULE) -> bool:
     return True
 
 
-def is_held(run_dir: Path, who: str) -> bool:
-    """Whether an operator holds it on purpose, for a time that is over by itself."""
-    holder = _holder(run_dir, who)
-    return holder is not None and bool(command_line(holder))
-
-
 def _until(is_true: Callable[[], bool]) -> None:
     deadline_s = monotonic_s() + READY_S
     while not is_true() and monotonic_s() < deadline_s:
         SystemClock().sleep(MOMENT_S)
-
-
-def _holder(run_dir: Path, who: str) -> int | None:
-    try:
-        return int(_note(run_dir, who).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _note(run_dir: Path, who: str) -> Path:
-    return run_dir / f".held-{who}"
 
 
 class _EndedError(Exception):
@@ -119,7 +103,7 @@ class ReleaseReason:
 @contextmanager
 def registered_holder(run_dir: Path, who: str) -> Iterator[ReleaseReason]:
     """While this process holds somebody; a signal ends the block, and nothing else."""
-    why, note = ReleaseReason(), _note(run_dir, who)
+    why, note = ReleaseReason(), holder_file(run_dir, who)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _on_signal)
     try:
@@ -130,7 +114,7 @@ def registered_holder(run_dir: Path, who: str) -> Iterator[ReleaseReason]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # what is left is to let go
-        if _holder(run_dir, who) == os.getpid():
+        if holder_of(run_dir, who) == os.getpid():
             note.unlink(missing_ok=True)
 
 

@@ -162,18 +162,17 @@ class Crew:
 
 
 @contextmanager
-def collecting(plan: Plan, run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Nothing of a run without events, or in virtual time."""
+def collecting(
+    plan: Plan,
+    run_dir: Path,
+    note: Callable[[str], None],
+    coordinator_probe: Callable[[Path], CoordinatorSampler],
+) -> Iterator[None]:
+    """Sample machines and processes while the block runs; not of a run without events, or in virtual time."""
     if plan.events is EventDetail.OFF or plan.launcher is Launcher.VIRTUAL:
         yield
         return
-    coordinator = None
-    if plan.elastic is not None:
-        from paceline.coordinator.admin.status import (
-            CoordinatorProbe,  # brings grpc, which other runs do not need
-        )
-
-        coordinator = CoordinatorProbe(run_dir)
+    coordinator = None if plan.elastic is None else coordinator_probe(run_dir)
     # Elastic workers share memory with us, so they are here, whoever started them.
     is_local = plan.launcher is Launcher.LOCAL or plan.elastic is not None
     with Collector(run_dir, note, has_local_workers=is_local, coordinator=coordinator):

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.core.errors import ConfigError, Problem, TaskDataError
+from paceline.datasets.index import is_data_set
 from paceline.datasets.opening import PartReader, check_task, open_data_set
-from paceline.storage.store import is_data_set
 from paceline.tasks.cifar10.data import (
     CLASSES,
     Bytes,

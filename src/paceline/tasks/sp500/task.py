@@ -23,7 +23,7 @@ from torch.nn import functional
 from paceline.config.sp500_options import OPTIONS, read_sp500_option
 from paceline.config.values import Unreadable, read_bool, show_value
 from paceline.core.errors import Problem, TaskDataError
-from paceline.storage.store import is_data_set
+from paceline.datasets.index import is_data_set
 from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
 from paceline.tasks.sp500.data import Labelled, read_sp500, read_stored_sp500

@@ -1,0 +1,77 @@
+"""Which files does a benchmark leave, and do they say the same?"""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from tests.comparison_benchmark.made import run
+from tests.comparison_benchmark.test_compare import compared, pair
+
+from paceline.comparison.benchmark.runner import remove_results, write_all
+from paceline.comparison.benchmark.schema import read_measured, write_measured
+
+
+def test_the_classic_files_are_there_with_the_names_that_scripts_look_for(tmp_path: Path) -> None:
+    write_all(compared(pair()), tmp_path)
+    base = json.loads((tmp_path / "baseline_results.json").read_text())
+    assert (base["training_type"], base["training_time_seconds"]) == ("baseline", 100.0)
+    assert (base["epochs_completed"], base["test_accuracy"], base["batch_size"]) == (2.0, 0.7, 100)
+    assert "speedup" not in base
+    ray = json.loads((tmp_path / "ray_results_2workers.json").read_text())
+    assert (ray["training_type"], ray["num_workers"], ray["batch_size_per_worker"]) == ("distributed", 2, 50)
+    assert (ray["ray_cluster_cpus"], ray["ray_cluster_nodes"]) == (4.0, 1)
+    assert ray["ray_cluster_memory_bytes"] == 8 << 30
+    assert [row["epoch"] for row in ray["history"]] == [1.0, 2.0]
+    both = json.loads((tmp_path / "comparison.json").read_text())
+    assert both["speedup"] == ray["speedup"] == 100.0 / 80.0
+    assert both["efficiency"] == both["speedup"] / 2
+    assert both["speedup_steady"] == ray["speedup_steady"]
+    rows = list(csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines()))
+    assert [row["name"] for row in rows] == ["baseline", "ray"]
+    plots = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert {
+        "speedup-total.png",
+        "speedup-steady.svg",
+        "efficiency-total.svg",
+        "time.png",
+        "curve-loss.svg",
+    } <= plots
+
+
+def test_the_page_shows_what_comparison_json_holds_and_asks_nobody(tmp_path: Path) -> None:
+    found = compared(pair(accuracy=0.6))
+    write_all(found, tmp_path)
+    text, both = (
+        (tmp_path / "report.html").read_text(),
+        json.loads((tmp_path / "comparison.json").read_text()),
+    )
+    cells = re.findall(r'data-key="([^"]+)" data-value="([^"]+)"', text)
+    assert len(cells) > 15
+    for key, value in cells:
+        here = both
+        for part in key.strip("/").split("/"):
+            here = here[part]
+        assert json.loads(value) == here, key
+    assert "The global batch was 100 on both sides" in text
+    assert "Before you believe it" in text
+    assert "A processor &lt;with&gt; signs &amp; more" in text
+    assert not re.search(r'(src|href)="(?!data:)', text)
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    found = replace(run("ray", 2, 5.0, None, on_ray=True), epochs=None)
+    write_measured(found, tmp_path / "measured.json")
+    assert read_measured(tmp_path / "measured.json") == found
+
+
+def test_an_earlier_benchmark_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    others = [tmp_path / "notes.txt", tmp_path / "plots" / "mine.png"]
+    for path in others:
+        path.touch()
+    write_all(compared(pair()), tmp_path)
+    remove_results(tmp_path)
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(others)
+    remove_results(tmp_path / "nowhere")

@@ -1,0 +1,92 @@
+"""Is the file that is prepared whole, always the same, and cut by time?"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fixtures.closes import csv_of, made_up
+
+from paceline.cli.main import run
+from paceline.core.errors import ConfigError, PacelineError
+from paceline.datasets.sp500 import FEATURES, MIN_TRAINING, Closes, prepare
+from paceline.training.session import Session
+
+
+def test_the_same_closes_give_the_same_bytes(tmp_path: Path) -> None:
+    made = [prepare(made_up(300), tmp_path / name, window=10, test_fraction=0.2) for name in ("a", "b")]
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert made[0].sha256 == made[1].sha256
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]  # nothing half-written is left
+
+
+def test_the_file_holds_what_the_task_and_a_reader_need(tmp_path: Path) -> None:
+    done = prepare(made_up(300), tmp_path / "s.npz", window=10, test_fraction=0.2)
+    with np.load(tmp_path / "s.npz", allow_pickle=False) as file:
+        arrays = dict(file)
+    assert arrays["X_train"].shape == (done.train.samples, 10, len(FEATURES))
+    assert arrays["X_test"].shape == (done.test.samples, 10, len(FEATURES))
+    assert tuple(arrays["features"]) == FEATURES
+    dates = [*arrays["dates_train"], *arrays["dates_test"]]
+    assert dates == sorted(dates)
+    assert done.train.last < done.test.first
+    assert float(arrays["y_test"].mean()) == pytest.approx(done.test.up_rate)
+    meta = json.loads(str(arrays["meta"]))
+    assert (meta["window"], meta["embargo"]) == (10, 30)
+    # Every sample has its place.
+    assert done.train.samples + done.embargo + done.test.samples == 300 - 20 - 10
+
+
+def test_the_message_about_too_few_closes_is_exact(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepare(made_up(40), tmp_path / "s.npz", window=30, test_fraction=0.2)
+    words = caught.value.what.split()
+    needed = int(words[words.index("or") - 1])
+    with pytest.raises(ConfigError, match=f"take {needed} or more"):
+        prepare(made_up(needed - 1), tmp_path / "s.npz", window=30, test_fraction=0.2)
+    assert caught.value.hint == "use a longer file"  # no window is small enough for 40
+    with pytest.raises(ConfigError) as nearly:
+        prepare(made_up(100), tmp_path / "s.npz", window=30, test_fraction=0.2)
+    smaller = int(nearly.value.hint.split()[-1])
+    assert prepare(made_up(100), tmp_path / "s.npz", window=smaller, test_fraction=0.2).window == smaller
+    done = prepare(made_up(needed), tmp_path / "s.npz", window=30, test_fraction=0.2)
+    assert done.train.samples == MIN_TRAINING
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(PacelineError) as caught:
+        prepare(made_up(300), tmp_path / "none" / "s.npz", window=10, test_fraction=0.2)
+    assert caught.value.hint == f"make the folder first: mkdir -p {tmp_path / 'none'}"
+
+
+def test_a_day_that_did_not_move_counts_as_down(tmp_path: Path) -> None:
+    closes = made_up(300)
+    still = Closes(dates=closes.dates, values=np.full(300, 5.0), rows_without_close=0)
+    assert prepare(still, tmp_path / "s.npz", window=10, test_fraction=0.2).train.up_rate == 0.0
+
+
+def test_the_command_answers_in_lines_and_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    csv_of(tmp_path / "closes.csv", 300)
+    command = ["data", "prepare", "sp500", "--csv", "closes.csv", "--out", "s.npz", "--window", "10"]
+    assert run(command, Session(folder=tmp_path)) == 0
+    said = capsys.readouterr()
+    assert "dropped       30 samples" in said.out
+    assert f"npz_path={tmp_path / 's.npz'}" in said.err
+    assert run([*command, "--json"], Session(folder=tmp_path)) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert data["train"]["samples"] + data["test"]["samples"] + data["embargo"] == 270
+
+
+def test_a_gap_ends_the_command_with_the_flag_that_allows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = csv_of(tmp_path / "closes.csv", 300)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:100] + lines[130:]) + "\n")
+    command = ["data", "prepare", "sp500", "--csv", "closes.csv", "--out", "s.npz", "--window", "10"]
+    assert run(command, Session(folder=tmp_path)) == 3
+    said = capsys.readouterr().err
+    assert f"{path}:101: no close for" in said
+    assert "--max-gap-days 4" in said
+    assert not (tmp_path / "s.npz").exists()
+    assert run([*command, "--max-gap-days", "60"], Session(folder=tmp_path)) == 0

@@ -1,0 +1,104 @@
+"""Do our closed schemas agree with the operators' own? Where their files are: KUBERAY_CRDS names a folder."""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+from tests.fixtures.command import ROOT
+from tests.k8s import rendered, torch_rendered
+
+from paceline.k8s.spec.job import Profile
+from paceline.k8s.validate import schema
+from paceline.k8s.validate.schemas_crds import PYTORCHJOB, RAYCLUSTER, RAYJOB, RUNTIME, TRAINJOB
+
+Objects = Callable[[str], tuple[list[dict[str, Any]], Profile]]
+FOLDER = Path(os.environ.get("KUBERAY_CRDS", ROOT.parent / "shared" / "crds"))
+FILES = {
+    "RayCluster": ("kuberay-v1.7.0-rayclusters.json", RAYCLUSTER),
+    "RayJob": ("kuberay-v1.7.0-rayjobs.json", RAYJOB),
+    "PyTorchJob": ("training-operator-v1.9.4-pytorchjobs.json", PYTORCHJOB),
+    "TrainJob": ("trainer-v2.3.0-trainjobs.json", TRAINJOB),
+    "TrainingRuntime": ("trainer-v2.3.0-trainingruntimes.json", RUNTIME),
+}
+OLDER = ("podTemplateOverrides", "torch.numProcPerNode", "torch.elasticPolicy")  # until Trainer 2.1
+NEWEST = [name for name in torch_rendered.VARIANTS if "2.1" not in name]
+MADE = [(rendered.objects, name) for name in rendered.VARIANTS]
+MADE += [(torch_rendered.objects, name) for name in NEWEST]
+pytestmark = pytest.mark.skipif(
+    not all((FOLDER / name).exists() for name, _ in FILES.values()),
+    reason=f"the operators' CRDs are not in {FOLDER}; our own schemas are checked all the same",
+)
+
+
+@functools.cache
+def crd(kind: str) -> dict[str, Any]:
+    versions = json.loads((FOLDER / FILES[kind][0]).read_text(encoding="utf-8"))["versions"]
+    found = versions["v1" if "v1" in versions else "v1alpha1"]
+    assert isinstance(found, dict)
+    return found
+
+
+@functools.cache
+def strict(kind: str) -> Draft7Validator:
+    made = closed(crd(kind))
+    made["properties"]["metadata"] = {"type": "object"}
+    return Draft7Validator(made)
+
+
+def closed(node: Any) -> Any:
+    """The same schema, where a field that it does not name is an error."""
+    if isinstance(node, dict):
+        made = {name: closed(inner) for name, inner in node.items()}
+        if "properties" in made and not made.get("x-kubernetes-preserve-unknown-fields"):
+            made.setdefault("additionalProperties", False)
+        return made
+    return [closed(item) for item in node] if isinstance(node, list) else node
+
+
+@pytest.mark.parametrize(("objects", "name"), MADE)
+def test_the_operators_own_schemas_take_what_we_render(objects: Objects, name: str) -> None:
+    for one in objects(name)[0]:
+        if one["kind"] in FILES:
+            assert [error.message for error in strict(one["kind"]).iter_errors(one)] == []
+
+
+def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
+    match ours:
+        case schema.ObjectOf(of=fields):
+            known = theirs.get("properties")
+            if known is None and isinstance(theirs.get("additionalProperties"), dict):
+                known = dict.fromkeys(fields, theirs["additionalProperties"])  # replicas, by any name
+            if known is None:
+                return  # metadata: only the API server knows its fields
+            yield from (f"{path}.{name}: only ours" for name in fields.keys() - known.keys())
+            yield from (f"{path}.{name}: only theirs" for name in known.keys() - fields.keys())
+            for name in fields.keys() & known.keys():
+                yield from differences(fields[name], known[name], f"{path}.{name}")
+        case schema.ListOf(item=item):
+            if theirs.get("type") != "array":
+                yield f"{path}: not a list but {theirs.get('type')}"
+            else:
+                yield from differences(item, theirs["items"], f"{path}[]")
+        case schema.MapOf():
+            if theirs.get("type") != "object":
+                yield f"{path}: not a mapping but {theirs.get('type')}"
+        case schema.String(choices=choices):
+            if theirs.get("type") != "string":
+                yield f"{path}: not text but {theirs.get('type')}"
+            elif choices and "enum" in theirs and set(choices) != set(theirs["enum"]):
+                yield f"{path}: {choices} is not {theirs['enum']}"
+        case schema.Integer() | schema.Boolean():
+            wanted = "integer" if isinstance(ours, schema.Integer) else "boolean"
+            if theirs.get("type") != wanted:
+                yield f"{path}: not {wanted} but {theirs.get('type')}"
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_our_schemas_name_the_fields_that_theirs_have_and_no_other(kind: str) -> None:
+    found = [d for d in differences(FILES[kind][1], crd(kind), kind) if ".status" not in d]
+    assert [d for d in found if not any(old in d for old in OLDER)] == []

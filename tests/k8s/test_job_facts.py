@@ -1,0 +1,118 @@
+"""What is known of a job in a cluster: its pods, their ranks, what is kept, what was decided, its Trainer?"""
+
+from typing import Any
+
+import pytest
+from tests.k8s.test_submission import NOW_S, job, seen
+
+from paceline.k8s.diagnose.pods import rank_of
+from paceline.k8s.diagnose.recording import narrow_to_job
+from paceline.k8s.diagnose.retry import Attempts
+from paceline.k8s.diagnose.snapshot import Snapshot
+from paceline.k8s.submit.attempts import pending_config_map, read_pending
+from paceline.k8s.submit.job_state import (
+    JobAnnotations,
+    WatchLease,
+    annotate,
+    keeps_checkpoints,
+    manifests_keep_checkpoints,
+    read_lease,
+)
+from paceline.k8s.submit.requirements import find_version_mismatch
+
+PYTORCH_WORKER = {
+    "training.kubeflow.org/replica-type": "worker",
+    "training.kubeflow.org/replica-index": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("volume", "mount", "keeps"),
+    [
+        ({"persistentVolumeClaim": {"claimName": "output"}}, {}, True),
+        ({"persistentVolumeClaim": {"claimName": "data"}}, {"readOnly": True}, False),
+        ({"nfs": {"server": "files", "path": "/"}}, {}, True),
+        ({"emptyDir": {}}, {}, False),
+    ],
+)
+def test_only_what_outlives_pods_keeps_checkpoints(
+    volume: dict[str, Any], mount: dict[str, Any], keeps: bool
+) -> None:
+    one = job()
+    pod = one["spec"]["template"]["spec"]
+    pod["volumes"].append({"name": "runs", **volume})
+    pod["containers"][0]["volumeMounts"] = [{"name": "runs", "mountPath": "/runs", **mount}]
+    assert manifests_keep_checkpoints([one]) is keeps
+    pod["containers"][0]["args"] = ["--checkpoint-store", "s3://bucket/runs"]
+    assert manifests_keep_checkpoints([one])
+    assert (
+        keeps_checkpoints(annotate(one, JobAnnotations(manifest=one, keeps=False))) is False
+    )  # as it was seen then
+
+
+@pytest.mark.parametrize(
+    ("manifest", "version", "fits"),
+    [
+        ({"kind": "TrainJob", "spec": {"runtimePatches": []}}, "2.1.0", False),
+        ({"kind": "TrainJob", "spec": {"runtimePatches": []}}, "2.2.1", True),
+        ({"kind": "TrainJob", "spec": {"runtimePatches": []}}, "2.4.0", True),
+        ({"kind": "TrainJob", "spec": {"podTemplateOverrides": []}}, "2.1.0", True),
+        ({"kind": "TrainJob", "spec": {"podTemplateOverrides": []}}, "2.3.0", False),
+        ({"kind": "TrainingRuntime", "spec": {"mlPolicy": {"torch": {"numProcPerNode": 1}}}}, "2.2.0", False),
+        ({"kind": "TrainJob", "spec": {}}, "", True),
+    ],
+)
+def test_fields_of_another_trainer_are_named(manifest: dict[str, Any], version: str, fits: bool) -> None:
+    found = find_version_mismatch([manifest], version)
+    assert (found is None) is fits
+    if found is not None:
+        assert version in found.what
+        assert f"--trainer {version[:3]}" in found.hint
+
+
+def test_what_was_decided_is_read_as_it_was_written() -> None:
+    attempts = Attempts(number=2, infra_used=1)
+    manifest = annotate(job(), JobAnnotations(manifest=job(), attempts=attempts))
+    made = pending_config_map(
+        "demo", "train", manifest, ["demo-0"], "attempt 2", WatchLease(watcher="me", until_s=NOW_S)
+    )
+    found = read_pending(made)
+    assert found is not None
+    assert (found.job, found.attempt, found.pods) == ("demo", 2, ("demo-0",))
+    assert found.manifest == manifest
+    assert read_lease(made) == WatchLease(watcher="me", until_s=NOW_S)
+    assert read_pending({**made, "data": {"manifest": "{"}}) is None
+
+
+def test_pods_of_a_job_with_a_longer_name_are_not_its_own() -> None:
+    def ray(job: str, cluster: str) -> dict[str, Any]:
+        about = {"name": f"{cluster}-head-abcde", "labels": {"ray.io/cluster": cluster}}
+        return {"kind": "Pod", "metadata": {**about, "annotations": {"job": job}}}
+
+    both = [ray("demo", "demo-x2k4z"), ray("demo-2", "demo-2-x2k4z"), ray("demo-small", "demo-small")]
+    rayjob = {"kind": "RayJob", "metadata": {"name": "demo"}, "status": {"rayClusterName": "demo-x2k4z"}}
+    found = narrow_to_job(Snapshot(at_s=NOW_S, objects=(rayjob, *both)), "demo").pods
+    assert [one["metadata"]["annotations"]["job"] for one in found] == ["demo"]  # type: ignore[index]
+    assert len(narrow_to_job(seen(*both), "demo-2").pods) == 1
+    assert len(narrow_to_job(seen(*both), "demo-small").pods) == 1
+    owner = [{"kind": "HyperPodPyTorchJob", "name": "demo-pods"}]
+    other = {"kind": "Pod", "metadata": {"name": "demo-pods-pods-0", "ownerReferences": owner}}
+    assert narrow_to_job(seen(other), "demo").pods == []
+    assert len(narrow_to_job(seen(other), "demo-pods").pods) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "env", "rank"),
+    [
+        ("run-2-abcde", {"job-name": "run-2"}, "", None),
+        ("demo-x2k4z-workers-worker-24567", {"ray.io/cluster": "demo-x2k4z"}, "", None),
+        ("demo-pods-3", {}, "", 3),
+        ("demo-worker-0", PYTORCH_WORKER, "", 1),
+        ("demo-worker-0", PYTORCH_WORKER, "PET_RDZV_BACKEND", 0),
+    ],
+)
+def test_a_rank_is_never_a_number_of_chance(
+    name: str, labels: dict[str, str], env: str, rank: int | None
+) -> None:
+    spec = {"containers": [{"env": [{"name": env}] if env else []}]}
+    assert rank_of({"metadata": {"name": name, "labels": labels}, "spec": spec}) == rank

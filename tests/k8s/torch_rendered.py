@@ -1,0 +1,105 @@
+"""Which jobs that torchrun starts are tested? One of each kind and trait, by the road of the command."""
+
+import copy
+import functools
+from typing import Any
+
+from tests.k8s.rendered import settings
+
+from paceline.k8s.render.targets import Target
+from paceline.k8s.spec.job import ConfigFile, Limits, Profile, Size
+from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.spec.torchrun import AttachedConfig
+from paceline.k8s.submit.manifests import RenderedJob, render_job
+
+GPUS: dict[str, Any] = {"nodes": 2, "gpus_per_node": 8, "shm": "64Gi"}
+EFA: dict[str, Any] = {**GPUS, "efa": 32, "torch_debug": True, "hf_secret": "hf-token"}
+KEPT: dict[str, Any] = {
+    "nodes": 4,
+    "checkpoint_volume": "output:/output",
+    "volumes": ("data:/data:ro",),
+    "create_volumes": ("data=1Gi", "output=10Gi/efs"),
+    "rbac": True,
+    "network_policy": True,
+    "queue": "gpu-queue",
+    "env": ("OMP_NUM_THREADS=1",),
+}
+BIG: dict[str, Any] = {"worker": Size(cpus=90, memory="900Gi"), "namespace": "train"}
+AGAIN: dict[str, Any] = {"limits": Limits(retries=3), "namespace": "ml-training"}
+CONFIG = "task: xor\nmode: ssgd  # all meet\ncheckpoint_every: 50\n"
+# Target, settings, what only these jobs have, what every job has.
+Variant = tuple[Target, dict[str, str], dict[str, Any], dict[str, Any]]
+VARIANTS: dict[str, Variant] = {
+    "pytorchjob": (Target.PYTORCHJOB, {}, {"nodes": 2}, {}),
+    "pytorchjob-alone": (Target.PYTORCHJOB, {"mode": "single"}, {}, {}),
+    "pytorchjob-efa": (Target.PYTORCHJOB, {}, {**EFA, "instance_type": "p5.48xlarge"}, BIG),
+    "pytorchjob-hyperpod": (
+        Target.PYTORCHJOB,
+        {"checkpoint_every": "50"},
+        {**KEPT, "instance_type": "ml.g5.8xlarge"},
+        AGAIN,
+    ),
+    "pytorchjob-claims": (Target.PYTORCHJOB, {}, {**GPUS, "gpu_claims": True}, BIG),
+    "job-claims": (Target.JOB, {}, {**GPUS, "gpu_claims": True}, BIG),
+    "hyperpod-claims": (Target.HYPERPOD, {}, {**GPUS, "gpu_claims": True}, BIG),
+    "pytorchjob-kept": (Target.PYTORCHJOB, {"checkpoint_every": "50"}, KEPT, AGAIN),
+    "pytorchjob-elastic": (Target.PYTORCHJOB, {}, {"nodes": 2, "elastic_nodes": "1:4"}, {}),
+    "pytorchjob-config": (Target.PYTORCHJOB, {}, {"nodes": 2, "config_map": True}, {}),
+    "trainjob": (Target.TRAINJOB, {}, {"nodes": 2}, {}),
+    "trainjob-2.1": (Target.TRAINJOB, {"checkpoint_every": "50"}, {**KEPT, "trainer": "2.1"}, AGAIN),
+    "trainjob-2.2-runtime": (
+        Target.TRAINJOB,
+        {},
+        {**EFA, "trainer": "2.2", "runtime": "torch-distributed"},
+        {**BIG, "pull_secret": "ecr"},
+    ),
+    "trainjob-2.3-runtime": (Target.TRAINJOB, {}, {**GPUS, "runtime": "TrainingRuntime/ours"}, BIG),
+    "job": (Target.JOB, {}, {"nodes": 3, "procs_per_node": 2}, {}),
+    "job-c10d": (Target.JOB, {"checkpoint_every": "50"}, {**KEPT, "rdzv": "c10d"}, AGAIN),
+    "hyperpod": (Target.HYPERPOD, {}, {**EFA, "instance_type": "ml.p5.48xlarge", "spares": 1}, BIG),
+    "hyperpod-kept": (
+        Target.HYPERPOD,
+        {"checkpoint_every": "50"},
+        {"nodes": 2, "checkpoint_volume": "fsx", "priority": "training-priority"},
+        AGAIN,
+    ),
+}
+COMPAT: dict[str, Variant] = {
+    "pytorchjob-compat": (Target.PYTORCHJOB, {}, {"nodes": 2}, {"profile": "compat"}),
+    "trainjob-2.1-runtime-compat": (
+        Target.TRAINJOB,
+        {},
+        {"nodes": 2, "trainer": "2.1", "runtime": "torch-distributed"},
+        {"profile": "compat"},
+    ),
+    "hyperpod-compat": (Target.HYPERPOD, {}, EFA, {**BIG, "profile": "compat"}),
+}
+
+
+def rendered(
+    target: Target, said: dict[str, str], torch: dict[str, Any], wishes: dict[str, Any] | None = None
+) -> RenderedJob:
+    image = {"image": "example.com/x:1", **(wishes or {})}
+    config = settings(**{"name": "demo", "mode": "ddp", **said})
+    travelling = None
+    if torch.get("config_map"):
+        file = ConfigFile(name="config.yaml", text=CONFIG)
+        travelling = AttachedConfig(file=file, beside=settings(name="demo", steps="20"))
+    return render_job(config, JobOptions(torch=TorchrunOptions(**torch), **image), target, (), travelling)
+
+
+def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
+    """The manifests of a variant, free to be changed, and the profile they were made for."""
+    done = variant(name)
+    return copy.deepcopy(done.objects), done.intent.profile
+
+
+@functools.cache
+def variant(name: str) -> RenderedJob:
+    target, said, torch, wishes = (VARIANTS | COMPAT)[name]
+    return rendered(target, said, torch, wishes)
+
+
+def job_of(name: str) -> dict[str, Any]:
+    """The object that runs: the last one."""
+    return objects(name)[0][-1]

@@ -1,0 +1,49 @@
+"""Is a job whose pods claim GPUs refused where nobody offers them, before anything exists, over real HTTP?"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.api_server import ApiServer
+from tests.k8s.torch_rendered import BIG, GPUS, rendered
+
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.client.kubernetes_api import connect
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import CLAIM_TEMPLATE, PYTORCH_JOB
+from paceline.k8s.render.targets import Target
+from paceline.k8s.submit.submission import NoRoomError, submit
+
+Object = dict[str, Any]
+
+
+def put_nodes(server: ApiServer, gpus: int) -> None:
+    for name in ("a", "b"):
+        has: Object = {"cpu": "192", "memory": "2Ti"}
+        server.put(
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"allocatable": has}}
+        )
+        devices = [{"name": f"gpu-{n}"} for n in range(gpus)]
+        pool: Object = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec: Object = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": devices}
+        about = {"name": f"{name}-gpus"}
+        server.put(
+            {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": about, "spec": spec}
+        )
+
+
+def test_claims_that_nobody_can_meet_are_refused(tmp_path: Path) -> None:
+    made: Any = rendered(Target.PYTORCHJOB, {}, {**GPUS, "nodes": 2, "gpu_claims": True}, BIG).objects
+    with ApiServer().running() as server:
+        put_nodes(server, gpus=4)
+        api = connect(server.kubeconfig(tmp_path / "kubeconfig"))
+        try:
+            cluster = ClusterConnection(api, "train")
+            with pytest.raises(NoRoomError, match="needs 8, has 4"):
+                submit(cluster, list(made), RetryPolicy())
+            assert server.writes == []
+            put_nodes(server, gpus=8)
+            submit(cluster, list(made), RetryPolicy())
+            assert len(server.of(CLAIM_TEMPLATE)) == len(server.of(PYTORCH_JOB)) == 1
+        finally:
+            api.close()

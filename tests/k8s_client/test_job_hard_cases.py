@@ -1,0 +1,356 @@
+"""What if the server falls silent, a right is missing half-way, or two do something at one moment?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.api_objects import Log
+from tests.fixtures.api_server import ApiServer, Refusal
+from tests.fixtures.operators import Gang
+from tests.fixtures.waiting import until
+from tests.k8s_client.test_job_submit import manifests, now, put_pod, refusing, running
+from tests.k8s_client.watched import PACE, Screen, follow
+
+from paceline.cli.main import run
+from paceline.core.errors import ConfigError, ExitCode, PacelineError
+from paceline.k8s.client.api import ForbiddenError, UnreachableError
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import CONFIG_MAP, JOB, JOB_KINDS, POD, SERVICE, Kind
+from paceline.k8s.submit.attempts import pending_config_map
+from paceline.k8s.submit.follow import Follower
+from paceline.k8s.submit.job_state import WatchLease, lease_patch, read_lease
+from paceline.k8s.submit.jobs import job_status, list_jobs, stop_job
+from paceline.k8s.submit.submission import submit
+from paceline.training.session import Session
+
+Object = dict[str, Any]
+SILENT = (503, "ServiceUnavailable", "the server is in trouble")
+FORBIDDEN = (403, "Forbidden", "you may not")
+
+
+def made(cluster: ClusterConnection) -> None:
+    claim: Any = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {}}
+    cluster.api.create({**claim, "metadata": {"name": "output", "namespace": "train"}})
+    submit(cluster, list(manifests()), RetryPolicy(first_delay_s=0.1), fits=False)
+
+
+def sometimes(verb: str, kind: Kind, refusal: Refusal, times: int) -> Callable[..., Refusal | None]:
+    """The first so many times."""
+    left = [times]
+
+    def rule(said: str, its: Kind, _what: Object) -> Refusal | None:
+        if (said, its) != (verb, kind) or not left[0]:
+            return None
+        left[0] -= 1
+        return refusal
+
+    return rule
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_name_that_is_none_touches_nothing(
+    cluster: ClusterConnection, server: ApiServer, name: str
+) -> None:
+    made(cluster)
+    with pytest.raises(ConfigError, match="is no name"):
+        stop_job(cluster, name)
+    assert server.of(JOB)
+    assert POD.path("a/b", "c?d") == "/api/v1/namespaces/a%2Fb/pods/c%3Fd"
+
+
+# Sending.
+
+
+def test_what_was_made_though_its_answer_was_lost_is_taken_back_too(
+    cluster: ClusterConnection, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = cluster.api.create
+
+    def lost(manifest: Object, *, dry_run: bool = False) -> Object:
+        answer = create(manifest, dry_run=dry_run)
+        if not dry_run and manifest["kind"] == "Job":
+            raise UnreachableError("cut", "again")
+        return answer
+
+    monkeypatch.setattr(cluster.api, "create", lost)
+    with pytest.raises(UnreachableError, match="cut"):
+        made(cluster)
+    assert server.of(SERVICE) == server.of(JOB) == []
+
+
+def test_what_cannot_be_taken_back_is_named(cluster: ClusterConnection, server: ApiServer) -> None:
+    server.rules.append(refusing("create", JOB, (403, "Forbidden", "exceeded quota: q"), from_call=2))
+    server.rules.append(refusing("delete", SERVICE, FORBIDDEN))
+    with pytest.raises(PacelineError, match=r"exceeded quota.*could not be taken back: service/demo") as told:
+        made(cluster)
+    assert told.value.hint == "kubectl delete -n train --ignore-not-found service/demo"
+
+
+# Stopping.
+
+
+def test_what_may_not_be_removed_is_named_and_the_rest_is_gone(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    server.rules.append(refusing("delete", SERVICE, FORBIDDEN))
+    with pytest.raises(ForbiddenError, match=r"Job/demo is removed; you may not remove Service/demo"):
+        stop_job(cluster, "demo")
+    assert server.of(JOB) == []
+
+
+def test_a_job_that_is_stopped_after_its_watcher_looked_does_not_come_back(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    stopped: list[list[str]] = []
+
+    def stop(verb: str, kind: Kind, _what: Object) -> None:
+        """In the last moment: the watcher is writing down what it has decided."""
+        if (verb, kind) == ("create", CONFIG_MAP) and not stopped:
+            stopped.append(["now"])
+            server.remove(JOB, "demo", "train")
+
+    server.rules.append(stop)
+    Gang(server, JOB).evict()
+    follower = follow(cluster)
+    done = follower.end()
+    assert stopped
+    assert done.end is not None
+    assert any("stopped meanwhile" in one for one in follower.screen.said)
+    assert server.of(JOB) == server.of(CONFIG_MAP) == []
+
+
+@pytest.mark.parametrize("moment", [("create", CONFIG_MAP), ("delete", JOB)], ids=["decided", "removing"])
+def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
+    cluster: ClusterConnection, server: ApiServer, moment: tuple[str, Kind]
+) -> None:
+    """In the last moment, also between the last look and the request that would remove it."""
+    made(cluster)
+    server.rules.append(succeeding(server, *moment))
+    (job,) = server.of(JOB)
+    gang = Gang(server, JOB)
+    for pod in gang.pods:
+        why = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+        gang.show(pod, {"terminated": {"exitCode": 137, "finishedAt": now(0)}}, "Failed", **why)
+        server.end_log("train", pod.name, pod.container)
+    follower = follow(cluster)
+    done = follower.end()
+    assert done.attempt == 1
+    assert done.end is not None
+    assert done.end.code is ExitCode.OK
+    assert any("has succeeded meanwhile" in one for one in follower.screen.said)
+    assert [one["metadata"]["uid"] for one in server.of(JOB)] == [job["metadata"]["uid"]]
+    assert server.of(CONFIG_MAP) == []
+
+
+def test_a_job_that_succeeds_after_it_was_judged_is_not_removed(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    server.rules.append(succeeding(server, "delete", JOB))
+    Gang(server, JOB).wrong_image()
+    done = follow(cluster).end()
+    assert done.end is not None
+    assert done.end.code is ExitCode.OK
+    assert len(server.of(JOB)) == 1
+
+
+def succeeding(server: ApiServer, verb: str, kind: Kind) -> Callable[..., None]:
+    """The job succeeds just before the first such request is carried out."""
+    done: list[str] = []
+
+    def rule(said: str, its: Kind, _what: Object) -> None:
+        if (said, its) == (verb, kind) and not done:
+            done.append("now")
+            complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+            server.change(JOB, "demo", "train", status=complete)
+
+    return rule
+
+
+def test_what_a_watcher_decides_while_its_job_is_stopped_is_not_wanted(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    (job,) = server.of(JOB)
+
+    def decide(verb: str, kind: Kind, _what: Object) -> None:
+        if (verb, kind) == ("delete", JOB):
+            server.put(
+                pending_config_map(
+                    "demo", "train", job, [], "attempt 2", WatchLease(watcher="w", until_s=4e9)
+                )
+            )
+
+    server.rules.append(decide)
+    assert stop_job(cluster, "demo") == ["Job/demo", "Service/demo"]
+    assert server.of(CONFIG_MAP) == server.of(JOB) == []
+
+
+def test_who_may_see_no_job_is_not_told_that_there_is_none(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    for kind in JOB_KINDS:
+        server.rules += [refusing(verb, kind, FORBIDDEN) for verb in ("get", "list")]
+    for ask in (lambda: job_status(cluster, "demo"), lambda: list_jobs(cluster, everywhere=True)):
+        with pytest.raises(ForbiddenError, match="you may not"):
+            ask()
+
+
+# Following.
+
+
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_a_server_that_is_silent_while_an_attempt_is_made_is_asked_again(
+    cluster: ClusterConnection, server: ApiServer, verb: str
+) -> None:
+    made(cluster)
+    server.rules.append(sometimes(verb, CONFIG_MAP, SILENT, 3))
+    Gang(server, JOB).evict()
+    follower = follow(cluster)
+    until(lambda: "attempt 2 is sent" in follower.screen.said, "the second attempt is there")
+    second = Gang(server, JOB)
+    second.run()
+    second.succeed()
+    assert follower.end().attempt == 2
+
+
+def test_a_server_that_is_silent_while_a_job_is_removed_is_asked_again(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    server.rules.append(sometimes("delete", JOB, SILENT, 2))
+    waits = {"reason": "ErrImagePull", "message": 'failed to resolve reference "example.com/x:1": not found'}
+    put_pod(server, 0, {"waiting": waits}, "Pending")
+    done = follow(cluster).end()
+    assert done.end is not None
+    assert done.end.code is ExitCode.BAD_CONFIG
+    assert server.of(JOB) == []
+
+
+def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(
+    cluster: ClusterConnection, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(cluster)
+    follower = Follower(cluster=cluster, name="demo", shown=Screen().shown(), pace=PACE)
+
+    def sleep(_follower: Follower, _until_s: float | None) -> None:
+        """The machine sleeps while ours runs out; it wakes to Ctrl-C, and another is at it."""
+        (job,) = server.of(JOB)
+        assert read_lease(job).watcher == follower.watcher
+        theirs: Any = lease_patch(WatchLease(watcher="other", until_s=4e9))["metadata"]
+        notes = {**job["metadata"]["annotations"], **theirs["annotations"]}
+        server.change(JOB, "demo", "train", metadata={**job["metadata"], "annotations": notes})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Follower, "_wait", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        follower.follow(None)
+    assert read_lease(server.of(JOB)[0]).watcher == "other"
+
+
+def test_a_job_that_somebody_removed_is_named(cluster: ClusterConnection, server: ApiServer) -> None:
+    made(cluster)
+    follower = follow(cluster)
+    running(server, 0)
+    until(lambda: "the job is running" in follower.screen.said, "it is followed")
+    stop_job(cluster, "demo")
+    follower.end()
+    (told,) = follower.screen.told
+    assert told.cause.startswith("Job/demo was deleted, and not from here")
+    assert "-n train" in told.command
+
+
+def test_ctrl_c_says_how_to_come_back(
+    cluster: ClusterConnection,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """And not to run the same command: the job's name is taken now."""
+    made(cluster)
+
+    def press(_follower: Follower, _for_s: float | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Follower, "follow", press)
+    place = ["--kubeconfig", str(tmp_path / "kubeconfig"), "-n", "train"]
+    assert run(["job", "attach", "demo", *place], Session()) == ExitCode.INTERRUPTED
+    said = capsys.readouterr().err
+    assert "paceline job attach demo -n train" in said
+    assert "run the same command" not in said
+
+
+def test_lines_are_shown_as_they_come_though_the_last_are_cut_off(
+    cluster: ClusterConnection, server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made(cluster)
+    running(server, 0, 1)
+    for rank in (0, 1):
+        server.say("train", f"demo-{rank}", "pytorch", "2026-11-15T12:00:00Z", "hello")
+    server.log("train", "demo-1", "pytorch").cuts = [1]
+    place = ["--kubeconfig", str(tmp_path / "kubeconfig"), "-n", "train"]
+    assert run(["job", "logs", "demo", *place], Session()) == ExitCode.UNREACHABLE
+    assert capsys.readouterr().out == "[r0 0] hello\n"
+
+
+def restarted(server: ApiServer, count: int, state: Object) -> None:
+    one = {"name": "pytorch", "image": "example.com/x:1", "restartCount": count, "state": state}
+    put_pod(server, 0, state, containerStatuses=[one])
+
+
+def life(server: ApiServer, *lines: str) -> Log:
+    log = Log([(f"2026-11-15T12:00:{int(line):02d}Z", line) for line in lines], has_ended=True)
+    server.logs[("train", "demo-0", "pytorch")] = log
+    return log
+
+
+def ended(server: ApiServer, count: int) -> None:
+    over = {"terminated": {"exitCode": 0, "finishedAt": now()}}
+    restarted(server, count, over)
+    put_pod(server, 1, over, "Succeeded")
+    server.end_log("train", "demo-1", "pytorch")
+    server.change(JOB, "demo", "train", status={"conditions": [{"type": "Complete", "status": "True"}]})
+
+
+def test_a_container_that_was_started_again_before_anybody_looked_has_left_its_lines(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    server.previous[("train", "demo-0", "pytorch")] = life(server, "1", "2")
+    life(server, "3", "4")
+    ended(server, 1)
+    follower = follow(cluster)
+    follower.end()
+    assert sorted(line.text for line in follower.screen.lines) == ["1", "2", "3", "4"]
+
+
+def test_a_stream_that_is_cut_as_its_container_is_started_again_loses_and_doubles_nothing(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made(cluster)
+    first = life(server, "1", "2", "3")
+    first.has_ended = False
+    first.cuts = [2]  # within the second line
+    is_next = [False]
+
+    def start_again(verb: str, kind: Kind, _what: Object) -> None:
+        """Before the stream is opened again."""
+        if (verb, kind) == ("get", POD) and not is_next[0]:
+            is_next[0] = True
+            server.previous[("train", "demo-0", "pytorch")] = first
+            first.has_ended = True
+            life(server, "4", "5")
+            restarted(server, 1, {"running": {"startedAt": now()}})
+
+    server.rules.append(start_again)
+    running(server, 0, 1)
+    follower = follow(cluster)
+    until(lambda: len(follower.screen.lines) >= 5, "all lines are there")
+    ended(server, 1)
+    follower.end()
+    assert sorted(line.text for line in follower.screen.lines) == ["1", "2", "3", "4", "5"]

@@ -1,0 +1,143 @@
+"""Pre-flight checks over real HTTP: operators, what pods refer to, and what the user may not look at."""
+
+from typing import Any
+
+import pytest
+from tests.fixtures.api_server import ApiServer, Refusal
+from tests.k8s_client.test_job_kinds import wanted
+
+from paceline.k8s.client.connection import ClusterConnection
+from paceline.k8s.diagnose.retry import RetryPolicy
+from paceline.k8s.kinds import NODE, PYTORCH_JOB, SECRET, TRAIN_JOB, Kind
+from paceline.k8s.submit.manifests import render_job
+from paceline.k8s.submit.requirements import references
+from paceline.k8s.submit.submission import NoRoomError, RightsError, Submitted, submit
+
+Object = dict[str, Any]
+ENV = [
+    {"name": "A", "valueFrom": {"secretKeyRef": {"name": "tokens", "key": "a"}}},
+    {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "maybe", "key": "b", "optional": True}}},
+]
+
+
+def job(**pod: Any) -> Object:
+    container = {"name": "pytorch", "image": "example.com/x:1", **pod.pop("container", {})}
+    spec = {"restartPolicy": "Never", "containers": [container], **pod}
+    about = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "demo"}}
+    return {**about, "spec": {"template": {"spec": spec}}}
+
+
+def send(cluster: ClusterConnection, *manifests: Object) -> Submitted:
+    return submit(cluster, list(manifests), RetryPolicy())
+
+
+def test_every_reference_of_a_pod_is_found_once() -> None:
+    volumes = [
+        {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "b", "projected": {"sources": [{"secret": {"name": "tokens", "optional": True}}]}},
+        {"name": "c", "configMap": {"name": "brought"}},
+    ]
+    made = job(
+        volumes=volumes,
+        container={"env": ENV, "envFrom": [{"secretRef": {"name": "all"}}]},
+        serviceAccountName="trainer",
+        priorityClassName="high",
+        imagePullSecrets=[{"name": "registry"}],
+    )
+    brought = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "brought"}}
+    found = {(one.kind, one.name): one.is_required for one in references([brought, made])}
+    assert found == {
+        ("PersistentVolumeClaim", "data"): True,
+        ("Secret", "tokens"): True,
+        ("Secret", "all"): True,
+        ("Secret", "registry"): False,
+        ("ConfigMap", "maybe"): False,
+        ("ServiceAccount", "trainer"): True,
+        ("PriorityClass", "high"): True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("pod", "named"),
+    [
+        ({"container": {"env": ENV}}, "Secret tokens"),
+        ({"container": {"envFrom": [{"configMapRef": {"name": "all"}}]}}, "ConfigMap all"),
+        ({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]}, "Claim data"),
+        ({"serviceAccountName": "trainer"}, "ServiceAccount trainer"),
+        ({"priorityClassName": "high"}, "PriorityClass high"),
+    ],
+)
+def test_what_pods_need_and_is_not_there_is_named_before_anything_exists(
+    cluster: ClusterConnection, server: ApiServer, pod: Object, named: str
+) -> None:
+    with pytest.raises(RightsError) as refused:
+        send(cluster, job(**pod))
+    assert named in refused.value.problems[0].what
+    assert server.writes == []
+
+
+def test_what_may_not_be_looked_at_is_noted_and_refuses_nothing(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    def no_secrets(_verb: str, kind: Kind, _what: Object) -> Refusal | None:
+        said = 'User "me" cannot get resource "secrets" in API group "" in the namespace "train"'
+        return (403, "Forbidden", f"secrets is forbidden: {said}") if kind == SECRET else None
+
+    server.rules.append(no_secrets)
+    (note,) = [one for one in send(cluster, job(container={"env": ENV[:1]})).notes if "not checked" in one]
+    assert "Secret tokens" in note
+
+
+def test_a_claim_that_waits_for_its_first_pod_is_fine_and_another_is_noted(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "status": {"phase": "Pending"}}
+    for name, mode in (("late", "WaitForFirstConsumer"), ("stuck", "Immediate")):
+        about = {"name": name, "namespace": "train"}
+        server.put({**head, "metadata": about, "spec": {"storageClassName": name}})
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
+        server.put({**kind, "volumeBindingMode": mode})
+    volumes = [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in ("late", "stuck")]
+    told = " ".join(send(cluster, job(volumes=volumes)).notes)
+    assert "stuck is Pending" in told
+    assert "late" not in told
+
+
+def deployment(name: str, ready: int) -> Object:
+    about = {"name": name, "namespace": "kubeflow"}
+    status = {"readyReplicas": ready} if ready else {}
+    head = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": about}
+    return {**head, "spec": {"replicas": 1}, "status": status}
+
+
+def test_an_operator_that_does_not_work_is_named_and_one_that_is_not_seen_is_noted(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    made = render_job(*wanted(PYTORCH_JOB)).objects
+    server.put(deployment("training-operator", 0))
+    with pytest.raises(RightsError, match="kubeflow/training-operator has no ready pod"):
+        send(cluster, *made)
+    assert server.writes == []
+    server.put(deployment("training-operator", 1))
+    assert not [note for note in send(cluster, *made).notes if "training operator" in note]
+    assert any("Kubeflow Trainer" in note for note in _notes_of_a_trainjob(cluster))
+
+
+def _notes_of_a_trainjob(cluster: ClusterConnection) -> tuple[str, ...]:
+    made = [dict(one) for one in render_job(*wanted(TRAIN_JOB)).objects]
+    for one in made:
+        one["metadata"] = {**one["metadata"], "name": "other"}  # type: ignore[dict-item]  # a mapping of JSON
+        if one["kind"] == "TrainJob":
+            one["spec"]["runtimeRef"]["name"] = "other"  # type: ignore[call-overload, index]  # of JSON
+    return send(cluster, *made).notes
+
+
+def test_without_nodes_it_is_refused_unless_something_adds_them(
+    cluster: ClusterConnection, server: ApiServer
+) -> None:
+    server.remove(NODE, "node-a")
+    with pytest.raises(NoRoomError, match="a node"):
+        send(cluster, job())
+    about = {"name": "cluster-autoscaler-status", "namespace": "kube-system"}
+    server.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about})
+    assert any("the cluster autoscaler may bring nodes" in note for note in send(cluster, job()).notes)
