@@ -3,12 +3,13 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.aws_build.choices import SOURCE
 from tests.aws_build.ecr_lifecycle import Image, expired
 from tests.aws_build.template import parameters, says
+
+from paceline.images.push.references import lifecycle_policy
 
 KEPT = 5
 POLICY = says(parameters(SourceUrl=SOURCE, KeepImages=str(KEPT)))["repositories"]["paceline-images"][
@@ -60,11 +61,8 @@ def test_a_plain_rule_for_all_would_have_deleted_a_release() -> None:
 
 
 def test_a_repository_that_push_makes_keeps_the_same() -> None:
-    pushed = pytest.importorskip(
-        "paceline.images.push.references", reason="this paceline makes no repositories"
-    )
     by_itself = says(parameters(SourceUrl=SOURCE))["repositories"]["paceline-images"]["lifecycle"]
-    assert [_rule(rule) for rule in json.loads(pushed.policy())["rules"]] == [
+    assert [_rule(rule) for rule in json.loads(lifecycle_policy())["rules"]] == [
         _rule(rule) for rule in by_itself["rules"]
     ]
 
