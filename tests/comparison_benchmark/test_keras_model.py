@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.command import ROOT
 
 PROBE = """
-from paceline.comparison.benchmark.keras_backend import Normalisation, _usual_callbacks, build_model
+from paceline.comparison.benchmark.keras_backend import Normalisation, _default_callbacks, build_model
 from paceline.comparison.benchmark.keras_schema import KerasSettings
 model = build_model(KerasSettings(), Normalisation(means=(0, 0, 0), deviations=(1, 1, 1)))
 print("filters", *(layer.filters for layer in model.layers if "conv" in layer.name))
@@ -16,7 +16,7 @@ print("dense", *(layer.units for layer in model.layers if "dense" in layer.name)
 for kind in ("batch_normalization", "dropout"):
     print(kind, sum(kind in layer.name for layer in model.layers))
 print("parameters", model.count_params())
-print("callbacks", *(type(one).__name__ for one in _usual_callbacks()))
+print("callbacks", *(type(one).__name__ for one in _default_callbacks()))
 """
 
 
