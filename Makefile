@@ -21,7 +21,7 @@ TOOLS := chromium shellcheck engine aws-tools promtool
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check collect setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean
+.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean
 
 demo: $(INSTALLED)  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -29,6 +29,9 @@ demo: $(INSTALLED)  ## train XOR under every mode with one 3x straggler, and com
 test:  ## everything a change must pass
 	@$(MAKE) --no-print-directory -j3 WANTED=test check collect tools
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+test-fast: setup  ## unit and in-process tests only: no containers, browsers, Ray or TensorFlow
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak and not slow"
 
 check: setup  ## format, lint, types, import rules
 	$(BIN)/ruff format --check src tests benchmarks docs infra

@@ -1,4 +1,4 @@
-"""What do tests share? One warm helper process per test session, and a clean torch after each test."""
+"""Fixtures of all tests: one warm helper process per session, and a clean torch after each test."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.fixtures.order import slow_first
+from tests.fixtures.order import is_fast, slow_first
 
 from paceline.launchers.local import LocalLauncher
 
@@ -26,6 +26,11 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write golden files anew instead of comparing")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if not is_fast(item.nodeid.partition("::")[0]):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)
