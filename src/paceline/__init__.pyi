@@ -27,7 +27,6 @@ class _Settings(TypedDict, total=False):
     on_slow: Literal["tolerate", "rebalance", "replace"]
     on_give_up: Literal["fail", "pause"]
     max_replacements: int
-    servers: int
     steps: int
     epochs: float
     evaluate_every: int | Literal["epoch"]

@@ -8,9 +8,8 @@ from tests.monitoring.scripted_log import ScriptedLog, a_plan
 from paceline.monitoring.alerts.delivery import AlertNotifier, try_notifier
 from paceline.monitoring.alerts.rule_file import read_rules
 from paceline.plan.codec import dumps
-from paceline.plan.plan import Elastic, EventDetail
+from paceline.plan.plan import Device, Elastic, EventDetail
 from paceline.training.run import load_resumable
-from paceline.training.verify import replay_run
 
 
 def _run(folder: Path, mode: str = "ssgd", **more: object) -> str:
@@ -19,8 +18,8 @@ def _run(folder: Path, mode: str = "ssgd", **more: object) -> str:
     return str(folder)
 
 
-def _elastic(folder: Path, servers: int = 1) -> str:
-    return _run(folder, elastic=Elastic(workers=2, min_workers=1, max_workers=2, servers=servers))
+def _elastic(folder: Path) -> str:
+    return _run(folder, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
 
 
 def _damaged_plan(folder: Path) -> Codes:
@@ -34,10 +33,11 @@ def _silent_run(folder: Path) -> Codes:
     return said(folder, "status", str(folder))
 
 
-def _with_server_parts(folder: Path) -> Codes:
-    _elastic(folder, servers=2)
-    (folder / "result.json").write_text("{}")
-    return raised(lambda: replay_run(folder, lambda *_: None))
+def _on_a_gpu(_folder: Path) -> Codes:
+    from paceline.events.read import History
+    from paceline.worker.replay.schedule import replay
+
+    return raised(lambda: replay(a_plan(device=Device.CUDA), History(), ""))
 
 
 def _own_mode(folder: Path) -> Codes:
@@ -90,7 +90,7 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E302": lambda folder: said(folder, "replay", _run(folder)),
     "E303": _damaged_plan,
     "E304": _silent_run,
-    "E305": _with_server_parts,
+    "E305": _on_a_gpu,
     "E306": _own_mode,
     "E307": lambda folder: raised(lambda: load_resumable(Path(_run(folder)))),
     "E308": _damaged_checkpoint,

@@ -54,7 +54,6 @@ def test_after_kill_9_of_everything_a_run_in_rounds_is_resumed_from_the_checkpoi
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (["--mode", "backup", "--servers", "2"], "decided by one server"),
         (["--mode", "adaptive", "--on-slow", "rebalance"], "deals out shards by speed anyway"),
     ],
 )

@@ -158,7 +158,6 @@ def served_run(log: Log, rng: Random) -> None:
             log.flush()
             back = rng.randrange(version + 1)
             log.event("server_restored", server, part=0, version=back, pid=2)
-            log.event("server_restored", "server-1-a", part=1, version=0, pid=2)
             version = back
             acts.clear()
             log.now_ns += 1

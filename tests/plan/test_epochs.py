@@ -95,7 +95,6 @@ def test_modes_without_a_common_step_are_not_evaluated_on_the_way(mode: str) -> 
 
 def test_other_combinations_that_cannot_work_are_refused() -> None:
     assert "streaming diloco" in refused(mode="diloco", fragments=2, evaluate_every="epoch")
-    assert "no version of the whole" in refused(mode="asgd", servers=2, early_stop_patience=2)
     assert "evaluate_every is 0, but it must be 1 or more" in refused(evaluate_every=0)
     assert "it must be a number of steps, or epoch" in refused(evaluate_every="never")
     assert "nothing says how long" in refused(early_stop_metric="valid_loss")

@@ -127,8 +127,6 @@ def test_where_nobody_looks_on_the_way_asha_is_off_and_says_why_or_is_refused() 
     tuning, remarks = laid_out(Here(evaluate_every="5"), "mode=ssgd,gossip", "lr=0.1..1", trials=4)
     assert tuning.asha is not None
     assert remarks == ["mode gossip: evaluated at the end of a trial only"]
-    tuning, remarks = laid_out(Here(mode="asgd", servers="2"), "lr=0.1..1", trials=2)
-    assert remarks[0] == "an elastic run: evaluated at the end of a trial only"
     assert laid_out(Here(), "lr=0.1..1", wants_asha=False)[0].asha is None
     assert "evaluated more than 2 times" in refused(Here(epochs="2"), "lr=0.1..1", wants_asha=True, grace=5)
 

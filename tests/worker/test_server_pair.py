@@ -36,9 +36,9 @@ Found = TypeVar("Found")
 class Town:
     """Who is where, agreed on; each seat hears of it unless it is deaf."""
 
-    def __init__(self, part: int = 0) -> None:
-        self.part, self.is_done = part, False
-        self.place = pb.ServerPlace(shard=part)
+    def __init__(self) -> None:
+        self.is_done = False
+        self.place = pb.ServerPlace()
         self.living: dict[str, pb.Worker] = {}
         self.seats: list[Seat] = []
         self.changed = threading.Condition()
@@ -75,9 +75,7 @@ class Town:
         self.tell()
 
     def _put(self, primary: str, backup: str) -> None:
-        self.place = pb.ServerPlace(
-            shard=self.part, primary=primary, backup=backup, epoch=self.place.epoch + 1
-        )
+        self.place = pb.ServerPlace(primary=primary, backup=backup, epoch=self.place.epoch + 1)
 
 
 class Seat:
@@ -93,12 +91,12 @@ class Seat:
     def look(self) -> None:
         with self.town.changed:
             town = self.town
-            places = {town.part: town.place} if town.place.epoch else {}
-            self.standing = CoordinatorView(monotonic_s(), places, dict(town.living), town.is_done)
+            placed = town.place if town.place.epoch else None
+            self.standing = CoordinatorView(monotonic_s(), placed, dict(town.living), town.is_done)
             self.town.changed.notify_all()
         self._call()
 
-    def put(self, part: int, *, primary: str, backup: str, epoch: int) -> None:
+    def put(self, *, primary: str, backup: str, epoch: int) -> None:
         self.town.put(primary, backup, epoch)
         self.look()
 
@@ -123,7 +121,6 @@ class Member:
 
     def begin(self) -> None:
         self.ended: str = ""
-        self._part = self.seat.town.part
         self._thread = threading.Thread(target=self._live)
 
     def start(self) -> None:
@@ -131,7 +128,7 @@ class Member:
 
     def _live(self) -> None:
         try:
-            is_led = bool(self.seat.standing.place(self._part).primary)
+            is_led = bool(self.seat.standing.place.primary)
             orders = self._follow() if is_led else self._claim()
             if orders is not None:
                 self._lead(orders)
@@ -140,19 +137,19 @@ class Member:
             self.ended = f"fenced: {error.what}"
 
     def _claim(self) -> int:
-        self.seat.put(self._part, primary=self.name, backup="", epoch=0)
+        self.seat.put(primary=self.name, backup="", epoch=0)
         return 0
 
     def _follow(self) -> int | None:
         backup = self._backup()
-        primary = primary_of(self.seat.standing, self._part)
+        primary = primary_of(self.seat.standing)
         assert primary is not None
         if backup.follow(primary) is BackupEnd.DONE:
             self.ended = "done"
             return None
 
         def decided(standing: CoordinatorView) -> bool | None:
-            place = standing.place(self._part)
+            place = standing.place
             return None if place.backup == self.name else place.primary == self.name
 
         if not self.seat.wait_for(decided, "promotion", 10):
@@ -163,12 +160,11 @@ class Member:
         return backup.orders
 
     def _backup(self) -> BackupServer:
-        return BackupServer(name=self.name, part=0, server=self.server, membership=self.seat, token=TOKEN)
+        return BackupServer(name=self.name, server=self.server, membership=self.seat, token=TOKEN)
 
     def _lead(self, orders: int) -> None:
         primary = PrimaryServer(
             name=self.name,
-            part=0,
             server=self.server,
             host=self.host,
             membership=self.seat,
@@ -193,7 +189,7 @@ class Hand:
     def __init__(self, index: int, town: Town, plan: Plan) -> None:
         self.name, self.town = f"worker-{index}", town
         self.seat = town.join(self.name, "worker")
-        route = PrimaryRoute(self.seat, 0, 20.0)
+        route = PrimaryRoute(self.seat, 20.0)
         self.store = ElasticStore(route, Rank(index), token=TOKEN, clock=SystemClock(), timeout_s=20.0)
         self.answered: list[int] = []  # shares whose push was answered
         self.may_go_on = threading.Event()

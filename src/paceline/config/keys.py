@@ -192,15 +192,6 @@ RUN_KEYS = (
         maximum=1_000_000,
     ),
     Key(
-        name="servers",
-        help="Parts into which elastic servers cut the parameters, each with a primary and a backup.",
-        kind=Kind.INTEGER,
-        default="1",
-        example="2",
-        minimum=1,
-        maximum=64,
-    ),
-    Key(
         name="steps",
         help="Gradients per worker; without a bound on staleness N times as many are shared.",
         kind=Kind.INTEGER,

@@ -71,7 +71,6 @@ class TrainConfig:
     on_slow: str | None = None
     on_give_up: str | None = None
     max_replacements: int | None = None
-    servers: int | None = None
     steps: int | None = None
     epochs: float | None = None
     evaluate_every: int | Literal["epoch"] | None = None

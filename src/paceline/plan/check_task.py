@@ -164,11 +164,7 @@ def _evaluating(config: TrainConfig) -> list[Problem]:
     if said is None:
         return []
     what, hint = "", f"leave {said} out: the model is evaluated at the end; or use --mode ssgd"
-    elastic = decide.elastic_of(config)
-    if elastic is not None and elastic.servers > 1:
-        what = "the parameters are on servers in several parts, and no version of the whole is ever named"
-        hint = f"leave {said} out, or --servers"
-    elif mode is not None and not mode.is_evaluated:
+    if mode is not None and not mode.is_evaluated:
         what = f"mode {mode.name} {_WHY_NOT.get(mode.channel, 'is evaluated at its end only')}"
     elif mode is not None and mode.is_split and config.early_stop_patience is not None:
         said = "early_stop_patience"

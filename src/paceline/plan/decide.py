@@ -127,8 +127,8 @@ def _requested_workers(config: TrainConfig) -> int:
 
 
 def elastic_of(config: TrainConfig) -> Elastic | None:
-    """Whoever speaks of shards, of fewest or most workers, or of servers, wants an elastic run."""
-    spoken_of = {config.shards, config.min_workers, config.max_workers, config.servers}
+    """Whoever speaks of shards, or of fewest or most workers, wants an elastic run."""
+    spoken_of = {config.shards, config.min_workers, config.max_workers}
     if config.elastic is False or (config.elastic is None and spoken_of == {None}):
         return None
     workers = _requested_workers(config)
@@ -140,7 +140,6 @@ def elastic_of(config: TrainConfig) -> Elastic | None:
         restarts=MAX_REPLACEMENTS if config.max_replacements is None else config.max_replacements,
         on_slow=OnSlow(config.on_slow) if config.on_slow in tuple(OnSlow) else OnSlow.TOLERATE,
         on_give_up=OnGiveUp(config.on_give_up) if config.on_give_up in tuple(OnGiveUp) else OnGiveUp.FAIL,
-        servers=config.servers or 1,
     )
 
 

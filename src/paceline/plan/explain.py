@@ -119,8 +119,6 @@ def _travels(plan: Plan) -> str:
         return _as_decided(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
         server = "a parameter server with a backup" if plan.elastic else "a parameter server"
-        if plan.elastic and plan.elastic.servers > 1:
-            server = f"{plan.elastic.servers} parameter servers, each with a part and a backup,"
         return f"gradients to {server} and parameters back at every step, by {by}"
     if plan.strategy.aggregate != "mean":
         return f"every worker's gradients to every worker at every step, gathered over {by}"

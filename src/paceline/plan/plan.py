@@ -185,7 +185,10 @@ class Elastic:
     longest_wait_s: float = 30.0  # before a worker that is lost again and again is replaced
     on_slow: OnSlow = OnSlow.TOLERATE
     on_give_up: OnGiveUp = OnGiveUp.FAIL
-    servers: int = 1  # parts of the parameters, each with a primary and a backup (modes with servers)
+    servers: int = 1  # plans of earlier versions may hold more: parameters in several parts
+
+    def __post_init__(self) -> None:
+        assert self.servers == 1, f"servers is {self.servers}, but this version has no servers in parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

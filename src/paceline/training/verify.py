@@ -18,7 +18,6 @@ from paceline.core.errors import (
     DamagedRecordError,
     NotFinishedError,
     NothingRecordedError,
-    NotRepeatableError,
 )
 from paceline.events.lineage import lineage_of, policies_of
 from paceline.events.read import History, read_history
@@ -28,32 +27,6 @@ from paceline.plan.codec import Json, read, recorded_hash
 from paceline.plan.plan import EventDetail, Plan
 from paceline.plan.schedule import is_whole
 from paceline.training.verify_work import Finding, outcome_of, verify_record, verify_result, verify_shares
-
-
-def verify_parts(history: History, parts: int) -> list[Finding]:
-    return [_verify_part(history, part) for part in range(1, parts)]
-
-
-def _verify_part(history: History, part: int) -> Finding:
-    """What part 0 has, this one has: a push counts when all parts have it, and part 0 is the last."""
-    rows = [row for row in history.parts if row.part == part]
-    counts = Counter(row.position for row in rows)
-    twice = [position for position, count in counts.items() if count > 1]
-    counted = {row.position for row in history.server if row.op == "apply"}
-    missing, ahead = counted - counts.keys(), counts.keys() - counted
-    is_one_line = [row.version for row in rows] == list(range(1, len(rows) + 1))
-    seen = f"{len(rows)} gradients, {len(twice)} double, {len(missing)} missing, {len(ahead)} ahead of part 0"
-    if not is_one_line:
-        seen += "; versions are not one line"
-    ok = not twice and not missing and is_one_line and (not ahead or not _is_over(history))
-    return Finding(f"part {part} applied each share that part 0 counted exactly once", ok, seen)
-
-
-def _is_over(history: History) -> bool:
-    """Did the run end by itself? Else a share may be on its way."""
-    ends = [event for event in history.plain if event.kind in ("run_started", "run_finished")]
-    return bool(ends) and ends[-1].fields.get("outcome") in ("finished", "stopped")
-
 
 # Two witnesses: the servers' rows say what was applied, in one order; the
 # workers' rows say what they were answered for. Pure.
@@ -118,10 +91,9 @@ def _verify_answered(history: History) -> Finding:
 def _verify_equal(hashes: object) -> list[Finding]:
     if not isinstance(hashes, Mapping) or len(hashes) < 2:
         return []
-    parts = {str(who).rpartition("-")[0] for who in hashes}  # of server-0-a: server-0
-    distinct = len({(str(who).rpartition("-")[0], str(found)) for who, found in hashes.items()})
-    seen = f"{len(hashes)} servers of {len(parts)} parts, {distinct} different hashes"
-    return [Finding("primary and backup ended with the same bits", distinct == len(parts), seen)]
+    distinct = len(set(map(str, hashes.values())))
+    seen = f"{len(hashes)} servers, {distinct} different hashes"
+    return [Finding("primary and backup ended with the same bits", distinct == 1, seen)]
 
 
 def _rank(who: str) -> int:
@@ -168,8 +140,7 @@ def verify_run(run_dir: Path) -> list[Finding]:
     record = verify_record(recorded_hash(run_dir / "plan.json"), history, result)
     work = [*verify_shares(plan, history), *verify_result(plan, history, result)]
     if server_names(plan):
-        parts = 1 if plan.elastic is None else plan.elastic.servers
-        findings = [*verify_servers(history, result.get("state_sha256")), *verify_parts(history, parts)]
+        findings = verify_servers(history, result.get("state_sha256"))
         return [record, *_verify_lines(history), *work, *findings, _verify_checkpoints(run_dir)]
     is_elastic = plan.elastic is not None
     findings = [_verify_generations(plan, history)] if is_elastic else []
@@ -273,12 +244,6 @@ def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[s
         raise NotFinishedError(
             f"{run_dir} has no result.json: the run did not finish, so there is nothing to compare with",
             f"finish it first:  paceline train --resume {run_dir}",
-        )
-    if plan.elastic is not None and plan.elastic.servers > 1:
-        raise NotRepeatableError(
-            f"{run_dir} had servers in {plan.elastic.servers} parts, each with an order of its own:"
-            " which versions a gradient was computed on is not recorded",
-            f"prove with `paceline verify {run_dir}` that each part applied each share once",
         )
     verdict: dict[str, Json] = {}
     for message in json_lines("paceline.worker.replay.main", [str(run_dir)]):

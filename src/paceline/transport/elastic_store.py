@@ -45,19 +45,10 @@ class ElasticStore(PrimaryConnection):
         self.on_refused: Callable[[int, int], None] = lambda *_: None
         super().__init__(route, token=token, clock=clock, timeout_s=timeout_s)
 
-    @property
-    def incarnation(self) -> int:
-        return self._incarnation
-
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
         assert push_bytes is None, "what is pushed here is not compressed"
-        self.use(Slots.new(numel, dtype))
-        assert self._slots is not None, "we have just taken them"
+        self._slots = Slots.new(numel, dtype)
         return self._slots
-
-    def use(self, slots: Slots) -> None:
-        """Instead of open(): these vectors, which may be a part of longer ones."""
-        self._slots = slots
 
     def join(self, clock: StepClock) -> None:
         """The server decides where our clock begins, so ours does not matter."""
@@ -99,12 +90,6 @@ class ElasticStore(PrimaryConnection):
         if frame.say is not MessageKind.OBSOLETE:
             raise ProtocolError(f"a server said {frame.say.name} unasked", "look at its log")
         self._obsolete = frame.number
-
-    def give_up(self) -> None:
-        """Another part's server said that we were given up: what we made does not count, and we join anew."""
-        self.on_refused(*self._computing)
-        self._join_anew(is_over=True)
-        self._say()
 
     def _say(self) -> None:
         try:
@@ -181,8 +166,6 @@ SEND_TIMEOUT_S = 2  # for a backup to take what it is sent, before it counts as 
 _ASKS = (
     MessageKind.JOIN,
     MessageKind.LEAVE,
-    MessageKind.PULL,
-    MessageKind.GATHER,
     MessageKind.AGAIN,
     *_PUSHES,
 )

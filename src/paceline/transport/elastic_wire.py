@@ -32,21 +32,17 @@ class MessageKind(IntEnum):
     PUSH = 2
     PUSH_AND_STOP = 3
     LEAVE = 4
-    # Of a part that hands out no shares: a push names its share by `position`.
-    PULL = 5
-    GATHER = 6  # a server asks: everything that you hold
     AGAIN = 7  # the share of the ticket `number` is abandoned, as we were told: what next?
     # A server answers.
     PARAMETERS = 10  # number: the ticket; position: the share; time: the version. NO_SHARE: all is done
     UNKNOWN = 11  # join first
     FENCED = 12  # this incarnation was given up: join as a new one
-    APPLIED = 13  # this part has the share, from this push or an earlier one
     OBSOLETE = 14  # unasked: the others went on without the share of the ticket `number`
     # A backup asks a primary, and confirms; `number` counts orders.
     FOLLOW = 20
     HAVE = 21
     # A primary tells its backup.
-    STATE = 30  # everything up to order `number`; also what GATHER is answered
+    STATE = 30  # everything up to order `number`
     ORDER = 31  # position: its kind
     RECORDED = 32  # the rows of all orders up to `number` are in the event log
     END = 33
@@ -160,7 +156,7 @@ CONNECT_TIMEOUT_S = 1.0  # for a server to answer at all: one that is frozen doe
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """Where the primary server of a part is."""
+    """Where the primary server is."""
 
     name: str
     incarnation: int
@@ -189,7 +185,7 @@ class Route(Protocol):
 
 
 class PrimaryConnection(ABC):
-    """To the primary of one part, whichever process that is."""
+    """To the primary, whichever process that is."""
 
     def __init__(self, route: Route, *, token: bytes, clock: Clock, timeout_s: float) -> None:
         self._route, self._token = route, token

@@ -248,7 +248,7 @@ def _metric(said: str | None, trials: Sequence[Trial]) -> tuple[tuple[str, ...],
 def _unseen(trials: Sequence[Trial]) -> list[str]:
     """Which trials nobody looks at on the way, and why."""
     hidden = [trial.plan for trial in trials if trial.plan.evaluation is None]
-    found = sorted({"an elastic run" if plan.elastic is not None else f"mode {plan.mode}" for plan in hidden})
+    found = sorted({f"mode {plan.mode}" for plan in hidden})
     return [f"{', '.join(found)}: evaluated at the end of a trial only"] if found else []
 
 

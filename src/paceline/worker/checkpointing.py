@@ -206,7 +206,7 @@ def restore_strategy(strategy: Strategy, saved: Snapshot) -> Clock:
 
 
 class CheckpointedServer(Protocol):
-    """A parameter server, or several that are saved as one."""
+    """A parameter server, as far as a checkpoint needs it."""
 
     @property
     def version(self) -> Version: ...

@@ -185,9 +185,9 @@ TRAINING_ERRORS = (
         _FAILED,
         "paceline.core.errors:HopelessError",
         "trying the same again would fail the same way, so nobody does",
-        ("settings that do not fit the model", "all copies of something were lost"),
+        ("data that is missing or damaged", "numbers that are not finite"),
         ("do what the fix says, then start or resume",),
-        "the model has 1 blocks of 64 numbers, too few for 2 parts",
+        "s3://bucket/train has no shard 3",
     ),
     ErrorEntry(
         "E402",

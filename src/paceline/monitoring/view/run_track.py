@@ -198,7 +198,7 @@ class RunTrack:
                     one = CustomRow(*row)  # type: ignore[arg-type]  # as the log has it
                     self.custom[one.name, who] = one
             case _:
-                pass  # parts of servers: their shares are counted by part 0
+                pass  # no view needs these
 
     def _steps(self, who: str, columns: ColumnReader) -> None:
         worker = self.worker(who)
@@ -320,7 +320,7 @@ class RunTrack:
         match kind:
             case "run_resumed":
                 self._resumed(str(fields.get("clocks", "")))
-            case "server_restored" if fields.get("part") == 0:
+            case "server_restored":
                 self.setbacks.restored(optional_int(fields["version"]) or 0)
             case "run_finished":
                 self.outcome, self.over_s = str(fields["outcome"]), at_s

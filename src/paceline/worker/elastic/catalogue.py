@@ -74,7 +74,7 @@ class ServerCatalogue(RunCatalogue):
 
     def _is_noted(self, at: int, file: Path, wrote: WriteResult) -> bool:
         """Only while we are primary."""
-        place = self._places.standing.place(0)
+        place = self._places.standing.place
         if place.primary != self._who:
             return False
         super().begin(place.epoch, at)

@@ -35,10 +35,8 @@ class BackupEnd(Enum):
 
 
 class BackupServer:
-    def __init__(
-        self, *, name: str, part: int, server: StateMachine, membership: ServerDirectory, token: bytes
-    ) -> None:
-        self._name, self._part, self._server = name, part, server
+    def __init__(self, *, name: str, server: StateMachine, membership: ServerDirectory, token: bytes) -> None:
+        self._name, self._server = name, server
         self._membership, self._token = membership, token
         self._gradient = torch.empty(server.numel, dtype=server.dtype)
         self.orders = 0  # that our state holds
@@ -59,7 +57,7 @@ class BackupServer:
         connection.settimeout(None)
 
         def leave_the_former() -> None:
-            if primary_of(self._membership.standing, self._part) != primary:
+            if primary_of(self._membership.standing) != primary:
                 wire.shut(connection)
 
         with connection:
@@ -74,7 +72,7 @@ class BackupServer:
 
     def _take_state(self, connection: socket.socket) -> bool:
         try:
-            asking = Frame(MessageKind.FOLLOW, self._part, self._membership.number)
+            asking = Frame(MessageKind.FOLLOW, incarnation=self._membership.number)
             wire.send(connection, asking, memoryview(self._name.encode()))
             frame = wire.receive(connection)
             if frame.say is not MessageKind.STATE:

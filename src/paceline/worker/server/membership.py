@@ -2,7 +2,7 @@
 
 On top of membership.py: whenever anything changes, and for servers now and then
 anyway, the whole standing of the run is read: which server is primary and
-backup of which part, and who lives. A server that was given up is not taken in
+which is its backup, and who lives. A server that was given up is not taken in
 again: what it knows may be behind, so its process ends, and a new one starts.
 """
 
@@ -20,6 +20,7 @@ from paceline.core.errors import PeerLostError, TrainingError
 from paceline.transport.elastic_wire import Primary
 from paceline.worker.elastic.membership import ENDED, Connect, Membership, Note
 
+SHARD = 0  # the coordinator places servers by shard; a run has one, which holds all parameters
 FINISHED = "all work is done"  # why a server leaves in the end
 POLL_S = 0.5
 PATIENCE_S = 15.0
@@ -40,13 +41,14 @@ class CoordinatorView:
     """The run as the coordinator knew it at a moment after `taken_s`."""
 
     taken_s: float = 0.0
-    places: dict[int, pb.ServerPlace] = field(default_factory=dict)
+    placed: pb.ServerPlace | None = None  # None: nobody has been primary yet
     living: dict[str, pb.Worker] = field(default_factory=dict)
     is_done: bool = False  # a server has finished the work, or the run has ended
     is_alone: bool = False  # the coordinator was given up: nothing of this changes any more
 
-    def place(self, part: int) -> pb.ServerPlace:
-        return self.places.get(part, pb.ServerPlace(shard=part))
+    @property
+    def place(self) -> pb.ServerPlace:
+        return self.placed or pb.ServerPlace(shard=SHARD)
 
 
 class ServerDirectory(Protocol):
@@ -74,7 +76,7 @@ class ServerDirectory(Protocol):
         """What `find` finds in a standing, now or later."""
         ...
 
-    def put(self, part: int, *, primary: str, backup: str, epoch: int) -> None:
+    def put(self, *, primary: str, backup: str, epoch: int) -> None:
         """Agreed on, if the place is still of that epoch; else RefusedError. The standing is read anew."""
         ...
 
@@ -141,8 +143,8 @@ class ServerMembership(Membership):
                         f"{what}: not within {timeout_s:g} s", "look at `paceline coordinator status`"
                     )
 
-    def put(self, part: int, *, primary: str, backup: str, epoch: int) -> None:
-        said = pb.PlaceServer(run=self._run, shard=part, primary=primary, backup=backup, epoch=epoch)
+    def put(self, *, primary: str, backup: str, epoch: int) -> None:
+        said = pb.PlaceServer(run=self._run, shard=SHARD, primary=primary, backup=backup, epoch=epoch)
 
         async def write(client: Client) -> None:
             await client.write("Runs.Place", said, pb.ServerPlace)
@@ -212,29 +214,30 @@ class ServerMembership(Membership):
     async def _look(self, client: Client) -> None:
         taken_s = monotonic_s()
         view = await client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
-        places = {place.shard: place for place in view.servers}
+        placed = next((place for place in view.servers if place.shard == SHARD), None)
         is_done = view.run.phase in ENDED
-        if not is_done and any(not place.primary for place in places.values()):
+        if not is_done and placed is not None and not placed.primary:
             everybody = pb.ListWorkers(run=self._run, with_ended=True)
             workers = await client.read("Members.List", everybody, pb.WorkerList)
             is_done = any(w.role == "server" and w.reason == FINISHED for w in workers.workers)
         living = {worker.worker: worker for worker in view.workers}
         with self._changed:
             if taken_s >= self._standing.taken_s:
-                self._standing = CoordinatorView(taken_s, places, living, is_done)
+                self._standing = CoordinatorView(taken_s, placed, living, is_done)
             self._changed.notify_all()
         self._on_change()
 
 
 class PrimaryRoute:
-    """A worker's way to the primary of a part."""
+    """A worker's way to the primary."""
 
-    def __init__(self, membership: ServerDirectory, part: int, timeout_s: float) -> None:
-        self._membership, self._part, self._timeout_s = membership, part, timeout_s
+    def __init__(self, membership: ServerDirectory, timeout_s: float) -> None:
+        self._membership = membership
+        self._timeout_s = timeout_s
 
     def primary(self) -> Primary | None:
         def find(standing: CoordinatorView) -> tuple[Primary | None] | None:
-            found = primary_of(standing, self._part)
+            found = primary_of(standing)
             return (found,) if found is not None or standing.is_done else None
 
         return self._membership.wait_for(find, "no parameter server is primary", self._timeout_s)[0]
@@ -249,12 +252,11 @@ class PrimaryRoute:
         self._membership.when_changed(call)
 
     def is_primary(self, place: Primary) -> bool:
-        return primary_of(self._membership.standing, self._part) == place
+        return primary_of(self._membership.standing) == place
 
 
-def primary_of(standing: CoordinatorView, part: int) -> Primary | None:
-    place = standing.places.get(part)
-    server = None if place is None else standing.living.get(place.primary)
+def primary_of(standing: CoordinatorView) -> Primary | None:
+    server = standing.living.get(standing.place.primary)
     if server is None:
         return None
     host, _, port = server.address.rpartition(":")

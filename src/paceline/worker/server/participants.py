@@ -1,9 +1,9 @@
 """What does a parameter server of an elastic run do from birth to end?
 
-Two servers hold the same part of the parameters. Each process starts knowing
-nothing; what it becomes is what the coordinator says: the first is primary, the
-other follows it, takes over when it is lost, or starts again from the newest
-checkpoint if both are. What differs from part to part is in parts.py.
+Two servers hold the same parameters. Each process starts knowing nothing; what
+it becomes is what the coordinator says: the first is primary, the other follows
+it, takes over when it is lost, or starts again from the newest checkpoint if
+both are.
 """
 
 import os
@@ -13,7 +13,6 @@ from enum import Enum
 from functools import partial
 
 import torch
-from torch import nn
 
 from paceline.checkpoints.catalog import newest_complete
 from paceline.checkpoints.snapshot import read_snapshot
@@ -23,9 +22,10 @@ from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.events.log import EventLog
 from paceline.plan.catalog import Channel
+from paceline.plan.plan import Plan
 from paceline.strategies.port import Links, Strategy
 from paceline.tasks.port import Task
-from paceline.transport.elastic_store import ElasticHost
+from paceline.transport.elastic_store import ElasticHost, ElasticStore
 from paceline.transport.elastic_wire import Primary
 from paceline.worker.checkpointing import RowSaver, ServerSaver
 from paceline.worker.context import WorkerContext, open_log
@@ -38,24 +38,23 @@ from paceline.worker.loop import Worker
 from paceline.worker.participant import evaluate, state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
-from paceline.worker.server import partitions
 from paceline.worker.server.backup import BackupEnd, BackupServer
 from paceline.worker.server.membership import (
     FINISHED,
+    SHARD,
     CoordinatorView,
     FencedError,
+    PrimaryRoute,
     ServerDirectory,
     ServerMembership,
     primary_of,
 )
-from paceline.worker.server.partition_server import PartPrimary, PartServer
-from paceline.worker.server.partitions import CombinedParts, PartGatherer
 from paceline.worker.server.primary import PrimaryServer
 from paceline.worker.server.replication import record_row
 from paceline.worker.server.state_machine import ElasticServer
 from paceline.worker.wiring import build_task, set_up_torch, strategy_class
 
-FIRST = "a"  # of a part's two servers, the one that begins as primary
+FIRST = "a"  # of the two servers, the one that begins as primary
 RETRY_S = 0.01
 
 
@@ -81,10 +80,8 @@ class _Server:
         assert seat.coordinator is not None, "an elastic run has a coordinator"
         plan, clock, place = seat.plan, SystemClock(), seat.coordinator
         self._who, self._seat, self._clock, self._report = who, seat, clock, report
-        self._part = partitions.part_of_name(who)
         self._task: Task = build_task(plan)
-        self._server = partitions.build_machine(plan, self._task, self._part)
-        self._model: nn.Module | None = None  # the whole one, as soon as this server knows it
+        self._server = _build_server(plan, self._task)
         self._log: EventLog = open_log(plan, seat.run_dir, who, clock)
         self._host = ElasticHost(numel=self._server.numel, dtype=self._server.dtype, token=seat.token)
         self._goodbye = "it failed"
@@ -122,29 +119,25 @@ class _Server:
             return None
         if standing.is_done:
             return _Task.DONE
-        place = standing.places.get(self._part)
-        if place is None:
+        if standing.placed is None:
             return _Task.CLAIM if self._who.endswith(FIRST) else None
-        return primary_of(standing, self._part) if place.primary else _Task.CLAIM
+        return primary_of(standing) if standing.place.primary else _Task.CLAIM
 
     def _claim(self) -> bool:
         """Be primary, with the newest checkpoint, or from the start; False: another was first."""
-        epoch, plan = self._membership.standing.place(self._part).epoch, self._seat.plan
-        if epoch > 0:
-            partitions.refuse_restart(plan, self._part)
-        newest = newest_complete(self._seat.checkpoints, plan.num_workers)
+        epoch = self._membership.standing.place.epoch
+        newest = newest_complete(self._seat.checkpoints, self._seat.plan.num_workers)
         folder = self._seat.resume_from if newest is None else newest.folder
         if folder is not None:
-            partitions.restore(self._server, read_snapshot(folder, "server-0"), self._part)
-        if isinstance(self._server, ElasticServer):
-            self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
+            self._server.restore(read_snapshot(folder, "server-0"))
+        self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
         try:
-            self._membership.put(self._part, primary=self._who, backup="", epoch=epoch)
+            self._membership.put(primary=self._who, backup="", epoch=epoch)
         except RefusedError as error:
             self._note(f"{self._who} is not primary: {error.what}")
             return False
         if folder is not None or epoch > 0:
-            self._log.write("server_restored", part=self._part, version=self._server.version, pid=os.getpid())
+            self._log.write("server_restored", part=SHARD, version=self._server.version, pid=os.getpid())
         self._say("server_started")
         return True
 
@@ -152,7 +145,6 @@ class _Server:
         """None: it never became our primary."""
         backup = BackupServer(
             name=self._who,
-            part=self._part,
             server=self._server,
             membership=self._membership,
             token=self._seat.token,
@@ -168,8 +160,8 @@ class _Server:
         self._log.write(
             "server_promoted",
             pid=os.getpid(),
-            part=self._part,
-            epoch=self._membership.standing.place(self._part).epoch,
+            part=SHARD,
+            epoch=self._membership.standing.place.epoch,
             version=self._server.version,
             instead_of=primary.name,
         )
@@ -184,7 +176,7 @@ class _Server:
         broke_s = monotonic_s()
 
         def find(standing: CoordinatorView) -> bool | None:
-            place = standing.places[self._part]
+            place = standing.place
             if place.primary == self._who:
                 return True
             is_left = place.backup != self._who and standing.taken_s > broke_s
@@ -196,21 +188,10 @@ class _Server:
             )
 
     def _lead(self, orders: int) -> Report:
-        if isinstance(self._server, PartServer):
-            self._lead_part(self._server, orders)
-        else:
-            self._lead_run(self._server, orders)
-        self._goodbye = FINISHED
-        self._log.write("worker_finished", steps=self._server.version, reason="done")
-        return self._facts()
-
-    def _lead_run(self, server: ElasticServer, orders: int) -> None:
-        """As primary of part 0."""
-        everything, self._model = self._everything(server)
         assert self._seat.coordinator is not None, "an elastic run has a coordinator"
         saver = ServerSaver(
             self._seat.plan,
-            everything,
+            self._server,
             root=self._seat.checkpoints,
             log=self._log,
             report=self._report,
@@ -218,64 +199,39 @@ class _Server:
         )
         primary = PrimaryServer(
             name=self._who,
-            part=self._part,
-            server=server,
+            server=self._server,
             host=self._host,
             membership=self._membership,
             log=self._log,
             saver=saver,
             clock=self._clock,
-            validation=self._validation(server),
+            validation=self._validation(),
             report=self._report,
             orders=orders,
         )
         primary.run()
         saver.save()
         primary.end()
+        self._goodbye = FINISHED
+        self._log.write("worker_finished", steps=self._server.version, reason="done")
+        return self._facts()
 
-    def _validation(self, server: ElasticServer) -> Validation | None:
+    def _validation(self) -> Validation | None:
         plan = self._seat.plan
         if plan.evaluation is None:
             return None
-        arena = server.replica.arena
+        arena = self._server.replica.arena
         return Validation(self._task, arena, seed=plan.seed, collective=None, channel=Channel.STORE)
-
-    def _lead_part(self, server: PartServer, orders: int) -> None:
-        primary = PartPrimary(
-            name=self._who,
-            server=server,
-            host=self._host,
-            membership=self._membership,
-            log=self._log,
-            clock=self._clock,
-            orders=orders,
-        )
-        primary.run()
-        primary.end()
-
-    def _everything(self, server: ElasticServer) -> tuple[ElasticServer | CombinedParts, nn.Module]:
-        """What a checkpoint is made of, and the model that then has all of it."""
-        plan = self._seat.plan
-        if partitions.parts_of(plan) == 1:
-            return server, server.replica.arena.module
-        gathering = PartGatherer(
-            self._membership,
-            parts=partitions.parts_of(plan),
-            token=self._seat.token,
-            timeout_s=plan.timeout_s,
-        )
-        together = CombinedParts(plan, self._task, server, gathering)
-        return together, together.model.arena.module
 
     def _note(self, text: str) -> None:
         self._report({"ev": "note", "text": text})
 
     def _say(self, kind: str) -> None:
-        place = self._membership.standing.place(self._part)
+        place = self._membership.standing.place
         self._log.write(
             kind,
             pid=os.getpid(),
-            part=self._part,
+            part=SHARD,
             epoch=place.epoch,
             version=self._server.version,
             role="primary",
@@ -288,14 +244,16 @@ class _Server:
             "run_steps": len(self._server.applied) // self._seat.plan.num_workers,
             "state_sha256": state_hash(self._server.replica.arena.named_state()),
         }
-        if isinstance(self._server, ElasticServer) and self._server.evaluations is not None:
+        if self._server.evaluations is not None:
             self._server.evaluations.conclude(facts)
-        model = self._model
-        if partitions.parts_of(self._seat.plan) == 1:
-            model = self._server.replica.arena.module
-        if model is not None:
-            facts["metrics"] = evaluate(self._task, model, self._seat.run_dir)
+        facts["metrics"] = evaluate(self._task, self._server.replica.arena.module, self._seat.run_dir)
         return facts
+
+
+def _build_server(plan: Plan, task: Task) -> ElasticServer:
+    replica = Replica(plan, task, torch.device("cpu"), SystemClock())
+    replica.prepare_optimizer()
+    return ElasticServer(plan, replica, strategy_class(plan.mode))
 
 
 def work_with_servers(index: int, seat: WorkerContext, report: Callable[[Report], None]) -> None:
@@ -333,14 +291,14 @@ def _worker(
     plan, clock, cpu = seat.plan, SystemClock(), torch.device("cpu")
     task = build_task(plan)
     replica = Replica(plan, task, cpu, clock)
-    store = partitions.build_store(
-        plan,
+    store = ElasticStore(
+        PrimaryRoute(membership, plan.timeout_s),
         rank,
-        replica.arena.layout,
-        membership=membership,
         token=seat.token,
-        on_refused=lambda position, version: log.write("push_refused", position=position, version=version),
+        clock=clock,
+        timeout_s=plan.timeout_s,
     )
+    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
     links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     return Worker(

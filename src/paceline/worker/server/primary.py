@@ -1,4 +1,4 @@
-"""What does the primary server of part 0 do? It hands out shares, keeps clocks, and saves.
+"""What does the primary server do? It hands out shares, keeps clocks, and saves.
 
 How it keeps to its backup is in guarded.py; what an order does in elastic_server.py.
 """
@@ -40,7 +40,6 @@ class PrimaryServer(ReplicatedServer):
         self,
         *,
         name: str,
-        part: int,
         server: ElasticServer,
         host: ElasticHost,
         membership: ServerDirectory,
@@ -53,7 +52,6 @@ class PrimaryServer(ReplicatedServer):
     ) -> None:
         super().__init__(
             name=name,
-            part=part,
             machine=server,
             host=host,
             membership=membership,

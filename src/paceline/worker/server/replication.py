@@ -3,7 +3,7 @@
 Every order goes to the backup before it is carried out here, and nobody is
 answered before it is safe (backup_line.py says when): whatever a worker was told
 survives us. One thread does it all, order after order. What is asked of a server,
-and what it does then, is in primary.py (part 0) and part_primary.py (the others).
+and what it does then, is in primary.py.
 """
 
 import queue
@@ -21,7 +21,7 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import Clock, monotonic_s
 from paceline.core.ids import Rank
 from paceline.events.log import Log
-from paceline.events.schema import PartRow, ServerRow
+from paceline.events.schema import ServerRow
 from paceline.transport import tcp_wire
 from paceline.transport.elastic_store import (
     Acknowledged,
@@ -38,7 +38,7 @@ from paceline.transport.elastic_store import (
 from paceline.transport.elastic_wire import Frame, MessageKind
 from paceline.transport.ports import Reply
 from paceline.worker.evaluation import EvaluatedRow
-from paceline.worker.server.membership import RESUME, FencedError, ServerDirectory
+from paceline.worker.server.membership import RESUME, SHARD, FencedError, ServerDirectory
 from paceline.worker.server.state_machine import Order, OrderKind
 
 # Who the backup is, is agreed on with the coordinator, in this order: its
@@ -49,8 +49,9 @@ from paceline.worker.server.state_machine import Order, OrderKind
 
 
 class BackupReplicator:
-    def __init__(self, *, name: str, part: int, membership: ServerDirectory) -> None:
-        self._name, self._part, self._membership = name, part, membership
+    def __init__(self, *, name: str, membership: ServerDirectory) -> None:
+        self._name = name
+        self._membership = membership
         self.link: BackupConnection | None = None
         self._is_guarded = False  # nothing is safe without the backup
         self._confirmed = 0
@@ -90,7 +91,7 @@ class BackupReplicator:
 
     def look(self) -> None:
         """Are we still primary, and is our backup still the backup? FencedError: we are not."""
-        place = self._membership.standing.place(self._part)
+        place = self._membership.standing.place
         if self._membership.is_fenced or place.primary != self._name:
             raise self._fenced(place)
         if self._is_guarded and self.link is not None and place.backup != self.link.name:
@@ -104,7 +105,7 @@ class BackupReplicator:
     def _may_answer_alone(self) -> bool:
         # Half a lease: if we stood still for longer, another may be primary by now.
         standing, membership = self._membership.standing, self._membership
-        place, me = standing.places.get(self._part), standing.living.get(self._name)
+        place, me = standing.placed, standing.living.get(self._name)
         is_ours = place is not None and place.primary == self._name and not place.backup
         is_me = me is not None and me.incarnation == membership.number
         return is_ours and is_me and monotonic_s() - standing.taken_s < membership.lease_s / 2
@@ -112,13 +113,13 @@ class BackupReplicator:
     def _agree_on(self, backup: str) -> None:
         """The coordinator knows who our backup is, or that we have none, when this returns."""
         while True:
-            place = self._membership.standing.place(self._part)
+            place = self._membership.standing.place
             if place.primary != self._name:
                 raise self._fenced(place)
             if place.backup == backup:
                 return
             try:
-                self._membership.put(self._part, primary=self._name, backup=backup, epoch=place.epoch)
+                self._membership.put(primary=self._name, backup=backup, epoch=place.epoch)
             except RefusedError as error:
                 if backup and error.why == pb.Why.Name(pb.NOT_FOUND):  # it is lost already
                     self._let_go()
@@ -137,19 +138,19 @@ class BackupReplicator:
                 if self._membership.standing.is_alone:
                     raise
                 if self._membership.is_fenced:
-                    raise self._fenced(self._membership.standing.place(self._part)) from None
+                    raise self._fenced(self._membership.standing.place) from None
 
     def _fenced(self, place: pb.ServerPlace) -> FencedError:
         who = place.primary or "nobody"
         return FencedError(
-            f"{self._name} is not primary of part {self._part} any more: {who} is, in epoch {place.epoch}",
+            f"{self._name} is not primary of part {SHARD} any more: {who} is, in epoch {place.epoch}",
             "its successor goes on; a new process starts under this name",
         )
 
 
 TICK_S = 0.1
 RECORD_S = 0.25
-Row = ServerRow | PartRow | EvaluatedRow
+Row = ServerRow | EvaluatedRow
 
 
 class StateMachine(Protocol):
@@ -186,8 +187,6 @@ class DeferredOutput:
 def record_row(log: Log, row: Row) -> None:
     if isinstance(row, EvaluatedRow):
         row.write(log)
-    elif isinstance(row, PartRow):
-        log.add_part(row)
     else:
         log.add_server(row)
 
@@ -197,7 +196,6 @@ class ReplicatedServer(ABC):
         self,
         *,
         name: str,
-        part: int,
         machine: StateMachine,
         host: ElasticHost,
         membership: ServerDirectory,
@@ -205,12 +203,12 @@ class ReplicatedServer(ABC):
         clock: Clock,
         orders: int = 0,  # that the state holds already
     ) -> None:
-        self._name, self._part, self._machine = name, part, machine
+        self._name, self._machine = name, machine
         self._host, self._membership = host, membership
         self._log, self._clock = log, clock
         self._ordered = orders
         self._due: deque[DeferredOutput] = deque()
-        self._line = BackupReplicator(name=name, part=part, membership=membership)
+        self._line = BackupReplicator(name=name, membership=membership)
         self._applicant: BackupConnection | None = None
         self._began_s = self._recorded_s = monotonic_s()
         self._rows: list[Row] = []  # safe, and not in the log yet
@@ -271,8 +269,8 @@ class ReplicatedServer(ABC):
                 self._applicant = link
             case Acknowledged(link, number) if link is self._line.link:
                 if self._line.confirm(number):
-                    epoch = self._membership.standing.place(self._part).epoch
-                    self._log.write("backup_placed", part=self._part, backup=link.name, epoch=epoch)
+                    epoch = self._membership.standing.place.epoch
+                    self._log.write("backup_placed", part=SHARD, backup=link.name, epoch=epoch)
             case BackupLost(link) if link is self._line.link:
                 self._line.lose()
             case BackupLost(link) if link is self._applicant:

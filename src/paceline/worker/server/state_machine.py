@@ -39,7 +39,6 @@ class OrderKind(IntEnum):
     PUSHED_AND_STOP = 3
     GONE = 4
     ABSENT = 5  # it was expected, and never came
-    READ = 6  # of a part that hands out no shares: changes nothing, but the backup must know of it
     AGAIN = 7  # it has abandoned its share, as it was told
     EVALUATED = 8  # no worker: the primary has evaluated the parameters as they are
 
@@ -48,7 +47,7 @@ class OrderKind(IntEnum):
 class Order:
     kind: OrderKind
     rank: Rank
-    number: int  # JOINED: the incarnation; PUSHED, AGAIN: the ticket (part 0) or the share (other parts)
+    number: int  # JOINED: the incarnation; PUSHED, AGAIN: the ticket
     at_ns: int  # the primary's time: rules and rows of both see the same
     text: str = ""  # EVALUATED: what was measured, as JSON
 
@@ -183,7 +182,7 @@ class ElasticServer(ParameterServer):
             case OrderKind.ABSENT:
                 self.expected.discard(rank)
                 return self._carry_out(self._admission.leave(rank))
-            case OrderKind.READ | OrderKind.EVALUATED:
+            case OrderKind.EVALUATED:
                 return []
 
     def _enter(self, rank: Rank, incarnation: int) -> list[Reply]:
