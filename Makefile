@@ -21,7 +21,7 @@ TOOLS := chromium shellcheck engine aws-tools promtool
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean
+.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean schemas
 
 demo: $(INSTALLED)  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -156,6 +156,9 @@ proto: setup  ## write the Python of cluster.proto and torchft.proto anew
 
 examples: setup  ## write the manifests under examples anew
 	$(BIN)/python -m docs.manifests
+
+schemas: setup  ## write the schemas of custom Kubernetes kinds from their CRDs; CRDS=FOLDER of JSON files
+	$(BIN)/python scripts/make_schemas.py $(CRDS)
 
 docs: setup  ## write the generated reference pages anew
 	$(BIN)/python -m docs.generate

@@ -3,7 +3,9 @@
 import functools
 import json
 import os
+import runpy
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +16,30 @@ from tests.k8s import rendered, torch_rendered
 
 from paceline.k8s.spec.job import Profile
 from paceline.k8s.validate import schema
-from paceline.k8s.validate.schemas_crds import PYTORCHJOB, RAYCLUSTER, RAYJOB, RUNTIME, TRAINJOB
+from paceline.k8s.validate.schema_files import load_schema
 
 Objects = Callable[[str], tuple[list[dict[str, Any]], Profile]]
 FOLDER = Path(os.environ.get("KUBERAY_CRDS", ROOT.parent / "shared" / "crds"))
 FILES = {
-    "RayCluster": ("kuberay-v1.7.0-rayclusters.json", RAYCLUSTER),
-    "RayJob": ("kuberay-v1.7.0-rayjobs.json", RAYJOB),
-    "PyTorchJob": ("training-operator-v1.9.4-pytorchjobs.json", PYTORCHJOB),
-    "TrainJob": ("trainer-v2.3.0-trainjobs.json", TRAINJOB),
-    "TrainingRuntime": ("trainer-v2.3.0-trainingruntimes.json", RUNTIME),
+    "RayCluster": "kuberay-v1.7.0-rayclusters.json",
+    "RayJob": "kuberay-v1.7.0-rayjobs.json",
+    "PyTorchJob": "training-operator-v1.9.4-pytorchjobs.json",
+    "TrainJob": "trainer-v2.3.0-trainjobs.json",
+    "TrainingRuntime": "trainer-v2.3.0-trainingruntimes.json",
 }
 OLDER = ("podTemplateOverrides", "torch.numProcPerNode", "torch.elasticPolicy")  # until Trainer 2.1
 NEWEST = [name for name in torch_rendered.VARIANTS if "2.1" not in name]
 MADE = [(rendered.objects, name) for name in rendered.VARIANTS]
 MADE += [(torch_rendered.objects, name) for name in NEWEST]
 pytestmark = pytest.mark.skipif(
-    not all((FOLDER / name).exists() for name, _ in FILES.values()),
+    not all((FOLDER / name).exists() for name in FILES.values()),
     reason=f"the operators' CRDs are not in {FOLDER}; our own schemas are checked all the same",
 )
 
 
 @functools.cache
 def crd(kind: str) -> dict[str, Any]:
-    versions = json.loads((FOLDER / FILES[kind][0]).read_text(encoding="utf-8"))["versions"]
+    versions = json.loads((FOLDER / FILES[kind]).read_text(encoding="utf-8"))["versions"]
     found = versions["v1" if "v1" in versions else "v1alpha1"]
     assert isinstance(found, dict)
     return found
@@ -100,5 +102,31 @@ def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_our_schemas_name_the_fields_that_theirs_have_and_no_other(kind: str) -> None:
-    found = [d for d in differences(FILES[kind][1], crd(kind), kind) if ".status" not in d]
+    found = [
+        d for d in differences(load_schema(kind.lower(), "v1", kind), crd(kind), kind) if ".status" not in d
+    ]
     assert [d for d in found if not any(old in d for old in OLDER)] == []
+
+
+def test_our_schemas_are_what_make_schemas_writes() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "make_schemas.py"))["made_schemas"]([FOLDER])
+    assert set(made) == {f"{kind.lower()}.json" for kind in FILES}
+    folder = files("paceline.k8s.validate") / "schemas"
+    for name, text in made.items():
+        assert (folder / name).read_text(encoding="utf-8") == text, "run `make schemas CRDS=FOLDER`"
+
+
+def test_a_crd_as_a_cluster_gives_it_can_be_read_too(tmp_path: Path) -> None:
+    written = json.loads((FOLDER / FILES["PyTorchJob"]).read_text(encoding="utf-8"))
+    crd = {
+        "kind": "CustomResourceDefinition",
+        "spec": {
+            "names": {"kind": "PyTorchJob"},
+            "versions": [{"name": "v1", "schema": {"openAPIV3Schema": written["versions"]["v1"]}}],
+        },
+    }
+    (tmp_path / "crd.json").write_text(json.dumps(crd), encoding="utf-8")
+    make = runpy.run_path(str(ROOT / "scripts" / "make_schemas.py"))["made_schemas"]
+    ours = make([FOLDER / FILES["PyTorchJob"]])["pytorchjob.json"]
+    theirs = make([tmp_path])["pytorchjob.json"]
+    assert json.loads(theirs) | {"source": ""} == json.loads(ours) | {"source": ""}

@@ -296,3 +296,15 @@ def find_in_policy(spec: Spec, path: Path) -> Iterator[Finding]:
 def find_nothing(_value: Spec, _path: Path) -> Iterator[Finding]:
     """Its shape says everything."""
     return iter(())
+
+
+def find_in_claim_template(spec: Mapping[str, object], path: Path) -> Iterator[Finding]:
+    where = (*path, "spec", "devices", "requests")
+    for number, one in enumerate(mappings(spec, "spec", "devices", "requests")):
+        if ("exactly" in one) == ("firstAvailable" in one):
+            what = "Invalid value: exactly one of `exactly` or `firstAvailable` is required"
+            yield Finding((*where, number), what, "keep one of them")
+        exactly = mapping(one, "exactly")
+        if exactly.get("allocationMode") == "All" and "count" in exactly:
+            what = "Invalid value: must not be specified when allocationMode is 'All'"
+            yield Finding((*where, number, "exactly", "count"), what, "leave it out")
