@@ -32,10 +32,10 @@ def test_the_classic_files_are_there_with_the_names_that_scripts_look_for(tmp_pa
     assert [row["name"] for row in rows] == ["baseline", "ray"]
     plots = {path.name for path in (tmp_path / "plots").iterdir()}
     assert {
-        "speedup-total.png",
+        "speedup-total.svg",
         "speedup-steady.svg",
         "efficiency-total.svg",
-        "time.png",
+        "time.svg",
         "curve-loss.svg",
     } <= plots
 

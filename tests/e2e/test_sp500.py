@@ -37,7 +37,7 @@ def test_the_config_file_trains_and_leaves_a_confusion_matrix(folder: Path) -> N
     assert facts["matrix"] == [[metrics["tn"], metrics["fp"]], [metrics["fn"], metrics["tp"]]]
     assert sum(map(sum, facts["matrix"])) == 74  # a fifth of the samples
     assert facts["always_up"] == metrics["always_up"]
-    assert (run_dir / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
+    assert (run_dir / "confusion_matrix.svg").read_text().startswith("<svg")
 
 
 def test_the_same_seed_ends_with_the_same_bits(folder: Path) -> None:

@@ -59,4 +59,4 @@ def test_the_matrix_is_left_with_workers_a_server_and_in_virtual_time(
     plan = small_plan(mode, task="sp500", steps=2, task_options=options, launcher=launcher_kind, **other)
     run = real(plan, tmp_path / "run", launcher)
     assert (run.run_dir / "confusion_matrix.json").exists()
-    assert (run.run_dir / "confusion_matrix.png").exists()
+    assert (run.run_dir / "confusion_matrix.svg").exists()

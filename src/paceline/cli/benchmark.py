@@ -104,14 +104,9 @@ def with_benchmark_variables(flags: Sequence[RawSetting], said: Sequence[str] = 
 
 def show_benchmark(session: Session, command: str, benchmark: "Benchmark", folder: Path) -> None:
     """The end of a benchmark command: `command` is `benchmark.torch`, for example."""
-    from paceline.comparison.report.plots import can_draw
     from paceline.comparison.schema import finite
     from paceline.plan.codec import to_json
 
-    if not can_draw():
-        print_message(
-            session, "note: no picture files, as matplotlib is not installed: pip install 'paceline[report]'"
-        )
     warnings = [f"warning: {text}" for text in benchmark.warnings]
     lines = [*benchmark_table(benchmark), "", *warnings, *benchmark.says, f"report: {folder / 'report.html'}"]
     emit(session, command, {"out": str(folder), "comparison": finite(to_json(benchmark))}, lines)

@@ -154,14 +154,9 @@ class _NotesOnly:
 
 
 def _show_comparison(session: Session, comparison: "Comparison", folder: Path) -> None:
-    from paceline.comparison.report.plots import can_draw
     from paceline.comparison.schema import finite
     from paceline.plan.codec import to_json
 
-    if not can_draw():
-        print_message(
-            session, "note: no picture files, as matplotlib is not installed: pip install 'paceline[report]'"
-        )
     warnings = [f"warning: {text}" for text in comparison.warnings]
     verdict = [comparison.verdict.headline, *(f"  {reason}" for reason in comparison.verdict.reasons)]
     lines = [*comparison_table(comparison), "", *warnings, *verdict, f"report: {folder / 'report.html'}"]
@@ -250,7 +245,6 @@ def _demo_table(rows: "list[DemoRow]") -> list[str]:
 @common_options
 def report(session: Session, runs: tuple[Path, ...], out: Path | None) -> None:
     """Make one page of finished runs: alone, side by side, or a comparison's report once more."""
-    from paceline.comparison.report.plots import can_draw
     from paceline.comparison.report.runs import report as make_report
 
     folders = [session.folder / run for run in runs]
@@ -262,10 +256,6 @@ def report(session: Session, runs: tuple[Path, ...], out: Path | None) -> None:
         else session.folder / "report"
     )
     figures = make_report(folders, place)
-    if not can_draw():
-        print_message(
-            session, "note: no picture files, as matplotlib is not installed: pip install 'paceline[report]'"
-        )
     path = str(place / "report.html")
     emit(
         session,

@@ -3,6 +3,8 @@
 Light or dark as the reader's system is, and light on paper.
 """
 
+import re
+
 from paceline import __version__
 from paceline.core.html import Child, Markup, raw, tag
 
@@ -57,15 +59,6 @@ figure{margin:0;max-width:40rem;padding:.8rem;border:1px solid var(--line);borde
 figure>svg{display:block;width:100%;height:auto;font-size:12.5px}
 figcaption{font-size:.88rem}
 figcaption p{margin:.3rem 0}
-svg text{fill:var(--text)}
-svg text.middle{text-anchor:middle}
-svg text.end{text-anchor:end}
-svg line,svg polyline{stroke:var(--line);stroke-width:1;fill:none}
-svg .axis{stroke:var(--soft)}
-svg .grid{stroke:var(--line);stroke-opacity:.7}
-svg polyline{stroke-width:2;stroke-linejoin:round}
-svg .plain{stroke:var(--text);stroke-width:1.4}
-svg .thick{stroke-width:4}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem .9rem;margin:.3rem 0 0;padding:0}
 .legend svg{width:22px;height:10px;margin-right:.35rem;vertical-align:middle}
 dl{display:grid;grid-template-columns:minmax(7rem,auto) 1fr;gap:.35rem 1rem}
@@ -80,6 +73,19 @@ figure,.verdict,tr,dl>*{break-inside:avoid}h2,h3{break-after:avoid}
 .figures{grid-template-columns:1fr 1fr;gap:.6rem}*{print-color-adjust:exact}}
 """
 
+# Of everything drawn; in a page and in a picture file alike.
+_SVG_RULES = """
+svg text{fill:var(--text)}
+svg text.middle{text-anchor:middle}
+svg text.end{text-anchor:end}
+svg line,svg polyline{stroke:var(--line);stroke-width:1;fill:none}
+svg .axis{stroke:var(--soft)}
+svg .grid{stroke:var(--line);stroke-opacity:.7}
+svg polyline{stroke-width:2;stroke-linejoin:round}
+svg .plain{stroke:var(--text);stroke-width:1.4}
+svg .thick{stroke-width:4}
+"""
+
 
 def _colour_rules() -> str:
     return "".join(
@@ -92,7 +98,20 @@ def _colour_rules() -> str:
 def _style() -> str:
     light, dark = _variables(_LIGHT_SIDE, _LIGHT), _variables(_DARK_SIDE, _DARK)
     # Paper is white, whatever the screen is.
-    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}{_RULES}{_colour_rules()}"
+    return (
+        f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}{_RULES}{_SVG_RULES}{_colour_rules()}"
+    )
+
+
+def picture_style() -> str:
+    """The style sheet of an SVG file: the page's light side, with colours written out.
+
+    Inkscape, librsvg and office programs know no CSS variables.
+    """
+    pairs = (pair.split(":") for pair in _LIGHT_SIDE.split(";"))
+    colours = {name.removeprefix("--"): colour for name, colour in pairs}
+    colours |= {f"c{number}": colour for number, colour in enumerate(_LIGHT)}
+    return re.sub(r"var\(--(\w+)\)", lambda match: colours[match[1]], _SVG_RULES + _colour_rules())
 
 
 def page(title: str, *body: Child) -> str:

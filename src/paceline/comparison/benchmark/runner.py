@@ -17,7 +17,7 @@ from paceline.comparison.benchmark.schema import Benchmark, Measured, Row, dumps
 from paceline.comparison.layout import order_of
 from paceline.comparison.measurement import inspect_machine
 from paceline.comparison.report.comparison import csv_with_heads
-from paceline.comparison.report.plots import draw_all
+from paceline.comparison.report.svg import write_plots
 from paceline.comparison.schema import Estimate, finite
 from paceline.core.clock import monotonic_s, unix_now_s
 from paceline.core.disk import exclusive
@@ -30,11 +30,7 @@ _WRITTEN = (
     "report.html",
     "baseline_results.json",
     "*_results_*workers.json",
-    *(
-        f"plots/{name}.{kind}"
-        for name in ("speedup-*", "efficiency-*", "time", "curve-*")
-        for kind in ("png", "svg")
-    ),
+    *(f"plots/{name}.svg" for name in ("speedup-*", "efficiency-*", "time", "curve-*")),
 )
 
 
@@ -44,7 +40,7 @@ def write_all(benchmark: Benchmark, folder: Path) -> None:
     for name, result in results_of(benchmark).items():
         (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
     (folder / "report.html").write_text(benchmark_page(benchmark), encoding="utf-8")
-    draw_all(figures_of(benchmark), folder / "plots")
+    write_plots(figures_of(benchmark), folder / "plots")
 
 
 def remove_results(folder: Path) -> None:

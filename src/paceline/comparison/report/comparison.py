@@ -13,8 +13,7 @@ from pathlib import Path
 
 from paceline.comparison.report import formatting
 from paceline.comparison.report.figures import Figure, colours, figures_of
-from paceline.comparison.report.plots import draw_all
-from paceline.comparison.report.svg import colour_class, draw
+from paceline.comparison.report.svg import colour_class, draw, write_plots
 from paceline.comparison.schema import Cell, Comparison, Estimate, Machine, dumps, finite
 from paceline.core.html import Markup, number_cell, tag
 from paceline.core.html_page import definitions, page, scrolling
@@ -270,7 +269,7 @@ def write_all(comparison: Comparison, folder: Path) -> list[Figure]:
         (folder / name).write_text(json.dumps(finite(result), indent=2) + "\n", encoding="utf-8")
     (folder / "report.html").write_text(comparison_page(comparison), encoding="utf-8")
     figures = figures_of(comparison)
-    draw_all(figures, folder / "plots")
+    write_plots(figures, folder / "plots")
     return figures
 
 

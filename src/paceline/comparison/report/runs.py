@@ -15,8 +15,7 @@ from paceline.comparison.report.figures import (
     phase_figure,
     staleness_figure,
 )
-from paceline.comparison.report.plots import draw_all
-from paceline.comparison.report.svg import draw
+from paceline.comparison.report.svg import draw, write_plots
 from paceline.comparison.schema import read
 from paceline.core.errors import PacelineError
 from paceline.core.html import Markup, number_cell, tag
@@ -209,7 +208,7 @@ def report(folders: Sequence[Path], out: Path) -> list[Figure]:
     figures = run_figures(runs, names)
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.html").write_text(run_page(runs, names), encoding="utf-8")
-    draw_all(figures, out / "plots")
+    write_plots(figures, out / "plots")
     return figures
 
 

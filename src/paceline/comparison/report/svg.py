@@ -1,15 +1,19 @@
-"""How is a figure drawn into a page? As SVG whose colours are the page's own, for light and for dark.
+"""SVG drawings of figures: inside a page, and as files of their own under plots/.
 
-Text stays text, and each figure says in words what it shows.
+In a page a drawing takes the page's colours, light or dark. A file is complete by itself: it holds
+its style, its title and its legend, and the same numbers give the same bytes. Text stays text, and
+each figure carries a description of what it shows.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from paceline.comparison.report import formatting
 from paceline.comparison.report.figures import Bar, BarFigure, Figure, Line, LineFigure
-from paceline.core.html import Markup, tag
+from paceline.core.html import Markup, raw, tag
+from paceline.core.html_page import picture_style
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -68,6 +72,11 @@ def _log_ticks(low: float, high: float) -> list[float]:
 WIDTH, HEIGHT = 480.0, 290.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 12.0, 44.0
 _ROW, _LABEL, _NOTE = 30.0, 112.0, 92.0
+_TITLE = 26.0  # height of a file's title
+_LEGEND_ROW = 18.0
+_LEGEND_GAP = 14.0
+_SAMPLE = 28.0  # a legend's line and the space behind it
+_CHARACTER = 6.8  # width, roughly: text is laid out by the viewer
 COLOURS = 8
 _FURTHEST = 1.25  # beyond so many times the largest value an interval is cut off: it would hide the values
 
@@ -89,16 +98,72 @@ def draw(figure: Figure) -> Markup:
     return tag("figure", tag("h3", figure.title, id=f"figure-{figure.name}"), picture, caption)
 
 
+def write_plots(figures: Sequence[Figure], folder: Path) -> None:
+    """Write `NAME.svg` for each figure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for figure in figures:
+        (folder / f"{figure.name}.svg").write_text(svg_file(figure), encoding="utf-8")
+
+
+def svg_file(figure: Figure) -> str:
+    """The figure as an SVG document on a white ground: title, drawing, legend."""
+    body, drawn_height = _lines(figure) if isinstance(figure, LineFigure) else _bars(figure)
+    legend, legend_height = _file_legend(_legend_keys(figure), _TITLE + drawn_height + _LEGEND_ROW)
+    height = _TITLE + drawn_height + legend_height
+    document = tag(
+        "svg",
+        tag("title", figure.title),
+        tag("desc", figure.says),
+        tag("style", raw(picture_style())),
+        tag("rect", width=WIDTH, height=height, fill="#fff"),
+        tag("text", figure.title, x=WIDTH / 2, y=18.0, class_="middle", font_size=15, font_weight=600),
+        tag("g", body, transform=f"translate(0 {_TITLE:g})"),
+        legend,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH:g} {height:g}",
+        width=1.5 * WIDTH,
+        height=1.5 * height,
+        font_family="system-ui, sans-serif",
+        font_size=12.5,
+        role="img",
+    )
+    return f"{document}\n"
+
+
+def _file_legend(keys: Sequence[tuple[str, int, str | None]], top: float) -> tuple[list[Markup], float]:
+    """Keys from left to right in as many rows as they need, and the height of the rows."""
+    items: list[Markup] = []
+    left = _LEGEND_GAP
+    bottom = top
+    for label, colour, dash in keys:
+        width = _SAMPLE + len(label) * _CHARACTER
+        if left > _LEGEND_GAP and left + width > WIDTH:
+            left = _LEGEND_GAP
+            bottom += _LEGEND_ROW
+        style = f"{colour_class(colour)} thick"
+        middle = bottom - 4
+        items.append(
+            tag("line", x1=left, y1=middle, x2=left + 22, y2=middle, class_=style, stroke_dasharray=dash)
+        )
+        items.append(tag("text", label, x=left + _SAMPLE, y=bottom))
+        left += width + _LEGEND_GAP
+    return items, bottom - top + 1.5 * _LEGEND_ROW if keys else 0.0
+
+
 def colour_class(number: int) -> str:
     return "plain" if number < 0 else f"c{number % COLOURS}"
 
 
-def _legend(figure: Figure) -> Markup | str:
+def _legend_keys(figure: Figure) -> list[tuple[str, int, str | None]]:
+    """Of (label, colour, dashes); bars of one part are labelled themselves."""
     if isinstance(figure, LineFigure):
-        keys = [(line.label, line.colour, _dash(line)) for line in figure.lines]
-    else:
-        parts = figure.bars[0].parts
-        keys = [(name, colour, None) for name, colour, _ in parts] if len(parts) > 1 else []
+        return [(line.label, line.colour, _dash(line)) for line in figure.lines]
+    parts = figure.bars[0].parts
+    return [(name, colour, None) for name, colour, _ in parts] if len(parts) > 1 else []
+
+
+def _legend(figure: Figure) -> Markup | str:
+    keys = _legend_keys(figure)
     if not keys:
         return ""
     items = [

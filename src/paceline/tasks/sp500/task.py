@@ -11,7 +11,6 @@ See docs/guides/sp500.md.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,9 +27,6 @@ from paceline.tasks.optim import Adam
 from paceline.tasks.port import device_of
 from paceline.tasks.sp500.data import Labelled, read_sp500, read_stored_sp500
 from paceline.tasks.tensor_samples import TensorSamples
-
-# The picture is a PNG where matplotlib is installed (`pip install 'paceline[report]'`),
-# else an SVG with the same numbers.
 
 LABELS = ("down", "up")
 _SHADES = (0.08, 0.75)  # of the smallest and of the largest possible count
@@ -73,7 +69,7 @@ class Confusion:
 
 
 def files_of(confusion: Confusion, *, threshold: float) -> dict[str, bytes]:
-    """By name: the numbers, and the picture in the best form that can be drawn here."""
+    """By name: the matrix as JSON and as an SVG."""
     facts = {
         "labels": list(LABELS),
         "rows": "what came true",
@@ -82,14 +78,10 @@ def files_of(confusion: Confusion, *, threshold: float) -> dict[str, bytes]:
         "threshold": threshold,
         **confusion.metrics(),
     }
-    files = {"confusion_matrix.json": (json.dumps(facts, indent=2) + "\n").encode()}
-    try:
-        files["confusion_matrix.png"] = as_png(confusion)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "matplotlib":
-            raise
-        files["confusion_matrix.svg"] = as_svg(confusion).encode()
-    return files
+    return {
+        "confusion_matrix.json": (json.dumps(facts, indent=2) + "\n").encode(),
+        "confusion_matrix.svg": as_svg(confusion).encode(),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,30 +91,6 @@ class _Cell:
     count: int
     share: float  # of its row
     shade: float  # how dark
-
-
-def as_png(confusion: Confusion) -> bytes:
-    # Not pyplot: it looks for a display, and keeps what it draws.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2, 4.0), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    shades = [[cell.shade for cell in _cells(confusion) if cell.row == row] for row in (0, 1)]
-    axes.imshow(shades, cmap="Blues", vmin=0, vmax=1)
-    for cell in _cells(confusion):
-        ink = "white" if cell.shade > 0.5 else "black"
-        text = f"{cell.count}\n{cell.share:.0%}"
-        axes.text(cell.column, cell.row, text, ha="center", va="center", color=ink, fontsize=14)
-    axes.set_xticks((0, 1), LABELS)
-    axes.set_yticks((0, 1), LABELS)
-    axes.set_xlabel("said")
-    axes.set_ylabel("came true")
-    axes.set_title(_title(confusion), fontsize=10)
-    drawn = BytesIO()
-    canvas.print_png(drawn)
-    return drawn.getvalue()
 
 
 def as_svg(confusion: Confusion) -> str:
