@@ -30,7 +30,8 @@ def import_name(value: str | type, what: str) -> str:
             f"give a built-in name, a class, or 'module:Class'; see docs/guides/your-own-{_GUIDES[what]}.md"
         )
         raise OwnClassError([Problem(f"{what} is {value!r}, which is no class", hint)])
-    module, name = value.__module__, value.__qualname__
+    module = value.__module__
+    name = value.__qualname__
     if module == "__main__":
         problem = (
             f"{what} {name} is defined in this notebook or script, where worker processes cannot import it"

@@ -110,7 +110,8 @@ def silence(session: Session, run: Path, duration: str, rule: str, worker: str, 
     from paceline.monitoring.alerts.rule_file import seconds
     from paceline.monitoring.view.feed import find_run
 
-    run_dir, for_s = find_run(session.folder, run), seconds(duration)
+    run_dir = find_run(session.folder, run)
+    for_s = seconds(duration)
     problems = []
     if not for_s:
         problems.append(Problem(f"{duration!r} is no duration", "use 10m or 1h", "--for"))

@@ -144,7 +144,8 @@ def _dashboard_spec(said: dict[str, Any]) -> "Dashboard":
     from paceline.k8s.deploy.dashboard import Dashboard
 
     secret = said.pop("token_secret") or f"{said['name']}-token"
-    hosts, spaces = said.pop("host_name"), said.pop("from_namespace")
+    hosts = said.pop("host_name")
+    spaces = said.pop("from_namespace")
     return Dashboard(token_secret=secret, hosts=hosts, from_namespaces=spaces, **said)
 
 

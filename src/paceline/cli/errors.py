@@ -97,9 +97,11 @@ def _usage_problem(error: click.ClickException, args: Sequence[str]) -> Problem:
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if error.possibilities:
             hint = f"did you mean {' or '.join(error.possibilities)}? {hint}"
-        message, code = error.message, "E002"
+        message = error.message
+        code = "E002"
     else:
-        message, code = error.format_message(), "E003"
+        message = error.format_message()
+        code = "E003"
     message = message.strip().rstrip(".")
     return Problem(message[:1].lower() + message[1:], hint, code=code)
 

@@ -38,8 +38,10 @@ def events(
 
     _check(kinds)
     tell = _formatter(session.common)
-    feed, is_left = Feed(find_run(session.folder, run), aim=FeedPurpose.EVENTS), False
-    told, heard_s = feed.view.track.keep_all_events(), monotonic_s()
+    feed = Feed(find_run(session.folder, run), aim=FeedPurpose.EVENTS)
+    is_left = False
+    told = feed.view.track.keep_all_events()
+    heard_s = monotonic_s()
     newest = None if last is None else deque["dict[str, Json]"](maxlen=last)  # of what is there at first
     while True:
         before = feed.view.seq
@@ -58,7 +60,8 @@ def events(
         newest = None
         if not follow or feed.view.track.is_over:
             return
-        was_left, is_left = is_left, monotonic_s() - heard_s > QUIET_S and is_orphaned(feed.view.track)
+        was_left = is_left
+        is_left = monotonic_s() - heard_s > QUIET_S and is_orphaned(feed.view.track)
         if was_left and is_left:  # twice: what was written last has been read in between
             print_message(
                 session, "the run is not over, but nobody is left of it: neither the command nor a worker"

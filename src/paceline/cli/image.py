@@ -56,7 +56,8 @@ def check(
     from paceline.images.lint.external_tools import lint
     from paceline.images.lint.files import load_project, write_project
 
-    place, wanted = session.folder / folder, target_of(target, gpu, driver, platform)
+    place = session.folder / folder
+    wanted = target_of(target, gpu, driver, platform)
     named = session.placed(dockerfile)
     project = load_project(place, named, [session.folder / one for one in requirements])
     found = _find(session, project, wanted, resolves=resolve)

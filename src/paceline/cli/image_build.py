@@ -88,7 +88,9 @@ def _request(base: Path, folder: Path, said: dict[str, object]) -> "BuildRequest
         network=_text(said["network"]),
         insecure=bool(said["insecure"]),
     )
-    file, listed, timeout = said["dockerfile"], said["requirements"], said["timeout_s"]
+    file = said["dockerfile"]
+    listed = said["requirements"]
+    timeout = said["timeout_s"]
     driver = said["driver"] if isinstance(said["driver"], int) else None
     assert isinstance(listed, tuple), "click gives a tuple"
     assert isinstance(timeout, float), "click gives a number"

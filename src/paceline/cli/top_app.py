@@ -46,10 +46,12 @@ class TopApp(App[None]):
 
     def __init__(self, run_dir: Path, *, is_readonly: bool = False) -> None:
         super().__init__()
-        self._run_dir, self._is_readonly = run_dir, is_readonly
+        self._run_dir = run_dir
+        self._is_readonly = is_readonly
         self._feed = Feed(run_dir)
         self.told: dict[str, Json] = {}
-        self.sort_by, self.wanted = "name", ""
+        self.sort_by = "name"
+        self.wanted = ""
         self._doomed: str | None = None  # who is killed if that is confirmed
         self._desk = ActionQueue()
         self._asked: QueuedAction | None = None  # what was asked last
@@ -89,7 +91,8 @@ class TopApp(App[None]):
         self._follow_wish()
 
     def _draw(self) -> None:
-        table, chosen = self._table, self.chosen
+        table = self._table
+        chosen = self.chosen
         table.clear()
         names = [str(worker["worker"]) for worker in self.shown()]
         for worker in self.shown():
@@ -160,7 +163,8 @@ class TopApp(App[None]):
 
     def action_confirm(self) -> None:
         if self._doomed is not None:
-            doomed, self._doomed = self._doomed, None
+            doomed = self._doomed
+            self._doomed = None
             self._ask(ActionKind.KILL, doomed)  # what it costs was said before it was confirmed
 
     def _may_act(self) -> bool:
@@ -191,6 +195,7 @@ class TopApp(App[None]):
         asked = self._asked
         if asked is not None and len(asked.steps) > self._told_steps:
             self._told_steps = len(asked.steps)
-            step, wanted = asked.steps[-1], asked.wanted
+            step = asked.steps[-1]
+            wanted = asked.wanted
             phase = step.phase.value.replace("_", " ")
             self.talk(f"{wanted.deed.value} {wanted.worker}: {phase}, {step.note}")

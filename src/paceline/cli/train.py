@@ -239,7 +239,8 @@ def dashboard_trainer(session: Session) -> Callable[[], Trainer]:
 
 class _DashboardTrainer:
     def __init__(self, inner: Trainer, session: Session) -> None:
-        self._inner, self._session = inner, session
+        self._inner = inner
+        self._session = session
 
     def train(self, plan: "Plan", run_dir: Path, watcher: "Watcher") -> "dict[str, Json]":
         from paceline.dashboard.launch import dashboard_process

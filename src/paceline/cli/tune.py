@@ -200,7 +200,8 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     from paceline.plan.codec import to_json
     from paceline.tune.experiment import Status, stopped_ahead
 
-    tuning, best = outcome.tuning, outcome.best
+    tuning = outcome.tuning
+    best = outcome.best
     lost = [number for number, record in outcome.records.items() if record.status is Status.LOST]
     if best is None and not lost and not outcome.stopped_by:
         why = next((record.why for record in outcome.records.values() if record.why), "")
@@ -245,7 +246,8 @@ class SessionInputs:
     def __init__(self, session: Session, flags: Sequence[RawSetting]) -> None:
         sets = from_set_flags(session.common.sets)
         self.problems = sets.problems
-        self._session, self._said = session, (*flags, *sets.entries)
+        self._session = session
+        self._said = (*flags, *sets.entries)
         self._trainer: Trainer | None = None
         self._facts: dict[tuple[str | None, ...], Facts] = {}
         self._counted: dict[str, int] = {}

@@ -13,7 +13,9 @@ _PROGRESS_EVERY_S = 10.0  # between two signs of life of a trial that has nothin
 
 class TuneProgress:
     def __init__(self, session: Session, tuning: Tuning) -> None:
-        self._session, self._count, self._asha = session, len(tuning.trials), tuning.asha
+        self._session = session
+        self._count = len(tuning.trials)
+        self._asha = tuning.asha
         self._said_s: dict[int, float] = {}
         self._has_said_late = False
 

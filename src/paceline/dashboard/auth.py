@@ -68,7 +68,8 @@ class Guard:
 
     def _judge_change(self, head: Head) -> Refusal | None:
         headers = head.headers
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        origin = headers.get("origin")
+        site = headers.get("sec-fetch-site")
         hint = "only the dashboard's own page, or a program that sends `Authorization: Bearer TOKEN`, may ask"
         # The same host and port as was asked: a page of another port of this machine is another page.
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():

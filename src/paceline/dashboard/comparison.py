@@ -101,7 +101,8 @@ def _against(group: Group, base: Group) -> tuple[float, Interval | None, str]:
     if len(mine) < MIN_ROUNDS:
         words = f"not known: {len(mine)} rounds with the same seeds, and {MIN_ROUNDS} are needed"
         return statistics.median(group.rates) / statistics.median(base.rates), None, words
-    shown, interval = statistics.median(mine) / statistics.median(theirs), quotient_interval(mine, theirs)
+    shown = statistics.median(mine) / statistics.median(theirs)
+    interval = quotient_interval(mine, theirs)
     return shown, interval, describe_speed(shown, interval)
 
 
@@ -201,7 +202,9 @@ def _groups(
 ) -> list[Group]:
     found = []
     for row, plan in zip(rows, plans, strict=True):
-        rate, workers, text = row["samples_per_s"], row["workers"], plan_text(plan)
+        rate = row["samples_per_s"]
+        workers = row["workers"]
+        text = plan_text(plan)
         group = Group(
             run=str(row["run"]),
             mode=str(row["mode"]),
@@ -225,7 +228,8 @@ def _repeats(runs: RunIndex) -> dict[str, list[Repeat]]:
     found: dict[str, list[Repeat]] = {}
     for name in reversed(runs.names()):
         plan, result = (read_run_json(runs.root / name, file) for file in ("plan.json", "result.json"))
-        rate, seed = result.get("samples_per_s"), plan.get("seed")
+        rate = result.get("samples_per_s")
+        seed = plan.get("seed")
         if isinstance(rate, float | int) and rate > 0:
             repeat = Repeat(seed if isinstance(seed, int) else 0, float(rate))
             found.setdefault(plan_text(dict(flat(plan))), []).append(repeat)
@@ -240,7 +244,8 @@ def _target(rows: Sequence[Mapping[str, Json]]) -> float | None:
 
 def _points(row: Mapping[str, Json]) -> list[LossPoint]:
     """Of the curve, since its first point."""
-    curve, batch = row["curve"], row["batch"]
+    curve = row["curve"]
+    batch = row["batch"]
     numbers = [
         point
         for point in (curve if isinstance(curve, list) else [])
@@ -266,7 +271,8 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
         if isinstance(generations, list)
         else []
     )
-    staleness, workers = result.get("staleness"), _part(view, "run").get("workers")
+    staleness = result.get("staleness")
+    workers = _part(view, "run").get("workers")
     training_s = _first(result.get("training_s"), progress.get("elapsed_s"))
     return {
         "run": name,

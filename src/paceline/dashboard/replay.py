@@ -24,7 +24,8 @@ class RecordedRun:
     """One run's record, for whoever asks for a moment of it."""
 
     def __init__(self, run_dir: Path, rules: Rules | None) -> None:
-        self._run_dir, self._rules = run_dir, rules
+        self._run_dir = run_dir
+        self._rules = rules
         self._replay: Replay | None = None
         self._lock = asyncio.Lock()
 
@@ -63,7 +64,9 @@ class RecordedRun:
         replay = await asyncio.to_thread(Replay, self._run_dir, rules=self._rules)
         await asyncio.to_thread(replay.seek, from_s)
         yield Message(Kind.RESET, replay.view.seq, b"{}")
-        began_s, view_at_s, seq = monotonic_s(), 0.0, replay.view.seq
+        began_s = monotonic_s()
+        view_at_s = 0.0
+        seq = replay.view.seq
         at_s = from_s
         while at_s < replay.duration_s:
             at_s = min(replay.duration_s, from_s + (monotonic_s() - began_s) * speed)

@@ -71,7 +71,8 @@ def read_action(body: bytes, *, by: str, source: str) -> PostedAction:
             "send a text of 8 to 100 characters of your own: with the same one it is done once",
         )
     run = said.get("run")
-    action, worker = str(said.get("action", "")), str(said.get("worker", ""))
+    action = str(said.get("action", ""))
+    worker = str(said.get("worker", ""))
     if action == "lab":
         return PostedAction(
             _text(run), None, str(said.get("scenario", "")), int(_number(said, "times", 1)), key
@@ -104,7 +105,8 @@ async def body_of(request: Request) -> bytes:
 def read_silence(body: bytes) -> tuple[str, float, str | None]:
     """A rule, for how long, of which run."""
     said = _object(body)
-    rule, for_s = said.get("rule"), _number(said, "for_s", 600.0)
+    rule = said.get("rule")
+    for_s = _number(said, "for_s", 600.0)
     if not isinstance(rule, str) or not rule:
         raise BadRequestError("rule is missing", 'send {"rule": …, "for_s": 600}')
     return rule, for_s, _text(said.get("run"))

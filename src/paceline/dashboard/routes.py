@@ -60,22 +60,22 @@ async def page(request: Request) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    folder, name = get_state(request).settings.page, request.path_params["name"]
+    folder = get_state(request).settings.page
+    name = request.path_params["name"]
     if name not in {path.name for path in folder.iterdir()}:
         return json_response({"error": f"there is no {name}", "hint": "reload the page"}, 404)
     return FileResponse(folder / name, media_type=TYPES.get(Path(name).suffix, "application/octet-stream"))
 
 
 async def snapshot(request: Request) -> Response:
-    hall, run, at_s = (
-        get_state(request),
-        request.query_params.get("run"),
-        moment(request.query_params, "at_s"),
-    )
+    hall = get_state(request)
+    run = request.query_params.get("run")
+    at_s = moment(request.query_params, "at_s")
     about = hall.about(run)
     if hall.settings.is_replay or at_s is not None:
         recorded = hall.recorded(run)
-        view, about["duration_s"] = await recorded.snapshot(at_s), await recorded.duration_s()
+        view = await recorded.snapshot(at_s)
+        about["duration_s"] = await recorded.duration_s()
     else:
         watched = await hall.watched(run)
         view = await watched.snapshot()
@@ -84,8 +84,10 @@ async def snapshot(request: Request) -> Response:
 
 
 async def stream(request: Request) -> Response:
-    hall, query = get_state(request), request.query_params
-    run, at_s = query.get("run"), moment(query, "at_s")
+    hall = get_state(request)
+    query = request.query_params
+    run = query.get("run")
+    at_s = moment(query, "at_s")
     headers = {"X-Accel-Buffering": "no"}
     if hall.settings.is_replay or at_s is not None:
         speed = min(SPEEDS[1], max(SPEEDS[0], number(query, "speed") or 1.0))
@@ -133,16 +135,20 @@ async def _play(hall: AppState, run: str | None, at_s: float, speed: float) -> A
 
 
 async def timeline(request: Request) -> Response:
-    hall, query = get_state(request), request.query_params
-    at_s, to_s = moment(query, "at_s"), moment(query, "to_s") or MAX_RUN_S
-    from_s, most = moment(query, "from_s") or 0.0, integer(query, "most", 4000, most=20_000)
+    hall = get_state(request)
+    query = request.query_params
+    at_s = moment(query, "at_s")
+    to_s = moment(query, "to_s") or MAX_RUN_S
+    from_s = moment(query, "from_s") or 0.0
+    most = integer(query, "most", 4000, most=20_000)
     if hall.settings.is_replay or at_s is not None:
         return json_response(await hall.recorded(query.get("run")).timeline(at_s, from_s, to_s, most))
     return json_response(await (await hall.watched(query.get("run"))).timeline(from_s, to_s, most))
 
 
 async def series(request: Request) -> Response:
-    hall, query = get_state(request), request.query_params
+    hall = get_state(request)
+    query = request.query_params
     at_s, from_s, to_s = (moment(query, name) for name in ("at_s", "from_s", "to_s"))
     names = [name for name in query.get("names", "").split(",") if name] or None
     points = integer(query, "points", 600, most=4000)
@@ -259,7 +265,8 @@ async def metrics(request: Request) -> Response:
 
 async def trace(request: Request) -> Response:
     """What Perfetto and chrome://tracing open."""
-    hall, query = get_state(request), request.query_params
+    hall = get_state(request)
+    query = request.query_params
     if hall.settings.is_replay:
         view = await hall.recorded(query.get("run")).timeline(None, 0.0, MAX_RUN_S, MAX_TRACED)
     else:
@@ -268,7 +275,8 @@ async def trace(request: Request) -> Response:
 
 
 def trace_events(timeline: dict[str, Json]) -> list[Json]:
-    phases, lanes = timeline["phases"], timeline["lanes"]
+    phases = timeline["phases"]
+    lanes = timeline["lanes"]
     found: list[Json] = []
     assert isinstance(phases, list), "the contract of watch"
     assert isinstance(lanes, list), "the contract of watch"

@@ -66,7 +66,8 @@ class RunIndex:
     def _row(self, name: str) -> dict[str, Json]:
         folder = self.root / name
         row: dict[str, Json] = {"run": name, "changed_unix_s": _changed_s(folder / LOG)}
-        plan, result = read_run_json(folder, "plan.json"), read_run_json(folder, "result.json")
+        plan = read_run_json(folder, "plan.json")
+        result = read_run_json(folder, "result.json")
         for key in ("task", "mode", "num_workers", "steps", "device"):
             row[key] = plan.get(key)
         row["is_over"] = bool(result)

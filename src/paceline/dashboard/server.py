@@ -31,7 +31,8 @@ class AuthMiddleware:
     """Nothing behind it is reached without the guard's consent, whatever route is added later."""
 
     def __init__(self, app: Starlette, guard: Guard) -> None:
-        self._app, self._guard = app, guard
+        self._app = app
+        self._guard = guard
 
     def end_streams(self) -> None:
         self._app.state.hall.end_streams()
@@ -151,7 +152,9 @@ class _Server(uvicorn.Server):
         before_end: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self._settings, self._on_ready, self._before_end = settings, on_ready, before_end
+        self._settings = settings
+        self._on_ready = on_ready
+        self._before_end = before_end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -167,7 +167,9 @@ class AppState:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.runs = RunIndex.at(settings.place, is_run=settings.stops_with_stdin)
-        self.desk, self.lab, self.counted = ActionQueue(), ScenarioRunner(self.runs.root), DashboardStats()
+        self.desk = ActionQueue()
+        self.lab = ScenarioRunner(self.runs.root)
+        self.counted = DashboardStats()
         self._rules: Rules | None = None if settings.rules is None else load_rules(settings.rules)
         self._watched: dict[str, LiveRun] = {}
         self._recorded: dict[str, tuple[int, RecordedRun]] = {}

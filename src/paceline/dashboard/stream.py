@@ -51,7 +51,8 @@ class DashboardStats:
 
     def _delays(self) -> list[str]:
         text = "From the newest step of a frame until the frame was made."
-        lines, so_far = [f"# HELP {DELAY} {text}", f"# TYPE {DELAY} histogram"], 0
+        lines = [f"# HELP {DELAY} {text}", f"# TYPE {DELAY} histogram"]
+        so_far = 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.delays.counts, strict=True):
             so_far += count
             lines.append(f'{DELAY}_bucket{{le="{bound}"}} {so_far}')
@@ -87,7 +88,8 @@ class Message:
 class Mailbox:
     def __init__(self, wake: Callable[[], None], room: int = CAPACITY) -> None:
         self._waiting = deque[Message]()
-        self._wake, self._room = wake, room
+        self._wake = wake
+        self._room = room
         self.dropped = 0
 
     def put(self, message: Message) -> None:

@@ -54,7 +54,9 @@ class Witness:
 
 class _WitnessedStore:
     def __init__(self, witness: Witness, rank: Rank, store: ParameterStore) -> None:
-        self._witness, self._rank, self._store = witness, rank, store
+        self._witness = witness
+        self._rank = rank
+        self._store = store
         self._slots: Slots | None = None
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
@@ -67,7 +69,8 @@ class _WitnessedStore:
 
     def pull(self) -> PullResult:
         pulled = self._store.pull()
-        seen, slots = self._witness, self._slots
+        seen = self._witness
+        slots = self._slots
         assert slots is not None, "open() comes first"
         if pulled.position is None:
             seen.left.add(self._rank)
@@ -79,7 +82,8 @@ class _WitnessedStore:
         return pulled
 
     def push(self, *, wants_stop: bool) -> Traffic:
-        seen, slots = self._witness, self._slots
+        seen = self._witness
+        slots = self._slots
         assert slots is not None, "open() comes first"
         seen.acts.append(Act("push", self._rank))
         seen.pushed_bytes += slots.gradients.nbytes
@@ -124,8 +128,10 @@ class CollectiveWitness:
 
 class _WitnessedCollective:
     def __init__(self, witness: CollectiveWitness, collective: Collective) -> None:
-        self.rank, self.world_size = collective.rank, collective.world_size
-        self._witness, self._collective = witness, collective
+        self.rank = collective.rank
+        self.world_size = collective.world_size
+        self._witness = witness
+        self._collective = collective
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self._collective.allocate(numel, dtype)

@@ -51,7 +51,8 @@ def _is_again(folder: str, name: str) -> bool:
 
 
 def run_facts(run_dir: Path, folder: Path) -> RunFacts:
-    plan, history = read(run_dir / "plan.json"), read_history(run_dir / "events.jsonl")
+    plan = read(run_dir / "plan.json")
+    history = read_history(run_dir / "events.jsonl")
     summary = summarise(history)
     stale = summary.staleness
     entered = [event.fields for event in history.plain if event.kind == "generation_entered"]

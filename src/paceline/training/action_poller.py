@@ -53,8 +53,11 @@ class ActionPoller:
         self._last_checkpoint = last_checkpoint
         self._is_alone = False
         self._judging: asyncio.Task[None] | None = None
-        self._addresses, self._access, self._run = addresses, access, run
-        self._is_held, self._more_news = is_held, more_news
+        self._addresses = addresses
+        self._access = access
+        self._run = run
+        self._is_held = is_held
+        self._more_news = more_news
         self._lock = threading.Lock()
         self._new: list[OperatorRequest] = []
         self._news: list[str] = []
@@ -87,12 +90,14 @@ class ActionPoller:
 
     def wishes(self) -> list[OperatorRequest]:
         with self._lock:
-            found, self._new = self._new, []
+            found = self._new
+            self._new = []
         return found
 
     def news(self) -> list[str]:
         with self._lock:
-            found, self._news = self._news, []
+            found = self._news
+            self._news = []
         return [*found, *self._more_news()]
 
     def stopping(self) -> None:

@@ -49,7 +49,8 @@ class FileFinding:
 
 def list_checkpoints(run_dir: Path) -> list[Row]:
     """Oldest first."""
-    plan, found = read(run_dir / "plan.json"), folders(run_dir / CHECKPOINT_DIR)
+    plan = read(run_dir / "plan.json")
+    found = folders(run_dir / CHECKPOINT_DIR)
     noted = _catalogued_names(run_dir)
     rows: list[Row] = []
     is_newest = True
@@ -149,7 +150,10 @@ class CheckpointUploader:
         self._drop: Callable[[int], None] | None = None
         self._dropping = threading.Lock()
         self.uploaded: list[str] = []
-        self._plan, self._root, self._store, self._note = plan, run_dir / CHECKPOINT_DIR, store, note
+        self._plan = plan
+        self._root = run_dir / CHECKPOINT_DIR
+        self._store = store
+        self._note = note
         self._changed = threading.Condition()
         self._removed: deque[int] = deque()
         self._has_news = self._is_closing = self._is_failing = False

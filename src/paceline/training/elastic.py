@@ -49,7 +49,9 @@ class CoordinatorCalls(Protocol):
 
 class LostWorkerReporter:
     def __init__(self, client: CoordinatorCalls, run: str, note: Callable[[str], None]) -> None:
-        self._client, self._run, self._note = client, run, note
+        self._client = client
+        self._run = run
+        self._note = note
         self._told: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None  # from the first loss on
         self._is_unheard = False
@@ -98,7 +100,9 @@ class RunRegistry:
     """The run's entry at the coordinator, as its launcher sees it."""
 
     def __init__(self, client: BlockingClient, run: str, note: Callable[[str], None]) -> None:
-        self._client, self._run, self._note = client, run, note
+        self._client = client
+        self._run = run
+        self._note = note
         self._losses = LostWorkerReporter(client, run, note)
         self._is_given_up = False
 

@@ -78,7 +78,9 @@ def _open_bar(session: Session, what: str) -> Iterator[Callable[[int, int | None
 
 class ByteLines:
     def __init__(self, stream: TextIO, what: str) -> None:
-        self._stream, self._what, self._shown = stream, what, 0
+        self._stream = stream
+        self._what = what
+        self._shown = 0
 
     def __call__(self, done: int, total: int | None) -> None:
         if total is None or _PARTS * done // total <= self._shown:

@@ -35,12 +35,14 @@ def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
     what = hint = ""
     try:
         if folder.exists() and not folder.is_dir():
-            what, hint = f"run_dir {folder} is a file, not a folder", "name a new folder, such as runs/my-run"
+            what = f"run_dir {folder} is a file, not a folder"
+            hint = "name a new folder, such as runs/my-run"
         elif holds_run(folder):
             what = f"run_dir {folder} already holds a run"
             hint = "name another folder, or leave run_dir out to get a new one under runs/"
     except OSError as error:
-        what, hint = f"run_dir {folder} cannot be used: {error.strerror}", "name another folder"
+        what = f"run_dir {folder} cannot be used: {error.strerror}"
+        hint = "name another folder"
     return [Problem(what, hint, config.origin("run_dir"), RunFolderError.code)] if what else []
 
 

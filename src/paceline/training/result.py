@@ -16,7 +16,8 @@ from paceline.plan.plan import EventDetail, Launcher, Plan
 
 
 def describe_evaluation(message: Message, plan: Plan) -> str:
-    step, metrics = int(str(message["step"])), json.loads(str(message["metrics"]))
+    step = int(str(message["step"]))
+    metrics = json.loads(str(message["metrics"]))
     when = f"after step {step:,}"
     if plan.num_samples is not None:
         when += f" (epoch {int(str(message['samples'])) / plan.num_samples:.2f})"
@@ -159,7 +160,8 @@ def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
     if plan.compress is None and summary.bytes_saved == 0:
         return {}
     name = plan.mode if plan.compress is None else describe_codec(plan.compress.codec, plan.compress.amount)
-    plain, busy_s = summary.bytes_out + summary.bytes_saved, sum(summary.phases_s.values())
+    plain = summary.bytes_out + summary.bytes_saved
+    busy_s = sum(summary.phases_s.values())
     saving: dict[str, Json] = {
         "codec": name,
         "bytes_out_plain": plain,

@@ -122,7 +122,8 @@ def _run(
     resume_from: Checkpoint | None,
     coordinators: "Coordinators | None",
 ) -> dict[str, Json]:
-    started_ns, started_s = SystemClock().now_ns(), monotonic_s()
+    started_ns = SystemClock().now_ns()
+    started_s = monotonic_s()
     require_rules(plan.alerts, run_dir)
     keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
     if resume_from is None:
@@ -303,7 +304,9 @@ class _Follower:
         keeper: CheckpointUploader,
     ) -> None:
         self.keeper = keeper
-        self._plan, self._watcher, self._started_s = plan, watcher, started_s
+        self._plan = plan
+        self._watcher = watcher
+        self._started_s = started_s
         self._before = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
         self._recent = RecentSpeed()
         self._evaluating_s = 0.0

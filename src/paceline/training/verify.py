@@ -40,7 +40,8 @@ def _verify_part(history: History, part: int) -> Finding:
     counts = Counter(row.position for row in rows)
     twice = [position for position, count in counts.items() if count > 1]
     counted = {row.position for row in history.server if row.op == "apply"}
-    missing, ahead = counted - counts.keys(), counts.keys() - counted
+    missing = counted - counts.keys()
+    ahead = counts.keys() - counted
     is_one_line = [row.version for row in rows] == list(range(1, len(rows) + 1))
     seen = f"{len(rows)} gradients, {len(twice)} double, {len(missing)} missing, {len(ahead)} ahead of part 0"
     if not is_one_line:
@@ -95,7 +96,8 @@ def _verify_answered(history: History) -> Finding:
         if event.kind == "worker_started" and event.who.startswith("worker-"):
             started.setdefault(_rank(event.who), []).append(event.at_ns)
     restored_ns = max((e.at_ns for e in history.plain if e.kind == "server_restored"), default=0)
-    answered, lost = 0, []
+    answered = 0
+    lost = []
     for rank, rows in history.steps.items():
         ordered = sorted((row for row in rows if row.start_ns > restored_ns), key=lambda row: row.start_ns)
         for row, later in pairwise(ordered):
@@ -240,7 +242,8 @@ def _commit_points(plan: Plan, history: History) -> Callable[[int], bool]:
 
 
 def _verify_checkpoints(run_dir: Path) -> Finding:
-    good, bad = 0, []
+    good = 0
+    bad = []
     for path in sorted((run_dir / "checkpoints").glob("at-*/*.json")):
         try:
             facts_of(path.parent, path.stem)

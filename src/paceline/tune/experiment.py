@@ -223,7 +223,8 @@ def stopped_ahead(tuning: Tuning, records: Mapping[int, Record], best: Trial) ->
     ahead = _first(tuning, records, Status.STOPPED)
     if ahead is None:
         return None
-    there, here = records[ahead.number].value, records[best.number].value
+    there = records[ahead.number].value
+    here = records[best.number].value
     assert there is not None, "it was found by its value"
     assert here is not None, "it was found by its value"
     return ahead if (there < here) == tuning.lower_is_better and there != here else None

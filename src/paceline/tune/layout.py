@@ -79,7 +79,8 @@ class _Maker:
     """From what was drawn to plans."""
 
     def __init__(self, request: TuneRequest, outside: Environment) -> None:
-        self._searches, self._outside = request.searches, outside
+        self._searches = request.searches
+        self._outside = outside
         self._wanted = DEFAULT_TRIALS if request.trials is None else request.trials
         self._builds_task = any(search.option for search in request.searches)
 

@@ -143,7 +143,10 @@ class SearchRecorder:
     def __init__(
         self, tuning: Tuning, folder: TuneFolder, records: dict[int, Record], watcher: TuneWatcher
     ) -> None:
-        self._tuning, self._folder, self._records, self._watcher = tuning, folder, records, watcher
+        self._tuning = tuning
+        self._folder = folder
+        self._records = records
+        self._watcher = watcher
         self._trials = {trial.number: trial for trial in tuning.trials}
         self._unmeasured = ""  # the metric is not there: what is
         self.stopped_by = ""
@@ -175,7 +178,8 @@ class SearchRecorder:
         self._watcher.began(self._trials[number], over)
 
     def heard(self, number: int, report: Mapping[str, object]) -> None:
-        before, trial = self._records[number], self._trials[number]
+        before = self._records[number]
+        trial = self._trials[number]
         record = apply_report(before, report)
         if report.get("state") == "unmeasured":
             self._unmeasured = str(report["known"]) or "none"

@@ -127,7 +127,8 @@ class _Wrong(Exception):  # noqa: N818  # a piece of news, caught above
 
 def _read(text: str) -> Search:
     name, equals, rest = text.partition("=")
-    name, rest = name.strip().replace("-", "_"), rest.strip()
+    name = name.strip().replace("-", "_")
+    rest = rest.strip()
     if not equals or not name or not rest:
         raise _Wrong(text, f"--search got {show_value(text)}, which is not KEY=VALUES")
     key, dot, option = name.partition(".")
@@ -183,7 +184,9 @@ def _range(text: str, kind: Kind, *, is_log: bool, ends: tuple[str, str]) -> Ran
 Drawn = tuple[str, ...]  # a text for each search, in their order
 
 MAX_CORNERS = 256
-_DECK, _DICE = 0, 1  # two generators of one seed
+# Two generators of one seed.
+_DECK = 0
+_DICE = 1
 _MAX_CARDS = 100_000
 _MAX_MISSES = 1000  # draws in a row that were there before: the space has no others, or hardly any
 

@@ -87,7 +87,8 @@ class _Run:
     """One trial that goes on in a thread of its own."""
 
     def __init__(self, order: TrialOrder, launcher: LocalLauncher) -> None:
-        self._order, self._plan = order, loads(order.plan, where="the trial's plan")
+        self._order = order
+        self._plan = loads(order.plan, where="the trial's plan")
         self._reports: queue.Queue[Report] = queue.Queue()
         self._began_s = monotonic_s()
         self._last = Report(step=0, steps=self._plan.steps)
@@ -130,7 +131,8 @@ class _Run:
     def note(self, text: str) -> None: ...
 
     def evaluated(self, message: Message) -> None:
-        step, metrics = int(str(message["step"])), json.loads(str(message["metrics"]))
+        step = int(str(message["step"]))
+        metrics = json.loads(str(message["metrics"]))
         if step < self._plan.steps:  # afterwards nobody has to decide whether it goes on
             self._reports.put(
                 {
@@ -178,8 +180,11 @@ class _Listening:
     """A launcher of which somebody hears every evaluation."""
 
     def __init__(self, launcher: LocalLauncher, evaluated: Callable[[Message], None]) -> None:
-        self._launcher, self._evaluated = launcher, evaluated
-        self.stop, self.kill, self.close = launcher.stop, launcher.kill, launcher.close
+        self._launcher = launcher
+        self._evaluated = evaluated
+        self.stop = launcher.stop
+        self.kill = launcher.kill
+        self.close = launcher.close
 
     def run(
         self,

@@ -170,7 +170,8 @@ class ActionExecutor:
             note.close()
 
     def _apply(self, note: coordinator_record.ActionRecord) -> str:
-        wanted, who = self.wanted, self.wanted.worker
+        wanted = self.wanted
+        who = self.wanted.worker
         match wanted.deed:
             case ActionKind.KILL:
                 return self._signal(who, signal.SIGKILL, "SIGKILL")
@@ -239,7 +240,8 @@ class ActionExecutor:
 
     def _cut(self) -> str:
         assert self._apart is not None, "it was opened before"
-        wanted, sides = self.wanted, self._sides()
+        wanted = self.wanted
+        sides = self._sides()
         pids = {worker: self._pid(worker) for worker in sides.workers}
         partition_healer.end(self.run_dir)  # of a cut that is over; later it would mend this one
         said = self._apart.cut(sides, pids, wanted.for_s)
@@ -305,7 +307,8 @@ class ActionExecutor:
                 log.write("fault_injected", **said)
 
     def _say(self, log: EventLog, phase: Phase, note: str) -> Step:
-        wanted, step = self.wanted, Step(phase, note, round(monotonic_s() - self._began_s, 3))
+        wanted = self.wanted
+        step = Step(phase, note, round(monotonic_s() - self._began_s, 3))
         log.write(
             "action",
             id=wanted.id,

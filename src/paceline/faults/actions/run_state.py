@@ -84,7 +84,8 @@ class RunState:
         match event.kind:
             case "run_started":
                 pid = event.fields.get("pid")
-                self.launcher, self.is_over = None if pid is None else int(str(pid)), False
+                self.launcher = None if pid is None else int(str(pid))
+                self.is_over = False
                 self.launched_ns = event.at_ns
                 self.pids.clear()
             case "run_finished":

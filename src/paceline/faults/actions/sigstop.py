@@ -103,7 +103,8 @@ class ReleaseReason:
 @contextmanager
 def registered_holder(run_dir: Path, who: str) -> Iterator[ReleaseReason]:
     """While this process holds somebody; a signal ends the block, and nothing else."""
-    why, note = ReleaseReason(), holder_file(run_dir, who)
+    why = ReleaseReason()
+    note = holder_file(run_dir, who)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _on_signal)
     try:

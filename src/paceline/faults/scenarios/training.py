@@ -79,7 +79,8 @@ class TrainingRun:
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="training")
         self._thread.start()
-        path, deadline_s = self.run_dir / "events.jsonl", monotonic_s() + START_S
+        path = self.run_dir / "events.jsonl"
+        deadline_s = monotonic_s() + START_S
         while not path.exists() and self.error is None and monotonic_s() < deadline_s:
             self._clock.sleep(POLL_S)
 

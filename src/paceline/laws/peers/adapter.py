@@ -47,7 +47,8 @@ class CollectiveGroup(dist.ProcessGroup):
         super().__init__(collective.rank, collective.world_size)  # type: ignore[call-arg]  # needs no store
         self._collective = collective
         self._rooms: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._traffic, self._reductions = NO_TRAFFIC, 0
+        self._traffic = NO_TRAFFIC
+        self._reductions = 0
 
     def allreduce(  # type: ignore[override]  # torch calls one of its three forms
         self, tensors: list[Tensor], opts: dist.AllreduceOptions
@@ -65,7 +66,8 @@ class CollectiveGroup(dist.ProcessGroup):
     def take(self) -> tuple[Traffic, int]:
         """What was moved, in how many reductions, since this was last asked."""
         taken = self._traffic, self._reductions
-        self._traffic, self._reductions = NO_TRAFFIC, 0
+        self._traffic = NO_TRAFFIC
+        self._reductions = 0
         return taken
 
     def average(self, tensor: Tensor) -> None:
@@ -85,7 +87,9 @@ class PeerStrategy:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "the channel asks for one"
-        self._plan, self._links, self._collective = plan, links, links.collective
+        self._plan = plan
+        self._links = links
+        self._collective = links.collective
         self._group = CollectiveGroup(links.collective)
 
     def prepare(self, replica: Replica, clock: Clock) -> None:

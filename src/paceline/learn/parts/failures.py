@@ -108,7 +108,8 @@ def _elected(facts: Facts) -> KillFacts:
 
 
 def _killed_leader_check(facts: Facts) -> list[Finding]:
-    run, kill = facts.run("led"), _elected(facts)
+    run = facts.run("led")
+    kill = _elected(facts)
     assert kill.new_term is not None, "who leads does so in a term"
     rose = Finding(
         kill.new_term > kill.term,
