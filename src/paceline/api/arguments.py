@@ -1,15 +1,12 @@
-"""How do keyword arguments become settings? Exactly as flags do, with the same checks and the same errors."""
+"""Keyword arguments of the Python API, parsed and checked like command-line flags."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.config.values import Raw, RawSetting
 from paceline.core.errors import OwnClassError, PacelineError, Problem
-from paceline.launchers.local import LocalLauncher
 from paceline.training.session import Common, Session
-from paceline.training.trainer import DefaultTrainer
 
 
 def parse_kwargs(call: str, settings: Mapping[str, object]) -> list[RawSetting]:
@@ -80,13 +77,6 @@ def _raw(key: str, value: object, where: str) -> Raw:
             what = f"{key} is {value!r}, a {type(value).__name__}, which no setting can be"
             hint = "give a number, a text, yes or no as a bool, or a list or dict of these"
             raise OwnClassError([Problem(what, hint, where)])
-
-
-class ApiTrainer(DefaultTrainer):
-    """The command's own, whose workers can import what this process can."""
-
-    def __init__(self) -> None:
-        self.launcher = self._warm = LocalLauncher(import_from=sys.path)
 
 
 def session_for(progress: bool, config: str | Path | None) -> Session:

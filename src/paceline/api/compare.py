@@ -1,13 +1,12 @@
-"""What does `paceline.compare` do? What the command does, and answers with what its report says."""
+"""`paceline.compare`: `paceline compare` as a function that returns a `Comparison`."""
 
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.api.arguments import ApiTrainer, hints_in_traceback, import_name, parse_kwargs
+from paceline.api.arguments import hints_in_traceback, import_name, parse_kwargs
 from paceline.api.result import html_table
 from paceline.comparison.layout import DEFAULT_MODES, DEFAULT_REPEATS, CompareRequest
 from paceline.comparison.runner import StoppedError, UpcomingRun
@@ -16,6 +15,7 @@ from paceline.comparison.schema import Cell, Estimate
 from paceline.comparison.schema import Comparison as Report
 from paceline.config.load import load
 from paceline.core.errors import Problem
+from paceline.launchers.local import LocalLauncher
 from paceline.training.progress import Progress, SilentWatcher, Watcher
 
 
@@ -68,7 +68,7 @@ def compare(
 
     Raises ConfigError with every problem, and KeyboardInterrupt after Ctrl-C; what is finished stays.
     """
-    with hints_in_traceback(), closing(ApiTrainer()) as trainer:
+    with hints_in_traceback(), LocalLauncher(import_from=sys.path) as launcher:
         said = parse_kwargs("compare", {"task": import_name(task, "task"), **settings})
         loaded = load(flags=said, file=None if config is None else Path(config))
         problems = [*loaded.problems, *_single_run_problems(settings)]
@@ -84,7 +84,7 @@ def compare(
         folder = Path(out).resolve()
         watch = _announce if progress else _silent
         try:
-            found = carry_out(request, folder, watch, launcher=trainer.launcher, found=problems)
+            found = carry_out(request, folder, watch, launcher=launcher, found=problems)
         except StoppedError as stopped:
             if stopped.by in ("SIGTERM", "SIGHUP"):
                 signal.raise_signal(signal.Signals[stopped.by])  # to the handler that was there before

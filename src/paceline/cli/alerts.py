@@ -1,4 +1,4 @@
-"""`paceline alerts`: what is wrong with a run, who is told, and who does not want to be."""
+"""`paceline alerts`: list, deliver, test and silence the alerts of a run."""
 
 import threading
 from pathlib import Path
@@ -69,7 +69,7 @@ def watch(session: Session, run: Path | None, rules: Path | None) -> None:
     from paceline.monitoring.view.feed import find_run
 
     run_dir = find_run(session.folder, run)
-    found = delivery.rules_for(run_dir, session.placed(rules))
+    found = delivery.rules_for(run_dir, session.resolve_path(rules))
     if not found.notifiers:
         what = "the rules name no notifiers, so nobody would be told"
         raise ConfigError([Problem(what, "add notifiers: to a file of rules, and give it as --rules FILE")])
@@ -135,7 +135,7 @@ def export(session: Session, rules: Path | None, out: Path | None) -> None:
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import rules_file
 
-    text = rules_file(rules_for(None, session.placed(rules)))
+    text = rules_file(rules_for(None, session.resolve_path(rules)))
     if out is not None:
         (session.folder / out).write_text(text, encoding="utf-8")
     files: Json = [] if out is None else [str(out)]
@@ -155,7 +155,7 @@ def check(session: Session, rules: Path | None) -> None:
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import expression
 
-    found = rules_for(None, session.placed(rules))
+    found = rules_for(None, session.resolve_path(rules))
     data: Json = {
         "rules": [
             {"name": r.name, "severity": r.severity.word, "for_s": r.hold_s, "expression": expression(r)}

@@ -1,4 +1,4 @@
-"""How does a command find the cluster it is about? Flags that all commands of the coordinator share."""
+"""Options of coordinator commands: addresses, credentials and timeouts of the nodes."""
 
 import functools
 from collections.abc import Callable, Coroutine
@@ -65,7 +65,7 @@ def _find(
         EndpointOptions(
             usual_folder=session.folder / DEFAULT_DIR,
             at=addresses,
-            folder=session.placed(folder),
+            folder=session.resolve_path(folder),
             token_file=token_file,
             tls_dir=tls_dir,
             tls_name=tls_name,

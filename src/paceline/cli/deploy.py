@@ -1,4 +1,4 @@
-"""`paceline deploy`: how do a coordinator and a dashboard come to a Kubernetes cluster?"""
+"""`paceline deploy`: a coordinator and a dashboard on a Kubernetes cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -73,7 +73,9 @@ def connect_cluster(session: Session, said: dict[str, Any]) -> "Iterator[Kuberne
     """Where it is applied: by what `apply_options` has read, which is taken out of `said`."""
     from paceline.k8s.client.connection import ClusterTarget, open_cluster
 
-    place = ClusterTarget(kubeconfig=session.placed(said.pop("kubeconfig")), context=said.pop("context"))
+    place = ClusterTarget(
+        kubeconfig=session.resolve_path(said.pop("kubeconfig")), context=said.pop("context")
+    )
     with open_cluster(place, without="only write the objects: paceline deploy render") as cluster:
         yield cluster.api
 

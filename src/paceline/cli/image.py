@@ -1,4 +1,4 @@
-"""`paceline image`: how does a Dockerfile become an image that works the first time?"""
+"""`paceline image`: check a Dockerfile and fix it, list supported versions; build, test and push."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +58,7 @@ def check(
 
     place = session.folder / folder
     wanted = target_of(target, gpu, driver, platform)
-    named = session.placed(dockerfile)
+    named = session.resolve_path(dockerfile)
     project = load_project(place, named, [session.folder / one for one in requirements])
     found = _find(session, project, wanted, resolves=resolve)
     mended = apply_fixes(project, wanted, also=tuple(found), agreed=agree)
@@ -141,7 +141,9 @@ def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json
 def _lines(project: "Project", one: "Finding") -> list[str]:
     from paceline.images.lint.check import redacted_diff
 
-    fix = "fix, with --agree" if one.asks and one.edits else "fix" if one.edits else "to do"
+    fix = "to do"
+    if one.edits:
+        fix = "fix, with --agree" if one.asks else "fix"
     return [
         f"{one.level.value:<8} {one.id}  {one.path}:{one.line}",
         f"  why       {one.why}",
@@ -159,7 +161,11 @@ def _verdict(judged: "list[Finding] | tuple[Finding, ...]", mended: "FixResult",
         f"{_counted(counts[0], 'problem')}, {_counted(counts[1], 'warning')}, {_counted(counts[2], 'note')}"
     )
     number = _counted(len(mended.applied), "fix", "fixes")
-    done = f"; {number} written" if is_written else f"; {number} with --write" if mended.applied else ""
+    done = ""
+    if is_written:
+        done = f"; {number} written"
+    elif mended.applied:
+        done = f"; {number} with --write"
     return f"{'not fine' if counts[0] else 'fine'}: {told}{done}"
 
 

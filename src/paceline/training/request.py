@@ -1,20 +1,21 @@
-"""What does the user ask to be trained, and where? Flags, variables and a file to a plan and a folder."""
+"""Training request: flags, variables and a config file become a plan and a run folder."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from paceline.config.environment import Facts, World, apply_world, probe_machine
 from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core.errors import Problem, RunFolderError
-from paceline.plan.plan import Plan
+from paceline.plan.decide import task_of, task_options_of
+from paceline.plan.plan import Dtype, Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.training.session import Session
-from paceline.training.trainer import Trainer
 
 # `choose_run_dir` says which folder it would be, for commands that only show a plan. `claim_run_dir`
 # takes it: a name of our own choice belongs to the process whose `mkdir` made the folder.
@@ -91,6 +92,23 @@ def _numbered(folder: Path) -> Iterator[Path]:
     yield from (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
 
 
+class SampleCounter(Protocol):
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
+        """The number of training samples of the task; raises the task's own error if it cannot be built."""
+        ...
+
+
+def count_samples(config: TrainConfig, counter: SampleCounter) -> int:
+    """The number of training samples of the config's task. Needed before there is a plan."""
+    name = task_of(config)
+    return counter.count_samples(
+        name if ":" in name else name.lower(),
+        options=task_options_of(config),
+        seed=config.seed or 0,
+        dtype=config.dtype or Dtype.FLOAT32,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     plan: Plan
@@ -103,25 +121,23 @@ class Request:
 def read_request(
     session: Session,
     flags: Sequence[RawSetting],
-    trainer: Trainer | None = None,
+    counter: SampleCounter | None = None,
     *,
     world: World | None = None,
     may_hold_run: bool = False,
 ) -> Request:
-    """Raises ConfigError with every problem, wherever it was found.
+    """Resolve flags, variables and the config file into a plan and a run folder.
 
-    What only the task knows is asked of the `trainer`; without one, of one that is started for it.
-    `world` when somebody else started the workers; `may_hold_run` when the folder may be one to go on with.
+    A plan in epochs needs the number of samples: `counter` counts them, or a launcher started only for it.
+    `world` is given when torchrun started the workers; `may_hold_run` when an existing run may be resumed.
+    Raises ConfigError with every problem of every source.
     """
 
     def count(config: TrainConfig) -> int:
-        if trainer is not None:
-            return trainer.count_samples(config)
-        asked = session.start_trainer()
-        try:
-            return asked.count_samples(config)
-        finally:
-            asked.close()
+        if counter is not None:
+            return count_samples(config, counter)
+        with session.start_launcher() as launcher:
+            return count_samples(config, launcher)
 
     sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)

@@ -11,14 +11,13 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.checkpoints.catalog import Checkpoint
-from paceline.config.train_config import TrainConfig
 from paceline.core import environ
 from paceline.core.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.core.disk import exclusive, remove_drafts, write_durably
@@ -41,11 +40,11 @@ from paceline.monitoring.alerts.delivery import alerting, require_rules
 from paceline.monitoring.probes.collector import collecting
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import COPY, Json, dumps, plan_hash, read, recorded_hash
-from paceline.plan.decide import task_of, task_options_of
-from paceline.plan.plan import Dtype, Option, Plan
+from paceline.plan.plan import Plan
 from paceline.storage.checkpoint_store import ObjectStore
 from paceline.training.checkpoints import CheckpointUploader
 from paceline.training.progress import Progress, RecentSpeed, Watcher
+from paceline.training.request import SampleCounter
 from paceline.training.result import describe_evaluation, result_json
 from paceline.training.resume import discard_newer, newest_checkpoint, with_num_workers
 
@@ -57,26 +56,8 @@ DISK_FULL_TIMEOUT_S = 60.0  # for a person or a clean-up to make room for result
 DISK_FULL_POLL_S = 0.5
 
 
-def warm_up() -> LocalLauncher:
-    """Begin to import torch, in a helper process, while the caller still reads its configuration."""
-    return LocalLauncher()
-
-
-class SampleCounter(Protocol):
-    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
-        """How many training samples the task has; its own error if it cannot be built."""
-        ...
-
-
-def count_samples(config: TrainConfig, warm: SampleCounter) -> int:
-    """How many training samples the config's task has. Needed before there is a plan."""
-    name = task_of(config)
-    return warm.count_samples(
-        name if ":" in name else name.lower(),
-        options=task_options_of(config),
-        seed=config.seed or 0,
-        dtype=config.dtype or Dtype.FLOAT32,
-    )
+class Launcher(RunLauncher, SampleCounter, Protocol):
+    """What `paceline train` needs: a launcher of runs that can also count samples before there is a plan."""
 
 
 def train(
@@ -220,7 +201,10 @@ def _run_elastic(
                 raise
         has_failed = ended.ledger.cause() is not None
         stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
-        registry.end("failed" if has_failed else "stopped" if stopped else "finished")
+        if has_failed:
+            registry.end("failed")
+        else:
+            registry.end("stopped" if stopped else "finished")
         return ended
 
 
