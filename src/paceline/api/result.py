@@ -1,4 +1,4 @@
-"""What came of a run? A few numbers at hand; its losses and its weights are read when they are asked for."""
+"""`TrainResult`: the numbers of a finished run; losses and weights are read on demand."""
 
 import json
 import tempfile

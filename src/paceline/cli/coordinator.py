@@ -1,4 +1,4 @@
-"""`paceline coordinator`: the replicated control plane, its nodes and their state."""
+"""`paceline coordinator`: status and membership of the Raft nodes, snapshots, certificates."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -275,7 +275,7 @@ def _status_lines(report: "StatusReport") -> list[str]:
 
 
 def _status_row(line: "NodeRow") -> tuple[str, ...]:
-    connected = "-" if line.is_connected is None else "yes" if line.is_connected else "no"
+    connected = {None: "-", True: "yes", False: "no"}[line.is_connected]
     node = "?" if line.node is None else str(line.node)
     numbers = (line.term, line.commit, line.applied, line.lag)
     return node, line.address, line.role, *("-" if n is None else str(n) for n in numbers), connected

@@ -1,4 +1,4 @@
-"""`paceline data`: get the data of built-in tasks, make it ready, and bring it to a cluster."""
+"""`paceline data`: download, prepare, shard and verify data sets, and upload them to a cluster."""
 
 import dataclasses
 from pathlib import Path

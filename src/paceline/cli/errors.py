@@ -1,6 +1,6 @@
-"""How does whatever went wrong become an exit code that scripts can trust?
+"""Error handling of all commands: exceptions and signals become messages and exit codes.
 
-One place for every command: a command's body simply raises.
+A command's body raises; only `guard` catches.
 """
 
 import errno

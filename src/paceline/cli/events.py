@@ -1,4 +1,4 @@
-"""`paceline events`: what happened in a run, a line for each event; and with --follow, what happens."""
+"""`paceline events`: the events of a run, one line each; --follow waits for new ones."""
 
 import json
 from collections import deque

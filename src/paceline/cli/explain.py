@@ -1,4 +1,4 @@
-"""`paceline explain`: what does this error code, exit code or alert mean, and what is to be done?"""
+"""`paceline explain`: meaning and remedy of an error code, an exit code or an alert."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`paceline image build`: a Dockerfile becomes an image, mended on the way."""
+"""`paceline image build` and `image push`: build with automatic fixes; push and verify by digest."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which flags say what an image is made of, and where it shall run? The same for all image commands."""
+"""Options of the image commands: what an image is built from and where it will run."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`paceline image test`: does an image work?"""
+"""`paceline image test`: run an image and check that what it needs is in it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""Which flags does a command have? The common ones, and one for each key of the config table.
+"""Options of commands: the common flags, one flag per config key, and shell completion of values.
 
-The table is read only for a command that has a flag for each key: `paceline --help` answers without it.
+The config table is imported only for a command that has a flag per key: `paceline --help` does not need it.
 """
 
 import functools

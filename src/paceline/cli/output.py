@@ -1,4 +1,7 @@
-"""How does a command answer? Data on stdout, as lines, plain or as one JSON object; talk on stderr."""
+"""Output of commands: the result on stdout as lines, as plain key-value pairs or as JSON; messages on stderr.
+
+Also the confirmation prompt, `confirm`.
+"""
 
 import json
 import math

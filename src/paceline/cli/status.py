@@ -1,4 +1,4 @@
-"""`paceline status`: how is a run now? Its state, pace, workers, alerts and health on one screen."""
+"""`paceline status` and `paceline top`: state, pace, workers, alerts and health of a run."""
 
 import signal
 import sys
@@ -159,7 +159,9 @@ def _short(value: "Json") -> str:
 
 
 def _number(value: "Json") -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "-" if value is None else str(value)
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
 
 
 def _percent(value: "Json") -> str:
@@ -175,13 +177,11 @@ def _change(value: "Json") -> str:
 def _seconds(value: "Json") -> str:
     if not isinstance(value, int | float):
         return "?"
-    return (
-        f"{value:.1f} s"
-        if value < 120
-        else f"{value / 60:.0f} min"
-        if value < 7200
-        else f"{value / 3600:.1f} h"
-    )
+    if value < 120:
+        return f"{value:.1f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
 
 
 @click.command("top")

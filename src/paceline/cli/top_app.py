@@ -1,6 +1,6 @@
-"""What does `paceline top` show, and what does a key do?
+"""`paceline top`: the terminal application and its keys.
 
-The only place that imports textual (extra `tui`).
+The only module that imports textual (extra `tui`).
 """
 
 import getpass

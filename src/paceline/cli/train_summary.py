@@ -1,4 +1,4 @@
-"""How did the run go? The result as a few lines, ending with what to type next."""
+"""Summary of a run: its result as a few lines, with the next command at the end."""
 
 from math import isfinite
 from pathlib import Path

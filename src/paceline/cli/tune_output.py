@@ -1,4 +1,4 @@
-"""What is said while a search goes on? A line for each trial's beginning, evaluations and end."""
+"""Output of `paceline tune`: a line when a trial starts, is evaluated or ends, and the table of trials."""
 
 from collections.abc import Mapping
 
@@ -35,8 +35,12 @@ class TuneProgress:
             print_message(self._session, f"  trial {trial.number}  step {step:,} of {trial.plan.steps:,}")
 
     def ended(self, trial: Trial, record: Record) -> None:
-        how = f": {record.why}" if record.why else f" with {_value(record)}" if record.metric else ""
-        print_message(self._session, f"  trial {trial.number}  {record.status.value}{how}")
+        detail = ""
+        if record.why:
+            detail = f": {record.why}"
+        elif record.metric:
+            detail = f" with {_value(record)}"
+        print_message(self._session, f"  trial {trial.number}  {record.status.value}{detail}")
         if self._asha is None or self._has_said_late:
             return
         if record.status is Status.FINISHED and len(record.evaluations) == 1 and trial.plan.evaluation:

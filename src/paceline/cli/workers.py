@@ -1,4 +1,4 @@
-"""`paceline workers`: who trains in a run, more or fewer of them, and what happens without one."""
+"""`paceline workers` and `paceline stop`: list, add and remove workers of a run, and inject faults."""
 
 import getpass
 import uuid

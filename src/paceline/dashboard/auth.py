@@ -1,10 +1,8 @@
-"""May this request in? Decided from its head alone, before any route sees it. Pure.
+"""Authentication of requests, decided from the request head before any route runs. Pure.
 
-A browser carries out what any page tells it to, so that a server listens on
-loopback alone protects nothing: another site can ask it (cross-site requests), or
-give its own name our address (DNS rebinding). Therefore every request must name a
-host that we know and show the token, and whatever changes something must also come
-from our own page, or from no browser at all.
+Listening on loopback alone protects nothing: another site can send requests to it (CSRF), or resolve its own
+name to this address (DNS rebinding). So every request must name a known host and carry the token, and a
+request that changes something must also come from the dashboard's own page, or from no browser at all.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""What do several runs say side by side? Numbers of their results, how they differ, how their losses fell."""
+"""Comparison of runs on the dashboard: speedups with intervals, differing settings, loss curves."""
 
 import json
 import math

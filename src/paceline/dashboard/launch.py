@@ -1,7 +1,7 @@
-"""How does a run get a dashboard that cannot hurt it? A process of its own that ends with the command.
+"""Dashboard process of `train --dashboard`, and the settings of a dashboard.
 
-Nothing of the run waits for it: it reads the run's log like anybody else. If it cannot
-start, that is said, and training goes on.
+The run never waits for it: the dashboard reads the event log like any other reader and ends with the command.
+If it cannot start, that is reported and training continues.
 """
 
 import json

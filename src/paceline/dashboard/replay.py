@@ -1,7 +1,7 @@
-"""How is a recorded run shown again? The same view from the same log, by a clock that the viewer sets.
+"""Replay of a recorded run: the live view, computed from the log at a time that the viewer chooses.
 
-A page that plays asks for a stream from a moment on, at a speed; a page that pauses
-closes it. So a viewer's place is in its own hands, and the server remembers none.
+A page that plays requests a stream from a time on, at a speed; a page that pauses closes it. The position is
+state of the page: the server keeps none.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What did a request ask for? Its query and its body, read into types; whatever is wrong is said at once."""
+"""Parsing of HTTP requests: query parameters and JSON bodies into types, or `BadRequestError`."""
 
 import json
 import math

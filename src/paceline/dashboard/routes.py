@@ -1,4 +1,4 @@
-"""Which requests are answered? One row each; the reference page is made from this, and a test walks it."""
+"""HTTP routes: handlers and the table of routes, from which the reference page is generated."""
 
 import asyncio
 import json
@@ -219,8 +219,9 @@ async def act(request: Request) -> Response:
     if not asked.is_for(name, order.wanted):
         raise BadRequestError("this key was sent with another wish before", "take a new key for each wish")
     await _until_answered(asked)
-    is_refused = bool(asked.steps) and asked.steps[-1].phase is Phase.REFUSED
-    return json_response(asked.json(), 409 if is_refused else 202 if is_new else 200)
+    if asked.steps and asked.steps[-1].phase is Phase.REFUSED:
+        return json_response(asked.json(), 409)
+    return json_response(asked.json(), 202 if is_new else 200)
 
 
 async def _until_answered(asked: QueuedAction) -> None:

@@ -1,4 +1,4 @@
-"""How does a dashboard run as a process? One application behind the guard, served by uvicorn."""
+"""Dashboard server: the Starlette application behind authentication, served by uvicorn."""
 
 import asyncio
 import os
@@ -89,7 +89,13 @@ def build(settings: Settings, port: int) -> AuthMiddleware:
 
     async def failed(_request: Request, error: Exception) -> Response:
         assert isinstance(error, PacelineError), "only these are answered so"
-        status = 404 if isinstance(error, NoRunError) else 400 if isinstance(error, BadRequestError) else 409
+        match error:
+            case NoRunError():
+                status = 404
+            case BadRequestError():
+                status = 400
+            case _:
+                status = 409
         return json_response({"error": error.what, "hint": error.hint}, status)
 
     async def gone(_request: Request, error: Exception) -> Response:

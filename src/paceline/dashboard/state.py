@@ -1,4 +1,4 @@
-"""What does a dashboard hold while it serves? The runs it follows, what was asked, experiments that go on."""
+"""Application state of a dashboard: followed runs, queued actions and running scenarios."""
 
 import asyncio
 import json

@@ -1,8 +1,8 @@
-"""How do many viewers follow one run that is read once? One reader for all; each viewer has a mailbox.
+"""Live stream of a run: one reader of the log, and a bounded mailbox per viewer.
 
-The log is read in a thread, at most every `TICK_S`. What is new is made into messages
-once, whoever looks, and only if somebody does. `seq` counts lines of the log, so a
-viewer that was away, or another dashboard, goes on exactly where it stood.
+A thread reads the log at most every `TICK_S`. New lines become messages once for all viewers, and only while
+there are viewers. `seq` counts lines of the log, so a viewer that reconnects, also to another dashboard,
+continues exactly where it stopped.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Is what was found good enough? Pure: facts in, one line out.
+"""Checks: facts in, one verdict out. Pure.
 
 WRONG is only for what a plain `paceline train` needs; all else is a warning at most.
 """

@@ -1,4 +1,4 @@
-"""Which probes are made, and how long may each take? All at once; a late one is called late."""
+"""Probes of this machine, run concurrently, each with a time limit; a late one is reported as late."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""How does an operator look at the workers of a run, and ask for more or fewer? By its coordinator."""
+"""Workers of an elastic run: list them, and request more or fewer through the run's coordinator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""How are laws checked one after another? Each to a verdict; an exception is a verdict too."""
+"""Law runner: checks laws one after another; an exception is a failed law."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

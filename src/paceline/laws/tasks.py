@@ -1,4 +1,4 @@
-"""On what are laws checked? Tiny tasks in which a mistake cannot hide."""
+"""Small tasks for laws, built so that a wrong mean, order or sample changes the result."""
 
 from collections.abc import Iterable
 

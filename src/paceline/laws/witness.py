@@ -1,8 +1,7 @@
-"""Who did what, in which order? Links that pass everything on and write it down.
+"""Recording links: a server store and a collective that pass calls on and record them in order.
 
-They stand between a strategy and its parameter server, or between a strategy
-and the others it meets, so they see what really happened rather than what a
-log claims.
+They sit between a strategy and its parameter server, or between a strategy and its peers, so laws see what
+was really sent rather than what a log claims.
 """
 
 from collections.abc import Callable, Sequence
@@ -149,9 +148,10 @@ class _WitnessedCollective:
         sources: Sequence[Rank] | None = None,
         targets: Sequence[Rank] | None = None,
     ) -> tuple[list[Tensor], Traffic]:
-        everybody = [Rank(rank) for rank in range(self.world_size)]
-        chosen = targets if targets is not None else everybody if sources is None else sources
-        self._witness.moved_bytes += vector.nbytes * sum(rank != self.rank for rank in chosen)
+        receivers = targets if targets is not None else sources
+        if receivers is None:
+            receivers = [Rank(rank) for rank in range(self.world_size)]
+        self._witness.moved_bytes += vector.nbytes * sum(rank != self.rank for rank in receivers)
         return self._collective.gather(vector, sources, targets)
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:

@@ -1,4 +1,4 @@
-"""What has this learner really done? Read from the runs, the coordinator, the rules and the comparison."""
+"""Evidence of what a learner did, read from runs, coordinator, alert rules and comparison."""
 
 import json
 from collections.abc import Sequence

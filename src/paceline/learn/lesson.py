@@ -1,4 +1,4 @@
-"""What is a part of the exercise made of? A prediction, something to do, findings, and questions."""
+"""Data model of a lesson: facts about runs, predictions, findings and questions. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

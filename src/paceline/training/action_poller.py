@@ -1,8 +1,8 @@
-"""How does a run hear what operators ask of it, and whether its coordinator is there?
+"""Action poller: passes operators' requests from the coordinator to the launcher of an elastic run.
 
-The list of actions is the truth; the stream of changes only says when to look.
-It runs beside the launcher, which takes wishes and news when it has time, so a
-coordinator that is silent holds nobody up: training goes on, and that is said once.
+The coordinator's list of actions is authoritative; its watch stream only wakes the poller up. The poller runs
+in a background event loop, and the launcher collects requests and notices when it has time. So an unreachable
+coordinator delays nothing: training continues, and the outage is reported once.
 """
 
 import asyncio

@@ -1,4 +1,9 @@
-"""What is known about a run's checkpoints, and how does another tool get the weights?"""
+"""Checkpoints of a run: list, verify and export them, and upload new ones to the object store.
+
+The uploader is a thread of the launching process. Workers report each new checkpoint; the thread copies the
+newest complete one and skips those in between when it falls behind. A failed upload is reported once and
+retried with the next checkpoint; training never waits for it.
+"""
 
 import threading
 from collections import deque

@@ -1,4 +1,8 @@
-"""How does an elastic run get its coordinator? One inside this process, unless one is given."""
+"""Coordinator of an elastic run: connects to a given one, or runs one node inside this process.
+
+`supervised` yields what the launcher needs besides its workers: the supervisor that decides about restarts,
+and the run's entry at the coordinator.
+"""
 
 import queue
 import random

@@ -1,4 +1,4 @@
-"""What does a live terminal show? One bar with loss, speed and time left, redrawn four times a second."""
+"""Progress bar of a run on a terminal (rich): loss, speed and time left."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""How is a run shown while it goes? A bar on a terminal, now and then a line elsewhere, or nothing."""
+"""Progress display: a bar on a terminal, log lines elsewhere, nothing with --quiet or --json."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""From where does a run go on? From its newest checkpoint that verifies, here or in its object store."""
+"""Resume points: the newest valid checkpoint in the run folder or its object store, and earlier runs."""
 
 from collections.abc import Callable
 from dataclasses import replace

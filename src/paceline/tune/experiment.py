@@ -1,6 +1,6 @@
-"""What is a search, once it is decided? Trials, each with its plan, and what they are judged by.
+"""Data model of a search: trials with their plans, records and the folder that holds them.
 
-`tune.json` is a `Tuning`, and nothing else has to be remembered to go on with a search.
+`tune.json` is a `Tuning`; it is all that resuming a search needs.
 """
 
 import csv

@@ -1,9 +1,8 @@
-"""Which trials does a search make, and is every one of them sound? Decided before anything starts.
+"""Layout of a search: its trials, drawn from the seed and validated before anything starts.
 
-Each trial is a plan like that of `paceline train`, drawn from the seed. Every
-end of a range and every listed value is resolved too, in combination: what
-could not run later is refused now. Pure, but for what it is handed: reading the
-settings, looking at the machine, counting samples. See docs/guides/tune.md.
+Each trial is a plan like that of `paceline train`. Every bound of a range and every listed value is resolved
+too, in combination: what could not run later is refused now. Pure, except for the `Environment` it is given:
+reading settings, probing the machine, counting samples. See docs/guides/tune.md.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
-"""How does Paceline use Ray Tune? Through this file: it places trials, and its ASHA says which go on.
+"""Ray Tune adapter: places trials and stops them by ASHA. Importing this module imports Ray.
 
-Which trials there are was decided before, and what became of them is remembered
-by whoever listens: Tune's own state lies in a folder that is thrown away, and is
-never read, since reading it is unpickling. Importing this file imports Ray.
+The trials are decided before, and their outcomes are recorded by the `Listener`. Tune's own state goes to a
+folder that is deleted and never read, since reading it means unpickling.
 """
 
 import importlib

@@ -1,8 +1,7 @@
-"""Which hyper-parameters are best? Makes every trial that is not over, and remembers each as it goes.
+"""Search runner: runs every unfinished trial and records each one as it goes.
 
-Ray Tune places trials and stops bad ones early; what was decided, what became
-of each trial and what is best so far lies in the folder, at every moment. See
-docs/guides/tune.md.
+Ray Tune places trials and stops bad ones early; decisions, outcomes and the best trial so far are in the
+folder at every moment. See docs/guides/tune.md.
 """
 
 import importlib

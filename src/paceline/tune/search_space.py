@@ -1,16 +1,15 @@
-"""What does `--search lr=log:1e-3..1.0` mean? Text to a range or a list of values. Pure.
+"""Search spaces: parses `--search lr=log:1e-3..1.0` into ranges and lists, and draws from them. Pure.
 
-`KEY=LOW..HIGH` is a range, `KEY=log:LOW..HIGH` one whose orders of magnitude are
-equally likely, `KEY=A,B,C` a list; values that hold commas are parted by `|`.
-Whole numbers stay whole. KEY is any setting of a run, or `task_option.NAME`.
-What a value may be is not decided here: every end and every listed value goes
-through `plan.resolve`, as if it had been written on the command line.
+`KEY=LOW..HIGH` is a range, `KEY=log:LOW..HIGH` one whose orders of magnitude are equally likely, `KEY=A,B,C`
+a list; values that hold commas are separated by `|`. Whole numbers stay whole. KEY is any setting of a run,
+or `task_option.NAME`. Values are not validated here: every bound and every listed value goes through
+`plan.resolve`, as if it had been given on the command line.
 """
 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline.config.key import Kind
@@ -162,9 +161,11 @@ def _domain(text: str, rest: str, kind: Kind) -> Domain:
 
 def _range(text: str, kind: Kind, *, is_log: bool, ends: tuple[str, str]) -> Range:
     is_whole = kind in _WHOLE or (kind is Kind.OPTIONS and all(re.fullmatch(r"[+-]?\d+", e) for e in ends))
-    reads = read_duration if kind is Kind.DURATION else read_integer if is_whole else read_number
+    parse: Callable[[str], float] = read_integer if is_whole else read_number
+    if kind is Kind.DURATION:
+        parse = read_duration
     try:
-        low, high = (float(reads(end.strip())) for end in ends)
+        low, high = (float(parse(end.strip())) for end in ends)
     except Unreadable as error:
         raise _Wrong(text, f"an end of {'..'.join(ends)} cannot be read: {error.why}") from error
     if not low < high or not math.isfinite(high - low):

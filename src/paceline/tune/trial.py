@@ -1,9 +1,8 @@
-"""What happens where Ray has put a trial? A run as `paceline train` makes it, which is asked how it stands.
+"""Trial actor: one run of a trial inside a Ray actor, polled for its evaluations.
 
-Whoever holds it asks `next` again and again: it answers with the next
-evaluation, or, when there is none within half a second, with how far the run
-is. Workers stay warm from one trial to the next; they end with this process,
-however it ends. What goes in and out is text and numbers.
+The caller polls `next`: it returns the next evaluation, or, when there is none within half a second, the
+progress of the run. Workers stay warm from one trial to the next and end with this process, however it ends.
+Only text and numbers cross the process boundary.
 """
 
 import json
@@ -220,7 +219,9 @@ def value_report(metrics: dict[str, Json], step: int, plan: Plan, order: TrialOr
     }
     if plan.evaluation is None:
         return found  # at its end, where ASHA would compare it with the first evaluation of others
-    score = WORST if number is None else number if order.lower_is_better else -number
+    score = WORST
+    if number is not None:
+        score = number if order.lower_is_better else -number
     return {**found, "score": max(-WORST, min(WORST, score))}
 
 

@@ -1,4 +1,4 @@
-"""How does the coordinator of a run hear what was asked of it? As an action in its log, if there is one."""
+"""Record of an action in the coordinator's log, if the run has a coordinator."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""How is a wish carried out? Requested, accepted, applied, its effect seen; each is in the run's log.
+"""Action executor: requested, accepted, applied, effect seen; each phase is written to the run's log.
 
-Nothing is claimed before it is so: `effect_seen` is said when the run's own log, or the
-kernel, shows it. What was asked of a run with a coordinator is noted there as well.
+`effect_seen` is written only when the run's own log, or the kernel, shows the effect. With a coordinator the
+action is recorded there as well.
 """
 
 import os

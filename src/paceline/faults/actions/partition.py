@@ -1,8 +1,7 @@
-"""How are nodes and workers of a run at work cut off from the others? Each node is asked not to hear some.
+"""Network partitions of a running run: nodes are told which peers and workers to ignore.
 
-A node keeps a cut by its own clock (coordinator/shell/cuts.py), so it is over when it was said to be,
-also when everybody who asked for it is gone. What came of it is asked of the nodes, and read in
-the run's log.
+A node ends a partition by its own clock (coordinator/server/partitions.py), so it ends on time even when the
+process that requested it is gone. The outcome is read from the nodes' status and the run's log.
 """
 
 import fcntl
@@ -179,7 +178,9 @@ class NetworkPartition:
         if not sides.workers or self._is_lost(sides):
             return of_nodes
         of_workers = self._of_workers(sides, look, since_ns, generation)
-        return "" if not of_workers else f"{of_workers}; {of_nodes}" if sides.nodes else of_workers
+        if of_workers and sides.nodes:
+            return f"{of_workers}; {of_nodes}"
+        return of_workers
 
     def _of_nodes(self, sides: PartitionGroup) -> str:
         told = self._statuses()

@@ -1,8 +1,7 @@
-"""What was asked of runs here, and how far has it come? Asked twice with one key is asked once.
+"""Action queue: actions in progress and finished; a repeated idempotency key returns the first action.
 
-A wish is carried out in a thread by the function that the command line calls
-(act.py), so all do the same. What it says goes into the run's own log; here it is kept
-only for whoever asks again.
+Each action runs in a thread through the executor that the command line uses. Its phases go to the run's log;
+the queue keeps them only for status requests.
 """
 
 import subprocess

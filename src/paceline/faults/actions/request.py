@@ -1,4 +1,4 @@
-"""What is asked of a run, how far has it come, and what is refused before anything is touched? Pure."""
+"""Action requests: kinds, phases, partition groups, and what is refused beforehand. Pure."""
 
 import re
 from collections.abc import Collection, Mapping

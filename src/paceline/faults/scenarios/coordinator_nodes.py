@@ -1,4 +1,7 @@
-"""How does an experiment get coordinator nodes that it may kill? As processes, on this machine."""
+"""Coordinator nodes of a scenario: local processes that can be killed, linked by TCP proxies.
+
+A proxy delays, drops or cuts the traffic of one link.
+"""
 
 import asyncio
 import random

@@ -1,4 +1,7 @@
-"""Scenario kill-leader: `kill -9` of the node that leads the coordinators. Training does not notice."""
+"""Scenarios of coordinator failures: kill-leader, quorum-lost, lose-node and full-disk.
+
+Training continues through all of them; only membership changes wait for a quorum.
+"""
 
 import os
 import resource

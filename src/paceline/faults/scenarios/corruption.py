@@ -1,4 +1,8 @@
-"""Scenario nan-gradient: one shard's gradient is NaN at one step. Noticed there; never applied."""
+"""Scenarios nan-gradient and corrupt-checkpoint: damaged data is detected and never used.
+
+nan-gradient: the gradient of one shard is NaN at some steps. corrupt-checkpoint: a byte of the newest
+checkpoint is flipped, and the run resumes from the one before.
+"""
 
 import dataclasses
 import subprocess

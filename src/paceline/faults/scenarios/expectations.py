@@ -1,4 +1,4 @@
-"""What was promised, what was measured, and does it hold?"""
+"""Expectations of a scenario: a limit, the measured value and the verdict; progress reports."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass

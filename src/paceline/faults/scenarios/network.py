@@ -1,4 +1,7 @@
-"""Scenario partition-workers: a worker reaches no coordinator. Left out, fenced, and back when it does."""
+"""Scenarios of network faults: partition-workers, partition-coordinators, drop-packets, delay-packets.
+
+A worker that reaches no coordinator is excluded, fenced, and rejoins after the partition.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

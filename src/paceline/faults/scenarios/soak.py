@@ -1,4 +1,4 @@
-"""Many random faults, one after the other, by a seed: is anything lost, in the end and on the way?"""
+"""Soak test: many random faults from one seed; checks lost work, goodput and leaks."""
 
 import random
 import re

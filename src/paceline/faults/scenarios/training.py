@@ -1,7 +1,6 @@
-"""How does an experiment hold a run in its hands? The run trains in a thread; its log says what happens.
+"""Run under test: trains in a thread and is observed through its event log.
 
-Everything that is measured afterwards comes from the event log, whose clock is
-also the one that the experiment notes its own deeds by.
+Every measurement comes from the event log, whose clock also stamps the injected faults.
 """
 
 import os

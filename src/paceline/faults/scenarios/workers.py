@@ -1,4 +1,4 @@
-"""Scenario kill-worker: `kill -9` of one worker after another; the others go on within a blink."""
+"""Scenarios of worker and server failures: kill-worker, kill-two, freeze-worker, kill-server, slow-worker."""
 
 import math
 import signal

@@ -1,8 +1,7 @@
-"""What do the adapters of all libraries have in common? They train as their manuals say, on our loop.
+"""Base of the adapters: they train on our loop, as the manual of their library says.
 
-The library's object is built in `start`, and `after_update` calls it as its
-manual tells a user to. Nothing is added: no averaging of buffers, none after
-the last step, unless the library does it.
+`start` builds the library's object, and `after_update` calls it as its manual tells a user to. Nothing is
+added: no averaging of buffers, and none after the last step, unless the library does it.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Part 5: what happens to a run when a worker is killed?"""
+"""Parts of the course about failures: a killed worker, a killed leader, a lost majority, alerts."""
 
 from paceline.learn.lesson import (
     Answer,

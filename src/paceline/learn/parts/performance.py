@@ -1,4 +1,4 @@
-"""Part 1: what does one worker do, and what does its record say?"""
+"""Parts of the course about performance: one worker, four, a straggler, staleness, the report."""
 
 from paceline.comparison.schema import Cell
 from paceline.comparison.statistics import MIN_ROUNDS
