@@ -10,7 +10,7 @@ from paceline.training.session import Common, Session
 
 
 def parse_kwargs(call: str, settings: Mapping[str, object]) -> list[RawSetting]:
-    """What was said in `call`, such as `train`; None is the same as nothing."""
+    """The arguments of `call`, such as `train`, as settings; None means not given."""
     return [
         RawSetting(key=key, raw=_raw(key, value, where), where=where)
         for key, value in settings.items()
@@ -42,7 +42,7 @@ def import_name(value: str | type, what: str) -> str:
 
 @contextmanager
 def hints_in_traceback() -> Iterator[None]:
-    """A traceback then shows every problem with its place and its hint."""
+    """Errors raised inside carry every problem, with its place and hint, in their traceback."""
     try:
         yield
     except PacelineError as error:
@@ -71,7 +71,7 @@ def _raw(key: str, value: object, where: str) -> Raw:
             return {str(name): _raw(key, inner, where) for name, inner in value.items()}
         case Sequence():
             return [_raw(key, inner, where) for inner in value]
-        case _ if hasattr(value, "item"):  # a number of numpy's, or a tensor of one
+        case _ if hasattr(value, "item"):  # a numpy scalar, or a tensor with one element
             return _raw(key, value.item(), where)
         case _:
             what = f"{key} is {value!r}, a {type(value).__name__}, which no setting can be"
@@ -80,6 +80,6 @@ def _raw(key: str, value: object, where: str) -> Raw:
 
 
 def session_for(progress: bool, config: str | Path | None) -> Session:
-    """Without variables of the environment: a call means the same everywhere."""
+    """Environment variables are ignored, so that a call means the same everywhere."""
     file = None if config is None else Path(config)
     return Session(common=Common(quiet=not progress, config=file), folder=Path())

@@ -91,14 +91,14 @@ def _train(
 
 
 def _to_result(result: dict[str, Json], run_dir: Path) -> TrainResult:
-    """Whoever wanted to stop did not want only this call to end."""
-    done = from_json(result, run_dir)
-    match done.stopped_by:
+    """The result; a signal that stopped the run is raised again, for the caller to stop as well."""
+    outcome = from_json(result, run_dir)
+    match outcome.stopped_by:
         case "SIGINT":
-            raise TrainStoppedError(done)
+            raise TrainStoppedError(outcome)
         case "SIGTERM" | "SIGHUP" as name:
             signal.raise_signal(signal.Signals[name])  # to the handler that was there before
-    return done
+    return outcome
 
 
 def _checkpoint_warnings(checkpoint: Checkpoint) -> list[str]:

@@ -53,8 +53,8 @@ class TopApp(App[None]):
         self.sort_by = "name"
         self.wanted = ""
         self._doomed: str | None = None  # who is killed if that is confirmed
-        self._desk = ActionQueue()
-        self._asked: QueuedAction | None = None  # what was asked last
+        self._actions = ActionQueue()
+        self._last_action: QueuedAction | None = None  # what was asked last
         self._told_steps = 0  # of it
 
     def compose(self) -> ComposeResult:
@@ -65,7 +65,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_unmount(self) -> None:
-        self._desk.close()  # who is paused goes on
+        self._actions.close()  # who is paused goes on
 
     def on_mount(self) -> None:
         self._table.add_columns(*HEADS)
@@ -176,7 +176,7 @@ class TopApp(App[None]):
         """As the other commands and the dashboard do; what comes of it is told as it comes."""
         wanted = ActionRequest(
             id=uuid.uuid4().hex,
-            deed=deed,
+            kind=deed,
             worker=worker,
             for_s=MAX_HOLD_S,
             is_forced=deed is ActionKind.KILL,
@@ -184,7 +184,7 @@ class TopApp(App[None]):
             source="cli",
         )
         try:
-            self._asked, _ = self._desk.ask(self._run_dir.name, self._run_dir, wanted)
+            self._last_action, _ = self._actions.submit(self._run_dir.name, self._run_dir, wanted)
         except BusyError as error:
             self.talk(f"{error.what}; {error.hint}")
             return
@@ -192,10 +192,10 @@ class TopApp(App[None]):
         self.talk(f"{deed.value} {worker} …")
 
     def _follow_wish(self) -> None:
-        asked = self._asked
+        asked = self._last_action
         if asked is not None and len(asked.steps) > self._told_steps:
             self._told_steps = len(asked.steps)
             step = asked.steps[-1]
             wanted = asked.wanted
             phase = step.phase.value.replace("_", " ")
-            self.talk(f"{wanted.deed.value} {wanted.worker}: {phase}, {step.note}")
+            self.talk(f"{wanted.kind.value} {wanted.worker}: {phase}, {step.note}")

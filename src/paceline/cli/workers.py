@@ -38,9 +38,9 @@ def run_action(
         steps.append(step)
         print_message(session, f"{step.phase.value.replace('_', ' ')}: {step.note}")
 
-    wanted = ActionRequest(
+    request = ActionRequest(
         id=uuid.uuid4().hex,
-        deed=ActionKind(action),
+        kind=ActionKind(action),
         worker=worker,
         factor=factor,
         for_s=for_s,
@@ -48,8 +48,8 @@ def run_action(
         by=getpass.getuser(),
         source="cli",
     )
-    act = ActionExecutor(session.folder / run, wanted, tell)
-    last = act.run()
+    executor = ActionExecutor(session.folder / run, request, tell)
+    last = executor.run()
     data: Json = {
         "run": str(run),
         "action": action,
@@ -61,10 +61,10 @@ def run_action(
     if (then := _next_command(action, run, worker)) and last.phase is Phase.EFFECT_SEEN:
         print_message(session, f"next: {then}")
     try:
-        for holder in act.holders:  # as long as this command lives
+        for holder in executor.holders:  # as long as this command lives
             holder.wait()
     finally:
-        for holder in act.holders:
+        for holder in executor.holders:
             if holder.stdin is not None:
                 holder.stdin.close()
             holder.wait()

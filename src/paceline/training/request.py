@@ -17,8 +17,8 @@ from paceline.plan.plan import Dtype, Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.training.session import Session
 
-# `choose_run_dir` says which folder it would be, for commands that only show a plan. `claim_run_dir`
-# takes it: a name of our own choice belongs to the process whose `mkdir` made the folder.
+# `choose_run_dir` predicts the folder, for commands that only show a plan. `claim_run_dir` creates it: of
+# several processes that choose the same name, the one whose `mkdir` succeeds owns it.
 
 
 def holds_run(folder: Path) -> bool:
@@ -26,25 +26,25 @@ def holds_run(folder: Path) -> bool:
 
 
 def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
-    """What is wrong with the folder that the user named, if they named one."""
+    """Problems with the folder given by run_dir, if it was given."""
     if config.run_dir is None:
         return []
     if config.save_dir is not None:
-        what = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
-        return [Problem(what, "keep one of them", config.origin("save_dir"), RunFolderError.code)]
+        both = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
+        return [Problem(both, "keep one of them", config.origin("save_dir"), RunFolderError.code)]
     folder = base / config.run_dir
-    what = hint = ""
+    message = hint = ""
     try:
         if folder.exists() and not folder.is_dir():
-            what = f"run_dir {folder} is a file, not a folder"
+            message = f"run_dir {folder} is a file, not a folder"
             hint = "name a new folder, such as runs/my-run"
         elif holds_run(folder):
-            what = f"run_dir {folder} already holds a run"
+            message = f"run_dir {folder} already holds a run"
             hint = "name another folder, or leave run_dir out to get a new one under runs/"
     except OSError as error:
-        what = f"run_dir {folder} cannot be used: {error.strerror}"
+        message = f"run_dir {folder} cannot be used: {error.strerror}"
         hint = "name another folder"
-    return [Problem(what, hint, config.origin("run_dir"), RunFolderError.code)] if what else []
+    return [Problem(message, hint, config.origin("run_dir"), RunFolderError.code)] if message else []
 
 
 def choose_run_dir(first: Path) -> Path:
@@ -54,7 +54,7 @@ def choose_run_dir(first: Path) -> Path:
 
 @contextmanager
 def claimed_run_dir(first: Path, *, is_named: bool) -> Iterator[Path]:
-    """The claimed folder; where nothing came into it, the name is free again afterwards."""
+    """The claimed folder; it is removed on an error if it is still empty."""
     folder = claim_run_dir(first, is_named=is_named)
     try:
         yield folder
@@ -65,7 +65,7 @@ def claimed_run_dir(first: Path, *, is_named: bool) -> Iterator[Path]:
 
 
 def claim_run_dir(first: Path, *, is_named: bool) -> Path:
-    """The folder, made: `first` if the user named it, otherwise the first number that is free."""
+    """Create the run folder: `first` if the user named it, otherwise the first free numbered one."""
     if is_named and not holds_run(first):
         first.mkdir(parents=True, exist_ok=True)
         return first
@@ -80,7 +80,7 @@ def claim_run_dir(first: Path, *, is_named: bool) -> Path:
 
 
 def existing_runs(first: Path) -> list[Path]:
-    """The folders of this name that hold a run, oldest number first."""
+    """The folders of this name that hold a run, lowest number first."""
     numbers = (folder.name.removeprefix(f"{first.name}-") for folder in first.parent.glob(f"{first.name}-*"))
     later = sorted(int(number) for number in numbers if number.isdecimal())
     folders = [first, *(first.with_name(f"{first.name}-{number}") for number in later)]
@@ -112,10 +112,10 @@ def count_samples(config: TrainConfig, counter: SampleCounter) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     plan: Plan
-    run_dir: Path  # where it would be trained now
+    run_dir: Path  # the first free folder at the time of the request
     first_dir: Path  # the same without a number
     facts: Facts
-    is_named: bool = False  # the user said which folder
+    is_named: bool = False  # given by the user with run_dir
 
 
 def read_request(
@@ -143,10 +143,10 @@ def read_request(
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
     config = loaded.config if world is None else apply_world(loaded.config, world)
     facts = replace(probe_machine(config), world=world)
-    found = [*sets.problems, *loaded.problems]
+    problems = [*sets.problems, *loaded.problems]
     if not may_hold_run:
-        found += run_dir_problems(config, session.folder)
-    plan = resolve(config, facts, found=found, count=count)
+        problems += run_dir_problems(config, session.folder)
+    plan = resolve(config, facts, found=problems, count=count)
     is_named = config.run_dir is not None
     first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
     run_dir = first_dir if is_named else choose_run_dir(first_dir)
