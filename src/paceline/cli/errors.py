@@ -44,7 +44,7 @@ def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def guard(body: Callable[[], object], session: Session, args: Sequence[str]) -> int:
-    """Run a command's body; report what it raises, and answer with the exit code."""
+    """Run a command's body; report what it raises, and return the exit code."""
     try:
         outcome = body()
         sys.stdout.flush()

@@ -34,8 +34,8 @@ class Workforce:
     generation: int
     why: str
     workers: tuple[dict[str, Json], ...]
-    fewest: int
-    most: int
+    min_workers: int
+    max_workers: int
 
 
 @dataclass(frozen=True, slots=True)
