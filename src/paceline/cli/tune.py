@@ -213,7 +213,7 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     lines = trial_table(tuning, outcome.records, best)
     if best is not None:
         record = outcome.records[best.number]
-        lines += ["", f"best       trial {best.number}: {best.words}"]
+        lines += ["", f"best       trial {best.number}: {best.description}"]
         lines += [f"           {record.metric} {record.value:.6g}"]
         lines += [f"train it   paceline train --config {path / 'best.yaml'}"]
         if (ahead := stopped_ahead(tuning, outcome.records, best)) is not None:

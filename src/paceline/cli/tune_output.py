@@ -22,7 +22,7 @@ class TuneProgress:
     def began(self, trial: Trial, over: int) -> None:
         self._shown_s[trial.number] = monotonic_s()
         print_message(
-            self._session, f"  trial {trial.number}  {trial.words}  ({over} of {self._count} are over)"
+            self._session, f"  trial {trial.number}  {trial.description}  ({over} of {self._count} are over)"
         )
 
     def evaluated(self, trial: Trial, record: Record) -> None:
