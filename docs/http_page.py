@@ -1,4 +1,4 @@
-"""What can be asked of a dashboard? Read from its table of roads."""
+"""What can be asked of a dashboard? Read from its table of routes."""
 
 from docs.tables import code, prose, table
 from paceline.dashboard.auth import HEADERS
@@ -26,7 +26,10 @@ def http_page() -> list[str]:
         "",
         *table(
             ("request", "answer", "takes"),
-            ((code(f"{road.method} {road.path}"), prose(road.what), prose(road.takes)) for road in ROUTES),
+            (
+                (code(f"{route.method} {route.path}"), prose(route.what), prose(route.takes))
+                for route in ROUTES
+            ),
         ),
         "",
         "## Events of the stream",

@@ -104,7 +104,7 @@ def test_the_keeper_copies_what_is_new_and_removes_what_is_old(tmp_path: Path) -
     keeper = CheckpointUploader(PLAN, tmp_path, ObjectStore(URL), notes.append)
     for number in range(1, 6):
         write(tmp_path / "checkpoints", number)
-        keeper.heard({"ev": "checkpoint", "path": "", "removed": ""})
+        keeper.on_checkpoint({"ev": "checkpoint", "path": "", "removed": ""})
     keeper.close(wait=True)
     assert ObjectStore(URL).numbers()[-1] == 5
     assert len(ObjectStore(URL).numbers()) <= PLAN.keep_checkpoints
@@ -118,7 +118,7 @@ def test_a_store_that_does_not_answer_is_said_once(client: Any, tmp_path: Path) 
     keeper = CheckpointUploader(PLAN, tmp_path, ObjectStore(URL), notes.append)
     for number in (1, 2):
         write(tmp_path / "checkpoints", number)
-        keeper.heard({"ev": "checkpoint", "path": "", "removed": ""})
+        keeper.on_checkpoint({"ev": "checkpoint", "path": "", "removed": ""})
     keeper.close(wait=True)
     assert len(notes) == 1
     assert "is not in s3://checkpoints/team/first" in notes[0]

@@ -1,186 +1,146 @@
-"""Does `paceline train` start early, choose its folder well, and say how it went?"""
+"""`paceline train`: early start, choice of the run folder, output and exit codes."""
 
 import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
 
-from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.main import run
-from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ExitCode, TrainingError
-from paceline.plan.codec import Json, dumps
-from paceline.plan.plan import Plan
-from paceline.training.progress import Progress, Watcher
+from paceline.launchers.local import Message, RunOutcome, Supervisor
+from paceline.plan.codec import Json
+from paceline.plan.plan import Option, Plan
 from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 
 
-class FakeTrainer:
-    """Writes plan.json like the real one, and remembers what it was asked."""
+class FakeLauncher:
+    """Reports progress and an outcome without starting a process, and records its calls."""
 
-    def __init__(self, extra: dict[str, Json] | None = None, error: Exception | None = None) -> None:
-        self.extra = extra or {}
+    def __init__(self, report: dict[str, Json] | None = None, error: Exception | None = None) -> None:
+        self.report = report or {}
         self.error = error
         self.started = 0
         self.closed = 0
         self.counted = 0
         self.runs: list[tuple[Plan, Path]] = []
 
-    def start(self) -> "FakeTrainer":
+    def start(self) -> AbstractContextManager["FakeLauncher"]:
         self.started += 1
-        return self
+        return closing(self)
 
-    def train(self, plan: Plan, run_dir: Path, watcher: Watcher) -> dict[str, Json]:
+    def run(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        *,
+        on_message: Callable[[Message], None],
+        resume_from: Path | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> RunOutcome:
         self.runs.append((plan, run_dir))
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "plan.json").write_text(dumps(plan))
         for step in range(0, plan.steps + 1, 10):
-            watcher.progress(
-                Progress(
-                    step=step,
-                    total_steps=plan.steps,
-                    loss=0.5,
-                    samples_per_s=3100.0,
-                    workers_alive=2,
-                    num_workers=2,
-                    elapsed_s=step / 100,
-                    steps_per_s=100.0,
-                )
-            )
-        watcher.note("all done")
+            on_message({"ev": "progress", "steps": [step] * plan.num_workers, "loss": 0.5, "alive": 2})
+        on_message({"ev": "note", "text": "all done"})
         if self.error is not None:
             raise self.error
-        return {
-            "loss": float("nan"),
-            "metrics": {"test_accuracy": 0.918},
-            "samples_per_s": 3100.0,
-            "wall_s": 2.0,
-            "bytes": {"out": 64_000, "in": 64_000},
-            "phases_s": {"forward": 1.0, "backward": 2.0, "wait": 1.0, "delay": 0.0},
-            "staleness": {"mean": 1.5, "max": 4, "histogram": {}},
-            "stopped_early": False,
-            **self.extra,
-        }
+        report: Message = {"steps_s": 1.5, "metrics": {"test_accuracy": 0.918}, **self.report}
+        return RunOutcome(reports={"worker-0": report})
 
-    def resume(self, plan: Plan, run_dir: Path, checkpoint: Checkpoint, watcher: Watcher) -> dict[str, Json]:
-        return self.train(plan, run_dir, watcher)
-
-    def count_samples(self, config: TrainConfig) -> int:
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
         self.counted += 1
         return 640
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
 
     def close(self) -> None:
         self.closed += 1
 
 
-def train(folder: Path, trainer: FakeTrainer, *args: str) -> int:
-    return run(["train", *args], Session(folder=folder, start_trainer=trainer.start))
+def train(folder: Path, launcher: FakeLauncher, *args: str) -> int:
+    return run(["train", *args], Session(folder=folder, start_launcher=launcher.start))
 
 
 def test_a_run_ends_with_a_summary_on_stdout_and_lines_on_stderr(tmp_path: Path, capsys: Captured) -> None:
-    trainer = FakeTrainer()
-    assert train(tmp_path, trainer, "--steps", "100", "--mode", "ssp") == ExitCode.OK
+    launcher = FakeLauncher()
+    assert train(tmp_path, launcher, "--steps", "100", "--mode", "ssp") == ExitCode.OK
     out, err = capsys.readouterr()
     rows = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert rows["test_accuracy"] == "0.918"
-    assert rows["throughput"] == "3.1k samples/s"
-    assert rows["travelled"] == "64 kB out, 64 kB in"
-    assert rows["staleness"] == "mean 1.50, max 4 versions"
-    assert "forward 25%, backward 50%, wait 25%" in out
-    assert "delay" not in out
     assert str(tmp_path / "runs" / "xor-ssp") in out
     assert rows["next"].startswith("paceline ")
     lines = err.splitlines()
     assert lines[0].startswith("training xor with 2 workers, mode ssp, in ")
     assert len(lines) == 1 + 10 + 1
-    assert lines[2].endswith("step 20/100 20% loss 0.5 2/2 workers 3.1k samples/s eta 0.8s")
-    assert (trainer.started, trainer.closed) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("adapted", "said"),
-    [
-        (None, "never: nothing else would have been worth it"),
-        (
-            {"count": 1, "way": "batch", "shares": "40,24"},
-            "once; at the end batch, samples of a step by worker: 40,24",
-        ),
-        (
-            {"count": 3, "way": "local-steps", "shares": "11,5"},
-            "3 times; at the end local-steps, local steps of a round by worker: 11,5",
-        ),
-    ],
-)
-def test_the_summary_of_adaptive_says_what_it_ended_with(
-    adapted: "Json", said: str, tmp_path: Path, capsys: Captured
-) -> None:
-    trainer = FakeTrainer(extra={"adapted": adapted})
-    assert train(tmp_path, trainer, "--mode", "adaptive", "-q") == ExitCode.OK
-    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert rows["adapted"] == said
+    assert " step 20/100 20% loss 0.5 2/2 workers " in lines[2]
+    assert (launcher.started, launcher.closed) == (1, 1)
 
 
 def test_the_result_as_json_is_one_object_without_talk(tmp_path: Path, capsys: Captured) -> None:
-    assert train(tmp_path, FakeTrainer(), "--json", "--steps", "10") == ExitCode.OK
+    launcher = FakeLauncher({"metrics": {"test_accuracy": float("nan")}})
+    assert train(tmp_path, launcher, "--json", "--steps", "10") == ExitCode.OK
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert answer["schema"] == "paceline.train/1"
     assert answer["data"]["run_dir"] == str(tmp_path / "runs" / "xor-ssgd")
-    assert answer["data"]["result"]["loss"] is None  # not a number
+    assert answer["data"]["result"]["metrics"] == {"test_accuracy": None}  # not a number
     assert err == ""
 
 
 def test_a_new_run_never_goes_into_the_folder_of_another(tmp_path: Path) -> None:
-    trainer = FakeTrainer()
+    launcher = FakeLauncher()
     for _ in range(3):
-        assert train(tmp_path, trainer, "-q") == ExitCode.OK
-    assert [run_dir.name for _, run_dir in trainer.runs] == ["xor-ssgd", "xor-ssgd-2", "xor-ssgd-3"]
+        assert train(tmp_path, launcher, "-q") == ExitCode.OK
+    assert [run_dir.name for _, run_dir in launcher.runs] == ["xor-ssgd", "xor-ssgd-2", "xor-ssgd-3"]
 
 
 def test_a_named_folder_is_used_once(tmp_path: Path, capsys: Captured) -> None:
-    trainer = FakeTrainer()
-    assert train(tmp_path, trainer, "-q", "--run-dir", "here") == ExitCode.OK
-    assert train(tmp_path, trainer, "-q", "--run-dir", "here", "--steps", "0") == ExitCode.BAD_CONFIG
+    launcher = FakeLauncher()
+    assert train(tmp_path, launcher, "-q", "--run-dir", "here") == ExitCode.OK
+    assert train(tmp_path, launcher, "-q", "--run-dir", "here", "--steps", "0") == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err
     assert f"error[E106]: --run-dir: run_dir {tmp_path / 'here'} already holds a run" in err
     assert "error[E102]: --steps: steps is 0" in err
-    assert len(trainer.runs) == 1
+    assert len(launcher.runs) == 1
 
 
 def test_a_folder_that_is_a_file_or_impossible_is_refused(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "file").write_text("")
-    assert train(tmp_path, FakeTrainer(), "--run-dir", "file") == ExitCode.BAD_CONFIG
+    assert train(tmp_path, FakeLauncher(), "--run-dir", "file") == ExitCode.BAD_CONFIG
     assert "is a file" in capsys.readouterr().err
-    assert train(tmp_path, FakeTrainer(), "--run-dir", "x" * 5000) == ExitCode.BAD_CONFIG
+    assert train(tmp_path, FakeLauncher(), "--run-dir", "x" * 5000) == ExitCode.BAD_CONFIG
     assert "cannot be used" in capsys.readouterr().err
 
 
 def test_what_was_warmed_up_is_closed_when_the_config_is_bad(tmp_path: Path) -> None:
-    trainer = FakeTrainer()
-    assert train(tmp_path, trainer, "--steps", "0") == ExitCode.BAD_CONFIG
-    assert (trainer.started, trainer.closed, trainer.runs) == (1, 1, [])
+    launcher = FakeLauncher()
+    assert train(tmp_path, launcher, "--steps", "0") == ExitCode.BAD_CONFIG
+    assert (launcher.started, launcher.closed, launcher.runs) == (1, 1, [])
 
 
 def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: Captured) -> None:
-    trainer = FakeTrainer()
-    assert train(tmp_path, trainer, "-n", "--json") == ExitCode.OK
+    launcher = FakeLauncher()
+    assert train(tmp_path, launcher, "-n", "--json") == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["schema"] == "paceline.plan/1"
-    assert trainer.started == 0
+    assert launcher.started == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_run_says_why_and_closes(tmp_path: Path, capsys: Captured) -> None:
-    trainer = FakeTrainer(error=TrainingError("worker 1 died", "look into its log"))
-    assert train(tmp_path, trainer, "-q") == ExitCode.TRAINING_FAILED
+    launcher = FakeLauncher(error=TrainingError("worker 1 died", "look into its log"))
+    assert train(tmp_path, launcher, "-q") == ExitCode.TRAINING_FAILED
     assert capsys.readouterr().err.splitlines() == [
         "error[E400]: worker 1 died",
         "  why:  a participant failed, and the run could not go on without it",
         "  fix:  look into its log",
         "  more: paceline explain E400",
     ]
-    assert trainer.closed == 1
+    assert launcher.closed == 1
 
 
 @pytest.mark.parametrize(
@@ -189,18 +149,18 @@ def test_a_failed_run_says_why_and_closes(tmp_path: Path, capsys: Captured) -> N
 def test_a_run_that_was_stopped_in_order_still_tells_scripts(
     tmp_path: Path, capsys: Captured, extra: dict[str, Json], code: int
 ) -> None:
-    assert train(tmp_path, FakeTrainer({"stopped_early": True, **extra}), "-q") == code
+    assert train(tmp_path, FakeLauncher({"stopped": True, **extra}), "-q") == code
     assert capsys.readouterr().out.startswith("stopped ")
 
 
-def test_epochs_are_counted_by_the_trainer_that_trains(tmp_path: Path, capsys: Captured) -> None:
-    trainer = FakeTrainer()
+def test_epochs_are_counted_by_the_launcher_that_trains(tmp_path: Path, capsys: Captured) -> None:
+    launcher = FakeLauncher()
     assert (
-        train(tmp_path, trainer, "--epochs", "3", "--scale-lr", "linear", "--lr-warmup", "5") == ExitCode.OK
+        train(tmp_path, launcher, "--epochs", "3", "--scale-lr", "linear", "--lr-warmup", "5") == ExitCode.OK
     )
-    plan, _ = trainer.runs[0]
+    plan, _ = launcher.runs[0]
     assert (plan.steps, plan.epochs, plan.num_samples) == (30, 3.0, 640)
-    assert (trainer.started, trainer.closed, trainer.counted) == (1, 1, 1)
+    assert (launcher.started, launcher.closed, launcher.counted) == (1, 1, 1)
     said = "times 2 (linear rule: 64 samples per update instead of 32), reached over the first 5 steps"
     assert said in capsys.readouterr().err
 
@@ -208,18 +168,18 @@ def test_epochs_are_counted_by_the_trainer_that_trains(tmp_path: Path, capsys: C
 def test_a_plan_in_epochs_asks_for_the_count_and_starts_nothing_else(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    trainer = FakeTrainer()
-    session = Session(folder=tmp_path, start_trainer=trainer.start)
+    launcher = FakeLauncher()
+    session = Session(folder=tmp_path, start_launcher=launcher.start)
     assert run(["plan", "--epochs", "2", "--evaluate-every", "epoch", "--json"], session) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["data"]["plan"]["steps"] == 20
-    assert (trainer.started, trainer.closed, trainer.counted, trainer.runs) == (1, 1, 1, [])
+    assert (launcher.started, launcher.closed, launcher.counted, launcher.runs) == (1, 1, 1, [])
 
 
 def test_an_early_stop_is_no_interruption(tmp_path: Path, capsys: Captured) -> None:
     why = "early stop: valid_loss was no better than 0.3 after step 9 in 2 evaluations"
-    best: dict[str, Json] = {"step": 9, "metrics": {"valid_loss": 0.3}}
-    trainer = FakeTrainer({"stopped_early": True, "stopped_by": why, "best": best})
-    assert train(tmp_path, trainer) == ExitCode.OK
+    best = json.dumps({"step": 9, "metrics": {"valid_loss": 0.3}})
+    launcher = FakeLauncher({"stopped": True, "stopped_by": why, "best": best})
+    assert train(tmp_path, launcher) == ExitCode.OK
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert rows["stopped"] == why
     assert rows["best"] == "weights  of step 9, kept"

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from paceline.core.humanize import short_bytes, short_duration, short_number
 from paceline.training.progress import LineWatcher, Progress, RecentSpeed, progress_text
-from paceline.training.progress_bar import open_bar
+from paceline.training.progress_display import open_bar
 
 
 def at(step: int, elapsed_s: float, *, loss: float | None = 0.412) -> Progress:

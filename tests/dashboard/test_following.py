@@ -26,7 +26,7 @@ async def _taken(watched: LiveRun, last_seq: int | None, act: object = None) -> 
             act()
             for _ in range(200):
                 await asyncio.sleep(0.02)
-                if any(m.kind is Kind.EVENT for m in list(mailbox._waiting)):
+                if any(m.kind is Kind.EVENT for m in list(mailbox._queue)):
                     break
         return mailbox.take()
 

@@ -93,13 +93,13 @@ def test_runs_that_nobody_watches_any_more_are_forgotten(tmp_path: Path) -> None
         made(tmp_path / "runs" / f"run-{number:02}", 1)
 
     async def look() -> tuple[int, bool]:
-        hall = AppState(settings(tmp_path / "runs", tmp_path / "page"))
-        first = await hall.watched("run-00")
+        state = AppState(settings(tmp_path / "runs", tmp_path / "page"))
+        first = await state.live_run("run-00")
         async with first.viewer(None):
-            for name in hall.runs.names():
-                await (await hall.watched(name)).snapshot()
-            kept = len(hall._watched), hall._watched["run-00"] is first
-        await hall.close()
+            for name in state.runs.names():
+                await (await state.live_run(name)).snapshot()
+            kept = len(state._live_runs), state._live_runs["run-00"] is first
+        await state.close()
         return kept
 
     assert asyncio.run(look()) == (MAX_WATCHED, True)
@@ -197,12 +197,12 @@ def test_a_folder_that_goes_while_runs_are_listed_is_passed_by(
 
 
 def test_a_key_is_of_one_wish() -> None:
-    wanted = ActionRequest(id="the-key", deed=ActionKind.KILL, worker="worker-0")
+    wanted = ActionRequest(id="the-key", kind=ActionKind.KILL, worker="worker-0")
     asked = QueuedAction("run", wanted)
     assert asked.is_for("run", replace(wanted, by="somebody else"))
     assert not asked.is_for("other", wanted)
     assert not asked.is_for("run", replace(wanted, worker="worker-1"))
-    assert not asked.is_for("run", replace(wanted, deed=ActionKind.PAUSE))
+    assert not asked.is_for("run", replace(wanted, kind=ActionKind.PAUSE))
 
 
 def test_a_process_number_that_means_another_process_now_is_not_struck(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
 def test_too_many_wishes_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desks, "MAX_CONCURRENT", 0)
     with pytest.raises(BusyError, match="being carried out"):
-        ActionQueue().ask("run", tmp_path, ActionRequest(id="a", deed=ActionKind.STOP))
+        ActionQueue().submit("run", tmp_path, ActionRequest(id="a", kind=ActionKind.STOP))
 
 
 def test_what_a_library_prints_is_no_news_of_an_experiment() -> None:

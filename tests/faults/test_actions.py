@@ -24,7 +24,7 @@ FIXED = Plan(run="a", task="xor", mode="ssgd", num_workers=2, steps=10, batch_si
 def wanted(
     deed: ActionKind, worker: str = "worker-1", *, for_s: float = 30.0, factor: float = 4.0
 ) -> ActionRequest:
-    return ActionRequest(id="a", deed=deed, worker=worker, for_s=for_s, factor=factor)
+    return ActionRequest(id="a", kind=deed, worker=worker, for_s=for_s, factor=factor)
 
 
 def test_a_worker_of_an_elastic_run_may_be_struck() -> None:
@@ -35,7 +35,7 @@ def test_a_worker_of_an_elastic_run_may_be_struck() -> None:
 
 def test_what_would_end_a_run_is_only_done_by_force() -> None:
     assert "would end" in refusal(wanted(ActionKind.KILL), FIXED, PIDS, is_over=False)
-    forced = ActionRequest(id="a", deed=ActionKind.KILL, worker="worker-1", is_forced=True)
+    forced = ActionRequest(id="a", kind=ActionKind.KILL, worker="worker-1", is_forced=True)
     assert refusal(forced, FIXED, PIDS, is_over=False) == ""
 
 

@@ -65,11 +65,11 @@ def test_whoever_is_left_must_be_able_to_go_on(
 def test_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mine, theirs, elsewhere = NamedLock("a"), NamedLock("a"), NamedLock("../b")
-    assert mine.take(0)
-    assert not theirs.take(0)
-    assert elsewhere.take(0)
+    assert mine.acquire(0)
+    assert not theirs.acquire(0)
+    assert elsewhere.acquire(0)
     mine.end()
-    assert theirs.take(0)
+    assert theirs.acquire(0)
     for turn in (mine, theirs, elsewhere):
         turn.end()
 
@@ -77,7 +77,7 @@ def test_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def act(
     run_dir: Path, deed: ActionKind, target: str = "", *, for_s: float = 300, force: bool = False
 ) -> ActionExecutor:
-    wanted = ActionRequest(id=f"{deed}-{target}", deed=deed, worker=target, for_s=for_s, is_forced=force)
+    wanted = ActionRequest(id=f"{deed}-{target}", kind=deed, worker=target, for_s=for_s, is_forced=force)
     return ActionExecutor(run_dir, wanted, lambda _: None)
 
 
@@ -102,11 +102,11 @@ def test_a_worker_of_a_live_run_is_left_out_and_comes_back(tmp_path: Path) -> No
         wishes = [act(tmp_path, ActionKind.PARTITION, worker) for worker in ("worker-1", "worker-2")]
         with ThreadPoolExecutor(len(wishes)) as at_once:
             lasts = list(at_once.map(ActionExecutor.run, wishes))
-        ends = {wish.wanted.worker: last for wish, last in zip(wishes, lasts, strict=True)}
+        ends = {wish.request.worker: last for wish, last in zip(wishes, lasts, strict=True)}
         refused = next(last for last in ends.values() if last.phase is Phase.REFUSED)
         assert "already" in refused.note
-        done = next(wish for wish in wishes if ends[wish.wanted.worker] is not refused)
-        last, who = ends[done.wanted.worker], done.wanted.worker
+        done = next(wish for wish in wishes if ends[wish.request.worker] is not refused)
+        last, who = ends[done.request.worker], done.request.worker
         assert last.phase is Phase.EFFECT_SEEN, last
         assert f"without {who}" in last.note
         left_out = run.until_in(2, generation)
@@ -117,9 +117,9 @@ def test_a_worker_of_a_live_run_is_left_out_and_comes_back(tmp_path: Path) -> No
             ("heal", "applied"),
         ]
         with NetworkPartition.of(tmp_path) as apart:
-            apart.cut(PartitionGroup((1,)), {}, 0.5)  # and nobody is left who wanted it
+            apart.start(PartitionGroup((1,)), {}, 0.5)  # and nobody is left who wanted it
             assert not partition_healer.end(tmp_path)
-            until(apart.is_whole, "the node hears everybody again, by itself")
+            until(apart.is_healed, "the node hears everybody again, by itself")
         _is_going_on(run)
         run.finish(30, early=True)
 

@@ -17,13 +17,13 @@ class FullDisk:
     def began(self, number: int) -> None:
         self.told.append(f"began {number}")
 
-    def heard(self, number: int, report: Mapping[str, object]) -> None:
+    def on_report(self, number: int, report: Mapping[str, object]) -> None:
         self.told.append(f"heard {number}")
 
     def ended(self, number: int) -> None:
         raise OSError(28, f"no space left for trial {number}")
 
-    def again(self, number: int, why: str) -> None:
+    def restarted(self, number: int, why: str) -> None:
         self.told.append(f"again {number}")
 
     def lost(self, number: int, why: str) -> None:

@@ -33,8 +33,8 @@ class Silent:
 def test_nobody_waits_for_a_silent_coordinator_and_its_silence_is_said_once() -> None:
     client, notes = Silent(), list[str]()
     losses = LostWorkerReporter(client, "r", notes.append)
-    losses.tell("worker-0", 1, "killed")  # returns, although nobody has answered
-    losses.tell("worker-1", 2, "killed")
+    losses.report("worker-0", 1, "killed")  # returns, although nobody has answered
+    losses.report("worker-1", 2, "killed")
     until(lambda: client.asked == 1, "the first is being told")
     client.gives_up.set()
     until(lambda: client.asked == 2, "so is the second")
@@ -54,7 +54,7 @@ def test_the_process_that_is_gone_leaves_and_its_successor_stays(tmp_path: Path)
             listed = node.client.read("Members.List", pb.ListWorkers(run="r"), pb.WorkerList)
             return [w.worker for w in listed.workers if w.phase != pb.WORKER_LEFT]
 
-        losses.tell("worker-0", 6, "one before it was killed")
-        losses.tell("worker-0", 7, "killed")
+        losses.report("worker-0", 6, "one before it was killed")
+        losses.report("worker-0", 7, "killed")
         until(lambda: not living(), "it has left")
         losses.close()

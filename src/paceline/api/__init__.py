@@ -1,1 +1,1 @@
-"""What a Python program or a notebook calls: the same runs as the command's, with typed results."""
+"""Python API for programs and notebooks: the runs of the commands, with typed results."""

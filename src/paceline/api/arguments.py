@@ -1,19 +1,16 @@
-"""How do keyword arguments become settings? Exactly as flags do, with the same checks and the same errors."""
+"""Keyword arguments of the Python API, parsed and checked like command-line flags."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.config.values import Raw, RawSetting
 from paceline.core.errors import OwnClassError, PacelineError, Problem
-from paceline.launchers.local import LocalLauncher
 from paceline.training.session import Common, Session
-from paceline.training.trainer import DefaultTrainer
 
 
 def parse_kwargs(call: str, settings: Mapping[str, object]) -> list[RawSetting]:
-    """What was said in `call`, such as `train`; None is the same as nothing."""
+    """The arguments of `call`, such as `train`, as settings; None means not given."""
     return [
         RawSetting(key=key, raw=_raw(key, value, where), where=where)
         for key, value in settings.items()
@@ -30,7 +27,8 @@ def import_name(value: str | type, what: str) -> str:
             f"give a built-in name, a class, or 'module:Class'; see docs/guides/your-own-{_GUIDES[what]}.md"
         )
         raise OwnClassError([Problem(f"{what} is {value!r}, which is no class", hint)])
-    module, name = value.__module__, value.__qualname__
+    module = value.__module__
+    name = value.__qualname__
     if module == "__main__":
         problem = (
             f"{what} {name} is defined in this notebook or script, where worker processes cannot import it"
@@ -44,7 +42,7 @@ def import_name(value: str | type, what: str) -> str:
 
 @contextmanager
 def hints_in_traceback() -> Iterator[None]:
-    """A traceback then shows every problem with its place and its hint."""
+    """Errors raised inside carry every problem, with its place and hint, in their traceback."""
     try:
         yield
     except PacelineError as error:
@@ -73,7 +71,7 @@ def _raw(key: str, value: object, where: str) -> Raw:
             return {str(name): _raw(key, inner, where) for name, inner in value.items()}
         case Sequence():
             return [_raw(key, inner, where) for inner in value]
-        case _ if hasattr(value, "item"):  # a number of numpy's, or a tensor of one
+        case _ if hasattr(value, "item"):  # a numpy scalar, or a tensor with one element
             return _raw(key, value.item(), where)
         case _:
             what = f"{key} is {value!r}, a {type(value).__name__}, which no setting can be"
@@ -81,14 +79,7 @@ def _raw(key: str, value: object, where: str) -> Raw:
             raise OwnClassError([Problem(what, hint, where)])
 
 
-class ApiTrainer(DefaultTrainer):
-    """The command's own, whose workers can import what this process can."""
-
-    def __init__(self) -> None:
-        self.launcher = self._warm = LocalLauncher(import_from=sys.path)
-
-
 def session_for(progress: bool, config: str | Path | None) -> Session:
-    """Without variables of the environment: a call means the same everywhere."""
+    """Environment variables are ignored, so that a call means the same everywhere."""
     file = None if config is None else Path(config)
     return Session(common=Common(quiet=not progress, config=file), folder=Path())

@@ -1,21 +1,21 @@
-"""What does `paceline.compare` do? What the command does, and answers with what its report says."""
+"""`paceline.compare`: `paceline compare` as a function that returns a `Comparison`."""
 
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.api.arguments import ApiTrainer, hints_in_traceback, import_name, parse_kwargs
+from paceline.api.arguments import hints_in_traceback, import_name, parse_kwargs
 from paceline.api.result import html_table
 from paceline.comparison.layout import DEFAULT_MODES, DEFAULT_REPEATS, CompareRequest
 from paceline.comparison.runner import StoppedError, UpcomingRun
-from paceline.comparison.runner import compare as carry_out
+from paceline.comparison.runner import compare as run_comparison
 from paceline.comparison.schema import Cell, Estimate
 from paceline.comparison.schema import Comparison as Report
 from paceline.config.load import load
 from paceline.core.errors import Problem
+from paceline.launchers.local import LocalLauncher
 from paceline.training.progress import Progress, SilentWatcher, Watcher
 
 
@@ -68,9 +68,9 @@ def compare(
 
     Raises ConfigError with every problem, and KeyboardInterrupt after Ctrl-C; what is finished stays.
     """
-    with hints_in_traceback(), closing(ApiTrainer()) as trainer:
-        said = parse_kwargs("compare", {"task": import_name(task, "task"), **settings})
-        loaded = load(flags=said, file=None if config is None else Path(config))
+    with hints_in_traceback(), LocalLauncher(import_from=sys.path) as launcher:
+        flags = parse_kwargs("compare", {"task": import_name(task, "task"), **settings})
+        loaded = load(flags=flags, file=None if config is None else Path(config))
         problems = [*loaded.problems, *_single_run_problems(settings)]
         named = modes.split(",") if isinstance(modes, str) else modes
         request = CompareRequest(
@@ -84,7 +84,7 @@ def compare(
         folder = Path(out).resolve()
         watch = _announce if progress else _silent
         try:
-            found = carry_out(request, folder, watch, launcher=trainer.launcher, found=problems)
+            comparison = run_comparison(request, folder, watch, launcher=launcher, found=problems)
         except StoppedError as stopped:
             if stopped.by in ("SIGTERM", "SIGHUP"):
                 signal.raise_signal(signal.Signals[stopped.by])  # to the handler that was there before
@@ -92,12 +92,12 @@ def compare(
     return Comparison(
         folder=folder,
         report=folder / "report.html",
-        use=found.verdict.use,
-        headline=found.verdict.headline,
-        reasons=found.verdict.reasons,
-        warnings=found.warnings,
-        cells=found.cells,
-        details=found,
+        use=comparison.verdict.use,
+        headline=comparison.verdict.headline,
+        reasons=comparison.verdict.reasons,
+        warnings=comparison.warnings,
+        cells=comparison.cells,
+        details=comparison,
     )
 
 
@@ -114,14 +114,14 @@ def _silent(_: UpcomingRun) -> Watcher:
     return SilentWatcher()
 
 
-def _announce(coming: UpcomingRun) -> Watcher:
-    left = "" if coming.left_s is None else f", about {coming.left_s:.0f} s left"
-    print(f"{coming.number}/{coming.count} {coming.turn.name}{left}", file=sys.stderr, flush=True)
+def _announce(upcoming: UpcomingRun) -> Watcher:
+    left = "" if upcoming.left_s is None else f", about {upcoming.left_s:.0f} s left"
+    print(f"{upcoming.number}/{upcoming.count} {upcoming.turn.name}{left}", file=sys.stderr, flush=True)
     return _NotesOnly()
 
 
 class _NotesOnly:
-    """Of a run among many only changes of state are shown."""
+    """Shows the notes of a run, but not its progress."""
 
     def progress(self, progress: Progress) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What came of a run? A few numbers at hand; its losses and its weights are read when they are asked for."""
+"""`TrainResult`: the numbers of a finished run; losses and weights are read on demand."""
 
 import json
 import tempfile
@@ -14,18 +14,6 @@ from paceline.plan.codec import Json
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"<caption>{escape(title)}</caption>"]
-    if heads:
-        lines.append(_row(heads, "th"))
-    lines += [_row(row, "td") for row in rows]
-    return f"<table>{''.join(lines)}</table>"
-
-
-def _row(cells: Sequence[str], tag: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +59,17 @@ class TrainResult:
 
     def losses(self) -> Losses:
         """The training loss by step, read from the event log."""
-        from paceline.api.losses import read_losses
+        import numpy as np
 
-        return read_losses(self.run_dir)
+        from paceline.export.follower import points_of
+
+        record = points_of(self.run_dir, every=1)
+        points = [point for point in record.points if "train/loss" in point.values]
+        return Losses(
+            steps=np.array([point.step for point in points], dtype=np.int64),
+            values=np.array([point.values["train/loss"] for point in points], dtype=np.float64),
+            seconds=np.array([point.unix_s - record.started_unix_s for point in points], dtype=np.float64),
+        )
 
     def weights(self) -> "dict[str, NDArray[np.generic]]":
         """The model's state_dict as arrays, from the newest checkpoint; `torch.from_numpy` makes tensors.
@@ -102,7 +98,7 @@ class TrainResult:
 
 
 def read_result(run_dir: Path) -> TrainResult:
-    """What result.json in this folder says."""
+    """The result of the run in this folder, from its result.json."""
     path = run_dir / "result.json"
     try:
         return from_json(json.loads(path.read_bytes()), run_dir)
@@ -111,21 +107,22 @@ def read_result(run_dir: Path) -> TrainResult:
 
 
 def from_json(result: dict[str, Json], run_dir: Path) -> TrainResult:
-    moved, stale, metrics = (_object(result.get(name)) for name in ("bytes", "staleness", "metrics"))
+    traffic = _object(result.get("bytes"))
+    staleness = _object(result.get("staleness"))
     return TrainResult(
         run=str(result["run"]),
         run_dir=run_dir,
         task=str(result["task"]),
         mode=str(result["mode"]),
         workers=int(str(result["num_workers"])),
-        metrics=_numbers(metrics),
+        metrics=_numbers(_object(result.get("metrics"))),
         loss=_number(result.get("loss")),
         steps=_integer(result.get("steps")),
         samples_per_s=_number(result.get("samples_per_s")),
         wall_s=float(str(result["wall_s"])),
-        bytes_out=_integer(moved.get("out")),
-        bytes_in=_integer(moved.get("in")),
-        staleness=_number(stale.get("mean")),
+        bytes_out=_integer(traffic.get("out")),
+        bytes_in=_integer(traffic.get("in")),
+        staleness=_number(staleness.get("mean")),
         stopped_early=bool(result["stopped_early"]),
         stopped_by=None if result.get("stopped_by") is None else str(result["stopped_by"]),
         evaluations=tuple(_evaluations(result.get("evaluations"))),
@@ -134,13 +131,13 @@ def from_json(result: dict[str, Json], run_dir: Path) -> TrainResult:
 
 
 def _evaluations(value: Json) -> Iterator[Evaluation]:
-    for seen in value if isinstance(value, list) else []:
-        if isinstance(seen, dict):
+    for row in value if isinstance(value, list) else []:
+        if isinstance(row, dict):
             yield Evaluation(
-                step=int(str(seen["step"])),
-                samples=int(str(seen["samples"])),
-                seconds=float(str(seen["seconds"])),
-                metrics=_numbers(_object(seen["metrics"])),
+                step=int(str(row["step"])),
+                samples=int(str(row["samples"])),
+                seconds=float(str(row["seconds"])),
+                metrics=_numbers(_object(row["metrics"])),
             )
 
 
@@ -158,3 +155,15 @@ def _number(value: Json) -> float | None:
 
 def _integer(value: Json) -> int | None:
     return None if (number := _number(value)) is None else int(number)
+
+
+def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"<caption>{escape(title)}</caption>"]
+    if heads:
+        lines.append(_row(heads, "th"))
+    lines += [_row(row, "td") for row in rows]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _row(cells: Sequence[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"

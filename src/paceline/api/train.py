@@ -1,22 +1,25 @@
-"""What do `paceline.train` and `paceline.resume` do? What the commands do, and answer with a TrainResult.
+"""`paceline.train` and `paceline.resume`: the commands as functions that return a `TrainResult`.
 
-Workers are forked from a helper process of ours, never from this one: so it works
-in a notebook, in a thread, beside a running event loop, and in a script without
-`if __name__ == "__main__"`. See docs/guides/python-api.md.
+Workers are forked from a helper process, never from the caller's. So calls work in a notebook, in a thread,
+beside a running event loop, and in a script without `if __name__ == "__main__"`. See
+docs/guides/python-api.md.
 """
 
 import signal
-from contextlib import closing
+import sys
 from pathlib import Path
 
-from paceline.api.arguments import ApiTrainer, hints_in_traceback, import_name, parse_kwargs, session_for
+from paceline.api.arguments import hints_in_traceback, import_name, parse_kwargs, session_for
 from paceline.api.result import TrainResult, from_json
 from paceline.checkpoints.catalog import Checkpoint
+from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json
 from paceline.plan.describe import announce_lr_scaling
+from paceline.plan.plan import Plan
+from paceline.training import run
+from paceline.training.progress import Watcher
 from paceline.training.progress_display import open_watcher
 from paceline.training.request import claimed_run_dir, read_request
-from paceline.training.run import load_resumable, locked_run
 
 
 class TrainStoppedError(KeyboardInterrupt):
@@ -45,11 +48,11 @@ def train(
     Raises ConfigError with every problem, TrainingError when the run could not finish, and
     TrainStoppedError (a KeyboardInterrupt) after Ctrl-C, with a checkpoint to resume from.
     """
-    with hints_in_traceback(), closing(ApiTrainer()) as trainer:
+    with hints_in_traceback(), LocalLauncher(import_from=sys.path) as launcher:
         named = {"task": import_name(task, "task"), "mode": import_name(mode, "mode")}
         flags = [*parse_kwargs("train", {**named, "num_workers": workers}), *parse_kwargs("train", settings)]
         session = session_for(progress, config)
-        request = read_request(session, flags, trainer)
+        request = read_request(session, flags, launcher)
         plan = request.plan
         with (
             claimed_run_dir(request.first_dir.resolve(), is_named=request.is_named) as run_dir,
@@ -57,32 +60,45 @@ def train(
         ):
             if scaled := announce_lr_scaling(plan):
                 watcher.note(scaled)
-            result = trainer.train(plan, run_dir, watcher)
+            result = _train(launcher, plan, run_dir, watcher)
         return _to_result(result, run_dir)
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
     """Go on with a run that was stopped or lost, from its newest complete checkpoint."""
-    with hints_in_traceback(), closing(ApiTrainer()) as trainer:
+    with hints_in_traceback(), LocalLauncher(import_from=sys.path) as launcher:
         folder = Path(run_dir).resolve()
-        with locked_run(folder):
-            plan, checkpoint = load_resumable(folder)
+        with run.locked_run(folder):
+            plan, checkpoint = run.load_resumable(folder)
             with open_watcher(session_for(progress, None), plan.run) as watcher:
                 for text in _checkpoint_warnings(checkpoint):
                     watcher.note(text)
-                result = trainer.resume(plan, folder, checkpoint, watcher)
+                result = _train(launcher, plan, folder, watcher, resume_from=checkpoint)
         return _to_result(result, folder)
 
 
+def _train(
+    launcher: LocalLauncher,
+    plan: Plan,
+    run_dir: Path,
+    watcher: Watcher,
+    *,
+    resume_from: Checkpoint | None = None,
+) -> dict[str, Json]:
+    if plan.ray is not None:
+        launcher.close()  # Ray starts the workers; the helper process would only take memory
+    return run.train(plan, run_dir, watcher, warm=launcher, resume_from=resume_from)
+
+
 def _to_result(result: dict[str, Json], run_dir: Path) -> TrainResult:
-    """Whoever wanted to stop did not want only this call to end."""
-    done = from_json(result, run_dir)
-    match done.stopped_by:
+    """The result; a signal that stopped the run is raised again, for the caller to stop as well."""
+    outcome = from_json(result, run_dir)
+    match outcome.stopped_by:
         case "SIGINT":
-            raise TrainStoppedError(done)
+            raise TrainStoppedError(outcome)
         case "SIGTERM" | "SIGHUP" as name:
             signal.raise_signal(signal.Signals[name])  # to the handler that was there before
-    return done
+    return outcome
 
 
 def _checkpoint_warnings(checkpoint: Checkpoint) -> list[str]:

@@ -1,1 +1,1 @@
-"""Parse, call app, print; one file per noun."""
+"""Command line: parses flags, calls the feature packages and prints; one module per command group."""

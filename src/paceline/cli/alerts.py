@@ -1,4 +1,4 @@
-"""`paceline alerts`: what is wrong with a run, who is told, and who does not want to be."""
+"""`paceline alerts`: list, deliver, test and silence the alerts of a run."""
 
 import threading
 from pathlib import Path
@@ -40,15 +40,15 @@ def list_alerts(session: Session, run: Path | None, is_all: bool, rules: Path | 
     from paceline.monitoring.alerts.rule_file import load_rules
     from paceline.monitoring.view.feed import find_run, read_snapshot
 
-    tried = None if rules is None else load_rules(session.folder / rules)
-    told = read_snapshot(find_run(session.folder, run), tried)["alerts"]
-    assert isinstance(told, list), "a snapshot lists its alerts"
-    found = [a for a in told if isinstance(a, dict) and (is_all or a["state"] != "resolved")]
+    loaded = None if rules is None else load_rules(session.folder / rules)
+    recorded = read_snapshot(find_run(session.folder, run), loaded)["alerts"]
+    assert isinstance(recorded, list), "a snapshot lists its alerts"
+    shown = [a for a in recorded if isinstance(a, dict) and (is_all or a["state"] != "resolved")]
     lines = [
         f"{a['state']:<9}{str(a['severity']).upper():<9} {a['rule']}: {a['summary']}{_muted(a)}"
-        for a in found
+        for a in shown
     ]
-    emit(session, "alerts.list", {"alerts": list(found)}, lines or ["no alerts"])
+    emit(session, "alerts.list", {"alerts": list(shown)}, lines or ["no alerts"])
 
 
 def _muted(alert: "dict[str, Json]") -> str:
@@ -69,12 +69,14 @@ def watch(session: Session, run: Path | None, rules: Path | None) -> None:
     from paceline.monitoring.view.feed import find_run
 
     run_dir = find_run(session.folder, run)
-    found = delivery.rules_for(run_dir, session.placed(rules))
-    if not found.notifiers:
-        what = "the rules name no notifiers, so nobody would be told"
-        raise ConfigError([Problem(what, "add notifiers: to a file of rules, and give it as --rules FILE")])
-    delivery.watch_alerts(run_dir, found, lambda text: print_message(session, text), threading.Event())
-    data: Json = {"run": str(run_dir), "notifiers": [one.name for one in found.notifiers]}
+    rule_set = delivery.rules_for(run_dir, session.resolve_path(rules))
+    if not rule_set.notifiers:
+        message = "the rules name no notifiers, so nobody would be told"
+        raise ConfigError(
+            [Problem(message, "add notifiers: to a file of rules, and give it as --rules FILE")]
+        )
+    delivery.watch_alerts(run_dir, rule_set, lambda text: print_message(session, text), threading.Event())
+    data: Json = {"run": str(run_dir), "notifiers": [notifier.name for notifier in rule_set.notifiers]}
     emit(session, "alerts.watch", data, [])
 
 
@@ -88,9 +90,9 @@ def test(session: Session, notifier: str, rules: Path) -> None:
     """Send a test message by NOTIFIER: one that fires, and one that is over."""
     from paceline.monitoring.alerts import delivery
 
-    found = delivery.rules_for(None, session.folder / rules)
+    rule_set = delivery.rules_for(None, session.folder / rules)
     setting = delivery.try_notifier(
-        found, notifier, session.folder, lambda text: print_message(session, text)
+        rule_set, notifier, session.folder, lambda text: print_message(session, text)
     )
     data: Json = {"notifier": setting.name, "kind": setting.kind.value}
     emit(session, "alerts.test", data, [f"{setting.name}: two test messages were delivered"])
@@ -106,23 +108,24 @@ def test(session: Session, notifier: str, rules: Path) -> None:
 def silence(session: Session, run: Path, duration: str, rule: str, worker: str, comment: str) -> None:
     """Do not send alerts of RUN for a while; they are still shown."""
     from paceline.monitoring.alerts.delivery import rules_for
-    from paceline.monitoring.alerts.delivery import silence_alerts as write
+    from paceline.monitoring.alerts.delivery import silence_alerts as write_silence
     from paceline.monitoring.alerts.rule_file import seconds
     from paceline.monitoring.view.feed import find_run
 
-    run_dir, for_s = find_run(session.folder, run), seconds(duration)
+    run_dir = find_run(session.folder, run)
+    for_s = seconds(duration)
     problems = []
     if not for_s:
         problems.append(Problem(f"{duration!r} is no duration", "use 10m or 1h", "--for"))
-    known = [one.name for one in rules_for(run_dir, None).rules]
-    if rule and rule not in known:
-        problems.append(Problem(f"there is no rule {rule!r}", f"there are {', '.join(known)}", "--rule"))
+    names = [known_rule.name for known_rule in rules_for(run_dir, None).rules]
+    if rule and rule not in names:
+        problems.append(Problem(f"there is no rule {rule!r}", f"there are {', '.join(names)}", "--rule"))
     if problems or for_s is None:
         raise ConfigError(problems)
-    write(run_dir, for_s=for_s, rule=rule, worker=worker, comment=comment)
-    what = " ".join(filter(None, [rule or "all alerts", worker and f"of {worker}"]))
+    write_silence(run_dir, for_s=for_s, rule=rule, worker=worker, comment=comment)
+    target = " ".join(filter(None, [rule or "all alerts", worker and f"of {worker}"]))
     data: Json = {"run": str(run_dir), "rule": rule, "worker": worker, "for_s": for_s}
-    emit(session, "alerts.silence", data, [f"{what}: silent for {duration}"])
+    emit(session, "alerts.silence", data, [f"{target}: silent for {duration}"])
 
 
 @alerts.command("export")
@@ -134,7 +137,7 @@ def export(session: Session, rules: Path | None, out: Path | None) -> None:
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import rules_file
 
-    text = rules_file(rules_for(None, session.placed(rules)))
+    text = rules_file(rules_for(None, session.resolve_path(rules)))
     if out is not None:
         (session.folder / out).write_text(text, encoding="utf-8")
     files: Json = [] if out is None else [str(out)]
@@ -154,14 +157,14 @@ def check(session: Session, rules: Path | None) -> None:
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import expression
 
-    found = rules_for(None, session.placed(rules))
+    rule_set = rules_for(None, session.resolve_path(rules))
     data: Json = {
         "rules": [
             {"name": r.name, "severity": r.severity.word, "for_s": r.hold_s, "expression": expression(r)}
-            for r in found.rules
+            for r in rule_set.rules
         ],
-        "notifiers": [one.name for one in found.notifiers],
+        "notifiers": [notifier.name for notifier in rule_set.notifiers],
     }
-    lines = [f"{r.severity.word:<9} {r.name}: {expression(r)}" for r in found.rules]
-    ways = ", ".join(one.name for one in found.notifiers) or "none"
-    emit(session, "alerts.check", data, [*lines, f"{len(found.rules)} rules, notifiers: {ways}"])
+    lines = [f"{r.severity.word:<9} {r.name}: {expression(r)}" for r in rule_set.rules]
+    notifiers = ", ".join(notifier.name for notifier in rule_set.notifiers) or "none"
+    emit(session, "alerts.check", data, [*lines, f"{len(rule_set.rules)} rules, notifiers: {notifiers}"])

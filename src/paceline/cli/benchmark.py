@@ -84,7 +84,8 @@ def number_setting(key: str, said: int | None, usual: int) -> int:
     except ValueError:
         found = 0
     if found < 1:
-        what, name = f"{key} is {text!r}, but it must be a whole number, 1 or more", key.upper()
+        what = f"{key} is {text!r}, but it must be a whole number, 1 or more"
+        name = key.upper()
         raise ConfigError([Problem(what, f"set {name} to {usual}, for example, or unset it", name)])
     return found
 
@@ -131,7 +132,9 @@ def benchmark_table(benchmark: "Benchmark") -> list[str]:
 
 
 def _line(row: "Row", width: int, benchmark: "Benchmark") -> str:
-    rate, steady, lasting = row.steady_samples_per_s, row.speedup_steady, row.efficiency_steady
+    rate = row.steady_samples_per_s
+    steady = row.speedup_steady
+    lasting = row.efficiency_steady
     start = "-" if row.first_step_s is None else f"{row.first_step_s:.2f}s"
     value = None if row.quality is None else row.quality.value
     return (

@@ -65,13 +65,14 @@ def torch(
     from paceline.comparison.benchmark.torch_layout import lay_out
     from paceline.comparison.benchmark.torch_runner import check_cluster, contenders_of
     from paceline.config.environment import probe_machine
-    from paceline.training.run import count_samples, warm_up
+    from paceline.launchers.local import LocalLauncher
+    from paceline.training.request import count_samples
 
     request, found = _request(session, flags, modes, launchers, peers)
     facts = probe_machine(request.config)
-    with warm_up() as warm:  # only to count: whoever trains starts cold
-        layout = lay_out(request, facts, found=found, count=lambda config: count_samples(config, warm))
-        num_samples = count_samples(request.config, warm)
+    with LocalLauncher() as counter:  # only counts samples: every contender starts its own processes
+        layout = lay_out(request, facts, found=found, count=lambda config: count_samples(config, counter))
+        num_samples = count_samples(request.config, counter)
     folder = session.folder / out
     check_cluster(layout, folder, lambda text: print_message(session, f"        {text}"))
     contenders = contenders_of(layout, num_samples=num_samples)

@@ -1,4 +1,4 @@
-"""`paceline checkpoint`: look at a run's checkpoints, check them, and take the weights out."""
+"""`paceline checkpoint`: list, verify and export a run's checkpoints, or request one now."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -55,7 +55,7 @@ def list_clusters(
 
     from paceline.plan.codec import to_json
 
-    found = list_contexts(session.placed(kubeconfig))
+    found = list_contexts(session.resolve_path(kubeconfig))
     rows: list[Json] = [
         {
             "name": one.name,
@@ -130,7 +130,7 @@ def check(
 
     kind = None if target is None else Target(target)
     wanted = read_need(need, kind)
-    config = session.placed(kubeconfig)
+    config = session.resolve_path(kubeconfig)
     if eks is not None:
         _refuse_with_file(**({} if file is None else {"eks": eks}))
         place = (config, context, namespace)

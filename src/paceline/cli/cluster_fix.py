@@ -184,7 +184,7 @@ def _needs_eks(said: dict[str, Any]) -> None:
 
 
 def _target(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
-    return session.placed(said["kubeconfig"]), said["context"]
+    return session.resolve_path(said["kubeconfig"]), said["context"]
 
 
 def _fix_options(said: dict[str, Any]) -> "FixRequest":

@@ -1,4 +1,4 @@
-"""Which commands exist? One row each; a command's module is imported only when it runs."""
+"""Table of commands, and the click group that imports a command only when it runs."""
 
 import importlib
 from collections.abc import Mapping

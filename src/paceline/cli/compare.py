@@ -1,4 +1,4 @@
-"""`paceline compare`: several modes on equal work, in turns, and a report that says which to use."""
+"""`paceline compare`, `report` and `demo`: several modes on equal work, and a report about them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -71,13 +71,13 @@ def compare(
     command goes on where it was interrupted. Settings are those of `train`; with a
     straggler a step lasts at least 10 ms, unless --pace says otherwise.
     """
-    from paceline.training.run import warm_up
+    from paceline.launchers.local import LocalLauncher
 
     # First of all: workers take a second to start, while what follows here is quick.
-    with warm_up() as launcher:
+    with LocalLauncher() as launcher:
         from paceline.comparison.layout import lay_out
         from paceline.comparison.runner import StoppedError, execute, facts_for
-        from paceline.training.run import count_samples
+        from paceline.training.request import count_samples
 
         asked, found = _request(session, flags, modes, num_workers, repeats)
         request = replace(asked, target_loss=target_loss, target_accuracy=target_accuracy)
@@ -200,9 +200,9 @@ def _comparison_line(name: str, width: int, cell: Cell, comparison: Comparison) 
 @common_options
 def demo(session: Session, run_dir: Path) -> None:
     """Train XOR under every mode with one 3x straggler, on equal work, and compare."""
-    from paceline.training.run import warm_up
+    from paceline.launchers.local import LocalLauncher
 
-    with warm_up() as launcher:
+    with LocalLauncher() as launcher:
         from paceline.comparison import demo as the_demo
         from paceline.plan.codec import to_json
         from paceline.training.progress import SilentWatcher
@@ -248,15 +248,14 @@ def report(session: Session, runs: tuple[Path, ...], out: Path | None) -> None:
     from paceline.comparison.report.runs import report as make_report
 
     folders = [session.folder / run for run in runs]
-    place = (
-        session.folder / out
-        if out is not None
-        else folders[0]
-        if len(runs) == 1
-        else session.folder / "report"
-    )
-    figures = make_report(folders, place)
-    path = str(place / "report.html")
+    if out is not None:
+        target = session.folder / out
+    elif len(runs) == 1:
+        target = folders[0]
+    else:
+        target = session.folder / "report"
+    figures = make_report(folders, target)
+    path = str(target / "report.html")
     emit(
         session,
         "report",

@@ -1,4 +1,4 @@
-"""`paceline config`: which settings are there, and who said what about mine?"""
+"""`paceline config`: the settings in effect with their origins, and the reference of all keys."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

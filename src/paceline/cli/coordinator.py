@@ -1,4 +1,4 @@
-"""`paceline coordinator`: the replicated control plane, its nodes and their state."""
+"""`paceline coordinator`: status and membership of the Raft nodes, snapshots, certificates."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -86,12 +86,12 @@ def snapshot(session: Session, cluster: "Endpoints", node: str, timeout_s: float
     from paceline.coordinator.admin import operations
 
     if node != "all" and not (node.isdecimal() and int(node) >= 1):
-        what = f"{node!r} is no node's number"
-        raise ClusterOptionError([Problem(what, "write --node 2, or --node all", "--node")])
+        message = f"{node!r} is no node's number"
+        raise ClusterOptionError([Problem(message, "write --node 2, or --node all", "--node")])
     number = None if node == "all" else int(node)
     taken = run_async(operations.take_snapshots(cluster, number, patience_s=timeout_s))
-    data: list[Json] = [{"node": found.node, "index": found.index} for found in taken]
-    lines = [f"node {found.node} has a snapshot up to entry {found.index}" for found in taken]
+    data: list[Json] = [{"node": result.node, "index": result.index} for result in taken]
+    lines = [f"node {result.node} has a snapshot up to entry {result.index}" for result in taken]
     emit(session, "coordinator.snapshot", {"snapshots": data}, lines)
 
 
@@ -111,17 +111,19 @@ def kill(session: Session, node: int | None, folder: Path, timeout_s: float, yes
     from paceline.coordinator.admin import operations
     from paceline.coordinator.client.endpoints import EndpointOptions, find_endpoints
 
-    place = session.folder / folder
-    cluster = find_endpoints(EndpointOptions(usual_folder=place, folder=place))
-    whom = "the node that leads" if node is None else f"node {node}"
-    if not confirm(session, f"kill {whom} of the cluster in {folder}", yes=yes):
+    cluster_dir = session.folder / folder
+    cluster = find_endpoints(EndpointOptions(usual_folder=cluster_dir, folder=cluster_dir))
+    target = "the node that leads" if node is None else f"node {node}"
+    if not confirm(session, f"kill {target} of the cluster in {folder}", yes=yes):
         return ExitCode.INTERRUPTED
-    done = run_async(operations.kill_node(place, cluster, node, patience_s=timeout_s))
-    what = f"node {done.node} {'led term ' + str(done.term) if done.was_leader else 'followed'}, and is dead"
-    then = "too few nodes are left: nobody can lead, and nothing can be agreed on"
+    done = run_async(operations.kill_node(cluster_dir, cluster, node, patience_s=timeout_s))
+    killed = (
+        f"node {done.node} {'led term ' + str(done.term) if done.was_leader else 'followed'}, and is dead"
+    )
+    election = "too few nodes are left: nobody can lead, and nothing can be agreed on"
     if done.leader is not None:
-        then = f"node {done.leader} leads in term {done.new_term}"
-    emit(session, "coordinator.kill", dict(asdict(done)), [f"{what}; {then}"])
+        election = f"node {done.leader} leads in term {done.new_term}"
+    emit(session, "coordinator.kill", dict(asdict(done)), [f"{killed}; {election}"])
     print_message(session, "next: paceline coordinator status; once `up` is started again, the node is back")
     return ExitCode.OK
 
@@ -154,27 +156,27 @@ def verify(session: Session, data_dir: Path) -> None:
     from paceline.coordinator.admin.verify import verify as check
     from paceline.plan.codec import to_json
 
-    found = check(session.folder / data_dir)
-    emit(session, "coordinator.verify", to_json(found), _verified_lines(data_dir, found))
+    report = check(session.folder / data_dir)
+    emit(session, "coordinator.verify", to_json(report), _verified_lines(data_dir, report))
 
 
-def _verified_lines(folder: Path, found: "Verified") -> list[str]:
-    lines = [f"{folder} is sound: node {found.node}, term {found.term}, up to entry {found.last_index}"]
-    if found.is_in_use:
+def _verified_lines(folder: Path, report: "Verified") -> list[str]:
+    lines = [f"{folder} is sound: node {report.node}, term {report.term}, up to entry {report.last_index}"]
+    if report.is_in_use:
         lines.append("in use    a node runs on it and may write while we read")
-    if found.torn_bytes:
-        lines.append(f"torn end  {found.torn_bytes} bytes, harmless: nobody was promised what they held")
-    if found.unknown_commands:
-        lines.append(f"unknown   {found.unknown_commands} commands of a newer version were passed over")
-    entries = f"{found.first_index} to {found.last_index}" if found.first_index else "none"
+    if report.torn_bytes:
+        lines.append(f"torn end  {report.torn_bytes} bytes, harmless: nobody was promised what they held")
+    if report.unknown_commands:
+        lines.append(f"unknown   {report.unknown_commands} commands of a newer version were passed over")
+    entries = f"{report.first_index} to {report.last_index}" if report.first_index else "none"
     lines += [
-        f"snapshot  up to entry {found.snapshot_index}, {found.snapshot_bytes} bytes",
-        f"log       entries {entries}, {found.commands} commands; {found.records} records",
-        f"vote      {'none' if found.vote is None else f'for node {found.vote}'} in term {found.term}",
-        f"voters    {_numbers(found.voters)}; learners {_numbers(found.learners)}",
-        f"sessions  {found.sessions}; actions {found.actions}; runs {len(found.runs)}",
+        f"snapshot  up to entry {report.snapshot_index}, {report.snapshot_bytes} bytes",
+        f"log       entries {entries}, {report.commands} commands; {report.records} records",
+        f"vote      {'none' if report.vote is None else f'for node {report.vote}'} in term {report.term}",
+        f"voters    {_numbers(report.voters)}; learners {_numbers(report.learners)}",
+        f"sessions  {report.sessions}; actions {report.actions}; runs {len(report.runs)}",
     ]
-    return lines + [_run_line(run) for run in found.runs]
+    return lines + [_run_line(run) for run in report.runs]
 
 
 def _run_line(run: "RunLine") -> str:
@@ -261,11 +263,10 @@ def status(session: Session, cluster: "Endpoints", only: bool, timeout_s: float)
 
 def _status_lines(report: "StatusReport") -> list[str]:
     voters = [line for line in report.nodes if line.is_voter]
-    there = len(voters) - len(report.missing)
-    leads = "nobody leads" if report.leader is None else f"node {report.leader} leads"
-    first = (
-        f"{leads} cluster {report.cluster} in term {report.term}; {there} of {len(voters)} voters are there"
-    )
+    present = len(voters) - len(report.missing)
+    leadership = "nobody leads" if report.leader is None else f"node {report.leader} leads"
+    quorum = f"{present} of {len(voters)} voters are there"
+    first = f"{leadership} cluster {report.cluster} in term {report.term}; {quorum}"
     heads = ("node", "address", "role", "term", "commit", "applied", "lag", "connected")
     rows = [heads, *(_status_row(line) for line in report.nodes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
@@ -275,14 +276,14 @@ def _status_lines(report: "StatusReport") -> list[str]:
 
 
 def _status_row(line: "NodeRow") -> tuple[str, ...]:
-    connected = "-" if line.is_connected is None else "yes" if line.is_connected else "no"
+    connected = {None: "-", True: "yes", False: "no"}[line.is_connected]
     node = "?" if line.node is None else str(line.node)
     numbers = (line.term, line.commit, line.applied, line.lag)
     return node, line.address, line.role, *("-" if n is None else str(n) for n in numbers), connected
 
 
 def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
-    """Words to the left, numbers to the right."""
+    """Text aligned left, numbers right."""
     cells = [
         cell.rjust(width) if column in (0, 3, 4, 5, 6) else cell.ljust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -291,7 +292,7 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
 
 
 class _OrderedGroup(click.Group):
-    """As a person would meet them, not by the alphabet."""
+    """Lists commands in the order of use, not alphabetically."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

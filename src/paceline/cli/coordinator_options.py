@@ -1,4 +1,4 @@
-"""How does a command find the cluster it is about? Flags that all commands of the coordinator share."""
+"""Options of coordinator commands: addresses, credentials and timeouts of the nodes."""
 
 import functools
 from collections.abc import Callable, Coroutine
@@ -36,12 +36,12 @@ _OPTIONS = (
 
 
 def coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
-    """Adds them below `common_options`; `body` gets the cluster as its second argument."""
+    """Apply below `common_options`; `body` gets the endpoints as its second argument."""
 
     @functools.wraps(body)
     def with_cluster(session: Session, **params: Any) -> object:  # Any: what click parsed, by flag
-        said = {name: params.pop(name) for name in ("at", "folder", "token_file", "tls_dir", "tls_name")}
-        return body(session, _find(session, **said), **params)
+        options = {name: params.pop(name) for name in ("at", "folder", "token_file", "tls_dir", "tls_name")}
+        return body(session, _find(session, **options), **params)
 
     for option in reversed(_OPTIONS):
         option(with_cluster)
@@ -65,7 +65,7 @@ def _find(
         EndpointOptions(
             usual_folder=session.folder / DEFAULT_DIR,
             at=addresses,
-            folder=session.placed(folder),
+            folder=session.resolve_path(folder),
             token_file=token_file,
             tls_dir=tls_dir,
             tls_name=tls_name,

@@ -1,4 +1,4 @@
-"""`paceline coordinator start` and `up`: one node, or a whole cluster on this machine."""
+"""`paceline coordinator start` and `up`: one node, or a local cluster of nodes."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`paceline data`: get the data of built-in tasks, make it ready, and bring it to a cluster."""
+"""`paceline data`: download, prepare, shard and verify data sets, and upload them to a cluster."""
 
 import dataclasses
 from pathlib import Path
@@ -43,14 +43,14 @@ def fetch(session: Session, data_set: str, to: Path | None, url: str | None, sha
 
     folder = environ.data_folder() if to is None else session.folder / to
     with open_byte_watcher(session, data_set) as on_bytes:
-        done = fetch_cifar10(
+        fetched = fetch_cifar10(
             folder, url=url or URL, sha256=(sha256 or SHA256).strip().lower(), on_bytes=on_bytes
         )
-    facts = {**dataclasses.asdict(done), "folder": str(done.folder), "data_set": data_set}
-    count = f"{done.training_images:,} training and {done.test_images:,} test images"
-    named = "" if to is None else f" --data {done.folder}"
+    facts = {**dataclasses.asdict(fetched), "folder": str(fetched.folder), "data_set": data_set}
+    count = f"{fetched.training_images:,} training and {fetched.test_images:,} test images"
+    named = "" if to is None else f" --data {fetched.folder}"
     lines = [
-        f"{count} {'were already' if done.was_there else 'are'} in {done.folder}",
+        f"{count} {'were already' if fetched.was_there else 'are'} in {fetched.folder}",
         f"next: paceline train --task {data_set}{named}",
     ]
     emit(session, "data.fetch", facts, lines)
@@ -231,11 +231,11 @@ def verify(session: Session, url: str) -> int:
     return ExitCode.GATE_FAILED if found.wrong else ExitCode.OK
 
 
-def _resolve_url(session: Session, said: str) -> str:
-    """A folder is relative to where the command was given."""
+def _resolve_url(session: Session, given: str) -> str:
+    """A URL as it is; a folder resolved against the working directory."""
     from paceline.plan.urls import is_url
 
-    return said if is_url(said) else str(session.folder / said)
+    return given if is_url(given) else str(session.folder / given)
 
 
 @click.command("tokens")

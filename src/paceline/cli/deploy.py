@@ -1,4 +1,4 @@
-"""`paceline deploy`: how do a coordinator and a dashboard come to a Kubernetes cluster?"""
+"""`paceline deploy`: a coordinator and a dashboard on a Kubernetes cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,18 +69,20 @@ def show_files(session: Session, files: dict[str, str], first: Sequence[str], ou
 
 
 @contextmanager
-def connect_cluster(session: Session, said: dict[str, Any]) -> "Iterator[KubernetesApi]":
-    """Where it is applied: by what `apply_options` has read, which is taken out of `said`."""
+def connect_cluster(session: Session, params: dict[str, Any]) -> "Iterator[KubernetesApi]":
+    """Connect to the cluster of `apply_options`, whose values are removed from `params`."""
     from paceline.k8s.client.connection import ClusterTarget, open_cluster
 
-    place = ClusterTarget(kubeconfig=session.placed(said.pop("kubeconfig")), context=said.pop("context"))
-    with open_cluster(place, without="only write the objects: paceline deploy render") as cluster:
+    target = ClusterTarget(
+        kubeconfig=session.resolve_path(params.pop("kubeconfig")), context=params.pop("context")
+    )
+    with open_cluster(target, without="only write the objects: paceline deploy render") as cluster:
         yield cluster.api
 
 
-def show_applied(session: Session, done: "Sequence[Applied]") -> None:
-    rows: list[Json] = [{"object": one.object, "state": one.state} for one in done]
-    emit(session, "deploy.apply", {"objects": rows}, [f"{one.state:<16} {one.object}" for one in done])
+def show_applied(session: Session, applied: "Sequence[Applied]") -> None:
+    rows: list[Json] = [{"object": item.object, "state": item.state} for item in applied]
+    emit(session, "deploy.apply", {"objects": rows}, [f"{item.state:<16} {item.object}" for item in applied])
 
 
 _DASHBOARD_OPTIONS = (
@@ -115,37 +117,38 @@ _DASHBOARD_OPTIONS = (
 @click.command("dashboard")
 @render_options(_DASHBOARD_OPTIONS)
 @common_options
-def render_dashboard(session: Session, *, out: Path | None, **said: Any) -> None:  # Any: from click
+def render_dashboard(session: Session, *, out: Path | None, **params: Any) -> None:  # Any: from click
     """A Deployment that shows the runs of a claim and can do nothing to them, a Service, and a NetworkPolicy.
     The token comes from a Secret, as a file."""
     from paceline.k8s.deploy.apply import dashboard_files
     from paceline.k8s.deploy.dashboard import access_commands, secret_commands
 
-    asked = _dashboard_spec(said)
-    files = dashboard_files(asked)
-    show_files(session, files, secret_commands(asked), out)
-    for command in access_commands(asked):
+    spec = _dashboard_spec(params)
+    files = dashboard_files(spec)
+    show_files(session, files, secret_commands(spec), out)
+    for command in access_commands(spec):
         print_message(session, f"then: {command}")
 
 
 @click.command("dashboard")
 @apply_options(_DASHBOARD_OPTIONS)
 @common_options
-def apply_dashboard(session: Session, *, dry_run: bool, **said: Any) -> None:  # Any: from click
+def apply_dashboard(session: Session, *, dry_run: bool, **params: Any) -> None:  # Any: from click
     """Needs the Secret with the token and the claim with the runs; says how to make what is missing."""
-    from paceline.k8s.deploy.apply import apply_dashboard as apply_it
+    from paceline.k8s.deploy.apply import apply_dashboard as apply_objects
 
-    with connect_cluster(session, said) as api:
-        done = apply_it(api, _dashboard_spec(said), dry_run=dry_run)
-    show_applied(session, done)
+    with connect_cluster(session, params) as api:
+        applied = apply_objects(api, _dashboard_spec(params), dry_run=dry_run)
+    show_applied(session, applied)
 
 
-def _dashboard_spec(said: dict[str, Any]) -> "Dashboard":
+def _dashboard_spec(params: dict[str, Any]) -> "Dashboard":
     from paceline.k8s.deploy.dashboard import Dashboard
 
-    secret = said.pop("token_secret") or f"{said['name']}-token"
-    hosts, spaces = said.pop("host_name"), said.pop("from_namespace")
-    return Dashboard(token_secret=secret, hosts=hosts, from_namespaces=spaces, **said)
+    secret = params.pop("token_secret") or f"{params['name']}-token"
+    hosts = params.pop("host_name")
+    namespaces = params.pop("from_namespace")
+    return Dashboard(token_secret=secret, hosts=hosts, from_namespaces=namespaces, **params)
 
 
 _COORDINATOR_OPTIONS = (
@@ -194,34 +197,34 @@ def apply(session: Session) -> None:
 @render.command("coordinator")
 @render_options(_COORDINATOR_OPTIONS)
 @common_options
-def render_coordinator(session: Session, *, out: Path | None, **said: Any) -> None:  # Any: from click
+def render_coordinator(session: Session, *, out: Path | None, **params: Any) -> None:  # Any: from click
     """A StatefulSet with stable names and a volume for each node, a headless Service, a NetworkPolicy and a
     PodDisruptionBudget. Certificates come from a Secret, by reference."""
     from paceline.k8s.deploy.apply import coordinator_files
     from paceline.k8s.deploy.coordinator import secret_commands
 
-    asked = _coordinator_spec(said)
-    files = coordinator_files(asked)
-    show_files(session, files, secret_commands(asked), out)
+    spec = _coordinator_spec(params)
+    files = coordinator_files(spec)
+    show_files(session, files, secret_commands(spec), out)
 
 
 @apply.command("coordinator")
 @apply_options(_COORDINATOR_OPTIONS)
 @common_options
-def apply_coordinator(session: Session, *, dry_run: bool, **said: Any) -> None:  # Any: from click
+def apply_coordinator(session: Session, *, dry_run: bool, **params: Any) -> None:  # Any: from click
     """Needs the Secret with the certificates; says how to make it where it is missing."""
-    from paceline.k8s.deploy.apply import apply_coordinator as apply_it
+    from paceline.k8s.deploy.apply import apply_coordinator as apply_objects
 
-    with connect_cluster(session, said) as api:
-        done = apply_it(api, _coordinator_spec(said), dry_run=dry_run)
-    show_applied(session, done)
+    with connect_cluster(session, params) as api:
+        applied = apply_objects(api, _coordinator_spec(params), dry_run=dry_run)
+    show_applied(session, applied)
 
 
-def _coordinator_spec(said: dict[str, Any]) -> "Coordinator":
+def _coordinator_spec(params: dict[str, Any]) -> "Coordinator":
     from paceline.k8s.deploy.coordinator import Coordinator
 
-    secret = said.pop("tls_secret") or f"{said['name']}-pki"
-    return Coordinator(tls_secret=secret, **said)
+    secret = params.pop("tls_secret") or f"{params['name']}-pki"
+    return Coordinator(tls_secret=secret, **params)
 
 
 render.add_command(render_dashboard)

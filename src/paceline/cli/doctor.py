@@ -1,4 +1,4 @@
-"""`paceline doctor`: is this machine ready to train, and what should be mended?"""
+"""`paceline doctor`: checks whether this machine is ready to train."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""How does whatever went wrong become an exit code that scripts can trust?
+"""Error handling of all commands: exceptions and signals become messages and exit codes.
 
-One place for every command: a command's body simply raises.
+A command's body raises; only `guard` catches.
 """
 
 import errno
@@ -44,7 +44,7 @@ def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def guard(body: Callable[[], object], session: Session, args: Sequence[str]) -> int:
-    """Run a command's body; report what it raises, and answer with the exit code."""
+    """Run a command's body; report what it raises, and return the exit code."""
     try:
         outcome = body()
         sys.stdout.flush()
@@ -97,9 +97,11 @@ def _usage_problem(error: click.ClickException, args: Sequence[str]) -> Problem:
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if error.possibilities:
             hint = f"did you mean {' or '.join(error.possibilities)}? {hint}"
-        message, code = error.message, "E002"
+        message = error.message
+        code = "E002"
     else:
-        message, code = error.format_message(), "E003"
+        message = error.format_message()
+        code = "E003"
     message = message.strip().rstrip(".")
     return Problem(message[:1].lower() + message[1:], hint, code=code)
 

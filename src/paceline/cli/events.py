@@ -1,4 +1,4 @@
-"""`paceline events`: what happened in a run, a line for each event; and with --follow, what happens."""
+"""`paceline events`: the events of a run, one line each; --follow waits for new ones."""
 
 import json
 from collections import deque
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
 POLL_S = 0.2
-QUIET_S = 1.0  # the launcher writes each second: as long as it does nobody need look for it
+QUIET_S = 1.0  # the launcher writes every second; only after a longer silence its process is checked
 
 
 @click.command("events")
@@ -37,29 +37,32 @@ def events(
     from paceline.monitoring.view.feed import Feed, FeedPurpose, find_run, is_orphaned
 
     _check(kinds)
-    tell = _formatter(session.common)
-    feed, is_left = Feed(find_run(session.folder, run), aim=FeedPurpose.EVENTS), False
-    told, heard_s = feed.view.track.keep_all_events(), monotonic_s()
-    newest = None if last is None else deque["dict[str, Json]"](maxlen=last)  # of what is there at first
+    format_event = _formatter(session.common)
+    feed = Feed(find_run(session.folder, run), aim=FeedPurpose.EVENTS)
+    is_orphan = False
+    pending = feed.view.track.keep_all_events()
+    last_line_s = monotonic_s()
+    newest = None if last is None else deque["dict[str, Json]"](maxlen=last)  # of the events recorded so far
     while True:
         before = feed.view.seq
         for _ in feed.parts():
-            shown = [event for event in told if not kinds or event["kind"] in kinds]
-            told.clear()
+            shown = [event for event in pending if not kinds or event["kind"] in kinds]
+            pending.clear()
             if newest is not None:
                 newest.extend(shown)
                 continue
             for event in shown:
-                print(tell(event), flush=True)
+                print(format_event(event), flush=True)
         if feed.view.seq > before:
-            heard_s = monotonic_s()
+            last_line_s = monotonic_s()
         for event in newest or ():
-            print(tell(event), flush=True)
+            print(format_event(event), flush=True)
         newest = None
         if not follow or feed.view.track.is_over:
             return
-        was_left, is_left = is_left, monotonic_s() - heard_s > QUIET_S and is_orphaned(feed.view.track)
-        if was_left and is_left:  # twice: what was written last has been read in between
+        was_orphan = is_orphan
+        is_orphan = monotonic_s() - last_line_s > QUIET_S and is_orphaned(feed.view.track)
+        if was_orphan and is_orphan:  # twice: the last lines have been read in between
             print_message(
                 session, "the run is not over, but nobody is left of it: neither the command nor a worker"
             )
@@ -68,7 +71,7 @@ def events(
 
 
 def _check(kinds: tuple[str, ...]) -> None:
-    """A kind that is written wrong would tell nothing, for ever."""
+    """Refuse unknown kinds: they would never match."""
     from paceline.core.errors import ConfigError, Problem
     from paceline.events.schema import PLAIN_KINDS
 

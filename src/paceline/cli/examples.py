@@ -1,6 +1,6 @@
-"""How is each command used? Examples for its help: a line that can be pasted, and what it does.
+"""Examples for the help of each command: a line to paste and what it does.
 
-A test reads every one of them with the real command line, and no command is without one.
+A test parses every example with the real command line and requires one for every command.
 """
 
 # path of the command: pairs of (arguments behind that path, what it does)

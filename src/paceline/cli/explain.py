@@ -1,4 +1,4 @@
-"""`paceline explain`: what does this error code, exit code or alert mean, and what is to be done?"""
+"""`paceline explain`: meaning and remedy of an error code, an exit code or an alert."""
 
 import re
 from collections.abc import Sequence
@@ -73,11 +73,11 @@ def error_lines(row: ErrorEntry) -> list[str]:
 
 
 def _exit_code(session: Session, number: ExitCode) -> None:
-    mine = [row for row in ERROR_CATALOG.values() if row.exit_code is number]
-    codes: list[Json] = [row.code for row in mine]
+    rows = [row for row in ERROR_CATALOG.values() if row.exit_code is number]
+    codes: list[Json] = [row.code for row in rows]
     lines = [f"exit code {int(number)}: {EXIT_CODE_MEANINGS[number]}"]
-    if mine:
-        lines += ["", "errors that end with it:", *(f"  {row.code}  {row.why}" for row in mine)]
+    if rows:
+        lines += ["", "errors that end with it:", *(f"  {row.code}  {row.why}" for row in rows)]
     data: dict[str, Json] = {"exit_code": int(number), "meaning": EXIT_CODE_MEANINGS[number], "errors": codes}
     emit(session, "explain.exit", data, lines)
 
@@ -96,8 +96,8 @@ def _alert(session: Session, word: str) -> None:
 
 
 def _alert_data(rule: "Rule") -> dict[str, "Json"]:
-    found = {name: value for name, value in asdict(rule).items() if isinstance(value, str | int | float)}
-    return {**found, "severity": rule.severity.name.lower(), "runbook": _runbook(rule)}
+    fields = {name: value for name, value in asdict(rule).items() if isinstance(value, str | int | float)}
+    return {**fields, "severity": rule.severity.name.lower(), "runbook": _runbook(rule)}
 
 
 def _alert_lines(rule: "Rule") -> list[str]:

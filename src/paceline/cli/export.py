@@ -1,4 +1,4 @@
-"""`paceline export RUN --to tensorboard`: the record of a finished run, where people already look."""
+"""`paceline export`: a finished run's metrics for TensorBoard, MLflow or W&B."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`paceline image`: how does a Dockerfile become an image that works the first time?"""
+"""`paceline image`: check a Dockerfile and fix it, list supported versions; build, test and push."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,110 +56,122 @@ def check(
     from paceline.images.lint.external_tools import lint
     from paceline.images.lint.files import load_project, write_project
 
-    place, wanted = session.folder / folder, target_of(target, gpu, driver, platform)
-    named = session.placed(dockerfile)
-    project = load_project(place, named, [session.folder / one for one in requirements])
-    found = _find(session, project, wanted, resolves=resolve)
-    mended = apply_fixes(project, wanted, also=tuple(found), agreed=agree)
+    context = session.folder / folder
+    build_target = target_of(target, gpu, driver, platform)
+    dockerfile_path = session.resolve_path(dockerfile)
+    project = load_project(context, dockerfile_path, [session.folder / file for file in requirements])
+    findings = _find(session, project, build_target, resolves=resolve)
+    fixed = apply_fixes(project, build_target, also=tuple(findings), agreed=agree)
     advice, silent = lint(project)
     if silent is not None:
         print_message(session, silent)
     if patch is not None:
         (session.folder / patch).parent.mkdir(parents=True, exist_ok=True)
-        (session.folder / patch).write_text(unified_diff(project, mended.project), "utf-8", newline="")
+        (session.folder / patch).write_text(unified_diff(project, fixed.project), "utf-8", newline="")
     if write:
-        for file in write_project(place, project, mended.project):
+        for file in write_project(context, project, fixed.project):
             print_message(session, f"wrote {file}")
-    return _show(session, project, found, mended, advice, is_written=write)
+    return _show(session, project, findings, fixed, advice, is_written=write)
 
 
 def _find(session: Session, project: "Project", target: "Target", *, resolves: bool) -> "list[Finding]":
-    from paceline.images.lint.check import check as look
+    from paceline.images.lint.check import check as run_rules
     from paceline.images.lint.external_tools import resolve
 
-    found = list(look(project, target))
+    findings = list(run_rules(project, target))
     if resolves:
-        asked = resolve(project, target)
-        for note in asked.notes:
+        resolution = resolve(project, target)
+        for note in resolution.notes:
             print_message(session, note)
-        known = {one.key for one in found}
-        found += [one for one in asked.findings if one.key not in known]
-    return found
+        keys = {finding.key for finding in findings}
+        findings += [finding for finding in resolution.findings if finding.key not in keys]
+    return findings
 
 
 def _show(
     session: Session,
     project: "Project",
-    found: "list[Finding]",
-    mended: "FixResult",
+    findings: "list[Finding]",
+    fixed: "FixResult",
     advice: "list[Advice]",
     *,
     is_written: bool,
 ) -> ExitCode:
     from paceline.images.lint.project import Level
 
-    later = [one for one in mended.applied if one.id not in {first.id for first in found}]
-    rows: list[Json] = [_row(project, one) for one in found]
-    rows += [_row(project, one, is_later=True) for one in later]
-    judged = mended.left if is_written else found
-    problems = [one for one in judged if one.level is Level.PROBLEM]
-    answer: dict[str, Json] = {
+    later = [finding for finding in fixed.applied if finding.id not in {first.id for first in findings}]
+    rows: list[Json] = [_row(project, finding) for finding in findings]
+    rows += [_row(project, finding, is_later=True) for finding in later]
+    judged = fixed.left if is_written else findings
+    problems = [finding for finding in judged if finding.level is Level.PROBLEM]
+    data: dict[str, Json] = {
         "fine": not problems,
         "written": is_written,
         "findings": rows,
-        "mended": len(mended.applied),
+        "mended": len(fixed.applied),
         "hadolint": [
-            {"code": one.code, "level": one.level, "line": one.line, "message": one.message} for one in advice
+            {"code": finding.code, "level": finding.level, "line": finding.line, "message": finding.message}
+            for finding in advice
         ],
     }
-    lines = [line for one in found for line in _lines(project, one)]
-    lines += [f"hadolint {one.code} line {one.line}: {one.message}" for one in advice if one.level != "style"]
-    emit(session, "image.check", answer, [*lines, _verdict(judged, mended, is_written=is_written)])
+    lines = [line for finding in findings for line in _lines(project, finding)]
+    lines += [
+        f"hadolint {finding.code} line {finding.line}: {finding.message}"
+        for finding in advice
+        if finding.level != "style"
+    ]
+    emit(session, "image.check", data, [*lines, _verdict(judged, fixed, is_written=is_written)])
     return ExitCode.GATE_FAILED if problems else ExitCode.OK
 
 
-def _row(project: "Project", one: "Finding", *, is_later: bool = False) -> "Json":
+def _row(project: "Project", finding: "Finding", *, is_later: bool = False) -> "Json":
     from paceline.images.lint.check import redacted_diff
 
     return {
-        "id": one.id,
-        "pattern": one.pattern,
-        "level": one.level.value,
-        "file": one.path,
-        "line": one.line,
-        "why": one.why,
-        "evidence": one.evidence,
-        "advice": one.advice,
-        "automatic": one.is_automatic,
-        "asks": one.asks,
-        "diff": "" if is_later else redacted_diff(project, one),
+        "id": finding.id,
+        "pattern": finding.pattern,
+        "level": finding.level.value,
+        "file": finding.path,
+        "line": finding.line,
+        "why": finding.why,
+        "evidence": finding.evidence,
+        "advice": finding.advice,
+        "automatic": finding.is_automatic,
+        "asks": finding.asks,
+        "diff": "" if is_later else redacted_diff(project, finding),
         "found_after_other_fixes": is_later,
     }
 
 
-def _lines(project: "Project", one: "Finding") -> list[str]:
+def _lines(project: "Project", finding: "Finding") -> list[str]:
     from paceline.images.lint.check import redacted_diff
 
-    fix = "fix, with --agree" if one.asks and one.edits else "fix" if one.edits else "to do"
+    fix = "to do"
+    if finding.edits:
+        fix = "fix, with --agree" if finding.asks else "fix"
     return [
-        f"{one.level.value:<8} {one.id}  {one.path}:{one.line}",
-        f"  why       {one.why}",
-        f"  evidence  {one.evidence}",
-        f"  {fix:<9} {one.advice}",
-        *(f"    {line}" for line in redacted_diff(project, one).splitlines()),
+        f"{finding.level.value:<8} {finding.id}  {finding.path}:{finding.line}",
+        f"  why       {finding.why}",
+        f"  evidence  {finding.evidence}",
+        f"  {fix:<9} {finding.advice}",
+        *(f"    {line}" for line in redacted_diff(project, finding).splitlines()),
     ]
 
 
-def _verdict(judged: "list[Finding] | tuple[Finding, ...]", mended: "FixResult", *, is_written: bool) -> str:
+def _verdict(findings: "list[Finding] | tuple[Finding, ...]", fixed: "FixResult", *, is_written: bool) -> str:
     from paceline.images.lint.project import Level
 
-    counts = [sum(one.level is level for one in judged) for level in Level]
-    told = (
+    counts = [sum(finding.level is level for finding in findings) for level in Level]
+    counted = (
         f"{_counted(counts[0], 'problem')}, {_counted(counts[1], 'warning')}, {_counted(counts[2], 'note')}"
     )
-    number = _counted(len(mended.applied), "fix", "fixes")
-    done = f"; {number} written" if is_written else f"; {number} with --write" if mended.applied else ""
-    return f"{'not fine' if counts[0] else 'fine'}: {told}{done}"
+    number = _counted(len(fixed.applied), "fix", "fixes")
+    fixes = ""
+    if is_written:
+        fixes = f"; {number} written"
+    elif fixed.applied:
+        fixes = f"; {number} with --write"
+    return f"{'not fine' if counts[0] else 'fine'}: {counted}{fixes}"
 
 
 def _counted(number: int, word: str, many: str | None = None) -> str:
@@ -186,38 +198,40 @@ def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None)
     from importlib.resources import files
 
     from paceline.images.lint.bases import catalog
-    from paceline.images.lint.matrix import matrix as known
+    from paceline.images.lint.matrix import matrix as load_matrix
     from paceline.images.lint.matrix import to_json, wheels
 
-    found = known()
+    table = load_matrix()
     if refresh:
         from datetime import UTC, datetime
 
         from paceline.core import clock
-        from paceline.images.lint.matrix_refresh import refresh as ask_index
+        from paceline.images.lint.matrix_refresh import refresh as refresh_matrix
         from paceline.images.lint.matrix_refresh import refresh_wheels, write_matrix, write_wheels
 
         today = datetime.fromtimestamp(clock.unix_now_s(), UTC).date()
-        found = ask_index(today, found, only_new=only_new, tell=lambda line: print_message(session, line))
-        made = refresh_wheels(
+        table = refresh_matrix(
+            today, table, only_new=only_new, tell=lambda line: print_message(session, line)
+        )
+        wheel_table = refresh_wheels(
             today,
             wheels(),
-            found,
+            table,
             torch_index=catalog().index,
             tell=lambda line: print_message(session, line),
         )
         package = Path(str(files("paceline.images.lint").joinpath("data/matrix.json")))
         target = package if out is None else session.folder / out
-        write_matrix(found, target)
-        beside = target.with_name("wheels.json")
-        write_wheels(made, beside)
-        print_message(session, f"wrote {target} and {beside}")
+        write_matrix(table, target)
+        wheels_path = target.with_name("wheels.json")
+        write_wheels(wheel_table, wheels_path)
+        print_message(session, f"wrote {target} and {wheels_path}")
     elif only_new or out is not None:
         raise ImageOptionError(
             [Problem("--only-new and --out are for --refresh", "add --refresh", "--refresh")]
         )
-    lines = [f"from wheel metadata of {found.dated}", _HEAD, *map(_matrix_line, found.torch)]
-    emit(session, "image.matrix", to_json(found), lines)
+    lines = [f"from wheel metadata of {table.dated}", _HEAD, *map(_matrix_line, table.torch)]
+    emit(session, "image.matrix", to_json(table), lines)
 
 
 _WIDTHS = (9, 13, 11, 12, 9, 13, 10)
@@ -226,7 +240,7 @@ _HEAD = "torch    Python       CUDA       cuDNN       NCCL     torchvision  torc
 
 def _matrix_line(row: "TorchRow") -> str:
     parts = (row.cuda, row.cudnn, row.nccl, row.torchvision, row.torchaudio)
-    cells = [str(row.torch), f"{row.pythons[0]} to {row.pythons[-1]}", *(str(one or "–") for one in parts)]
+    cells = [str(row.torch), f"{row.pythons[0]} to {row.pythons[-1]}", *(str(part or "–") for part in parts)]
     return "".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""`paceline image build`: a Dockerfile becomes an image, mended on the way."""
+"""`paceline image build` and `image push`: build with automatic fixes; push and verify by digest."""
 
 import sys
 from pathlib import Path
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @report_option("build.json, build.html and build.log")
 @common_options
 def build(
-    session: Session, *, folder: Path, engine: str | None, report: Path | None, **said: object
+    session: Session, *, folder: Path, engine: str | None, report: Path | None, **params: object
 ) -> ExitCode:
     """Build the image of DIR. What is known to fail is mended before; what the log of a failed attempt shows
     is mended before the next. Your files stay as they are, unless you say --write. Exit code 5: it cannot be
@@ -55,62 +55,64 @@ def build(
     from paceline.images.build.engine import find_engine
     from paceline.images.reports import build_json, write_build
 
-    request = _request(session.folder, session.folder / folder, said)
-    found = find_engine(engine)
-    print_message(session, f"building with {found.name} {found.version}")
-    built = build_image(found, request, lambda line: print_message(session, line))
+    request = _request(session.folder, session.folder / folder, params)
+    container_engine = find_engine(engine)
+    print_message(session, f"building with {container_engine.name} {container_engine.version}")
+    built = build_image(container_engine, request, lambda line: print_message(session, line))
     if report is not None:
         write_build(built, session.folder / report)
     emit(session, "image.build", build_json(built), _build_lines(built))
     return ExitCode.OK if built.ok else ExitCode.TRAINING_FAILED
 
 
-def _request(base: Path, folder: Path, said: dict[str, object]) -> "BuildRequest":
+def _request(base: Path, folder: Path, params: dict[str, object]) -> "BuildRequest":
     from paceline.images.build.attempts import BuildRequest
     from paceline.images.build.engine_cli import BuildOptions
 
-    arguments = _texts(said["arguments"])
+    arguments = _texts(params["arguments"])
     refuse_secrets(
         arguments,
         "--build-arg",
         "a build argument stays in the image's history: use --secret id=NAME,src=FILE",
     )
-    wish = BuildOptions(
+    options = BuildOptions(
         context=folder,
         dockerfile=folder,
-        tags=_texts(said["tags"]),
+        tags=_texts(params["tags"]),
         arguments=arguments,
-        secrets=_texts(said["secrets"]),
-        platform=_other_machine(str(said["platform"])),
-        target=_text(said["stage"]),
-        pull=bool(said["pull"]),
-        cache=_text(said["cache"]),
-        network=_text(said["network"]),
-        insecure=bool(said["insecure"]),
+        secrets=_texts(params["secrets"]),
+        platform=_other_machine(str(params["platform"])),
+        target=_text(params["stage"]),
+        pull=bool(params["pull"]),
+        cache=_text(params["cache"]),
+        network=_text(params["network"]),
+        insecure=bool(params["insecure"]),
     )
-    file, listed, timeout = said["dockerfile"], said["requirements"], said["timeout_s"]
-    driver = said["driver"] if isinstance(said["driver"], int) else None
-    assert isinstance(listed, tuple), "click gives a tuple"
+    dockerfile = params["dockerfile"]
+    requirements = params["requirements"]
+    timeout = params["timeout_s"]
+    driver = params["driver"] if isinstance(params["driver"], int) else None
+    assert isinstance(requirements, tuple), "click gives a tuple"
     assert isinstance(timeout, float), "click gives a number"
     return BuildRequest(
         folder=folder,
-        dockerfile=base / file if isinstance(file, Path) else None,
-        requirements=tuple(base / one for one in listed),
-        target=target_of(_text(said["target"]), _text(said["gpu"]), driver, str(said["platform"])),
-        wish=wish,
-        agreed=bool(said["agree"]),
-        write=bool(said["write"]),
-        attempts=int(str(said["attempts"])),
+        dockerfile=base / dockerfile if isinstance(dockerfile, Path) else None,
+        requirements=tuple(base / file for file in requirements),
+        target=target_of(_text(params["target"]), _text(params["gpu"]), driver, str(params["platform"])),
+        wish=options,
+        agreed=bool(params["agree"]),
+        write=bool(params["write"]),
+        attempts=int(str(params["attempts"])),
         timeout_s=timeout,
     )
 
 
 def _other_machine(platform: str) -> str | None:
-    """None: it is this machine's, and the engine need not be told."""
+    """The platform to pass to the engine; None: it is this machine's."""
     from platform import machine
 
-    ours = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(machine())
-    return None if platform == ours else platform
+    own = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(machine())
+    return None if platform == own else platform
 
 
 def _build_lines(built: "BuildResult") -> list[str]:
@@ -126,7 +128,7 @@ def _build_lines(built: "BuildResult") -> list[str]:
         return [*lines, f"built {', '.join(built.tags)} in {len(built.attempts)} attempts{size}"]
     last = built.attempts[-1]
     lines += last.tail[-15:]
-    lines += [f"{found.id}: {found.why}; {found.advice}" for found in last.found]
+    lines += [f"{finding.id}: {finding.why}; {finding.advice}" for finding in last.found]
     return [*lines, f"not built: it failed {last.failed_at}; {built.stopped}"]
 
 
@@ -136,7 +138,7 @@ def _text(value: object) -> str | None:
 
 def _texts(value: object) -> tuple[str, ...]:
     assert isinstance(value, tuple), "click gives a tuple"
-    return tuple(str(one) for one in value)
+    return tuple(str(text) for text in value)
 
 
 @click.command("push")
@@ -220,7 +222,7 @@ def push(
     if report is not None:
         write_push(pushed, session.folder / report)
     lines = [f"made {name}" for name in pushed.made]
-    lines += [f"{one.how} {one.name}, verified by {' and '.join(one.verified_by)}" for one in pushed.sent]
+    lines += [f"{copy.how} {copy.name}, verified by {' and '.join(copy.verified_by)}" for copy in pushed.sent]
     emit(session, "image.push", push_json(pushed), [*lines, pushed.digest])
 
 
@@ -233,14 +235,14 @@ def _login(username: str | None, password_stdin: bool) -> "Login | None":
     return None if username is None else Login(username, sys.stdin.readline().rstrip("\n"))
 
 
-def _endpoints(said: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in said:
+def _endpoints(given: tuple[str, ...]) -> dict[str, str]:
+    by_region = {}
+    for text in given:
         region, equals, url = text.partition("=")
-        where = url if equals and "://" not in region else text
-        if not where.startswith(("http://", "https://")):
+        address = url if equals and "://" not in region else text
+        if not address.startswith(("http://", "https://")):
             raise ImageOptionError(
                 [Problem(f"{text!r} is no address", "write [REGION=]URL", "--endpoint-url")]
             )
-        found[region if where is url else ""] = where
-    return found
+        by_region[region if address is url else ""] = address
+    return by_region

@@ -1,4 +1,4 @@
-"""Which flags say what an image is made of, and where it shall run? The same for all image commands."""
+"""Options of the image commands: what an image is built from and where it will run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,8 +60,8 @@ def target_of(target: str | None, gpu: str | None, driver: int | None, platform:
     kind = Kind.UNKNOWN if target is None else Kind(target)
     if gpu is not None or driver is not None:
         if kind is Kind.CPU:
-            what = "--gpu and --driver are for images that run on GPUs, and --target says cpu"
-            raise ImageOptionError([Problem(what, "leave out one of them", "--target")])
+            message = "--gpu and --driver are for images that run on GPUs, and --target says cpu"
+            raise ImageOptionError([Problem(message, "leave out one of them", "--target")])
         kind = Kind.GPU
     return Target(today=today, kind=kind, arch=_arch(gpu), driver=driver, platform=platform)
 
@@ -77,9 +77,9 @@ def _arch(gpu: str | None) -> str | None:
         return known[name]
     if name.startswith("sm_") and name.removeprefix("sm_").isdigit():
         return name
-    what = f"{gpu} is no GPU that is known here"
+    message = f"{gpu} is no GPU that is known here"
     hint = f"say its architecture, such as sm_90, or one of {', '.join(sorted(known))}"
-    raise ImageOptionError([Problem(what, hint, "--gpu")])
+    raise ImageOptionError([Problem(message, hint, "--gpu")])
 
 
 def engine_option(body: Callable[..., object]) -> Callable[..., object]:
@@ -97,7 +97,7 @@ def report_option(files: str) -> Callable[[Callable[..., object]], Callable[...,
 
 
 def refuse_secrets(given: tuple[str, ...], flag: str, hint: str) -> None:
-    """Every user of the machine can read a command line: NAME=VALUE may be no secret."""
+    """Refuse secrets in NAME=VALUE: every user of the machine can read a command line."""
     from paceline.core.redaction import redact
 
     for text in given:

@@ -1,4 +1,4 @@
-"""`paceline image test`: does an image work?"""
+"""`paceline image test`: run an image and check that what it needs is in it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,11 +83,11 @@ def test(
     from paceline.images.reports import test_json, write_test
 
     refuse_secrets(variables, "--env", "say --env NAME alone: its value is taken from your environment")
-    wanted = target_of(target, gpu, None, "linux/amd64")
+    build_target = target_of(target, gpu, None, "linux/amd64")
     files = [session.folder / file for file in requirements]
-    own = session.folder / "requirements.txt"
-    if not files and own.is_file():
-        files = [own]
+    default_file = session.folder / "requirements.txt"
+    if not files and default_file.is_file():
+        files = [default_file]
     request = TestRequest(
         image=image,
         level=level,
@@ -96,7 +96,8 @@ def test(
         task_options=tuple(_option(text) for text in options),
         batch_size=batch_size,
         expected=Expected(
-            is_gpu=None if wanted.kind is Kind.UNKNOWN else wanted.kind is Kind.GPU, arch=wanted.arch
+            is_gpu=None if build_target.kind is Kind.UNKNOWN else build_target.kind is Kind.GPU,
+            arch=build_target.arch,
         ),
         inside=ContainerOptions(
             mounts=mounts,
@@ -106,9 +107,12 @@ def test(
             timeout_s=timeout_s or _DEFAULT_S[level],
         ),
     )
-    found = find_engine(engine)
-    print_message(session, f"looking into {image} with {found.name} {found.version}, level {level}")
-    tested = run_image_test(found, request)
+    container_engine = find_engine(engine)
+    print_message(
+        session,
+        f"looking into {image} with {container_engine.name} {container_engine.version}, level {level}",
+    )
+    tested = run_image_test(container_engine, request)
     if report is not None:
         write_test(tested, session.folder / report)
     emit(session, "image.test", test_json(tested), _lines(tested))
@@ -121,17 +125,17 @@ def _option(text: str) -> "tuple[str, Option]":
     name, equals, value = text.partition("=")
     if not equals:
         raise ImageOptionError([Problem(f"{text!r} sets nothing", "write NAME=VALUE", "--task-option")])
-    read = yaml.safe_load(value)
-    return name.strip(), read if isinstance(read, bool | int | float | str) else value
+    parsed = yaml.safe_load(value)
+    return name.strip(), parsed if isinstance(parsed, bool | int | float | str) else value
 
 
 def _lines(tested: "ImageTestResult") -> list[str]:
     from paceline.images.probe.checks import Verdict
 
-    words = {Verdict.PASSED: "ok  ", Verdict.WARNING: "warn", Verdict.FAILED: "FAIL"}
+    labels = {Verdict.PASSED: "ok  ", Verdict.WARNING: "warn", Verdict.FAILED: "FAIL"}
     lines = []
     for check in tested.checks:
-        lines.append(f"{words[check.verdict]} {check.group}: {check.name}: {check.detail}")
+        lines.append(f"{labels[check.verdict]} {check.group}: {check.name}: {check.detail}")
         if check.advice:
             lines.append(f"     {check.advice}")
     counts = ", ".join(f"{tested.count(verdict)} {verdict.value}" for verdict in Verdict)

@@ -1,4 +1,4 @@
-"""Which flags say where something is? A kubeconfig, a context of it, a namespace."""
+"""Flags that select a Kubernetes cluster: kubeconfig, context, namespace; and flags of transfers."""
 
 import functools
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def k8s_target_options(body: Callable[..., object]) -> Callable[..., object]:
     def with_place(session: "Session", **params: Any) -> object:  # Any: what click parsed, by flag
         from paceline.k8s.client.connection import ClusterTarget
 
-        config = session.placed(params.pop("kubeconfig"))
+        config = session.resolve_path(params.pop("kubeconfig"))
         place = ClusterTarget(
             kubeconfig=config, context=params.pop("context"), namespace=params.pop("namespace")
         )

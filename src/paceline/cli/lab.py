@@ -1,4 +1,4 @@
-"""`paceline lab`: break a run on purpose, and see what was promised hold."""
+"""`paceline lab`: fault-injection scenarios that check what the run guarantees."""
 
 import tempfile
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`paceline laws`: prove that a mode does what it says, or find out that it does not."""
+"""`paceline laws`: check that a mode, or a class of your own, obeys the laws of its mode."""
 
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""`paceline learn`: the exercise, part by part; what was done is looked at, not believed."""
+"""`paceline learn`: the course, part by part; steps are verified from the runs themselves."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

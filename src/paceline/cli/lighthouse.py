@@ -1,4 +1,4 @@
-"""`paceline lighthouse`: what torchft jobs need instead of torchft's own lighthouse."""
+"""`paceline lighthouse`: a replicated replacement of torchft's lighthouse."""
 
 import sys
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What happens when someone types `paceline`? Flags to a command, an error to an exit code."""
+"""Entry point of `paceline`: parses flags, runs a command and returns its exit code; shell completion."""
 
 import sys
 from collections.abc import Sequence

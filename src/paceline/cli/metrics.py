@@ -1,4 +1,4 @@
-"""`paceline metrics`: a run's numbers for Prometheus, and what Grafana shows of them."""
+"""`paceline metrics`: a run's metrics for Prometheus, Grafana dashboards and alert rules."""
 
 import json
 import sys
@@ -104,7 +104,7 @@ def export_rules(session: Session, rules: Path | None, out: Path | None) -> None
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import rules_file
 
-    text = rules_file(rules_for(None, session.placed(rules)))
+    text = rules_file(rules_for(None, session.resolve_path(rules)))
     if out is None:
         emit(session, "metrics.export-rules", {"text": text}, text.splitlines())
         return

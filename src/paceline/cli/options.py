@@ -1,6 +1,6 @@
-"""Which flags does a command have? The common ones, and one for each key of the config table.
+"""Options of commands: the common flags, one flag per config key, and shell completion of values.
 
-The table is read only for a command that has a flag for each key: `paceline --help` answers without it.
+The config table is imported only for a command that has a flag per key: `paceline --help` does not need it.
 """
 
 import functools
@@ -19,76 +19,76 @@ if TYPE_CHECKING:
     from paceline.config.values import Raw, RawSetting
 
 
-# Asked at every Tab, so nothing heavy is imported: names come from file names and from tables.
+# Completion runs at every Tab, so nothing heavy is imported: names come from file names and from tables.
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 CATALOG_KEYS = ("mode", "task", "aggregate")  # settings whose values are names of a catalogue
 _MAX_ITEMS = 100
 
 
-def run_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Runs under runs/ and beside the folder that was begun; else folders, for the shell to walk."""
-    places = {Path("runs"), Path(begun) if begun.endswith("/") else Path(begun).parent}
-    found = {str(plan.parent) for place in places for plan in place.glob("*/plan.json")}
-    return _starting_with(begun, sorted(found)) or [CompletionItem(begun, type="dir")]
+def run_names(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    """Runs under runs/ and in the folder typed so far; otherwise folders, completed by the shell."""
+    folders = {Path("runs"), Path(prefix) if prefix.endswith("/") else Path(prefix).parent}
+    runs = {str(plan.parent) for folder in folders for plan in folder.glob("*/plan.json")}
+    return _matching(prefix, sorted(runs)) or [CompletionItem(prefix, type="dir")]
 
 
-def worker_names(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The workers of the run that was named before; one that joined later is typed by hand."""
+def worker_names(context: click.Context, _parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    """The workers in the plan of the run given before; workers that joined later are not listed."""
     try:
         plan = json.loads((Path(context.params["run"]) / "plan.json").read_text(encoding="utf-8"))
         count = int(plan["num_workers"])
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # there is no such run: Tab is silent, and the command will say it
-    return _starting_with(begun, (f"worker-{number}" for number in range(count)))
+        return []  # no such run: the command itself will report it
+    return _matching(prefix, (f"worker-{number}" for number in range(count)))
 
 
 def experiment_names(
-    _context: click.Context, _parameter: click.Parameter, begun: str
+    _context: click.Context, _parameter: click.Parameter, prefix: str
 ) -> list[CompletionItem]:
     from paceline.faults.scenarios.catalog import SCENARIOS
 
-    return _starting_with(begun, SCENARIOS)
+    return _matching(prefix, SCENARIOS)
 
 
-def code_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def code_names(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     from paceline.core.error_catalog.index import ERROR_CATALOG
 
     return [
-        CompletionItem(code, help=row.why) for code, row in ERROR_CATALOG.items() if code.startswith(begun)
+        CompletionItem(code, help=row.why) for code, row in ERROR_CATALOG.items() if code.startswith(prefix)
     ]
 
 
-def key_names(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def key_names(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     from paceline.config.keys import KEYS
 
     return [
-        CompletionItem(key.name, help=help_of(key)) for key in KEYS.values() if key.name.startswith(begun)
+        CompletionItem(key.name, help=help_of(key)) for key in KEYS.values() if key.name.startswith(prefix)
     ]
 
 
-def setting_pairs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """`--set KEY=VALUE`: the key first, then what it may be."""
+def setting_pairs(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    """`--set KEY=VALUE`: first the key, then its values."""
     from paceline.config.keys import KEYS
 
-    name, equals, value = begun.partition("=")
+    name, equals, value = prefix.partition("=")
     if not equals:
-        return _starting_with(name, (f"{key}=" for key in KEYS))
+        return _matching(name, (f"{key}=" for key in KEYS))
     values = _values(KEYS[name]) if name in KEYS else ()
-    return _starting_with(begun, (f"{name}={one}" for one in values if one.startswith(value)))
+    return _matching(prefix, (f"{name}={candidate}" for candidate in values if candidate.startswith(value)))
 
 
 def values_of(key: "Key") -> Completer:
-    """What this setting may be, where that is a list of names."""
+    """Completes the values of a setting that has a list of names."""
 
-    def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-        return _starting_with(begun, _values(key))
+    def complete(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+        return _matching(prefix, _values(key))
 
     return complete
 
 
 def help_of(key: "Key") -> str:
-    """What a setting means, with the names that the catalog has for it."""
+    """Help text of a setting, with the names from the catalog filled in."""
     return key.help.replace("{names}", ", ".join(_values(key))) if "{names}" in key.help else key.help
 
 
@@ -103,8 +103,8 @@ def _values(key: "Key") -> Iterable[str]:
     return ()
 
 
-def _starting_with(begun: str, names: Iterable[str]) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in names if name.startswith(begun)][:_MAX_ITEMS]
+def _matching(prefix: str, names: Iterable[str]) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(prefix)][:_MAX_ITEMS]
 
 
 Body = TypeVar("Body", bound=Callable[..., object])
@@ -150,8 +150,8 @@ def common_options(body: Callable[..., object]) -> Callable[..., object]:
     def with_session(**params: Any) -> object:  # Any: what click parsed, by flag
         session = click.get_current_context().find_object(Session)
         assert session is not None, "main gives click a session"
-        said = Common(**{name: params.pop(name) for name in Common.__slots__})
-        session.common = session.common.joined(said)
+        given = Common(**{name: params.pop(name) for name in Common.__slots__})
+        session.common = session.common.joined(given)
         return body(session, **params)
 
     for option in reversed(COMMON):
@@ -160,12 +160,12 @@ def common_options(body: Callable[..., object]) -> Callable[..., object]:
 
 
 def config_options(body: Callable[..., object]) -> Callable[..., object]:
-    """Adds a flag for each config key; `body` gets those that were said as `flags`."""
+    """Adds a flag for each config key; `body` gets the given ones as `flags`."""
     return config_options_without()(body)
 
 
 def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """The same but for these keys, which a command reads in its own way, or not at all."""
+    """The same without these keys, which a command handles itself, or not at all."""
     from paceline.config.keys import KEYS
 
     keys = [key for name, key in KEYS.items() if name not in left_out]
@@ -184,7 +184,7 @@ def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], 
 
 
 class _Option(click.Option):
-    """A flag whose help has names of the catalog, which is read when the help is shown."""
+    """A flag whose help lists names of the catalog, which is imported when the help is shown."""
 
     key: "Key"
 
@@ -198,7 +198,7 @@ def _help(key: "Key") -> str:
 
 
 def _option(key: "Key") -> Callable[[Body], Body]:
-    # All are text to click: the config room reads them, so that a flag and a file mean the same
+    # All are text to click: the config package parses them, so that a flag and a file mean the same
     # and all problems are reported together.
     help_text = key.help
     kind = type(f"_{key.name}", (_Option,), {"key": key})

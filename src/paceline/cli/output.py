@@ -1,4 +1,7 @@
-"""How does a command answer? Data on stdout, as lines, plain or as one JSON object; talk on stderr."""
+"""Output of commands: the result on stdout as lines, as plain key-value pairs or as JSON; messages on stderr.
+
+Also the confirmation prompt, `confirm`.
+"""
 
 import json
 import math
@@ -26,7 +29,7 @@ def emit(session: Session, command: str, data: "Json", lines: Iterable[str]) -> 
 
 
 def print_message(session: Session, text: str) -> None:
-    """One line of talk for a person."""
+    """One line on stderr for a person."""
     if not session.is_silent:
         print(text, file=sys.stderr, flush=True)
 
@@ -49,8 +52,8 @@ def emit_problems(
 
 
 def _problem_lines(problem: Problem, colour: bool, *, with_more: bool) -> Iterator[str]:
-    """What happened, why such a thing is an error, how to mend it, where to read more."""
-    from paceline.core.error_catalog.index import ERROR_CATALOG  # only whoever fails pays for it
+    """What happened, why it is an error, how to fix it, where to read more."""
+    from paceline.core.error_catalog.index import ERROR_CATALOG  # only needed after a failure
 
     place = "" if problem.where is None else f"{problem.where}: "
     yield f"{_tag(f'error[{problem.code}]:', 'red', colour)} {place}{problem.what}"
@@ -83,10 +86,10 @@ def _finite(value: "Json") -> "Json":
             return value
 
 
+# --plain output, with the names of --json:
 #     workers.0.name      worker-0
 #     workers.0.steps     400
-#
-# The names are those of --json. No value breaks its line: a tab or a line's end in it is written as \t or \n.
+# A value never breaks its line: tabs and line ends in it are written as \t and \n.
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -104,7 +107,7 @@ def plain_lines(data: "Json", path: str = "") -> Iterator[str]:
 
 
 def plain_value(value: "Json") -> str:
-    """Nothing is written for what is not known, as for a number that is none."""
+    """Empty for null and for numbers that are not finite."""
     match value:
         case None:
             return ""
@@ -116,14 +119,14 @@ def plain_value(value: "Json") -> str:
             return str(value).translate(_ESCAPES)
 
 
-# A script has no terminal, so it is not asked: what it says is what it wants. Where there is a terminal and
-# nobody at it (a CI service may give one to its jobs), --no-input has it refused instead of asked.
+# A script has no terminal, so it is not prompted. A CI service may give its jobs a terminal: there --no-input
+# refuses instead of prompting.
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask whether you are sure.")
 
 
 def confirm(session: Session, what: str, *, yes: bool) -> bool:
-    """`what` says in words what would be done."""
+    """Whether to proceed; `what` describes the action."""
     if session.common.no_input and not yes:
         raise ConfigError([Problem(f"it would be asked: {what}?", "add --yes, or leave out --no-input")])
     is_asked = not yes and not session.common.json and sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""`paceline ray`: a small cluster here, and runs that are handed to a cluster."""
+"""`paceline ray`: a local Ray cluster, and jobs submitted to a Ray cluster."""
 
 import sys
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""`paceline simulate`: what would each mode do? Nothing is started."""
+"""`paceline simulate` and `paceline advise`: predicted results of each mode; nothing is started."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`paceline status`: how is a run now? Its state, pace, workers, alerts and health on one screen."""
+"""`paceline status` and `paceline top`: state, pace, workers, alerts and health of a run."""
 
 import signal
 import sys
@@ -49,8 +49,11 @@ def status(session: Session, run: Path | None) -> None:
 
 
 def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
-    run, progress, pace = _dict(told["run"]), _dict(told["progress"]), _dict(told["throughput"])
-    loss, health = _dict(told["loss"]), _dict(told["health"])
+    run = _dict(told["run"])
+    progress = _dict(told["progress"])
+    pace = _dict(told["throughput"])
+    loss = _dict(told["loss"])
+    health = _dict(told["health"])
     eta = progress["eta_s"]
     counts = _dict(told["counts"])
     return [
@@ -78,7 +81,8 @@ def _abandoned_lines(told: "dict[str, Json]", where: str) -> list[str]:
 
 def _loss(loss: "dict[str, Json]") -> str:
     """Of a run that is over, what `train` said in the end."""
-    running, best = _number(loss["smooth"]), _number(loss["best"])
+    running = _number(loss["smooth"])
+    best = _number(loss["best"])
     if loss["final"] is None:
         return f"{running} (best {best})"
     return f"{_number(loss['final'])} in the end (running mean {running}, best {best})"
@@ -106,7 +110,9 @@ def worker_table(told: "dict[str, Json]") -> list[str]:
 
 
 def row_of(worker: "dict[str, Json]") -> tuple[str, ...]:
-    phases, memory, speed = _dict(worker["phases"]), worker["memory_bytes"], worker["relative_speed"]
+    phases = _dict(worker["phases"])
+    memory = worker["memory_bytes"]
+    speed = worker["relative_speed"]
     step_s = worker["step_p50_s"]
     state = str(worker["state"])
     return (
@@ -153,7 +159,9 @@ def _short(value: "Json") -> str:
 
 
 def _number(value: "Json") -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "-" if value is None else str(value)
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
 
 
 def _percent(value: "Json") -> str:
@@ -169,13 +177,11 @@ def _change(value: "Json") -> str:
 def _seconds(value: "Json") -> str:
     if not isinstance(value, int | float):
         return "?"
-    return (
-        f"{value:.1f} s"
-        if value < 120
-        else f"{value / 60:.0f} min"
-        if value < 7200
-        else f"{value / 3600:.1f} h"
-    )
+    if value < 120:
+        return f"{value:.1f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
 
 
 @click.command("top")

@@ -1,6 +1,6 @@
-"""What does `paceline top` show, and what does a key do?
+"""`paceline top`: the terminal application and its keys.
 
-The only place that imports textual (extra `tui`).
+The only module that imports textual (extra `tui`).
 """
 
 import getpass
@@ -46,14 +46,16 @@ class TopApp(App[None]):
 
     def __init__(self, run_dir: Path, *, is_readonly: bool = False) -> None:
         super().__init__()
-        self._run_dir, self._is_readonly = run_dir, is_readonly
+        self._run_dir = run_dir
+        self._is_readonly = is_readonly
         self._feed = Feed(run_dir)
-        self.told: dict[str, Json] = {}
-        self.sort_by, self.wanted = "name", ""
-        self._doomed: str | None = None  # who is killed if that is confirmed
-        self._desk = ActionQueue()
-        self._asked: QueuedAction | None = None  # what was asked last
-        self._told_steps = 0  # of it
+        self.snapshot: dict[str, Json] = {}
+        self.sort_by = "name"
+        self.filter_text = ""
+        self._doomed: str | None = None  # the worker to kill on confirmation
+        self._actions = ActionQueue()
+        self._last_action: QueuedAction | None = None
+        self._shown_steps = 0  # of the last action
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -63,7 +65,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_unmount(self) -> None:
-        self._desk.close()  # who is paused goes on
+        self._actions.close()  # paused workers continue
 
     def on_mount(self) -> None:
         self._table.add_columns(*HEADS)
@@ -72,24 +74,25 @@ class TopApp(App[None]):
 
     @property
     def _table(self) -> "DataTable[str]":
-        found: DataTable[str] = self.query_one(DataTable)
-        return found
+        table: DataTable[str] = self.query_one(DataTable)
+        return table
 
     def refresh_run(self) -> None:
         self._feed.read()
         if self._feed.view.seq == 0:
             return
-        self.told = self._feed.view.snapshot(self._feed.now_ns())
-        lines = lines_of(self.told, str(self._run_dir))
-        # All but the table, which is drawn below.
+        self.snapshot = self._feed.view.snapshot(self._feed.now_ns())
+        lines = lines_of(self.snapshot, str(self._run_dir))
+        # Everything above the table, which is drawn below.
         head = lines[: lines.index("")]
         alerts = [line for line in lines if line.startswith(("firing", "pending"))]
         self.query_one("#head", Static).update("\n".join([*head, *alerts]))
         self._draw()
-        self._follow_wish()
+        self._show_action_progress()
 
     def _draw(self) -> None:
-        table, chosen = self._table, self.chosen
+        table = self._table
+        chosen = self.chosen
         table.clear()
         names = [str(worker["worker"]) for worker in self.shown()]
         for worker in self.shown():
@@ -99,15 +102,17 @@ class TopApp(App[None]):
 
     def shown(self) -> list[dict[str, Json]]:
         """The workers that match, in order."""
-        workers = self.told["workers"]
+        workers = self.snapshot["workers"]
         assert isinstance(workers, list), "a snapshot lists its workers"
-        found = [w for w in workers if isinstance(w, dict) and self.wanted in f"{w['worker']} {w['state']}"]
+        matching = [
+            w for w in workers if isinstance(w, dict) and self.filter_text in f"{w['worker']} {w['state']}"
+        ]
         if self.sort_by == "name":
-            return found
+            return matching
         field = SORTS[self.sort_by]
-        # The one to look at first: furthest behind, slowest, largest.
+        # Most important first: furthest behind, slowest, largest.
         sign = -1 if self.sort_by in ("lag", "memory") else 1
-        return sorted(found, key=lambda w: sign * float(str(w[field] or 0)))
+        return sorted(matching, key=lambda w: sign * float(str(w[field] or 0)))
 
     @property
     def chosen(self) -> str | None:
@@ -128,7 +133,7 @@ class TopApp(App[None]):
         box.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.wanted = event.value.strip()
+        self.filter_text = event.value.strip()
         self.action_leave()
         self._draw()
 
@@ -146,51 +151,53 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         if self._may_act() and self.chosen is not None:
-            one = next((w for w in self.shown() if w["worker"] == self.chosen), None)
-            is_paused = one is not None and one["state"] == "paused"
-            self._ask(ActionKind.RESUME if is_paused else ActionKind.PAUSE, self.chosen)
+            worker = next((w for w in self.shown() if w["worker"] == self.chosen), None)
+            is_paused = worker is not None and worker["state"] == "paused"
+            self._submit(ActionKind.RESUME if is_paused else ActionKind.PAUSE, self.chosen)
 
     def action_kill(self) -> None:
         if self._may_act() and self.chosen is not None:
             self._doomed = self.chosen
-            run = self.told["run"]
+            run = self.snapshot["run"]
             ends = isinstance(run, dict) and not run["is_elastic"]
             cost = " It ends the run, which is not elastic." if ends else ""
             self.talk(f"Kill {self._doomed}?{cost} y kills it, esc does not")
 
     def action_confirm(self) -> None:
         if self._doomed is not None:
-            doomed, self._doomed = self._doomed, None
-            self._ask(ActionKind.KILL, doomed)  # what it costs was said before it was confirmed
+            doomed = self._doomed
+            self._doomed = None
+            self._submit(ActionKind.KILL, doomed)  # forced: the prompt named the consequence
 
     def _may_act(self) -> bool:
         if self._is_readonly:
             self.talk("nothing can be done to the run: --readonly was said")
         return not self._is_readonly
 
-    def _ask(self, deed: ActionKind, worker: str) -> None:
-        """As the other commands and the dashboard do; what comes of it is told as it comes."""
-        wanted = ActionRequest(
+    def _submit(self, kind: ActionKind, worker: str) -> None:
+        """Submit the action as the other commands and the dashboard do; its progress is shown later."""
+        request = ActionRequest(
             id=uuid.uuid4().hex,
-            deed=deed,
+            kind=kind,
             worker=worker,
             for_s=MAX_HOLD_S,
-            is_forced=deed is ActionKind.KILL,
+            is_forced=kind is ActionKind.KILL,
             by=getpass.getuser(),
             source="cli",
         )
         try:
-            self._asked, _ = self._desk.ask(self._run_dir.name, self._run_dir, wanted)
+            self._last_action, _ = self._actions.submit(self._run_dir.name, self._run_dir, request)
         except BusyError as error:
             self.talk(f"{error.what}; {error.hint}")
             return
-        self._told_steps = 0
-        self.talk(f"{deed.value} {worker} …")
+        self._shown_steps = 0
+        self.talk(f"{kind.value} {worker} …")
 
-    def _follow_wish(self) -> None:
-        asked = self._asked
-        if asked is not None and len(asked.steps) > self._told_steps:
-            self._told_steps = len(asked.steps)
-            step, wanted = asked.steps[-1], asked.wanted
+    def _show_action_progress(self) -> None:
+        action = self._last_action
+        if action is not None and len(action.steps) > self._shown_steps:
+            self._shown_steps = len(action.steps)
+            step = action.steps[-1]
+            request = action.request
             phase = step.phase.value.replace("_", " ")
-            self.talk(f"{wanted.deed.value} {wanted.worker}: {phase}, {step.note}")
+            self.talk(f"{request.kind.value} {request.worker}: {phase}, {step.note}")

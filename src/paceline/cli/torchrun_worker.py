@@ -1,34 +1,28 @@
-"""`python -m paceline.worker`: the flags of `paceline train`, in a process that somebody else started.
+"""`python -m paceline.worker`: `paceline train` in a process that torchrun started.
 
-Rank 0 reads the settings, speaks and prints; the other ranks do as it says. See docs/guides/torchrun.md.
+Rank 0 reads the settings, decides and prints; the other ranks follow it. See docs/guides/torchrun.md.
 """
 
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import click
 
-from paceline.checkpoints.catalog import Checkpoint
 from paceline.cli.errors import guard, install_signal_handlers
 from paceline.cli.options import common_options, config_options
 from paceline.cli.output import print_message
 from paceline.cli.train import continue_run, resume_run, start_run
 from paceline.config.environment import World, read_world
 from paceline.config.load import from_set_flags, load
-from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core import environ
 from paceline.core.errors import ExitCode
 from paceline.launchers.torchrun import TorchrunLauncher, TorchSide
-from paceline.plan.codec import Json
-from paceline.plan.plan import Plan
-from paceline.training.progress import Watcher
 from paceline.training.request import read_request
 from paceline.training.resume import find_previous_run, newest_checkpoint
-from paceline.training.run import count_samples, locked_run, train
+from paceline.training.run import locked_run
 from paceline.training.session import Session
 
 AUTO = "auto"
@@ -127,38 +121,20 @@ def _timeout_s(session: Session, flags: Sequence[RawSetting]) -> float:
     return said if said is not None and said > 0 else _DEFAULT_TIMEOUT_S
 
 
-class _Trainer:
-    """The same launcher for a run that begins and for one that goes on."""
-
-    def __init__(self, launcher: TorchrunLauncher) -> None:
-        self._launcher = launcher
-
-    def train(self, plan: Plan, run_dir: Path, watcher: Watcher) -> dict[str, Json]:
-        return train(plan, run_dir, watcher, warm=self._launcher)
-
-    def resume(self, plan: Plan, run_dir: Path, checkpoint: Checkpoint, watcher: Watcher) -> dict[str, Json]:
-        return train(plan, run_dir, watcher, warm=self._launcher, resume_from=checkpoint)
-
-    def count_samples(self, config: TrainConfig) -> int:
-        return count_samples(config, self._launcher)
-
-    def close(self) -> None: ...
-
-
 def _run_rank_zero(
     session: Session, flags: Sequence[RawSetting], resume: str | None, world: World, leader: RankZero
 ) -> ExitCode:
-    trainer = _Trainer(TorchrunLauncher(world, leader))
+    launcher = TorchrunLauncher(world, leader)
     if resume is not None and resume != AUTO:
-        return resume_run(trainer, session, flags, resume)
-    may_go_on = resume == AUTO or world.restarts > 0
-    request = read_request(session, flags, trainer, world=world, may_hold_run=may_go_on)
-    if may_go_on and (former := find_previous_run(request, world)) is not None:
+        return resume_run(launcher, session, flags, resume)
+    may_resume = resume == AUTO or world.restarts > 0
+    request = read_request(session, flags, launcher, world=world, may_hold_run=may_resume)
+    if may_resume and (previous := find_previous_run(request, world)) is not None:
         if world.restarts > 0:
             print_message(session, f"started again by torchrun (restart {world.restarts})")
-        with locked_run(former):
-            checkpoint = newest_checkpoint(request.plan, former)
+        with locked_run(previous):
+            checkpoint = newest_checkpoint(request.plan, previous)
             if checkpoint is not None:
-                return continue_run(trainer, session, former, request.plan, checkpoint)
-        print_message(session, f"{former} has no complete checkpoint to resume from: the run starts again")
-    return start_run(trainer, session, request)
+                return continue_run(launcher, session, previous, request.plan, checkpoint)
+        print_message(session, f"{previous} has no complete checkpoint to resume from: the run starts again")
+    return start_run(launcher, session, request)

@@ -1,8 +1,9 @@
-"""`paceline train`: run one plan, show how it goes, say how it went."""
+"""`paceline train` and `paceline plan`: run one plan, or only show it."""
 
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,14 @@ from paceline.config.values import RawSetting, Unreadable, read_integer
 from paceline.core import environ
 from paceline.core.errors import ConfigError, ExitCode, NotFiniteError, Problem
 from paceline.training.session import Session
-from paceline.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
-    from paceline.config.train_config import TrainConfig
     from paceline.plan.codec import Json
     from paceline.plan.explain import Line
     from paceline.plan.plan import Plan
-    from paceline.training.progress import Watcher
     from paceline.training.request import Request
+    from paceline.training.run import Launcher
 
 
 @click.command("train")
@@ -53,30 +52,21 @@ def train(
         show_plan(session, flags)
         return ExitCode.OK
     if with_dashboard:
-        session.start_trainer = dashboard_trainer(session)
-    return _train(session, flags, resume)
-
-
-def _train(session: Session, flags: Sequence[RawSetting], resume: str | None) -> ExitCode:
-    # First of all: workers take a second to start, while what follows here is quick.
-    trainer = session.start_trainer()
-    try:
+        environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
+    # Before anything else: importing torch takes the helper process a second, in which the plan is resolved.
+    with session.start_launcher() as launcher:
         if resume is not None:
-            return resume_run(trainer, session, flags, resume)
-        return _train_with(trainer, session, flags)
-    finally:
-        trainer.close()
+            return resume_run(launcher, session, flags, resume, with_dashboard=with_dashboard)
+        from paceline.training.request import read_request
+
+        request = read_request(session, flags, launcher)
+        return start_run(launcher, session, request, with_dashboard=with_dashboard)
 
 
-def _train_with(trainer: Trainer, session: Session, flags: Sequence[RawSetting]) -> ExitCode:
-    from paceline.training.request import read_request
-
-    return start_run(trainer, session, read_request(session, flags, trainer))
-
-
-def start_run(trainer: Trainer, session: Session, request: "Request") -> ExitCode:
+def start_run(
+    launcher: "Launcher", session: Session, request: "Request", *, with_dashboard: bool = False
+) -> ExitCode:
     from paceline.plan.describe import announce_lr_scaling
-    from paceline.training.progress_display import open_watcher
     from paceline.training.request import claimed_run_dir
 
     plan = request.plan
@@ -85,12 +75,18 @@ def start_run(trainer: Trainer, session: Session, request: "Request") -> ExitCod
         print_message(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
         if scaled := announce_lr_scaling(plan):
             print_message(session, scaled)
-        with open_watcher(session, plan.run) as watcher:
-            result = trainer.train(plan, run_dir, watcher)
+        result = _train(launcher, session, plan, run_dir, with_dashboard=with_dashboard)
     return conclude(session, plan, run_dir, result)
 
 
-def resume_run(trainer: Trainer, session: Session, flags: Sequence[RawSetting], run: str) -> ExitCode:
+def resume_run(
+    launcher: "Launcher",
+    session: Session,
+    flags: Sequence[RawSetting],
+    run: str,
+    *,
+    with_dashboard: bool = False,
+) -> ExitCode:
     from paceline.training.run import load_resumable, locked_run
 
     others = [flag for flag in flags if flag.key != "num_workers"]
@@ -112,14 +108,18 @@ def resume_run(trainer: Trainer, session: Session, flags: Sequence[RawSetting], 
             print_message(
                 session, f"each of {plan.num_workers} workers takes {plan.batch_sizes[0]} samples at a step"
             )
-        return continue_run(trainer, session, run_dir, plan, checkpoint)
+        return continue_run(launcher, session, run_dir, plan, checkpoint, with_dashboard=with_dashboard)
 
 
 def continue_run(
-    trainer: Trainer, session: Session, run_dir: Path, plan: "Plan", checkpoint: "Checkpoint"
+    launcher: "Launcher",
+    session: Session,
+    run_dir: Path,
+    plan: "Plan",
+    checkpoint: "Checkpoint",
+    *,
+    with_dashboard: bool = False,
 ) -> ExitCode:
-    from paceline.training.progress_display import open_watcher
-
     for warning in checkpoint.warnings:
         print_message(session, f"warning: {warning}")
     for name in checkpoint.passed_over:
@@ -129,9 +129,30 @@ def continue_run(
     print_message(
         session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}"
     )
-    with open_watcher(session, plan.run) as watcher:
-        result = trainer.resume(plan, run_dir, checkpoint, watcher)
+    result = _train(launcher, session, plan, run_dir, resume_from=checkpoint, with_dashboard=with_dashboard)
     return conclude(session, plan, run_dir, result)
+
+
+def _train(
+    launcher: "Launcher",
+    session: Session,
+    plan: "Plan",
+    run_dir: Path,
+    *,
+    resume_from: "Checkpoint | None" = None,
+    with_dashboard: bool,
+) -> "dict[str, Json]":
+    from paceline.training import run
+    from paceline.training.progress_display import open_watcher
+
+    if plan.ray is not None:
+        launcher.close()  # Ray starts the workers; the helper process would only take memory
+    with open_watcher(session, plan.run) as watcher, ExitStack() as stack:
+        if with_dashboard:
+            from paceline.dashboard.launch import dashboard_process
+
+            stack.enter_context(dashboard_process(run_dir, lambda text: print_message(session, text)))
+        return run.train(plan, run_dir, watcher, warm=launcher, resume_from=resume_from)
 
 
 def _num_workers_flag(flags: Sequence[RawSetting]) -> int | None:
@@ -224,39 +245,3 @@ def _wrap(lines: "Sequence[Line]") -> list[str]:
         textwrap.fill(line.text, width, initial_indent=f"{line.topic:<12}", subsequent_indent=" " * 12)
         for line in lines
     ]
-
-
-def dashboard_trainer(session: Session) -> Callable[[], Trainer]:
-    """What starts the trainer of this session, and a dashboard once the run's folder is known."""
-    start = session.start_trainer
-
-    def begin() -> Trainer:
-        environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
-        return _DashboardTrainer(start(), session)
-
-    return begin
-
-
-class _DashboardTrainer:
-    def __init__(self, inner: Trainer, session: Session) -> None:
-        self._inner, self._session = inner, session
-
-    def train(self, plan: "Plan", run_dir: Path, watcher: "Watcher") -> "dict[str, Json]":
-        from paceline.dashboard.launch import dashboard_process
-
-        with dashboard_process(run_dir, lambda text: print_message(self._session, text)):
-            return self._inner.train(plan, run_dir, watcher)
-
-    def resume(
-        self, plan: "Plan", run_dir: Path, checkpoint: "Checkpoint", watcher: "Watcher"
-    ) -> "dict[str, Json]":
-        from paceline.dashboard.launch import dashboard_process
-
-        with dashboard_process(run_dir, lambda text: print_message(self._session, text)):
-            return self._inner.resume(plan, run_dir, checkpoint, watcher)
-
-    def count_samples(self, config: "TrainConfig") -> int:
-        return self._inner.count_samples(config)
-
-    def close(self) -> None:
-        self._inner.close()

@@ -1,4 +1,4 @@
-"""How did the run go? The result as a few lines, ending with what to type next."""
+"""Summary of a run: its result as a few lines, with the next command at the end."""
 
 from math import isfinite
 from pathlib import Path
@@ -117,7 +117,8 @@ def _memory(result: "dict[str, Json]") -> list[tuple[str, str]]:
 
 def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:
     moved = _object(result.get("bytes"))
-    out, back = _number(moved.get("out")), _number(moved.get("in"))
+    out = _number(moved.get("out"))
+    back = _number(moved.get("in"))
     if out is None or back is None:
         return []
     return [("travelled", f"{short_bytes(out)} out, {short_bytes(back)} in")]
@@ -126,8 +127,10 @@ def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:
 def _compression(result: "dict[str, Json]") -> list[tuple[str, str]]:
     """What was saved beside what it cost."""
     seen = _object(result.get("compression"))
-    plain, ratio = _number(seen.get("bytes_out_plain")), _number(seen.get("ratio"))
-    codec_s, share = _number(seen.get("codec_s")), _number(seen.get("codec_share"))
+    plain = _number(seen.get("bytes_out_plain"))
+    ratio = _number(seen.get("ratio"))
+    codec_s = _number(seen.get("codec_s"))
+    share = _number(seen.get("codec_share"))
     if plain is None or ratio is None:
         return []
     cost = "what coding took is not known here"
@@ -140,7 +143,8 @@ def _compression(result: "dict[str, Json]") -> list[tuple[str, str]]:
 
 def _staleness(result: "dict[str, Json]") -> list[tuple[str, str]]:
     seen = _object(result.get("staleness"))
-    mean, most = _number(seen.get("mean")), _number(seen.get("max"))
+    mean = _number(seen.get("mean"))
+    most = _number(seen.get("max"))
     if mean is None or most is None:
         return []
     return [("staleness", f"mean {mean:.2f}, max {most:g} versions")]
@@ -148,7 +152,8 @@ def _staleness(result: "dict[str, Json]") -> list[tuple[str, str]]:
 
 def _abandoned(result: "dict[str, Json]") -> list[tuple[str, str]]:
     seen = _object(result.get("abandoned"))
-    steps, lost_s = _number(seen.get("steps")), _number(seen.get("lost_s"))
+    steps = _number(seen.get("steps"))
+    lost_s = _number(seen.get("lost_s"))
     if steps is None or lost_s is None:
         return []
     return [("abandoned", f"{steps:g} late steps, {short_duration(lost_s)} of the workers' time")]
@@ -169,8 +174,10 @@ def _adapted(result: "dict[str, Json]", plan: Plan) -> list[tuple[str, str]]:
 def _checkpoints(result: "dict[str, Json]") -> list[tuple[str, str]]:
     """What they cost the training, and what they cost beside it."""
     seen = _object(result.get("checkpoints"))
-    written, nbytes = _number(seen.get("written")), _number(seen.get("bytes"))
-    pause_s, write_s = _number(seen.get("pause_s")), _number(seen.get("write_s"))
+    written = _number(seen.get("written"))
+    nbytes = _number(seen.get("bytes"))
+    pause_s = _number(seen.get("pause_s"))
+    write_s = _number(seen.get("write_s"))
     if written is None or nbytes is None or pause_s is None or write_s is None:
         return []
     busy_s = sum(_number(v) or 0.0 for v in _object(result.get("phases_s")).values())

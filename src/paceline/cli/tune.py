@@ -1,10 +1,10 @@
-"""`paceline tune`: many short runs with other settings, and a file with the best of them."""
+"""`paceline tune`: hyper-parameter search with Ray Tune."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,11 +16,12 @@ from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core.errors import ExitCode, Problem, SearchError, TrainingError
 from paceline.plan.decide import task_of, task_options_of
+from paceline.training.request import count_samples
 from paceline.training.session import Session
-from paceline.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
+    from paceline.training.run import Launcher
     from paceline.tune.experiment import TuneFolder, TuneRequest, Tuning
     from paceline.tune.runner import Outcome
 
@@ -143,8 +144,9 @@ def _start(
     folder = TuneFolder(how.folder)
     if not how.dry_run:
         folder.check_is_free()
-    with SessionInputs(session, flags) as outside:
-        tuning, remarks = lay_out(request, outside, found=[*problems, *outside.problems])
+    with ExitStack() as resources:
+        inputs = SessionInputs(session, flags, resources)
+        tuning, remarks = lay_out(request, inputs, found=[*problems, *inputs.problems])
     for remark in remarks:
         print_message(session, f"note: {remark}")
     return _run(session, tuning, folder, how, is_new=True)
@@ -200,7 +202,8 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     from paceline.plan.codec import to_json
     from paceline.tune.experiment import Status, stopped_ahead
 
-    tuning, best = outcome.tuning, outcome.best
+    tuning = outcome.tuning
+    best = outcome.best
     lost = [number for number, record in outcome.records.items() if record.status is Status.LOST]
     if best is None and not lost and not outcome.stopped_by:
         why = next((record.why for record in outcome.records.values() if record.why), "")
@@ -210,7 +213,7 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     lines = trial_table(tuning, outcome.records, best)
     if best is not None:
         record = outcome.records[best.number]
-        lines += ["", f"best       trial {best.number}: {best.words}"]
+        lines += ["", f"best       trial {best.number}: {best.description}"]
         lines += [f"           {record.metric} {record.value:.6g}"]
         lines += [f"train it   paceline train --config {path / 'best.yaml'}"]
         if (ahead := stopped_ahead(tuning, outcome.records, best)) is not None:
@@ -235,34 +238,27 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     return ExitCode.TRAINING_FAILED if lost else ExitCode.OK
 
 
-# A process with torch is started only if samples must be counted, or a searched
-# option of the task must be tried.
-
-
 class SessionInputs:
-    """See tune/layout.py, `Outside`."""
+    """`Environment` of tune/layout.py, read from the command's flags and this machine.
 
-    def __init__(self, session: Session, flags: Sequence[RawSetting]) -> None:
+    A process with torch is started only if samples must be counted, or a searched option of the task must
+    be tried; `resources` closes it.
+    """
+
+    def __init__(self, session: Session, flags: Sequence[RawSetting], resources: ExitStack) -> None:
         sets = from_set_flags(session.common.sets)
         self.problems = sets.problems
-        self._session, self._said = session, (*flags, *sets.entries)
-        self._trainer: Trainer | None = None
+        self._session = session
+        self._flags = (*flags, *sets.entries)
+        self._resources = resources
+        self._launcher: Launcher | None = None
         self._facts: dict[tuple[str | None, ...], Facts] = {}
         self._counted: dict[str, int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._trainer is not None:
-            self._trainer.close()
 
     def read(self, drawn: Sequence[RawSetting]) -> LoadedConfig:
         """The user's settings, with these on top."""
         common = self._session.common
-        return load(flags=[*self._said, *drawn], variables=self._session.variables, file=common.config)
+        return load(flags=[*self._flags, *drawn], variables=self._session.variables, file=common.config)
 
     def facts(self, config: TrainConfig) -> Facts:
         named = (config.task, config.mode, config.aggregate)
@@ -272,9 +268,9 @@ class SessionInputs:
 
     def count(self, config: TrainConfig) -> int:
         """Training samples of its task; its own error if that cannot be built."""
-        known = repr((task_of(config), sorted(task_options_of(config).items()), config.seed, config.dtype))
-        if known not in self._counted:
-            if self._trainer is None:
-                self._trainer = self._session.start_trainer()
-            self._counted[known] = self._trainer.count_samples(config)
-        return self._counted[known]
+        key = repr((task_of(config), sorted(task_options_of(config).items()), config.seed, config.dtype))
+        if key not in self._counted:
+            if self._launcher is None:
+                self._launcher = self._resources.enter_context(self._session.start_launcher())
+            self._counted[key] = count_samples(config, self._launcher)
+        return self._counted[key]

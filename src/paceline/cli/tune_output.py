@@ -1,4 +1,4 @@
-"""What is said while a search goes on? A line for each trial's beginning, evaluations and end."""
+"""Output of `paceline tune`: a line when a trial starts, is evaluated or ends, and the table of trials."""
 
 from collections.abc import Mapping
 
@@ -8,37 +8,43 @@ from paceline.core.humanize import short_duration
 from paceline.training.session import Session
 from paceline.tune.experiment import Record, Status, Trial, Tuning
 
-_PROGRESS_EVERY_S = 10.0  # between two signs of life of a trial that has nothing else to say
+_PROGRESS_EVERY_S = 10.0  # between progress lines of a trial without evaluations
 
 
 class TuneProgress:
     def __init__(self, session: Session, tuning: Tuning) -> None:
-        self._session, self._count, self._asha = session, len(tuning.trials), tuning.asha
-        self._said_s: dict[int, float] = {}
-        self._has_said_late = False
+        self._session = session
+        self._count = len(tuning.trials)
+        self._asha = tuning.asha
+        self._shown_s: dict[int, float] = {}
+        self._has_noted_late = False
 
     def began(self, trial: Trial, over: int) -> None:
-        self._said_s[trial.number] = monotonic_s()
+        self._shown_s[trial.number] = monotonic_s()
         print_message(
-            self._session, f"  trial {trial.number}  {trial.words}  ({over} of {self._count} are over)"
+            self._session, f"  trial {trial.number}  {trial.description}  ({over} of {self._count} are over)"
         )
 
     def evaluated(self, trial: Trial, record: Record) -> None:
-        self._said_s[trial.number] = monotonic_s()
+        self._shown_s[trial.number] = monotonic_s()
         print_message(self._session, f"  trial {trial.number}  step {record.step:,}: {_value(record)}")
 
     def progress(self, trial: Trial, step: int) -> None:
-        if monotonic_s() - self._said_s.get(trial.number, 0.0) >= _PROGRESS_EVERY_S:
-            self._said_s[trial.number] = monotonic_s()
+        if monotonic_s() - self._shown_s.get(trial.number, 0.0) >= _PROGRESS_EVERY_S:
+            self._shown_s[trial.number] = monotonic_s()
             print_message(self._session, f"  trial {trial.number}  step {step:,} of {trial.plan.steps:,}")
 
     def ended(self, trial: Trial, record: Record) -> None:
-        how = f": {record.why}" if record.why else f" with {_value(record)}" if record.metric else ""
-        print_message(self._session, f"  trial {trial.number}  {record.status.value}{how}")
-        if self._asha is None or self._has_said_late:
+        detail = ""
+        if record.why:
+            detail = f": {record.why}"
+        elif record.metric:
+            detail = f" with {_value(record)}"
+        print_message(self._session, f"  trial {trial.number}  {record.status.value}{detail}")
+        if self._asha is None or self._has_noted_late:
             return
         if record.status is Status.FINISHED and len(record.evaluations) == 1 and trial.plan.evaluation:
-            self._has_said_late = True
+            self._has_noted_late = True
             self.note(f"{record.metric} is known at the end of a trial only, so none is stopped early")
 
     def note(self, text: str) -> None:
@@ -50,14 +56,14 @@ def _value(record: Record) -> str:
 
 
 _ORDER = {Status.FINISHED: 0, Status.STOPPED: 1}
-_MAX_CELL = 20  # of a cell
+_MAX_CELL = 20  # characters
 
 
 def trial_table(tuning: Tuning, records: Mapping[int, Record], best: Trial | None = None) -> list[str]:
-    """Those that finished first, by their value; then those that were stopped, then all others."""
+    """Finished trials first, by value; then stopped ones, then all others."""
     sign = 1.0 if tuning.lower_is_better else -1.0
 
-    def place(trial: Trial) -> tuple[int, float, int]:
+    def sort_key(trial: Trial) -> tuple[int, float, int]:
         record = records.get(trial.number)
         if record is None or record.value is None:
             return 2, 0.0, trial.number
@@ -67,7 +73,7 @@ def trial_table(tuning: Tuning, records: Mapping[int, Record], best: Trial | Non
     head = ["trial", *tuning.searches, *([metric, "evaluated", "step", "time", "status"] if records else [])]
     rows = [
         _row(trial, tuning, records.get(trial.number), is_best=trial == best, has_records=bool(records))
-        for trial in sorted(tuning.trials, key=place)
+        for trial in sorted(tuning.trials, key=sort_key)
     ]
     widths = [max(len(row[n]) for row in [head, *rows]) for n in range(len(head))]
     lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]

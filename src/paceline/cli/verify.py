@@ -1,4 +1,4 @@
-"""`paceline verify RUN`: does its log prove that nothing was lost and nothing done twice?"""
+"""`paceline verify` and `paceline replay`: prove from its log that a run is complete; execute it again."""
 
 from pathlib import Path
 

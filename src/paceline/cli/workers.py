@@ -1,4 +1,4 @@
-"""`paceline workers`: who trains in a run, more or fewer of them, and what happens without one."""
+"""`paceline workers` and `paceline stop`: list, add and remove workers of a run, and inject faults."""
 
 import getpass
 import uuid
@@ -34,13 +34,13 @@ def run_action(
 
     steps: list[Step] = []
 
-    def tell(step: "Step") -> None:
+    def on_step(step: "Step") -> None:
         steps.append(step)
         print_message(session, f"{step.phase.value.replace('_', ' ')}: {step.note}")
 
-    wanted = ActionRequest(
+    request = ActionRequest(
         id=uuid.uuid4().hex,
-        deed=ActionKind(action),
+        kind=ActionKind(action),
         worker=worker,
         factor=factor,
         for_s=for_s,
@@ -48,8 +48,8 @@ def run_action(
         by=getpass.getuser(),
         source="cli",
     )
-    act = ActionExecutor(session.folder / run, wanted, tell)
-    last = act.run()
+    executor = ActionExecutor(session.folder / run, request, on_step)
+    last = executor.run()
     data: Json = {
         "run": str(run),
         "action": action,
@@ -58,13 +58,13 @@ def run_action(
         "steps": [step.json() for step in steps],
     }
     emit(session, "action", data, [last.note])
-    if (then := _next_command(action, run, worker)) and last.phase is Phase.EFFECT_SEEN:
-        print_message(session, f"next: {then}")
+    if (next_command := _next_command(action, run, worker)) and last.phase is Phase.EFFECT_SEEN:
+        print_message(session, f"next: {next_command}")
     try:
-        for holder in act.holders:  # as long as this command lives
+        for holder in executor.holders:  # they end with this command
             holder.wait()
     finally:
-        for holder in act.holders:
+        for holder in executor.holders:
             if holder.stdin is not None:
                 holder.stdin.close()
             holder.wait()
@@ -109,16 +109,16 @@ def list_workers(session: Session, run: Path) -> None:
     """Who trains in RUN (a run's folder), and in which generation."""
     from paceline.faults.workers import read_workforce
 
-    crew = read_workforce(session.folder / run)
+    workforce = read_workforce(session.folder / run)
     data: Json = {
         "run": str(run),
-        "generation": crew.generation,
-        "why": crew.why,
-        "workers": list(crew.workers),
-        "min_workers": crew.fewest,
-        "max_workers": crew.most,
+        "generation": workforce.generation,
+        "why": workforce.why,
+        "workers": list(workforce.workers),
+        "min_workers": workforce.min_workers,
+        "max_workers": workforce.max_workers,
     }
-    emit(session, "workers.list", data, _worker_lines(crew))
+    emit(session, "workers.list", data, _worker_lines(workforce))
 
 
 @workers.command("add")
@@ -129,9 +129,9 @@ def list_workers(session: Session, run: Path) -> None:
 @common_options
 def add(session: Session, run: Path, count: int, wait: bool, within_s: float) -> None:
     """Let COUNT more workers join RUN; returns once they train."""
-    from paceline.faults import workers as app
+    from paceline.faults import workers as operations
 
-    _show(session, "add", run, app.add(session.folder / run, count, wait=wait, within_s=within_s))
+    _show(session, "add", run, operations.add(session.folder / run, count, wait=wait, within_s=within_s))
 
 
 @workers.command("remove")
@@ -142,14 +142,14 @@ def add(session: Session, run: Path, count: int, wait: bool, within_s: float) ->
 @common_options
 def remove(session: Session, run: Path, which: str, wait: bool, within_s: float) -> None:
     """Let a worker, or so many of the newest, leave RUN after a step; they are not replaced."""
-    from paceline.faults import workers as app
+    from paceline.faults import workers as operations
 
     count = int(which) if which.isdecimal() else 1
     if count < 1:
         raise ConfigError([Problem("0 workers cannot be removed", "name one, or a number", "WORKER|COUNT")])
     name = "" if which.isdecimal() else which
-    done = app.remove(session.folder / run, count, name, wait=wait, within_s=within_s)
-    _show(session, "remove", run, done)
+    resized = operations.remove(session.folder / run, count, name, wait=wait, within_s=within_s)
+    _show(session, "remove", run, resized)
 
 
 _for = click.option(
@@ -223,21 +223,21 @@ def heal(session: Session, run: Path) -> ExitCode:
     return run_action(session, run, "heal")
 
 
-def _show(session: Session, verb: str, run: Path, done: "Resized") -> None:
-    data: Json = {"run": str(run), **asdict(done), "workers": list(done.workers)}
-    lines = [done.note]
-    if done.is_seen:
-        lines.append(f"now training: {', '.join(done.workers)}")
+def _show(session: Session, verb: str, run: Path, resized: "Resized") -> None:
+    data: Json = {"run": str(run), **asdict(resized), "workers": list(resized.workers)}
+    lines = [resized.note]
+    if resized.is_seen:
+        lines.append(f"now training: {', '.join(resized.workers)}")
     emit(session, f"workers.{verb}", data, lines)
 
 
-def _worker_lines(crew: "Workforce") -> list[str]:
-    bounds = f"{len(crew.workers)} workers ({crew.fewest} to {crew.most})"
-    head = f"generation {crew.generation}, {bounds}: {crew.why}"
+def _worker_lines(workforce: "Workforce") -> list[str]:
+    bounds = f"{len(workforce.workers)} workers ({workforce.min_workers} to {workforce.max_workers})"
+    head = f"generation {workforce.generation}, {bounds}: {workforce.why}"
     rows = [
         f"{row['worker']:<12}{row['state']:<10}"
         f"rank {'-' if row['rank'] is None else row['rank']}  pid {row['pid']}  since {row['since_s']} s"
-        for row in crew.workers
+        for row in workforce.workers
     ]
     return [head, *rows]
 

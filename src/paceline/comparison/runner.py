@@ -28,7 +28,8 @@ from paceline.plan.codec import decode, plan_hash, to_json
 from paceline.plan.plan import Plan
 from paceline.plan.resolve import BASELINE
 from paceline.training.progress import Watcher
-from paceline.training.run import count_samples, train
+from paceline.training.request import count_samples
+from paceline.training.run import train
 
 # `compare.json` says which runs belong to it, by the hashes of their plans, and on
 # which machine each session ran something. More repeats or more modes may be added; a run

@@ -1,1 +1,1 @@
-"""What does a browser see of a run, and what may it ask? A server of its own process; the page it serves."""
+"""Dashboard: an HTTP server in a process of its own, and the page it serves."""

@@ -1,10 +1,8 @@
-"""May this request in? Decided from its head alone, before any route sees it. Pure.
+"""Authentication of requests, decided from the request head before any route runs. Pure.
 
-A browser carries out what any page tells it to, so that a server listens on
-loopback alone protects nothing: another site can ask it (cross-site requests), or
-give its own name our address (DNS rebinding). Therefore every request must name a
-host that we know and show the token, and whatever changes something must also come
-from our own page, or from no browser at all.
+Listening on loopback alone protects nothing: another site can send requests to it (CSRF), or resolve its own
+name to this address (DNS rebinding). So every request must name a known host and carry the token, and a
+request that changes something must also come from the dashboard's own page, or from no browser at all.
 """
 
 import hmac
@@ -30,7 +28,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Of one request; header names in lower case."""
+    """The head of a request; header names in lower case."""
 
     method: str
     path: str
@@ -41,13 +39,13 @@ class Head:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
     token: str
-    names: frozenset[str]  # of ours, as browsers write them, without a port: a tunnel may have another
-    cookie: str  # its name
+    names: frozenset[str]  # allowed host names, without a port: a tunnel may use another
+    cookie: str  # name of the cookie
     is_readonly: bool = False
-    open_paths: frozenset[str] = frozenset()  # that say nothing about any run, to anybody who reaches us
+    open_paths: frozenset[str] = frozenset()  # need no token; reveal nothing about any run
 
     def judge(self, head: Head) -> Refusal | None:
-        """None: it may in."""
+        """None: the request is allowed."""
         if head.path in self.open_paths and head.method in SAFE_METHODS:
             return None
         if name_in(head.headers.get("host", "")) not in self.names:
@@ -68,9 +66,10 @@ class Guard:
 
     def _judge_change(self, head: Head) -> Refusal | None:
         headers = head.headers
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        origin = headers.get("origin")
+        site = headers.get("sec-fetch-site")
         hint = "only the dashboard's own page, or a program that sends `Authorization: Bearer TOKEN`, may ask"
-        # The same host and port as was asked: a page of another port of this machine is another page.
+        # Same host and port as the request: a page on another port of this machine is another origin.
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
             return Refusal(403, f"a page of {origin!r} asked for this", hint)
         if site is not None and site != "same-origin":
@@ -84,7 +83,7 @@ class Guard:
         return None
 
     def _shows_token(self, head: Head) -> bool:
-        # In an address only for the page itself: whatever else is asked for is asked for by that page.
+        # A token in the query is accepted only for the page itself; its own requests carry the cookie.
         in_query = head.path == "/" and head.method in SAFE_METHODS and self.is_token(head.token_in_query)
         return (
             in_query
@@ -92,8 +91,8 @@ class Guard:
             or self.is_token(self._in_cookie(head.headers))
         )
 
-    def is_token(self, said: str) -> bool:
-        return hmac.compare_digest(said.encode(), self.token.encode())
+    def is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
 
     @staticmethod
     def _bearer(headers: Mapping[str, str]) -> str:
@@ -102,18 +101,18 @@ class Guard:
 
     def _in_cookie(self, headers: Mapping[str, str]) -> str:
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
             return ""
-        return "" if found is None else found.value
+        return "" if cookie is None else cookie.value
 
     def set_cookie(self) -> str:
-        """The header that makes a browser show the token from now on, to us alone."""
+        """Value of the Set-Cookie header with the token."""
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
 
 
 def names_of(host: str, more: Collection[str] = ()) -> frozenset[str]:
-    """By which names a browser may call us."""
+    """The host names that requests may use."""
     own = f"[{host.strip('[]')}]" if ":" in host else host
     names = {*LOOPBACK, *more, own} - {"0.0.0.0", "[::]"}
     return frozenset(name.lower() for name in names)
@@ -125,7 +124,7 @@ def name_in(host: str) -> str:
     return name.lower()
 
 
-# Nothing inline, nothing from elsewhere, and nobody may put the page into a frame.
+# No inline scripts, no other origins, no framing.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

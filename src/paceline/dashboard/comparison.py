@@ -1,4 +1,4 @@
-"""What do several runs say side by side? Numbers of their results, how they differ, how their losses fell."""
+"""Comparison of runs on the dashboard: speedups with intervals, differing settings, loss curves."""
 
 import json
 import math
@@ -14,11 +14,11 @@ from paceline.dashboard.run_index import RunIndex, read_run_json
 from paceline.events.performance import LossPoint, first_below
 from paceline.plan.codec import Json
 
-# Runs of the same plan, but for its seed, are repeats of each other. Two plans are compared round by
-# round: the first run with a seed against the other's first run with that seed, and so on. With three
-# rounds there is an interval, and a sentence; with fewer nobody can say. The statistics are the report's.
+# Runs of the same plan, except for the seed, are repeats of each other. Two plans are compared in rounds: the
+# first run with a seed against the other plan's first run with that seed, and so on. An interval and a
+# verdict need three rounds. The statistics are those of the report.
 
-MIN_ROUNDS = 3  # rounds, before a spread is worth a bar
+MIN_ROUNDS = 3  # for an interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One chosen run with its repeats, oldest first; itself too, unless it is still at work."""
+    """A chosen run and its repeats, oldest first; the run is one of them once it is finished."""
 
     run: str
     mode: str
     workers: int
-    plan: str  # its whole text but for name and seed: equal for repeats
+    plan: str  # serialized without name and seed: equal for repeats
     samples_per_s: float | None  # of this run alone
     repeats: tuple[Repeat, ...] = ()
 
@@ -46,14 +46,14 @@ class Group:
 
 
 def baseline(groups: Sequence[Group]) -> Group | None:
-    """The fewest workers; of several the one that was chosen first."""
+    """The group with the fewest workers; of several the first one chosen."""
     known = [group for group in groups if group.rates and group.workers > 0]
     return min(known, key=lambda group: group.workers, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Of one group, and beside the baseline."""
+    """Speed of one group, and relative to the baseline."""
 
     repeats: int
     throughput: Estimate | None = None
@@ -61,7 +61,7 @@ class Speed:
     efficiency: Estimate | None = None
     in_words: str = "not measured"
 
-    def told(self) -> dict[str, Json]:
+    def to_dict(self) -> dict[str, Json]:
         return {
             "repeats": self.repeats,
             "throughput": _to_dict(self.throughput),
@@ -80,56 +80,57 @@ def _speed(group: Group, base: Group | None) -> Speed:
     rates = group.rates
     if not rates or base is None:
         return Speed(repeats=len(group.repeats))
-    shown, interval, words = _against(group, base)
+    ratio, interval, text = _against(group, base)
     share = base.workers / group.workers if group.workers else 1.0
     return Speed(
         repeats=len(group.repeats),
         throughput=_estimate(
             statistics.fmean(rates), mean_interval(rates) if len(rates) >= MIN_ROUNDS else None
         ),
-        speedup=_estimate(shown, interval),
-        efficiency=_estimate(shown, interval, share),
-        in_words=words,
+        speedup=_estimate(ratio, interval),
+        efficiency=_estimate(ratio, interval, share),
+        in_words=text,
     )
 
 
 def _against(group: Group, base: Group) -> tuple[float, Interval | None, str]:
-    """How many times as fast, where that lies, and what may be said of it."""
+    """(speedup, its interval, description)."""
     if group.plan == base.plan:
         return 1.0, None, "the baseline" if group.run == base.run else "the same plan as the baseline"
-    mine, theirs = rounds(group.repeats, base.repeats)
-    if len(mine) < MIN_ROUNDS:
-        words = f"not known: {len(mine)} rounds with the same seeds, and {MIN_ROUNDS} are needed"
-        return statistics.median(group.rates) / statistics.median(base.rates), None, words
-    shown, interval = statistics.median(mine) / statistics.median(theirs), quotient_interval(mine, theirs)
-    return shown, interval, describe_speed(shown, interval)
+    own, other = rounds(group.repeats, base.repeats)
+    if len(own) < MIN_ROUNDS:
+        text = f"not known: {len(own)} rounds with the same seeds, and {MIN_ROUNDS} are needed"
+        return statistics.median(group.rates) / statistics.median(base.rates), None, text
+    ratio = statistics.median(own) / statistics.median(other)
+    interval = quotient_interval(own, other)
+    return ratio, interval, describe_speed(ratio, interval)
 
 
-def rounds(mine: Sequence[Repeat], base: Sequence[Repeat]) -> tuple[list[float], list[float]]:
+def rounds(own: Sequence[Repeat], base: Sequence[Repeat]) -> tuple[list[float], list[float]]:
     """Pairs with the same seed, in the order in which they ran."""
-    waiting = list(base)
+    unmatched = list(base)
     pairs = []
-    for repeat in mine:
-        other = next((one for one in waiting if one.seed == repeat.seed), None)
+    for repeat in own:
+        other = next((candidate for candidate in unmatched if candidate.seed == repeat.seed), None)
         if other is not None:
-            waiting.remove(other)
+            unmatched.remove(other)
             pairs.append((repeat.samples_per_s, other.samples_per_s))
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def sentences(groups: Sequence[Group], found: Mapping[str, Speed]) -> list[str]:
-    """What may be said of each run but the first one, in words."""
+def sentences(groups: Sequence[Group], speeds: Mapping[str, Speed]) -> list[str]:
+    """A sentence about each run but the baseline."""
     base = baseline(groups)
-    said = []
+    texts = []
     for group in groups:
-        speedup = found[group.run].speedup
+        speedup = speeds[group.run].speedup
         if base is None or group.plan == base.plan or speedup is None:
             continue
         text = f"{group.run} made {speedup.value:.2f} times the samples a second of {base.run}"
         if speedup.low is not None and speedup.high is not None:
             text += f" (95 %: {speedup.low:.2f} to {speedup.high:.2f})"
-        said.append(f"{text}: {found[group.run].in_words}.")
-    return said
+        texts.append(f"{text}: {speeds[group.run].in_words}.")
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +139,12 @@ class Fit:
     law: Amdahl
     most: int  # workers
 
-    def told(self) -> dict[str, Json]:
+    def to_dict(self) -> dict[str, Json]:
         curve: list[Json] = [[workers, self.law.speedup(workers)] for workers in range(1, self.most + 1)]
         return {"mode": self.mode, "serial": self.law.serial, "limit": self.law.limit, "curve": curve}
 
 
-def scaling(groups: Sequence[Group], found: Mapping[str, Speed]) -> list[Fit]:
+def scaling(groups: Sequence[Group], speeds: Mapping[str, Speed]) -> list[Fit]:
     """Amdahl's law by mode, where one worker and two other numbers of workers were chosen."""
     base = baseline(groups)
     if base is None or base.workers != 1:
@@ -153,7 +154,7 @@ def scaling(groups: Sequence[Group], found: Mapping[str, Speed]) -> list[Fit]:
         points = [
             (group.workers, speedup.value)
             for group in groups
-            if group.mode == mode and (speedup := found[group.run].speedup) is not None
+            if group.mode == mode and (speedup := speeds[group.run].speedup) is not None
         ]
         if (law := fit_amdahl(points)) is not None:
             fits.append(Fit(mode, law, max(workers for workers, _ in points)))
@@ -166,8 +167,8 @@ def _estimate(value: float, interval: Interval | None, times: float = 1.0) -> Es
     return Estimate(value=value * times, low=interval.low * times, high=interval.high * times)
 
 
-def _to_dict(found: Estimate | None) -> Json:
-    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
+def _to_dict(estimate: Estimate | None) -> Json:
+    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 MAX_RUNS = 6
@@ -175,13 +176,13 @@ _LEFT_OUT = ("run", "schema", "hash")
 
 
 def compared(rows: list[dict[str, Json]], runs: RunIndex) -> dict[str, Json]:
-    """Rows of row_of, with what they mean beside each other and beside their repeats in this folder."""
+    """Rows of row_of with their comparison to each other and to their repeats in this folder."""
     plans = [plan for row in rows if isinstance(plan := row.pop("plan"), dict)]
     groups = _groups(rows, plans, _repeats(runs))
-    found = speeds(groups)
+    speed_by_run = speeds(groups)
     target = _target(rows)
     for row in rows:
-        row |= found[str(row["run"])].told()
+        row |= speed_by_run[str(row["run"])].to_dict()
         row["target_s"] = None if target is None else first_below(_points(row), target)
     base = baseline(groups)
     return {
@@ -189,8 +190,8 @@ def compared(rows: list[dict[str, Json]], runs: RunIndex) -> dict[str, Json]:
         "differs": differing(plans),
         "base": None if base is None else base.run,
         "target_loss": target,
-        "scaling": [fit.told() for fit in scaling(groups, found)],
-        "words": list(sentences(groups, found)),
+        "scaling": [fit.to_dict() for fit in scaling(groups, speed_by_run)],
+        "words": list(sentences(groups, speed_by_run)),
     }
 
 
@@ -199,9 +200,11 @@ def _groups(
     plans: Sequence[Mapping[str, Json]],
     repeats: Mapping[str, list[Repeat]],
 ) -> list[Group]:
-    found = []
+    groups = []
     for row, plan in zip(rows, plans, strict=True):
-        rate, workers, text = row["samples_per_s"], row["workers"], plan_text(plan)
+        rate = row["samples_per_s"]
+        workers = row["workers"]
+        text = plan_text(plan)
         group = Group(
             run=str(row["run"]),
             mode=str(row["mode"]),
@@ -210,8 +213,8 @@ def _groups(
             samples_per_s=rate if isinstance(rate, float | int) and rate > 0 else None,
             repeats=tuple(repeats.get(text, ())),
         )
-        found.append(group)
-    return found
+        groups.append(group)
+    return groups
 
 
 def plan_text(plan: Mapping[str, Json]) -> str:
@@ -222,25 +225,27 @@ def plan_text(plan: Mapping[str, Json]) -> str:
 
 def _repeats(runs: RunIndex) -> dict[str, list[Repeat]]:
     """All finished runs of this folder, by plan, oldest first."""
-    found: dict[str, list[Repeat]] = {}
+    by_plan: dict[str, list[Repeat]] = {}
     for name in reversed(runs.names()):
         plan, result = (read_run_json(runs.root / name, file) for file in ("plan.json", "result.json"))
-        rate, seed = result.get("samples_per_s"), plan.get("seed")
+        rate = result.get("samples_per_s")
+        seed = plan.get("seed")
         if isinstance(rate, float | int) and rate > 0:
             repeat = Repeat(seed if isinstance(seed, int) else 0, float(rate))
-            found.setdefault(plan_text(dict(flat(plan))), []).append(repeat)
-    return found
+            by_plan.setdefault(plan_text(dict(flat(plan))), []).append(repeat)
+    return by_plan
 
 
 def _target(rows: Sequence[Mapping[str, Json]]) -> float | None:
-    """The lowest loss that every run came to; None: some run came to none."""
+    """The lowest loss that every run reached; None: a run has no loss."""
     lowest = [min((point.loss for point in _points(row)), default=math.inf) for row in rows]
     return slightly_above(max(lowest)) if lowest and math.isfinite(max(lowest)) else None
 
 
 def _points(row: Mapping[str, Json]) -> list[LossPoint]:
-    """Of the curve, since its first point."""
-    curve, batch = row["curve"], row["batch"]
+    """Points of the loss curve; time counts from the first one."""
+    curve = row["curve"]
+    batch = row["batch"]
     numbers = [
         point
         for point in (curve if isinstance(curve, list) else [])
@@ -266,7 +271,8 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
         if isinstance(generations, list)
         else []
     )
-    staleness, workers = result.get("staleness"), _part(view, "run").get("workers")
+    staleness = result.get("staleness")
+    workers = _part(view, "run").get("workers")
     training_s = _first(result.get("training_s"), progress.get("elapsed_s"))
     return {
         "run": name,
@@ -292,22 +298,22 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
 def differing(plans: Sequence[Mapping[str, Json]]) -> list[Json]:
     """Only the settings in which the runs differ: [name, value of each]."""
     names = sorted({name for plan in plans for name in plan})
-    found: list[Json] = []
+    rows: list[Json] = []
     for name in names:
         values = [plan.get(name) for plan in plans]
         if name.partition(".")[0] not in _LEFT_OUT and any(value != values[0] for value in values):
-            found.append([name, list(values)])
-    return found
+            rows.append([name, list(values)])
+    return rows
 
 
-def flat(value: Mapping[str, Json], before: str = "") -> list[tuple[str, Json]]:
-    found: list[tuple[str, Json]] = []
+def flat(value: Mapping[str, Json], prefix: str = "") -> list[tuple[str, Json]]:
+    items: list[tuple[str, Json]] = []
     for name, item in value.items():
         if isinstance(item, dict):
-            found += flat(item, f"{before}{name}.")
+            items += flat(item, f"{prefix}{name}.")
         else:
-            found.append((f"{before}{name}", item))
-    return found
+            items.append((f"{prefix}{name}", item))
+    return items
 
 
 def _shares(phases: Mapping[str, Json]) -> dict[str, Json]:
@@ -317,21 +323,22 @@ def _shares(phases: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _first(*values: Json) -> Json:
-    """That is there: a loss of 0 is one."""
+    """The first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
 def _shares_so_far(view: Mapping[str, Json]) -> dict[str, Json]:
-    """Of a run that has no result yet: the mean of its workers in the last minute."""
+    """For a run without a result: the mean over its workers in the last minute."""
     workers = view.get("workers")
-    found = (
+    phases_by_worker = (
         [dict(_part(worker, "phases")) for worker in workers if isinstance(worker, dict)]
         if isinstance(workers, list)
         else []
     )
-    names = {name for phases in found for name in phases}
+    names = {name for phases in phases_by_worker for name in phases}
     sums: dict[str, Json] = {
-        name: sum(float(str(phases.get(name) or 0.0)) for phases in found) for name in sorted(names)
+        name: sum(float(str(phases.get(name) or 0.0)) for phases in phases_by_worker)
+        for name in sorted(names)
     }
     return _shares(sums)
 
@@ -342,11 +349,11 @@ def _recovering_s(generations: Sequence[Mapping[str, Json]]) -> float:
     return sum(float(value) for value in took if isinstance(value, float | int))
 
 
-def _product(one: Json, other: Json) -> float | None:
-    is_known = isinstance(one, float | int) and isinstance(other, float | int)
-    return float(str(one)) * float(str(other)) if is_known else None
+def _product(left: Json, right: Json) -> float | None:
+    is_known = isinstance(left, float | int) and isinstance(right, float | int)
+    return float(str(left)) * float(str(right)) if is_known else None
 
 
 def _part(view: Mapping[str, Json], name: str) -> Mapping[str, Json]:
-    found = view.get(name)
-    return found if isinstance(found, dict) else {}
+    value = view.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
-"""How does a run get a dashboard that cannot hurt it? A process of its own that ends with the command.
+"""Dashboard process of `train --dashboard`, and the settings of a dashboard.
 
-Nothing of the run waits for it: it reads the run's log like anybody else. If it cannot
-start, that is said, and training goes on.
+The run never waits for it: the dashboard reads the event log like any other reader and ends with the command.
+If it cannot start, that is reported and training continues.
 """
 
 import json
@@ -20,7 +20,7 @@ SHUTDOWN_TIMEOUT_S = 10.0
 
 @contextmanager
 def dashboard_process(run_dir: Path, say: LogFunction) -> Iterator[None]:
-    run_dir.mkdir(parents=True, exist_ok=True)  # so that it has something to look at
+    run_dir.mkdir(parents=True, exist_ok=True)  # the dashboard needs an existing folder
     process = subprocess.Popen(
         [
             "nice",
@@ -38,7 +38,7 @@ def dashboard_process(run_dir: Path, say: LogFunction) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C in the terminal is the command's
+        start_new_session=True,  # Ctrl-C in the terminal must reach only the command
     )
     assert process.stdin is not None, "it was asked for"
     assert process.stdout is not None, "it was asked for"
@@ -60,11 +60,11 @@ def dashboard_process(run_dir: Path, say: LogFunction) -> Iterator[None]:
 def _listen(lines: IO[str], say: LogFunction) -> None:
     with lines:
         for line in lines:
-            said = json.loads(line)
-            if said["ok"]:
-                say(f"dashboard: {said['data']['url']}")
+            message = json.loads(line)
+            if message["ok"]:
+                say(f"dashboard: {message['data']['url']}")
             else:
-                problem = said["error"]["problems"][0]
+                problem = message["error"]["problems"][0]
                 say(f"no dashboard: {problem['what']}; {problem['hint']}")
 
 
@@ -77,8 +77,8 @@ class Settings:
     place: Path  # a run's folder, or a folder of runs
     token: str
     host: str = "127.0.0.1"
-    port: int = 0  # 0: any that is free
-    names: tuple[str, ...] = ()  # more names by which browsers may call us
+    port: int = 0  # 0: any free port
+    names: tuple[str, ...] = ()  # further allowed host names
     is_replay: bool = False
     is_readonly: bool = False
     allows_faults: bool | None = None  # None: only in runs of this machine

@@ -1,7 +1,7 @@
-"""How is a recorded run shown again? The same view from the same log, by a clock that the viewer sets.
+"""Replay of a recorded run: the live view, computed from the log at a time that the viewer chooses.
 
-A page that plays asks for a stream from a moment on, at a speed; a page that pauses
-closes it. So a viewer's place is in its own hands, and the server remembers none.
+A page that plays requests a stream from a time on, at a speed; a page that pauses closes it. The position is
+state of the page: the server keeps none.
 """
 
 import asyncio
@@ -21,24 +21,25 @@ SPEEDS = (0.1, 100.0)
 
 
 class RecordedRun:
-    """One run's record, for whoever asks for a moment of it."""
+    """A finished recording: its view at any time."""
 
     def __init__(self, run_dir: Path, rules: Rules | None) -> None:
-        self._run_dir, self._rules = run_dir, rules
+        self._run_dir = run_dir
+        self._rules = rules
         self._replay: Replay | None = None
         self._lock = asyncio.Lock()
 
     async def snapshot(self, at_s: float | None) -> dict[str, Json]:
-        """None: at its end."""
+        """The view at `at_s`; None: at the end."""
         async with self._lock:
             return await asyncio.to_thread(self._at, at_s)
 
     async def timeline(self, at_s: float | None, from_s: float, to_s: float, most: int) -> dict[str, Json]:
-        def look() -> dict[str, Json]:
-            return self._sought(at_s).view.timeline(from_s, to_s, most=most)
+        def query() -> dict[str, Json]:
+            return self._seek(at_s).view.timeline(from_s, to_s, most=most)
 
         async with self._lock:
-            return await asyncio.to_thread(look)
+            return await asyncio.to_thread(query)
 
     async def series(
         self,
@@ -48,22 +49,24 @@ class RecordedRun:
         to_s: float | None,
         points: int,
     ) -> dict[str, Json]:
-        def look() -> dict[str, Json]:
-            return self._sought(at_s).view.series(names, from_s=from_s, to_s=to_s, points=points)
+        def query() -> dict[str, Json]:
+            return self._seek(at_s).view.series(names, from_s=from_s, to_s=to_s, points=points)
 
         async with self._lock:
-            return await asyncio.to_thread(look)
+            return await asyncio.to_thread(query)
 
     async def duration_s(self) -> float:
         async with self._lock:
             return await asyncio.to_thread(lambda: self._opened().duration_s)
 
     async def play(self, from_s: float, speed: float) -> AsyncIterator[Message]:
-        """Everything behind that moment, as fast as asked; ends with the record."""
+        """Everything after `from_s`, at this speed, until the end of the recording."""
         replay = await asyncio.to_thread(Replay, self._run_dir, rules=self._rules)
         await asyncio.to_thread(replay.seek, from_s)
         yield Message(Kind.RESET, replay.view.seq, b"{}")
-        began_s, view_at_s, seq = monotonic_s(), 0.0, replay.view.seq
+        began_s = monotonic_s()
+        view_at_s = 0.0
+        seq = replay.view.seq
         at_s = from_s
         while at_s < replay.duration_s:
             at_s = min(replay.duration_s, from_s + (monotonic_s() - began_s) * speed)
@@ -82,13 +85,13 @@ class RecordedRun:
             self._replay = Replay(self._run_dir, rules=self._rules)
         return self._replay
 
-    def _sought(self, at_s: float | None) -> Replay:
+    def _seek(self, at_s: float | None) -> Replay:
         replay = self._opened()
         replay.seek(replay.duration_s if at_s is None else min(at_s, replay.duration_s))
         return replay
 
     def _at(self, at_s: float | None) -> dict[str, Json]:
-        replay = self._sought(at_s)
+        replay = self._seek(at_s)
         return _view(replay, replay.duration_s if at_s is None else at_s)
 
 
@@ -101,11 +104,13 @@ def _view(replay: Replay, at_s: float) -> dict[str, Json]:
 
 def _messages(replay: Replay, after: int, at_s: float) -> list[Message]:
     view = replay.view
-    found = [Message(Kind.EVENT, int(str(event["seq"])), _bytes(event)) for event in view.events_since(after)]
+    messages = [
+        Message(Kind.EVENT, int(str(event["seq"])), _bytes(event)) for event in view.events_since(after)
+    ]
     if steps := view.steps_since(after):
         frame: dict[str, Json] = {"after": after, "seq": view.seq, "now_s": at_s, "steps": list(steps)}
-        found.append(Message(Kind.FRAME, view.seq, _bytes(frame)))
-    return found
+        messages.append(Message(Kind.FRAME, view.seq, _bytes(frame)))
+    return messages
 
 
 def _bytes(value: Json) -> bytes:

@@ -1,4 +1,4 @@
-"""Which requests are answered? One row each; the reference page is made from this, and a test walks it."""
+"""HTTP routes: handlers and the table of routes, from which the reference page is generated."""
 
 import asyncio
 import json
@@ -33,15 +33,15 @@ from paceline.plan.codec import Json
 HEARTBEAT_S = 15.0
 MAX_TRACED = 20_000  # steps, each of up to eight phases
 POLL_S = 0.02
-ANSWER_S = 10.0  # how long a wish is waited for to be accepted or refused
+DECISION_TIMEOUT_S = 10.0  # for an action to be accepted or refused
 MAX_LOG_BYTES = 60_000
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
 def get_state(request: Request) -> AppState:
-    hall = request.app.state.hall
-    assert isinstance(hall, AppState), "the app was built with one"
-    return hall
+    state = request.app.state.dashboard
+    assert isinstance(state, AppState), "the app was built with one"
+    return state
 
 
 def json_response(value: Json, status: int = 200) -> Response:
@@ -50,7 +50,7 @@ def json_response(value: Json, status: int = 200) -> Response:
 
 
 async def healthz(_request: Request) -> Response:
-    """For a probe that has no token: whoever is answered knows that there is an answer, and nothing else."""
+    """Liveness probe without a token; reveals nothing else."""
     return json_response({"ok": True})
 
 
@@ -60,106 +60,116 @@ async def page(request: Request) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    folder, name = get_state(request).settings.page, request.path_params["name"]
+    folder = get_state(request).settings.page
+    name = request.path_params["name"]
     if name not in {path.name for path in folder.iterdir()}:
         return json_response({"error": f"there is no {name}", "hint": "reload the page"}, 404)
     return FileResponse(folder / name, media_type=TYPES.get(Path(name).suffix, "application/octet-stream"))
 
 
 async def snapshot(request: Request) -> Response:
-    hall, run, at_s = (
-        get_state(request),
-        request.query_params.get("run"),
-        moment(request.query_params, "at_s"),
-    )
-    about = hall.about(run)
-    if hall.settings.is_replay or at_s is not None:
-        recorded = hall.recorded(run)
-        view, about["duration_s"] = await recorded.snapshot(at_s), await recorded.duration_s()
+    state = get_state(request)
+    run = request.query_params.get("run")
+    at_s = moment(request.query_params, "at_s")
+    about = state.about(run)
+    if state.settings.is_replay or at_s is not None:
+        recorded = state.recorded_run(run)
+        view = await recorded.snapshot(at_s)
+        about["duration_s"] = await recorded.duration_s()
     else:
-        watched = await hall.watched(run)
-        view = await watched.snapshot()
-        about["torn_lines"] = watched.feed.torn.count  # of the event log, which are not shown
+        live = await state.live_run(run)
+        view = await live.snapshot()
+        about["torn_lines"] = live.feed.torn.count  # of the event log, which are not shown
     return json_response({"schema": "paceline.dashboard/1", "server": about, "view": view})
 
 
 async def stream(request: Request) -> Response:
-    hall, query = get_state(request), request.query_params
-    run, at_s = query.get("run"), moment(query, "at_s")
+    state = get_state(request)
+    query = request.query_params
+    run = query.get("run")
+    at_s = moment(query, "at_s")
     headers = {"X-Accel-Buffering": "no"}
-    if hall.settings.is_replay or at_s is not None:
+    if state.settings.is_replay or at_s is not None:
         speed = min(SPEEDS[1], max(SPEEDS[0], number(query, "speed") or 1.0))
-        body = _play(hall, run, at_s or 0.0, speed)
+        body = _play(state, run, at_s or 0.0, speed)
     else:
-        hall.folder(run)  # told now, if it is not there
-        said = request.headers.get("last-event-id") or query.get("seq") or ""
-        # A longer number was never one of ours.
-        body = _follow(hall, run, int(said) if said.isdecimal() and len(said) < 19 else None)
+        state.folder(run)  # raises before the response starts, if there is no such run
+        seq = request.headers.get("last-event-id") or query.get("seq") or ""
+        # A longer number is not a sequence number of this server.
+        body = _follow(state, run, int(seq) if seq.isdecimal() and len(seq) < 19 else None)
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
-async def _follow(hall: AppState, run: str | None, last_seq: int | None) -> AsyncIterator[bytes]:
-    watched = await hall.watched(run)
-    hall.counted.viewers += 1
-    bells: list[asyncio.Event] = []
+async def _follow(state: AppState, run: str | None, last_seq: int | None) -> AsyncIterator[bytes]:
+    live = await state.live_run(run)
+    state.stats.viewers += 1
+    wakeups: list[asyncio.Event] = []
     try:
-        async with watched.viewer(last_seq) as (mailbox, bell):
-            watched.start()  # again, if it was forgotten before anybody watched it
-            bells.append(bell)
-            hall.bells.add(bell)
-            yield b"retry: 1000\n\n"  # not before it is known as a viewer: a slow one would be forgotten
-            while not hall.closing.is_set():
+        async with live.viewer(last_seq) as (mailbox, wakeup):
+            live.start()  # again, if it was dropped as idle in the meantime
+            wakeups.append(wakeup)
+            state.wakeups.add(wakeup)
+            yield b"retry: 1000\n\n"  # after registering: else the run could be dropped as idle
+            while not state.closing.is_set():
                 try:
                     async with asyncio.timeout(HEARTBEAT_S):
-                        await bell.wait()
+                        await wakeup.wait()
                 except TimeoutError:
                     yield b": still here\n\n"
                     continue
-                bell.clear()
+                wakeup.clear()
                 if taken := mailbox.take():
                     yield b"".join(message.wire() for message in taken)
     finally:
-        hall.counted.viewers -= 1
-        hall.bells -= set(bells)
+        state.stats.viewers -= 1
+        state.wakeups -= set(wakeups)
 
 
-async def _play(hall: AppState, run: str | None, at_s: float, speed: float) -> AsyncIterator[bytes]:
+async def _play(state: AppState, run: str | None, at_s: float, speed: float) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n\n"
-    async for message in hall.recorded(run).play(at_s, speed):
-        if hall.closing.is_set():
+    async for message in state.recorded_run(run).play(at_s, speed):
+        if state.closing.is_set():
             return
         yield message.wire()
     yield b"event: end\ndata: {}\n\n"
 
 
 async def timeline(request: Request) -> Response:
-    hall, query = get_state(request), request.query_params
-    at_s, to_s = moment(query, "at_s"), moment(query, "to_s") or MAX_RUN_S
-    from_s, most = moment(query, "from_s") or 0.0, integer(query, "most", 4000, most=20_000)
-    if hall.settings.is_replay or at_s is not None:
-        return json_response(await hall.recorded(query.get("run")).timeline(at_s, from_s, to_s, most))
-    return json_response(await (await hall.watched(query.get("run"))).timeline(from_s, to_s, most))
+    state = get_state(request)
+    query = request.query_params
+    at_s = moment(query, "at_s")
+    to_s = moment(query, "to_s") or MAX_RUN_S
+    from_s = moment(query, "from_s") or 0.0
+    max_rows = integer(query, "most", 4000, maximum=20_000)
+    if state.settings.is_replay or at_s is not None:
+        return json_response(
+            await state.recorded_run(query.get("run")).timeline(at_s, from_s, to_s, max_rows)
+        )
+    return json_response(await (await state.live_run(query.get("run"))).timeline(from_s, to_s, max_rows))
 
 
 async def series(request: Request) -> Response:
-    hall, query = get_state(request), request.query_params
+    state = get_state(request)
+    query = request.query_params
     at_s, from_s, to_s = (moment(query, name) for name in ("at_s", "from_s", "to_s"))
     names = [name for name in query.get("names", "").split(",") if name] or None
-    points = integer(query, "points", 600, most=4000)
-    if hall.settings.is_replay or at_s is not None:
-        return json_response(await hall.recorded(query.get("run")).series(at_s, names, from_s, to_s, points))
-    watched = await hall.watched(query.get("run"))
-    return json_response(await watched.series(names, from_s, to_s, points))
+    points = integer(query, "points", 600, maximum=4000)
+    if state.settings.is_replay or at_s is not None:
+        return json_response(
+            await state.recorded_run(query.get("run")).series(at_s, names, from_s, to_s, points)
+        )
+    live = await state.live_run(query.get("run"))
+    return json_response(await live.series(names, from_s, to_s, points))
 
 
 async def runs(request: Request) -> Response:
-    hall = get_state(request)
-    rows = await asyncio.to_thread(hall.runs.rows)
-    return json_response({"runs": rows, "usual": hall.runs.usual()})
+    state = get_state(request)
+    rows = await asyncio.to_thread(state.runs.rows)
+    return json_response({"runs": rows, "usual": state.runs.default()})
 
 
 async def compare(request: Request) -> Response:
-    hall = get_state(request)
+    state = get_state(request)
     names = [name for name in request.query_params.get("runs", "").split(",") if name]
     if not 1 <= len(names) <= comparison.MAX_RUNS:
         raise BadRequestError(
@@ -167,22 +177,22 @@ async def compare(request: Request) -> Response:
         )
     rows: list[dict[str, Json]] = []
     for name in names:
-        # A recording is read once; a run at work goes on.
-        is_still = hall.settings.is_replay
+        # A recording is read once; a live run is followed.
+        is_replay = state.settings.is_replay
         view = await (
-            hall.recorded(name).snapshot(None) if is_still else (await hall.watched(name)).snapshot()
+            state.recorded_run(name).snapshot(None) if is_replay else (await state.live_run(name)).snapshot()
         )
-        rows.append(await asyncio.to_thread(comparison.row_of, name, hall.folder(name)[1], view))
-    return json_response(await asyncio.to_thread(comparison.compared, rows, hall.runs))
+        rows.append(await asyncio.to_thread(comparison.row_of, name, state.folder(name)[1], view))
+    return json_response(await asyncio.to_thread(comparison.compared, rows, state.runs))
 
 
 async def logs(request: Request) -> Response:
-    hall = get_state(request)
-    _, folder = hall.folder(request.query_params.get("run"))
+    state = get_state(request)
+    _, folder = state.folder(request.query_params.get("run"))
     worker = request.query_params.get("worker", "")
-    there = {path.stem for path in (folder / "logs").glob("*.log")}
+    known = {path.stem for path in (folder / "logs").glob("*.log")}
     lines: list[Json] = []
-    if worker in there:
+    if worker in known:
         text = await asyncio.to_thread(tail_of, folder, f"logs/{worker}.log", MAX_LOG_BYTES)
         lines.extend([*redact_lines(text.decode(errors="replace").splitlines())][-200:])
     return json_response({"worker": worker, "lines": lines})
@@ -194,56 +204,59 @@ async def scenarios(request: Request) -> Response:
 
 
 async def actions(request: Request) -> Response:
-    hall = get_state(request)
-    name, _ = hall.folder(request.query_params.get("run"))
-    return json_response({"actions": hall.desk.list(name)})
+    state = get_state(request)
+    name, _ = state.folder(request.query_params.get("run"))
+    return json_response({"actions": state.actions.list(name)})
 
 
 async def act(request: Request) -> Response:
-    hall = get_state(request)
-    is_ours = request.headers.get("sec-fetch-site") is not None or request.headers.get("origin") is not None
+    state = get_state(request)
+    from_browser = (
+        request.headers.get("sec-fetch-site") is not None or request.headers.get("origin") is not None
+    )
     by = f"viewer at {request.client.host if request.client else 'nowhere'}"
-    order = read_action(await body_of(request), by=by, source="ui" if is_ours else "api")
-    if order.wanted is None:
-        return _experiment(hall, order.experiment or "", order.times, order.key)
-    name, folder = hall.folder(order.run)
-    if why_not := hall.why_not(order.run, order.wanted.deed):
+    posted = read_action(await body_of(request), by=by, source="ui" if from_browser else "api")
+    if posted.request is None:
+        return _start_scenario(state, posted.scenario or "", posted.times, posted.key)
+    name, folder = state.folder(posted.run)
+    if why_not := state.why_not(posted.run, posted.request.kind):
         return json_response({"error": why_not, "hint": "see docs/guides/dashboard.md"}, 403)
-    asked, is_new = hall.desk.ask(name, folder, order.wanted)
-    if not asked.is_for(name, order.wanted):
+    action, is_new = state.actions.submit(name, folder, posted.request)
+    if not action.is_for(name, posted.request):
         raise BadRequestError("this key was sent with another wish before", "take a new key for each wish")
-    await _until_answered(asked)
-    is_refused = bool(asked.steps) and asked.steps[-1].phase is Phase.REFUSED
-    return json_response(asked.json(), 409 if is_refused else 202 if is_new else 200)
+    await _wait_until_decided(action)
+    if action.steps and action.steps[-1].phase is Phase.REFUSED:
+        return json_response(action.json(), 409)
+    return json_response(action.json(), 202 if is_new else 200)
 
 
-async def _until_answered(asked: QueuedAction) -> None:
-    """Not in a thread: a few who wait would keep everybody else's questions from being answered."""
-    until_s = monotonic_s() + ANSWER_S
-    while not asked.has_answer.is_set() and monotonic_s() < until_s:
+async def _wait_until_decided(action: QueuedAction) -> None:
+    """Polls instead of blocking a thread: waiting requests would exhaust the thread pool."""
+    until_s = monotonic_s() + DECISION_TIMEOUT_S
+    while not action.is_decided.is_set() and monotonic_s() < until_s:
         await asyncio.sleep(POLL_S)
 
 
-def _experiment(hall: AppState, name: str, times: int, key: str) -> Response:
-    settings = hall.settings
+def _start_scenario(state: AppState, name: str, times: int, key: str) -> Response:
+    settings = state.settings
     if settings.is_replay or settings.allows_faults is False:
         return json_response({"error": "faults are off here", "hint": "start it with --allow-faults"}, 403)
-    known = [str(s["name"]) for s in hall.lab.scenarios() if isinstance(s, dict)]
+    known = [str(s["name"]) for s in state.lab.scenarios() if isinstance(s, dict)]
     if name not in known:
         raise BadRequestError(f"there is no experiment {name!r}", f"experiments are {', '.join(known)}")
-    if (busy := hall.lab.busy()) and not hall.lab.knows(key):
+    if (busy := state.lab.busy()) and not state.lab.knows(key):
         return json_response({"error": f"{busy} still goes on", "hint": "wait for its end"}, 409)
-    return json_response(hall.lab.start(key, name, max(1, min(100, times))).json(), 202)
+    return json_response(state.lab.start(key, name, max(1, min(100, times))).json(), 202)
 
 
 async def silence(request: Request) -> Response:
     from paceline.monitoring.alerts.delivery import silence_alerts as append
 
-    hall = get_state(request)
+    state = get_state(request)
     rule, for_s, run = read_silence(await body_of(request))
-    if not 0 < for_s <= 86_400 or hall.settings.is_replay:
+    if not 0 < for_s <= 86_400 or state.settings.is_replay:
         raise BadRequestError(f"{for_s:g} s are not possible here", "say up to a day, of a run at work")
-    _, folder = hall.folder(run)
+    _, folder = state.folder(run)
     await asyncio.to_thread(append, folder, for_s=for_s, rule=rule, by="viewer", comment="in the dashboard")
     return json_response({"rule": rule, "for_s": for_s}, 202)
 
@@ -251,46 +264,54 @@ async def silence(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     from paceline.monitoring.metrics.prometheus import CONTENT_TYPE
 
-    hall = get_state(request)
-    watched = await hall.watched(request.query_params.get("run"))
-    text = await watched.metrics() + hall.counted.exposition()
+    state = get_state(request)
+    live = await state.live_run(request.query_params.get("run"))
+    text = await live.metrics() + state.stats.exposition()
     return Response(text, headers={"content-type": CONTENT_TYPE})
 
 
 async def trace(request: Request) -> Response:
     """What Perfetto and chrome://tracing open."""
-    hall, query = get_state(request), request.query_params
-    if hall.settings.is_replay:
-        view = await hall.recorded(query.get("run")).timeline(None, 0.0, MAX_RUN_S, MAX_TRACED)
+    state = get_state(request)
+    query = request.query_params
+    if state.settings.is_replay:
+        view = await state.recorded_run(query.get("run")).timeline(None, 0.0, MAX_RUN_S, MAX_TRACED)
     else:
-        view = await (await hall.watched(query.get("run"))).timeline(0.0, MAX_RUN_S, MAX_TRACED)
+        view = await (await state.live_run(query.get("run"))).timeline(0.0, MAX_RUN_S, MAX_TRACED)
     return await asyncio.to_thread(lambda: json_response({"traceEvents": trace_events(view)}))
 
 
 def trace_events(timeline: dict[str, Json]) -> list[Json]:
-    phases, lanes = timeline["phases"], timeline["lanes"]
-    found: list[Json] = []
-    assert isinstance(phases, list), "the contract of watch"
-    assert isinstance(lanes, list), "the contract of watch"
-    for number_, lane in enumerate(lanes):
-        assert isinstance(lane, dict), "the contract of watch"
+    phases = timeline["phases"]
+    lanes = timeline["lanes"]
+    events: list[Json] = []
+    assert isinstance(phases, list), "as RunView.timeline returns it"
+    assert isinstance(lanes, list), "as RunView.timeline returns it"
+    for lane_number, lane in enumerate(lanes):
+        assert isinstance(lane, dict), "as RunView.timeline returns it"
         rows = lane["rows"]
-        assert isinstance(rows, list), "the contract of watch"
-        found.append(
-            {"ph": "M", "pid": 1, "tid": number_, "name": "thread_name", "args": {"name": lane["worker"]}}
+        assert isinstance(rows, list), "as RunView.timeline returns it"
+        events.append(
+            {"ph": "M", "pid": 1, "tid": lane_number, "name": "thread_name", "args": {"name": lane["worker"]}}
         )
         for row in rows:
-            assert isinstance(row, list), "the contract of watch"
+            assert isinstance(row, list), "as RunView.timeline returns it"
             at_us = float(str(row[1])) * 1e6
             for phase, duration in zip(phases, row[2:10], strict=True):
                 lasts_us = float(str(duration)) * 1e6
                 if lasts_us > 0:
-                    event: dict[str, Json] = {"ph": "X", "pid": 1, "tid": number_, "name": phase, "ts": at_us}
-                    found.append({**event, "dur": lasts_us, "args": {"step": row[0]}})
+                    event: dict[str, Json] = {
+                        "ph": "X",
+                        "pid": 1,
+                        "tid": lane_number,
+                        "name": phase,
+                        "ts": at_us,
+                    }
+                    events.append({**event, "dur": lasts_us, "args": {"step": row[0]}})
                 at_us += lasts_us
     with suppress(KeyError):
-        found.sort(key=lambda event: float(str(event.get("ts", 0))) if isinstance(event, dict) else 0.0)
-    return found
+        events.sort(key=lambda event: float(str(event.get("ts", 0))) if isinstance(event, dict) else 0.0)
+    return events
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -300,10 +321,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Route:
     method: str
     path: str
-    answer: Handler
+    handler: Handler
     what: str
-    takes: str = ""  # of its query or its body
-    is_open: bool = False  # needs no token, and says nothing about any run
+    takes: str = ""  # parameters of the query or the body
+    is_open: bool = False  # needs no token; reveals nothing about any run
 
 
 _RUN = "run (default: the one that was named, else the newest)"

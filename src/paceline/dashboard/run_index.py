@@ -1,4 +1,4 @@
-"""The runs that can be shown: folders with an event log below one folder, and nothing else.
+"""Run index: the runs that can be shown, which are the folders with an event log below one folder.
 
 Only regular files inside of a run's folder are served. A symbolic link in it is not followed,
 whichever file it leads to, and a pipe or device in it is not opened.
@@ -29,11 +29,11 @@ class NoRunError(PacelineError):
 @dataclass(frozen=True, slots=True)
 class RunIndex:
     root: Path
-    named: str | None  # the run that was asked for; None: a folder of runs was
+    named: str | None  # the run that was given; None: a folder of runs was
 
     @classmethod
     def at(cls, place: Path, *, is_run: bool = False) -> "RunIndex":
-        """`is_run`: it will be one, though there is nothing in it yet."""
+        """`is_run`: the folder will hold a run, though it is still empty."""
         if is_run or (place / LOG).exists() or (place / "plan.json").exists():
             return cls(place.resolve().parent, place.resolve().name)
         if not place.is_dir():
@@ -42,13 +42,13 @@ class RunIndex:
 
     def names(self) -> list[str]:
         """Newest first."""
-        found = sorted(_logs(self.root, MAX_DEPTH), key=_changed_s, reverse=True)
-        return [str(path.parent.relative_to(self.root)) for path in found]
+        logs = sorted(_logs(self.root, MAX_DEPTH), key=_changed_s, reverse=True)
+        return [str(path.parent.relative_to(self.root)) for path in logs]
 
     def folder(self, name: str) -> Path:
-        """Only of a run that would be listed: a name is never a way to another folder.
+        """The folder of a run that `names` would list; a name never leads to another folder.
 
-        Not by listing all of them: that takes long in a large folder, and is asked with every request.
+        Checked without listing all runs, which is slow in a large folder: every request calls this.
         """
         parts = name.split("/")
         is_plain = all(part not in ("", ".", "..") and "\0" not in part for part in parts)
@@ -56,8 +56,8 @@ class RunIndex:
             raise NoRunError(f"there is no run {name!r} here", "look at /api/v1/runs")
         return self.root / name
 
-    def usual(self) -> str | None:
-        """The one that was named, else the newest; None: there is none yet."""
+    def default(self) -> str | None:
+        """The run that was given, else the newest; None: there is none yet."""
         return self.named or next(iter(self.names()), None)
 
     def rows(self) -> list[Json]:
@@ -66,7 +66,8 @@ class RunIndex:
     def _row(self, name: str) -> dict[str, Json]:
         folder = self.root / name
         row: dict[str, Json] = {"run": name, "changed_unix_s": _changed_s(folder / LOG)}
-        plan, result = read_run_json(folder, "plan.json"), read_run_json(folder, "result.json")
+        plan = read_run_json(folder, "plan.json")
+        result = read_run_json(folder, "result.json")
         for key in ("task", "mode", "num_workers", "steps", "device"):
             row[key] = plan.get(key)
         row["is_over"] = bool(result)
@@ -75,8 +76,8 @@ class RunIndex:
         return row
 
 
-def _logs(folder: Path, deep: int) -> Iterator[Path]:
-    """Not by glob, which fails when a folder goes while one looks: runs at work make and remove some."""
+def _logs(folder: Path, depth: int) -> Iterator[Path]:
+    """Not by glob, which fails when a folder is removed meanwhile: running runs create and remove some."""
     try:
         with os.scandir(folder) as entries:
             inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -85,28 +86,28 @@ def _logs(folder: Path, deep: int) -> Iterator[Path]:
     for path in inner:
         if _is_own(path, LOG):
             yield path / LOG
-        if deep > 1:
-            yield from _logs(path, deep - 1)
+        if depth > 1:
+            yield from _logs(path, depth - 1)
 
 
 def read_run_json(folder: Path, name: str) -> dict[str, Json]:
-    """A JSON file of the folder; empty as long as it is not there, or not whole."""
+    """A JSON file of the folder; empty if it is missing or incomplete."""
     try:
-        said = json.loads(tail_of(folder, name), parse_constant=lambda _: None)  # no NaN on the wire
+        value = json.loads(tail_of(folder, name), parse_constant=lambda _: None)  # no NaN on the wire
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def tail_of(folder: Path, name: str, most_bytes: int | None = None) -> bytes:
+def tail_of(folder: Path, name: str, max_bytes: int | None = None) -> bytes:
     """The end of a file inside of the folder, or all of it; empty where `name` leads to anything else."""
     try:
         fd = open_regular_file(folder, name)
     except OSError:
         return b""
     with os.fdopen(fd, "rb") as file:
-        if most_bytes is not None:
-            file.seek(max(0, os.fstat(fd).st_size - most_bytes))
+        if max_bytes is not None:
+            file.seek(max(0, os.fstat(fd).st_size - max_bytes))
         return file.read()
 
 
@@ -139,5 +140,5 @@ def _is_own(folder: Path, name: str) -> bool:
 def _changed_s(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # it was just removed
+    except OSError:  # removed meanwhile
         return 0.0

@@ -1,4 +1,4 @@
-"""How does a dashboard run as a process? One application behind the guard, served by uvicorn."""
+"""Dashboard server: the Starlette application behind authentication, served by uvicorn."""
 
 import asyncio
 import os
@@ -28,35 +28,36 @@ GRACE_S = 3
 
 
 class AuthMiddleware:
-    """Nothing behind it is reached without the guard's consent, whatever route is added later."""
+    """No route is reached without the guard's permission, whatever route is added later."""
 
     def __init__(self, app: Starlette, guard: Guard) -> None:
-        self._app, self._guard = app, guard
+        self._app = app
+        self._guard = guard
 
     def end_streams(self) -> None:
-        self._app.state.hall.end_streams()
+        self._app.state.dashboard.end_streams()
 
     def lifespan(self) -> AbstractAsyncContextManager[object]:
-        """For whoever calls it without a server."""
+        """For tests that call the application without a server."""
         return self._app.router.lifespan_context(self._app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
-            return  # no other protocol is spoken here
+            return  # no other protocol is supported
         head = _head(scope)
         refusal = self._guard.judge(head)
-        # Only whoever showed the token there is given it: a road that is open to all gives none away.
+        # Only a request that carried the token gets the cookie: an open route must not give it away.
         is_shown = refusal is None and head.path == "/" and self._guard.is_token(head.token_in_query)
         cookie = self._guard.set_cookie() if is_shown else None
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                mine = {**HEADERS, **({"set-cookie": cookie} if cookie else {})}
+                own_headers = {**HEADERS, **({"set-cookie": cookie} if cookie else {})}
                 message["headers"] = [
                     *message.get("headers", []),
-                    *((name.encode(), value.encode()) for name, value in mine.items()),
+                    *((name.encode(), value.encode()) for name, value in own_headers.items()),
                 ]
             await send(message)
 
@@ -75,26 +76,32 @@ def _head(scope: Scope) -> Head:
 
 
 def build(settings: Settings, port: int) -> AuthMiddleware:
-    """The whole application, behind its gate."""
-    routes = [Route(road.path, road.answer, methods=[road.method]) for road in ROUTES]
+    """The whole application, behind authentication."""
+    routes = [Route(route.path, route.handler, methods=[route.method]) for route in ROUTES]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.hall = AppState(settings)
+        app.state.dashboard = AppState(settings)
         try:
             yield
         finally:
-            await app.state.hall.close()
+            await app.state.dashboard.close()
 
     async def failed(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, PacelineError), "only these are answered so"
-        status = 404 if isinstance(error, NoRunError) else 400 if isinstance(error, BadRequestError) else 409
+        assert isinstance(error, PacelineError), "registered for this type only"
+        match error:
+            case NoRunError():
+                status = 404
+            case BadRequestError():
+                status = 400
+            case _:
+                status = 409
         return json_response({"error": error.what, "hint": error.hint}, status)
 
     async def gone(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, FileNotFoundError), "only these are answered so"
-        what = f"{Path(str(error.filename)).name} is gone"
-        return json_response({"error": what, "hint": "the run's folder was removed while you looked"}, 404)
+        assert isinstance(error, FileNotFoundError), "registered for this type only"
+        message = f"{Path(str(error.filename)).name} is gone"
+        return json_response({"error": message, "hint": "the run's folder was removed while you looked"}, 404)
 
     handlers = {PacelineError: failed, FileNotFoundError: gone}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
@@ -103,13 +110,13 @@ def build(settings: Settings, port: int) -> AuthMiddleware:
         names=names_of(settings.host, settings.names),
         cookie=f"paceline_{port}",
         is_readonly=settings.is_readonly,
-        open_paths=frozenset(road.path for road in ROUTES if road.is_open),
+        open_paths=frozenset(route.path for route in ROUTES if route.is_open),
     )
     return AuthMiddleware(app, guard)
 
 
 def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    """Until SIGTERM or Ctrl-C; `on_ready` is told the address, without the token."""
+    """Serve until SIGTERM or Ctrl-C; `on_ready` receives the address, without the token."""
     if not (settings.page / "index.html").exists():
         raise NoPageError(
             f"the page was not built: {settings.page} has no index.html",
@@ -151,7 +158,9 @@ class _Server(uvicorn.Server):
         before_end: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self._settings, self._on_ready, self._before_end = settings, on_ready, before_end
+        self._settings = settings
+        self._on_ready = on_ready
+        self._before_end = before_end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -161,7 +170,7 @@ class _Server(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._before_end()  # else those who follow a run would be waited for
+        self._before_end()  # otherwise shutdown would wait for open streams
         await super().shutdown(sockets)
 
     def _read_stdin(self) -> None:

@@ -1,4 +1,4 @@
-"""What does a dashboard hold while it serves? The runs it follows, what was asked, experiments that go on."""
+"""Application state of a dashboard: followed runs, queued actions and running scenarios."""
 
 import asyncio
 import json
@@ -24,9 +24,6 @@ from paceline.monitoring.alerts.rules import Rules
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import Launcher
 
-# The run appears among the others and is watched like any other; what the experiment
-# promised is ticked off as it says so: so far while it goes on, then for good.
-
 MAX_LINES = 200
 MAX_KEPT = 40  # experiments
 SHUTDOWN_TIMEOUT_S = 30.0
@@ -38,9 +35,9 @@ class Experiment:
     name: str
     run: str  # its folder, among the others
     times: int
-    lines: list[str] = field(default_factory=list)  # what it said
-    told: dict[str, Tick] = field(default_factory=dict)  # by what: what it has ticked off
-    outcome: dict[str, Json] | None = None  # None: it goes on
+    lines: list[str] = field(default_factory=list)  # messages of the scenario
+    ticks: dict[str, Tick] = field(default_factory=dict)  # by expectation
+    outcome: dict[str, Json] | None = None  # None: still running
     began_s: float = field(default_factory=monotonic_s)
 
     def json(self) -> dict[str, Json]:
@@ -51,7 +48,7 @@ class Experiment:
             "times": self.times,
             "lines": list(self.lines),
             "ticks": [
-                tick.json() for tick in merge_ticks(_expectations(self.name), list(self.told.values()))
+                tick.json() for tick in merge_ticks(_expectations(self.name), list(self.ticks.values()))
             ],
             "is_over": self.outcome is not None,
             "outcome": self.outcome,
@@ -59,6 +56,11 @@ class Experiment:
 
 
 class ScenarioRunner:
+    """Runs scenarios in subprocesses; their runs appear among the others.
+
+    Expectations are updated while a scenario runs, and final at its end.
+    """
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._experiments: dict[str, Experiment] = {}
@@ -82,19 +84,19 @@ class ScenarioRunner:
             return [experiment.json() for experiment in self._experiments.values()]
 
     def busy(self) -> str:
-        """The experiment that goes on; two at once would measure each other."""
+        """The running scenario; two at once would disturb each other's measurements."""
         with self._lock:
             return next((e.name for e in self._experiments.values() if e.outcome is None), "")
 
     def knows(self, key: str) -> bool:
-        """Asked twice with one key is asked once."""
+        """Whether this idempotency key was used before."""
         with self._lock:
             return key in self._experiments
 
     def start(self, key: str, name: str, times: int) -> Experiment:
         with self._lock:
-            if (found := self._experiments.get(key)) is not None:
-                return found
+            if (known := self._experiments.get(key)) is not None:
+                return known
             run = f"lab-{name}-{int(unix_now_s())}"
             while len(self._experiments) >= MAX_KEPT:
                 del self._experiments[next(iter(self._experiments))]  # the oldest is over: one runs at a time
@@ -113,14 +115,14 @@ class ScenarioRunner:
         return experiment
 
     def close(self) -> None:
-        """What goes on is ended, and takes its workers with it."""
+        """End running scenarios with their workers."""
         for process, thread in self._running:
             assert process.stdin is not None, "it was asked for"
             with suppress(BrokenPipeError):
                 process.stdin.close()
             thread.join(SHUTDOWN_TIMEOUT_S)
             if thread.is_alive():
-                process.kill()  # what it has started ends with it
+                process.kill()  # its children end with it
                 thread.join()
 
 
@@ -133,33 +135,40 @@ def _follow(process: subprocess.Popen[str], experiment: Experiment) -> None:
     outcome: dict[str, Json] = {"holds": False, "expectations": [], "problem": "it was ended"}
     with process.stdout as lines:
         for line in lines:
-            said = _message(line)
-            if "said" in said:
-                experiment.lines = [*experiment.lines, str(said["said"])][-MAX_LINES:]
-            elif "tick" in said:
-                tick = Tick(**{**said["tick"], "state": State(said["tick"]["state"])})
-                experiment.told = {**experiment.told, tick.what: tick}  # whoever looks sees all or none
-            elif "problem" in said:
-                outcome["problem"] = said["problem"]
+            message = _message(line)
+            if "said" in message:
+                experiment.lines = [*experiment.lines, str(message["said"])][-MAX_LINES:]
+            elif "tick" in message:
+                tick = Tick(**{**message["tick"], "state": State(message["tick"]["state"])})
+                experiment.ticks = {
+                    **experiment.ticks,
+                    tick.what: tick,
+                }  # replaced, not mutated: read by other threads
+            elif "problem" in message:
+                outcome["problem"] = message["problem"]
             else:
-                found = said["expectations"]
-                outcome = {"holds": all(e["ok"] for e in found), "expectations": found, "problem": None}
+                expectations = message["expectations"]
+                outcome = {
+                    "holds": all(e["ok"] for e in expectations),
+                    "expectations": expectations,
+                    "problem": None,
+                }
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
     experiment.outcome = outcome
 
 
-def _message(line: str) -> dict[str, Any]:  # Any: as told.py writes it
-    """What somebody else printed there, a library for instance, is only a line."""
+def _message(line: str) -> dict[str, Any]:  # Any: as faults/scenarios/main.py writes it
+    """A line that is not JSON, printed by a library for instance, is a message as well."""
     try:
-        said = json.loads(line)
+        message = json.loads(line)
     except ValueError:
-        said = None
-    return said if isinstance(said, dict) else {"said": line.rstrip()}
+        message = None
+    return message if isinstance(message, dict) else {"said": line.rstrip()}
 
 
-MAX_WATCHED = 12  # runs that are followed, unless more are being watched; a comparison takes six
+MAX_WATCHED = 12  # runs that are followed, unless more have viewers; a comparison takes six
 MAX_RECORDED = 8
 
 
@@ -167,48 +176,50 @@ class AppState:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.runs = RunIndex.at(settings.place, is_run=settings.stops_with_stdin)
-        self.desk, self.lab, self.counted = ActionQueue(), ScenarioRunner(self.runs.root), DashboardStats()
+        self.actions = ActionQueue()
+        self.lab = ScenarioRunner(self.runs.root)
+        self.stats = DashboardStats()
         self._rules: Rules | None = None if settings.rules is None else load_rules(settings.rules)
-        self._watched: dict[str, LiveRun] = {}
-        self._recorded: dict[str, tuple[int, RecordedRun]] = {}
+        self._live_runs: dict[str, LiveRun] = {}
+        self._recorded_runs: dict[str, tuple[int, RecordedRun]] = {}
         self.closing = asyncio.Event()  # streams end with it
-        self.bells: set[asyncio.Event] = set()  # of those who wait
+        self.wakeups: set[asyncio.Event] = set()  # of waiting streams
 
     def folder(self, run: str | None) -> tuple[str, Path]:
-        name = run or self.runs.usual()
+        name = run or self.runs.default()
         if name is None:
             raise NoRunError(f"{self.runs.root} has no run yet", "start one: paceline train --dashboard")
         if name == self.runs.named and not (self.runs.root / name / LOG).exists():
             raise NoRunError(f"the run {name} has not begun yet", "look again in a moment")
         return name, self.runs.folder(name)
 
-    async def watched(self, run: str | None) -> LiveRun:
+    async def live_run(self, run: str | None) -> LiveRun:
         name, folder = self.folder(run)
-        found = self._watched.pop(name, None) or LiveRun(folder, self._rules, self.counted)
-        self._watched[name] = found  # the last one is the one that was asked for last
-        found.start()
-        await self._forget()
-        return found
+        live = self._live_runs.pop(name, None) or LiveRun(folder, self._rules, self.stats)
+        self._live_runs[name] = live  # ordered by last use
+        live.start()
+        await self._drop_idle()
+        return live
 
-    async def _forget(self) -> None:
-        """Who is not watched was only looked at once: each costs memory, and a look now and then."""
-        idle = [name for name, watched in self._watched.items() if watched.viewers == 0]
-        for name in idle[: max(0, len(self._watched) - MAX_WATCHED)]:
-            if self._watched[name] is not next(reversed(self._watched.values())):
-                await self._watched.pop(name).close()
+    async def _drop_idle(self) -> None:
+        """Drop the least recently used runs without viewers: each costs memory and polling."""
+        idle = [name for name, live in self._live_runs.items() if live.viewers == 0]
+        for name in idle[: max(0, len(self._live_runs) - MAX_WATCHED)]:
+            if self._live_runs[name] is not next(reversed(self._live_runs.values())):
+                await self._live_runs.pop(name).close()
 
-    def recorded(self, run: str | None) -> RecordedRun:
+    def recorded_run(self, run: str | None) -> RecordedRun:
         name, folder = self.folder(run)
-        size = (folder / LOG).stat().st_size  # one that has grown is another recording
-        if name not in self._recorded or self._recorded[name][0] != size:
-            self._recorded.pop(name, None)
-            self._recorded[name] = (size, RecordedRun(folder, self._rules))
-            while len(self._recorded) > MAX_RECORDED:
-                del self._recorded[next(iter(self._recorded))]
-        return self._recorded[name][1]
+        size = (folder / LOG).stat().st_size  # a log that has grown is read again
+        if name not in self._recorded_runs or self._recorded_runs[name][0] != size:
+            self._recorded_runs.pop(name, None)
+            self._recorded_runs[name] = (size, RecordedRun(folder, self._rules))
+            while len(self._recorded_runs) > MAX_RECORDED:
+                del self._recorded_runs[next(iter(self._recorded_runs))]
+        return self._recorded_runs[name][1]
 
     def about(self, run: str | None) -> dict[str, Json]:
-        """What the page must know besides the run itself."""
+        """What the page needs besides the run itself."""
         name, _ = self.folder(run)
         settings = self.settings
         return {
@@ -216,11 +227,11 @@ class AppState:
             "is_replay": settings.is_replay,
             "is_readonly": settings.is_readonly,
             "allows_faults": self.allows_faults(run),
-            "viewers": self.counted.viewers,
+            "viewers": self.stats.viewers,
         }
 
     def allows_faults(self, run: str | None) -> bool:
-        """Unless it was said: only where the workers are processes of this machine."""
+        """As configured; by default only for runs whose workers are processes of this machine."""
         settings = self.settings
         if settings.is_readonly or settings.is_replay:
             return False
@@ -228,21 +239,21 @@ class AppState:
             return settings.allows_faults
         return read(self.folder(run)[1] / "plan.json").launcher is Launcher.LOCAL
 
-    def why_not(self, run: str | None, deed: ActionKind) -> str:
+    def why_not(self, run: str | None, kind: ActionKind) -> str:
         if self.settings.is_replay:
             return "this is a recording"
-        if deed in FAULTS and not self.allows_faults(run):
+        if kind in FAULTS and not self.allows_faults(run):
             return "faults are off here; start the dashboard with --allow-faults"
         return ""
 
     def end_streams(self) -> None:
         self.closing.set()
-        for bell in self.bells:
-            bell.set()
+        for wakeup in self.wakeups:
+            wakeup.set()
 
     async def close(self) -> None:
         self.end_streams()
-        for watched in list(self._watched.values()):
-            await watched.close()
+        for live in list(self._live_runs.values()):
+            await live.close()
         await asyncio.to_thread(self.lab.close)
-        await asyncio.to_thread(self.desk.close)
+        await asyncio.to_thread(self.actions.close)

@@ -1,8 +1,8 @@
-"""How do many viewers follow one run that is read once? One reader for all; each viewer has a mailbox.
+"""Live stream of a run: one reader of the log, and a bounded mailbox per viewer.
 
-The log is read in a thread, at most every `TICK_S`. What is new is made into messages
-once, whoever looks, and only if somebody does. `seq` counts lines of the log, so a
-viewer that was away, or another dashboard, goes on exactly where it stood.
+A thread reads the log at most every `TICK_S`. New lines become messages once for all viewers, and only while
+there are viewers. `seq` counts lines of the log, so a viewer that reconnects, also to another dashboard,
+continues exactly where it stopped.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ DELAY = "paceline_dashboard_event_delay_seconds"
 @dataclass(slots=True)
 class DashboardStats:
     viewers: int = 0
-    frames: int = 0  # that were made: none while nobody looks
-    dropped: int = 0  # that slow viewers did not get
-    delays: Timings = field(default_factory=Timings)  # of frames, behind the newest thing that they tell
+    frames: int = 0  # messages made; none without viewers
+    dropped: int = 0  # messages that slow viewers did not get
+    delays: Timings = field(default_factory=Timings)  # of frames, behind their newest step
 
     def exposition(self) -> bytes:
         rows = (
@@ -51,16 +51,13 @@ class DashboardStats:
 
     def _delays(self) -> list[str]:
         text = "From the newest step of a frame until the frame was made."
-        lines, so_far = [f"# HELP {DELAY} {text}", f"# TYPE {DELAY} histogram"], 0
+        lines = [f"# HELP {DELAY} {text}", f"# TYPE {DELAY} histogram"]
+        so_far = 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.delays.counts, strict=True):
             so_far += count
             lines.append(f'{DELAY}_bucket{{le="{bound}"}} {so_far}')
         return [*lines, f"{DELAY}_count {so_far}", f"{DELAY}_sum {self.delays.total_s}"]
 
-
-# Frames are numbers that the next frame makes old: the oldest goes when there is no
-# room. Events are what happened: when there is room for no more of them, all is
-# thrown away, and the viewer is told to look anew. Pure.
 
 CAPACITY = 64
 
@@ -69,15 +66,15 @@ class Kind(Enum):
     FRAME = "frame"  # new rows of steps
     VIEW = "view"  # the whole view, without what frames carry
     EVENT = "event"  # something happened
-    RESET = "reset"  # look anew: GET /api/v1/snapshot
+    RESET = "reset"  # take a new snapshot: GET /api/v1/snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """As it goes over the wire; made once for all viewers."""
+    """Serialized once for all viewers."""
 
     kind: Kind
-    seq: int  # bytes of the run's log that are in it, and in all before
+    seq: int  # lines of the run's log up to and including this message
     data: bytes
 
     def wire(self) -> bytes:
@@ -85,32 +82,39 @@ class Message:
 
 
 class Mailbox:
-    def __init__(self, wake: Callable[[], None], room: int = CAPACITY) -> None:
-        self._waiting = deque[Message]()
-        self._wake, self._room = wake, room
+    """Bounded queue of one viewer. Pure.
+
+    Frames and views are superseded by later ones, so a full queue drops the oldest of them. Events must not
+    be lost: when the queue is full of events, it is cleared, and the viewer is told to take a new snapshot.
+    """
+
+    def __init__(self, wake: Callable[[], None], capacity: int = CAPACITY) -> None:
+        self._queue = deque[Message]()
+        self._wake = wake
+        self._capacity = capacity
         self.dropped = 0
 
     def put(self, message: Message) -> None:
-        if len(self._waiting) >= self._room and not self._drop_oldest():
+        if len(self._queue) >= self._capacity and not self._drop_oldest():
             self.reset(message.seq)
-        self._waiting.append(message)
+        self._queue.append(message)
         self._wake()
 
     def reset(self, seq: int) -> None:
-        self._waiting.clear()
-        self._waiting.append(Message(Kind.RESET, seq, b"{}"))
+        self._queue.clear()
+        self._queue.append(Message(Kind.RESET, seq, b"{}"))
         self._wake()
 
     def take(self) -> list[Message]:
-        taken = list(self._waiting)
-        self._waiting.clear()
+        taken = list(self._queue)
+        self._queue.clear()
         return taken
 
     def _drop_oldest(self) -> bool:
-        """Of what may be dropped; False: there is nothing but events."""
-        for position, message in enumerate(self._waiting):
+        """Drop the oldest frame or view; False: there are only events."""
+        for position, message in enumerate(self._queue):
             if message.kind in (Kind.FRAME, Kind.VIEW):
-                del self._waiting[position]
+                del self._queue[position]
                 self.dropped += 1
                 return True
         return False
@@ -120,52 +124,52 @@ TICK_S = 0.04
 VIEW_S = 0.5
 MANY_WORKERS = 100  # workers
 HEAD_BYTES = 256
-IDLE_S = 1.0  # between looks while nobody watches
-MAX_BEHIND = 4000  # lines that a viewer may have missed and still be told; more: it looks anew
+IDLE_S = 1.0  # between reads without viewers
+MAX_BEHIND = 4000  # lines that a reconnecting viewer is sent; beyond it, a reset
 
 
 class LiveRun:
-    def __init__(self, run_dir: Path, rules: Rules | None, counted: DashboardStats) -> None:
+    def __init__(self, run_dir: Path, rules: Rules | None, stats: DashboardStats) -> None:
         self.run_dir = run_dir
         self._rules = rules
-        self._log = _log_of(run_dir)
+        self._log = _read_log_file(run_dir)
         self.feed = Feed(run_dir, rules=rules)
-        self._counted = counted
+        self._stats = stats
         self._viewers: set[Mailbox] = set()
-        self._lock = asyncio.Lock()  # the feed belongs to one thread at a time
-        self._told_seq = 0  # lines that viewers know
+        self._lock = asyncio.Lock()  # the feed is used by one thread at a time
+        self._sent_seq = 0  # lines that were sent to viewers
         self._framed_seq = 0  # of the last frame
         self._view_at_s = 0.0
-        self._is_new = False  # the log, and nobody was told
+        self._is_replaced = False  # the log was replaced; viewers need a reset
         self._task: asyncio.Task[None] | None = None
-        self._someone_came = asyncio.Event()
+        self._viewer_joined = asyncio.Event()
 
     @property
     def viewers(self) -> int:
         return len(self._viewers)
 
     def start(self) -> None:
-        """Again, if a log that could not be read has ended it."""
+        """Start following, or restart after an unreadable log ended it."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow(), name=f"follow {self.run_dir.name}")
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whoever watches looks anew, and is told what is wrong with the log."""
+        """Viewers take a new snapshot, whose response says what is wrong with the log."""
         if not task.cancelled() and task.exception() is not None:
             for mailbox in self._viewers:
-                mailbox.reset(self._told_seq)
+                mailbox.reset(self._sent_seq)
 
     def _read(self) -> None:
-        """What is new. A log that was written anew under this name is another run: all look anew."""
-        log = _log_of(self.run_dir)
+        """Read new lines. A log that was replaced under this name is another run: viewers are reset."""
+        log = _read_log_file(self.run_dir)
         if log is None:
             raise NoRunError(f"the folder of {self.run_dir.name} is gone", "look at another run")
         if self._log is not None and (not log.head.startswith(self._log.head) or log.size < self._log.size):
             self.feed = Feed(self.run_dir, rules=self._rules)
             self.feed.read()
-            self._told_seq = self._framed_seq = self.feed.view.seq
-            self._is_new = True
+            self._sent_seq = self._framed_seq = self.feed.view.seq
+            self._is_replaced = True
         self._log = log
         self.feed.read()
 
@@ -179,45 +183,45 @@ class LiveRun:
             return await asyncio.to_thread(self._snapshot)
 
     async def timeline(self, from_s: float, to_s: float, most: int) -> dict[str, Json]:
-        return await self._look(lambda view: view.timeline(from_s, to_s, most=most))
+        return await self._query(lambda view: view.timeline(from_s, to_s, most=most))
 
     async def series(
         self, names: list[str] | None, from_s: float | None, to_s: float | None, points: int
     ) -> dict[str, Json]:
-        return await self._look(lambda view: view.series(names, from_s=from_s, to_s=to_s, points=points))
+        return await self._query(lambda view: view.series(names, from_s=from_s, to_s=to_s, points=points))
 
-    async def _look(self, ask: Callable[[RunView], dict[str, Json]]) -> dict[str, Json]:
-        def look() -> dict[str, Json]:
+    async def _query(self, query: Callable[[RunView], dict[str, Json]]) -> dict[str, Json]:
+        def read_and_query() -> dict[str, Json]:
             self._read()
-            return ask(self.feed.view)
+            return query(self.feed.view)
 
         async with self._lock:
-            return await asyncio.to_thread(look)
+            return await asyncio.to_thread(read_and_query)
 
     async def metrics(self) -> bytes:
         from paceline.monitoring.metrics.prometheus import exposition
 
-        def look() -> bytes:
+        def read_and_query() -> bytes:
             self._read()
             return exposition(self.feed.view, self.feed.now_ns())
 
         async with self._lock:
-            return await asyncio.to_thread(look)
+            return await asyncio.to_thread(read_and_query)
 
     @asynccontextmanager
     async def viewer(self, last_seq: int | None) -> AsyncIterator[tuple[Mailbox, asyncio.Event]]:
-        """A mailbox that gets everything from `last_seq` on, or at first a reset."""
-        bell = asyncio.Event()
-        mailbox = Mailbox(bell.set)
+        """A mailbox that receives everything after `last_seq`, or a reset first."""
+        wakeup = asyncio.Event()
+        mailbox = Mailbox(wakeup.set)
         async with self._lock:
             await asyncio.to_thread(self._catch_up, mailbox, last_seq)
             self._viewers.add(mailbox)
-        self._someone_came.set()
+        self._viewer_joined.set()
         try:
-            yield mailbox, bell
+            yield mailbox, wakeup
         finally:
             self._viewers.discard(mailbox)
-            self._counted.dropped += mailbox.dropped
+            self._stats.dropped += mailbox.dropped
 
     def _snapshot(self) -> dict[str, Json]:
         self._read()
@@ -225,15 +229,15 @@ class LiveRun:
 
     def _view(self) -> dict[str, Json]:
         view = self.feed.view
-        found = view.snapshot(self.feed.now_ns())
-        # Of a run that is over nothing changes any more, whenever one looks.
-        return view.snapshot() if found["state"] in ("finished", "stopped", "failed") else found
+        snapshot = view.snapshot(self.feed.now_ns())
+        # The view of a finished run does not depend on the current time.
+        return view.snapshot() if snapshot["state"] in ("finished", "stopped", "failed") else snapshot
 
     def _catch_up(self, mailbox: Mailbox, last_seq: int | None) -> None:
-        """Whoever has seen something is told what it missed; the rest comes with the next tick."""
-        if self._told_seq == 0 or not self._viewers:
+        """Send a reconnecting viewer what it missed; the rest comes with the next tick."""
+        if self._sent_seq == 0 or not self._viewers:
             self._read()
-            self._told_seq = self._framed_seq = self.feed.view.seq
+            self._sent_seq = self._framed_seq = self.feed.view.seq
         seq = self.feed.view.seq
         if last_seq is None or not 0 < last_seq <= seq or seq - last_seq > MAX_BEHIND:
             mailbox.reset(seq)
@@ -246,49 +250,51 @@ class LiveRun:
             began_s = monotonic_s()
             async with self._lock:
                 messages = await asyncio.to_thread(self._tick)
-                if self._is_new:
-                    self._is_new = False
+                if self._is_replaced:
+                    self._is_replaced = False
                     for mailbox in self._viewers:
-                        mailbox.reset(self._told_seq)
-                self._put(messages)
+                        mailbox.reset(self._sent_seq)
+                self._send(messages)
                 if self._viewers and began_s - self._view_at_s >= self._view_every_s():
                     self._view_at_s = began_s
-                    self._put([await asyncio.to_thread(self._whole)])  # after the frame, which is urgent
+                    self._send(
+                        [await asyncio.to_thread(self._view_message)]
+                    )  # after the frame, which is urgent
             wait_s = TICK_S if self._viewers else IDLE_S
             try:
                 async with asyncio.timeout(max(0.005, wait_s - (monotonic_s() - began_s))):
-                    await self._someone_came.wait()
+                    await self._viewer_joined.wait()
             except TimeoutError:
                 continue
-            self._someone_came.clear()
+            self._viewer_joined.clear()
 
     def _tick(self) -> list[Message]:
         self._read()
         if not self._viewers:
             return []
-        # Somebody else, who asked for a snapshot, may have read the newest lines.
-        messages = self._messages(self._told_seq, self._framed_seq)
-        self._told_seq = self.feed.view.seq
+        # A snapshot request may have read the newest lines already.
+        messages = self._messages(self._sent_seq, self._framed_seq)
+        self._sent_seq = self.feed.view.seq
         if any(message.kind is Kind.FRAME for message in messages):
-            self._framed_seq = self._told_seq
-            self._counted.delays.add(max(0.0, (self.feed.now_ns() - self.feed.view.last_ns) / 1e9))
+            self._framed_seq = self._sent_seq
+            self._stats.delays.add(max(0.0, (self.feed.now_ns() - self.feed.view.last_ns) / 1e9))
         return messages
 
-    def _whole(self) -> Message:
-        return Message(Kind.VIEW, self._told_seq, _bytes(without_events(self._view())))
+    def _view_message(self) -> Message:
+        return Message(Kind.VIEW, self._sent_seq, _bytes(without_events(self._view())))
 
     def _view_every_s(self) -> float:
-        """It grows with the workers; what moves fast is in the frames."""
+        """Longer with many workers, since the view grows with them; frames carry what changes fast."""
         return VIEW_S if len(self.feed.view.track.workers) <= MANY_WORKERS else 2 * VIEW_S
 
-    def _put(self, messages: list[Message]) -> None:
-        self._counted.frames += len(messages)
+    def _send(self, messages: list[Message]) -> None:
+        self._stats.frames += len(messages)
         for message in messages:
             for mailbox in self._viewers:
                 mailbox.put(message)
 
     def _messages(self, after: int, framed: int) -> list[Message]:
-        """What the lines behind `after` said; `framed`: how far the frame before this one went."""
+        """Messages for the lines after `after`; `framed`: the last line of the previous frame."""
         view = self.feed.view
         if view.seq <= after:
             return []
@@ -310,22 +316,22 @@ class LiveRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Log:
-    head: bytes  # of its first line, which says when it began; numbers of files are used again
+class _LogFile:
+    head: bytes  # start of its first line, which holds the start time; inode numbers are reused
     size: int
 
 
-def _log_of(run_dir: Path) -> _Log | None:
-    """None: it is gone."""
+def _read_log_file(run_dir: Path) -> _LogFile | None:
+    """None: it does not exist."""
     try:
         with (run_dir / LOG).open("rb") as file:
-            return _Log(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
+            return _LogFile(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
     except FileNotFoundError:
         return None
 
 
 def without_events(view: dict[str, Json]) -> dict[str, Json]:
-    """They travel one by one."""
+    """Events are sent one by one."""
     return {name: value for name, value in view.items() if name != "events"}
 
 

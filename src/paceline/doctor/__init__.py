@@ -1,1 +1,1 @@
-"""Is this machine ready? Facts are gathered within a time limit, and judged apart from that."""
+"""Checks of this machine: facts are gathered within a time limit and judged separately."""

@@ -1,4 +1,4 @@
-"""Is what was found good enough? Pure: facts in, one line out.
+"""Checks: facts in, one verdict out. Pure.
 
 WRONG is only for what a plain `paceline train` needs; all else is a warning at most.
 """
@@ -30,11 +30,15 @@ def is_ready(lines: list[CheckResult]) -> bool:
     return all(line.level is not Level.WRONG for line in lines)
 
 
-MB, GB = 2**20, 2**30
+MB = 2**20
+GB = 2**30
 _OLDEST_PYTHON = (3, 11)
-_FEW_FILES, _RECOMMENDED_FILES = 256, 1024
-_MIN_SHARED, _RECOMMENDED_SHARED = 16 * MB, 256 * MB
-_MIN_DISK, _RECOMMENDED_DISK = 100 * MB, 2 * GB
+_FEW_FILES = 256
+_RECOMMENDED_FILES = 1024
+_MIN_SHARED = 16 * MB
+_RECOMMENDED_SHARED = 256 * MB
+_MIN_DISK = 100 * MB
+_RECOMMENDED_DISK = 2 * GB
 _MAX_SKEW_S = 5.0
 
 

@@ -1,4 +1,4 @@
-"""Which probes are made, and how long may each take? All at once; a late one is called late."""
+"""Probes of this machine, run concurrently, each with a time limit; a late one is reported as late."""
 
 import http.client
 import json
@@ -83,7 +83,8 @@ def extras() -> CheckResult:
     """Installed is an extra whose packages all are; what it needs is in our own metadata."""
     of_extra: dict[str, list[str]] = {}
     for text in _requirements():
-        name, extra = _name(text), re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", text)
+        name = _name(text)
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", text)
         if extra is not None and extra[1] not in NOT_FOR_USERS:
             of_extra.setdefault(extra[1], []).append(name)
     return checks.extras({extra: all(map(_version, names)) for extra, names in sorted(of_extra.items())})
@@ -198,7 +199,8 @@ def clock_against(server: str) -> CheckResult:
     """By the Date that a cluster puts on every answer, also on a refusal; nothing is sent to it."""
     host, _, port = server.rpartition(":")
     anybody = ssl.create_default_context()
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
     line = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=KNOCK_S, context=anybody)
     try:
         line.request("HEAD", "/version")

@@ -1,4 +1,4 @@
-"""How does an operator look at the workers of a run, and ask for more or fewer? By its coordinator."""
+"""Workers of an elastic run: list them, and request more or fewer through the run's coordinator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,26 +29,26 @@ class ResizeError(PacelineError):
 
 @dataclass(frozen=True, slots=True)
 class Workforce:
-    """The workers of a run, as its coordinator knows them."""
+    """The workers of a run in its coordinator's view."""
 
     generation: int
     why: str
     workers: tuple[dict[str, Json], ...]
-    fewest: int
-    most: int
+    min_workers: int
+    max_workers: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
     action: int
-    is_seen: bool  # the effect, and not only that it was accepted
+    is_seen: bool  # the effect was seen, not only accepted
     note: str
-    workers: tuple[str, ...]  # who trains now
+    workers: tuple[str, ...]  # members of the generation now
 
 
 def read_workforce(run_dir: Path) -> Workforce:
-    with _open(run_dir) as (seat, client):
-        view = client.read("Runs.Get", pb.GetRun(run=seat.run), pb.RunView)
+    with _open(run_dir) as (endpoint, client):
+        view = client.read("Runs.Get", pb.GetRun(run=endpoint.run), pb.RunView)
     ranks = {name: rank for rank, name in enumerate(view.generation.workers)}
     now_ms = unix_now_s() * 1000
     rows: list[dict[str, Json]] = [
@@ -61,29 +61,29 @@ def read_workforce(run_dir: Path) -> Workforce:
         }
         for worker in sorted(view.workers, key=lambda worker: (len(worker.worker), worker.worker))
     ]
-    elastic = seat.elastic
+    elastic = endpoint.elastic
     return Workforce(
         view.generation.number, view.generation.reason, tuple(rows), elastic.min_workers, elastic.max_workers
     )
 
 
 def add(run_dir: Path, count: int, *, wait: bool = True, within_s: float = 60.0) -> Resized:
-    return _ask(run_dir, "add", count, "", wait=wait, within_s=within_s)
+    return _resize(run_dir, "add", count, "", wait=wait, within_s=within_s)
 
 
 def remove(
     run_dir: Path, count: int = 1, worker: str = "", *, wait: bool = True, within_s: float = 60.0
 ) -> Resized:
-    return _ask(run_dir, "remove", count, worker, wait=wait, within_s=within_s)
+    return _resize(run_dir, "remove", count, worker, wait=wait, within_s=within_s)
 
 
-def _ask(run_dir: Path, kind: str, count: int, worker: str, *, wait: bool, within_s: float) -> Resized:
-    with _open(run_dir) as (seat, client):
-        asking = pb.RequestAction(run=seat.run, kind=kind, target=worker, details={"count": str(count)})
-        action = client.write("Actions.Request", asking, pb.Action)
-        enough = pb.ACTION_EFFECT_SEEN if wait else pb.ACTION_ACCEPTED
-        action = _followed(client, action, enough, within_s)
-        view = client.read("Runs.Get", pb.GetRun(run=seat.run), pb.RunView)
+def _resize(run_dir: Path, kind: str, count: int, worker: str, *, wait: bool, within_s: float) -> Resized:
+    with _open(run_dir) as (endpoint, client):
+        request = pb.RequestAction(run=endpoint.run, kind=kind, target=worker, details={"count": str(count)})
+        action = client.write("Actions.Request", request, pb.Action)
+        final_phase = pb.ACTION_EFFECT_SEEN if wait else pb.ACTION_ACCEPTED
+        action = _wait_for(client, action, final_phase, within_s)
+        view = client.read("Runs.Get", pb.GetRun(run=endpoint.run), pb.RunView)
     note = action.steps[-1].note
     if action.phase in (pb.ACTION_REFUSED, pb.ACTION_FAILED):
         raise ResizeError(
@@ -99,14 +99,14 @@ def _ask(run_dir: Path, kind: str, count: int, worker: str, *, wait: bool, withi
     return Resized(action.action, is_seen, note, tuple(view.generation.workers))
 
 
-def _followed(
-    client: BlockingClient, action: pb.Action, enough: pb.ActionPhase, within_s: float
+def _wait_for(
+    client: BlockingClient, action: pb.Action, final_phase: pb.ActionPhase, within_s: float
 ) -> pb.Action:
     until_s = monotonic_s() + within_s
-    while action.phase < enough and monotonic_s() < until_s:
+    while action.phase < final_phase and monotonic_s() < until_s:
         SystemClock().sleep(POLL_S)
         listed = client.read("Actions.List", pb.ListActions(run=action.run), pb.ActionList)
-        action = next(found for found in listed.actions if found.action == action.action)
+        action = next(other for other in listed.actions if other.action == action.action)
     return action
 
 
@@ -116,12 +116,14 @@ def _state(action: pb.Action) -> str:
 
 @contextmanager
 def _open(run_dir: Path) -> Iterator[tuple[RunEndpoint, BlockingClient]]:
-    seat = run_endpoint.find_endpoint(run_dir)
-    where = endpoints.EndpointOptions(usual_folder=run_dir, at=seat.addresses, token_file=seat.token_file)
-    found = endpoints.find_endpoints(where)
+    endpoint = run_endpoint.find_endpoint(run_dir)
+    options = endpoints.EndpointOptions(
+        usual_folder=run_dir, at=endpoint.addresses, token_file=endpoint.token_file
+    )
+    coordinator = endpoints.find_endpoints(options)
     try:
-        with BlockingClient(found.addresses, found.access, patience_s=PATIENCE_S) as client:
-            yield seat, client
+        with BlockingClient(coordinator.addresses, coordinator.access, patience_s=PATIENCE_S) as client:
+            yield endpoint, client
     except UnreachableError as error:
         raise NotRunningError(
             f"the coordinator of the run in {run_dir} does not answer: {error.what}",

@@ -62,7 +62,8 @@ def w2_a_lasting_straggler_costs_almost_nothing(lab: Lab) -> Finding:
 
 
 def w3_every_sample_counts_once_whatever_is_decided(lab: Lab) -> Finding:
-    said, ok = [], True
+    said = []
+    ok = True
     for allowed in Allowed:
         decided = set()
         for seed in range(4):
@@ -99,7 +100,8 @@ def w4_speeds_that_flip_do_not_make_it_flip(lab: Lab) -> Finding:
     plan = lab.plan(num_workers=4, steps=steps, batch_sizes=(16,) * 4, stragglers=flipping)
     changes = _adapted(run(plan))
     steady = run(lab.plan(num_workers=4, steps=steps, batch_sizes=(16,) * 4, stragglers=ONE_SLOW))
-    said, seen = [int(str(event["step"])) for event in _adapted(steady)], _changes_of_the_cut(steady)
+    said = [int(str(event["step"])) for event in _adapted(steady)]
+    seen = _changes_of_the_cut(steady)
     reasons = [str(event["reason"]) for event in _adapted(steady)]
     told = said == seen and all("ms instead of" in reason for reason in reasons)
     return Finding(
@@ -111,7 +113,8 @@ def w4_speeds_that_flip_do_not_make_it_flip(lab: Lab) -> Finding:
 
 def w5_local_steps_follow_the_speeds(lab: Lab) -> Finding:
     """Counted from the first decision on: the round before it is long, and nothing is known yet."""
-    said, ok = [], True
+    said = []
+    ok = True
     for factors in ((1.0, 1.5, 2.0, 3.0), ONE_OF_EIGHT):
         workers = len(factors)
         rules = tuple(StragglerRule(worker=w, factor=f) for w, f in enumerate(factors))

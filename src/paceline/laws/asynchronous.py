@@ -37,13 +37,17 @@ def a1_one_worker_is_sequential_adam(lab: Lab) -> Finding:
 
 def a2_staleness_sums_to_t_times_n_minus_1(lab: Lab) -> Finding:
     """After T updates, with all N at work: applied staleness + ages in flight = T·(N-1), exactly."""
-    checked, wrong = 0, []
+    checked = 0
+    wrong = []
     for seed in SEEDS:
         plan = lab.plan(num_workers=4, steps=25, stragglers=RANDOM_SPEEDS, seed=seed)
-        version, applied, read = 0, 0, dict[int, int]()
+        version = 0
+        applied = 0
+        read = dict[int, int]()
         for row in run(plan).history.server:
             if row.op == "apply":
-                version, applied = row.version, applied + row.staleness
+                version = row.version
+                applied = applied + row.staleness
                 del read[row.rank]
             if row.op != "read":
                 continue
@@ -89,7 +93,8 @@ def a5_the_rate_is_the_sum_of_the_workers_rates(lab: Lab) -> Finding:
     history = run(lab.plan(num_workers=4, steps=400, stragglers=rules)).history
     end_ns = history.steps[0][-1].start_ns  # while the fastest still works, all do
     done = sum(1 for r in history.server if r.op == "apply" and r.at_ns <= end_ns)
-    rate, limit = done / (end_ns / 1e9), sum(1 / (PACE_S * f) for f in factors)
+    rate = done / (end_ns / 1e9)
+    limit = sum(1 / (PACE_S * f) for f in factors)
     return Finding(0.98 <= rate / limit <= 1.001, f"{rate / limit:.4f} of Σ 1/tᵢ")
 
 
@@ -163,7 +168,8 @@ def z2_the_rate_is_divided_by_the_staleness(lab: Lab) -> Finding:
     """Both in the log and in the parameters, where the ledger shows what each gradient did."""
     plan = ledger(lab.plan(num_workers=4, steps=10, stragglers=RANDOM_SPEEDS, strategy=AWARE))
     done = run(plan)
-    entries, places = done.final_state()["entries"], ledger_places(plan)
+    entries = done.final_state()["entries"]
+    places = ledger_places(plan)
     at = {share_position(rank, step, plan): place for (rank, step), place in places.items()}
     applied = [row for row in done.history.server if row.op == "apply"]
     in_log = [r for r in applied if r.rate_factor != 1.0 / max(1, r.staleness)]
@@ -203,7 +209,8 @@ def z3_the_delay_of_each_worker_is_compensated(lab: Lab) -> Finding:
 def _by_hand(plan: Plan, done: VirtualRun, strength: float, *, copies_per_worker: bool) -> Tensor:
     task = build_task(plan)
     torch.manual_seed(plan.seed)
-    model, samples = task.model(), task.samples()
+    model = task.model()
+    samples = task.samples()
     stream = SampleStream(num_samples=len(samples), seed=plan.seed)
     now = _flat(model.state_dict())
     read: dict[int, Tensor] = {}

@@ -40,14 +40,16 @@ def c1_nothing_is_lost(_: Lab) -> Finding:
 
 
 def _lost(coder: Coder) -> float:
-    dice, memory = torch.Generator().manual_seed(1), ErrorMemory(torch.zeros(300, dtype=torch.float64))
+    dice = torch.Generator().manual_seed(1)
+    memory = ErrorMemory(torch.zeros(300, dtype=torch.float64))
     given = sent = torch.zeros(300, dtype=torch.float64)
     for number in range(200):
         gradient = torch.randn(300, generator=dice, dtype=torch.float64)
         payload = coder.encode(memory.corrected(gradient), number)
         message = coder.decode(payload, 300, torch.float64)
         memory.sent(message)
-        given, sent = given + gradient, sent + message
+        given = given + gradient
+        sent = sent + message
     return float((sent + memory.snapshot()["owed"] - given).abs().max())
 
 
@@ -56,7 +58,10 @@ def c2_codecs_contract(_: Lab) -> Finding:
 
     A magnitude that is rounded by a part ε, here 2⁻⁹ at most, changes the signs' δ by a part ε².
     """
-    dice, topk, signs, bytes_off = torch.Generator().manual_seed(2), 0.0, 0.0, 0.0
+    dice = torch.Generator().manual_seed(2)
+    topk = 0.0
+    signs = 0.0
+    bytes_off = 0.0
     for _number in range(100):
         p = torch.randn(256, generator=dice, dtype=torch.float64) ** 3
         whole = float(p.square().sum())
@@ -81,7 +86,8 @@ def _left(coder: Coder, vector: Tensor) -> float:
 
 
 def c4_random_rounding_is_right_on_average(_: Lab) -> Finding:
-    draws, vector = 10_000, torch.linspace(-1, 1, 256, dtype=torch.float64) ** 3  # one block
+    draws = 10_000
+    vector = torch.linspace(-1, 1, 256, dtype=torch.float64) ** 3  # one block
     coder = StochasticInt8(seed=5)
     seen = _through(coder, vector.repeat(draws)).view(draws, -1)
     scale = float(from_bytes(coder.encode(vector)[:4], torch.float32))
@@ -138,7 +144,8 @@ def c6_payloads_have_the_size_of_their_formula(_: Lab) -> Finding:
 
 def c8_signs_need_memory(_: Lab) -> Finding:
     """Karimireddy 2019, section 3: f(x) = ε|x₁+x₂| + |x₁-x₂| from (1, 1), ε = ½."""
-    alone, fed_back = _descend(NoMemory()), _descend(ErrorMemory(torch.zeros(2, dtype=torch.float64)))
+    alone = _descend(NoMemory())
+    fed_back = _descend(ErrorMemory(torch.zeros(2, dtype=torch.float64)))
     return Finding(
         alone >= 1.0 and fed_back < 0.05,
         f"f begins at 1; after 4000 steps it is {alone:.3f} with signs alone, {fed_back:.3f} with a memory",
@@ -147,7 +154,8 @@ def c8_signs_need_memory(_: Lab) -> Finding:
 
 def _descend(memory: Memory) -> float:
     x = torch.ones(2, dtype=torch.float64)
-    across, along = torch.tensor([1.0, 1.0]).double(), torch.tensor([1.0, -1.0]).double()
+    across = torch.tensor([1.0, 1.0]).double()
+    along = torch.tensor([1.0, -1.0]).double()
     for step in range(4000):
         gradient = 0.5 * _slope(x @ across) * across + _slope(x @ along) * along
         message = _through(Sign(), memory.corrected(gradient))
@@ -162,7 +170,8 @@ def _slope(value: Tensor) -> float:
 
 def c1_a_memory_in_gradient_units_outlives_a_change_of_rate(_: Lab) -> Finding:
     """Half is owed when the rate falls tenfold; it is then applied at the new rate, not at the old one."""
-    memory, coder = ErrorMemory(torch.zeros(2, dtype=torch.float64)), TopK(0.5)
+    memory = ErrorMemory(torch.zeros(2, dtype=torch.float64))
+    coder = TopK(0.5)
     moved = torch.zeros(2, dtype=torch.float64)
     for rate, gradient in ((1.0, [2.0, 1.0]), (0.1, [0.0, 0.0])):
         message = _through(coder, memory.corrected(torch.tensor(gradient, dtype=torch.float64)))

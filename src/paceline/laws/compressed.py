@@ -93,7 +93,8 @@ def c6_the_bytes_of_a_run_follow_from_the_formula(lab: Lab) -> Finding:
 
 def _step_bytes(compress: Compression, replica: Replica) -> int:
     """What each worker sends in a step, by hand; numbers are float64."""
-    layout, others = replica.arena.layout, WORKERS - 1
+    layout = replica.arena.layout
+    others = WORKERS - 1
     d = layout.buffers_start
     rest = ring_bytes(8 * (layout.numel - d), WORKERS)
     piece = math.ceil(d / (16 * WORKERS)) * 16
@@ -105,17 +106,21 @@ def _step_bytes(compress: Compression, replica: Replica) -> int:
         case Codec.TOPK | Codec.DGC:
             return rest + others * math.ceil(0.1 * d) * (4 + 8)
         case _:  # 5x3 and 2x5 become 5+3 and 2+5 numbers; all else, padding too, travels as it is
-            left, right = 5 + 2 + (d - 15 - 10), 3 + 5
+            left = 5 + 2 + (d - 15 - 10)
+            right = 3 + 5
             return rest + ring_bytes(8 * left, WORKERS) + ring_bytes(8 * right, WORKERS)
 
 
 def c7_enough_rank_is_exact(_: Lab) -> Finding:
-    rows, columns, rank = 12, 9, 2
+    rows = 12
+    columns = 9
+    rank = 2
     pieces = [Piece("matrix", 0, torch.Size((rows, columns)))]
     dice = torch.Generator().manual_seed(4)
     common = torch.randn(rows, rank, generator=dice, dtype=torch.float64)
     mine = [common @ torch.randn(rank, columns, generator=dice, dtype=torch.float64) for _ in range(WORKERS)]
-    means, rights = list[Tensor](), list[bytes]()
+    means = list[Tensor]()
+    rights = list[bytes]()
 
     def live(number: int, collective: Collective, turns: Turns) -> None:
         part = mine[number].reshape(-1).clone()
@@ -136,7 +141,8 @@ def c7_enough_rank_is_exact(_: Lab) -> Finding:
 
 
 def _together(live: Callable[[int, Collective, Turns], None]) -> None:
-    turns, meeting = Turns(), CollectiveState(WORKERS)
+    turns = Turns()
+    meeting = CollectiveState(WORKERS)
 
     def body(rank: int) -> Callable[[], None]:
         collective = InProcessCollective(meeting, Rank(rank), turns=turns, timeout_s=60.0)
@@ -155,7 +161,8 @@ def c9_sending_all_of_dgc_is_momentum(lab: Lab) -> Finding:
 
 def c9_dgc_clips_each_workers_gradient(lab: Lab) -> Finding:
     """To limit/√N: all of N gradients that are too long are, so their mean is no longer either."""
-    limit, lr = 1e-3, 0.1
+    limit = 1e-3
+    lr = 0.1
     plan = lab.plan(num_workers=WORKERS, steps=1, compress=replace(DGC, amount=1.0), clip_norm=limit)
     start, end = (_flat(run(p).final_state()) for p in (replace(plan, lr=1e-300), plan))
     moved = float((end - start).norm()) / lr
@@ -175,7 +182,8 @@ def _flat(state: dict[str, Tensor]) -> Tensor:
 
 
 def c10_onebit_is_adam_and_then_freezes(lab: Lab) -> Finding:
-    adam, freeze_after = OptimizerChoice(name="adam", lr=0.01), 5
+    adam = OptimizerChoice(name="adam", lr=0.01)
+    freeze_after = 5
     options = StrategyOptions(freeze_after=freeze_after)
     ours, moments = _states(lab.plan(optimizer=adam, strategy=options))
     theirs, _ = _states(lab.other("ssgd", optimizer=adam))
@@ -190,7 +198,8 @@ def c10_onebit_is_adam_and_then_freezes(lab: Lab) -> Finding:
 
 def _states(plan: Plan) -> tuple[dict[int, str], dict[int, str]]:
     """By finished step: the parameters, and Adam's second moment."""
-    states, moments = dict[int, str](), dict[int, str]()
+    states = dict[int, str]()
+    moments = dict[int, str]()
 
     def note(rank: int, steps: int, replica: Replica) -> None:
         if rank == 0:
@@ -235,7 +244,8 @@ def d9_an_outer_step_in_bytes_is_near_the_exact_one(lab: Lab) -> Finding:
     """Off by at most half a scale per worker's distance, and half a scale of their mean."""
     options = StrategyOptions(sync_every=4, outer_lr=0.7, outer_momentum=0.9)
     plan = lab.plan(num_workers=WORKERS, steps=4, strategy=options)
-    exact, coded = run(plan), run(replace(plan, compress=INT8))
+    exact = run(plan)
+    coded = run(replace(plan, compress=INT8))
     hashes = {state_hash(replica.arena.named_state()) for replica in coded.replicas.values()}
     alone: list[Tensor] = []
 
@@ -281,7 +291,8 @@ def c12_also_when_compressed(universal: Callable[[Lab], Finding]) -> Callable[[L
     return check
 
 
-SYNC, TOGETHER = ("ssgd",), ("ssgd", "ps", "localsgd", "fedavg", "diloco")
+SYNC = ("ssgd",)
+TOGETHER = ("ssgd", "ps", "localsgd", "fedavg", "diloco")
 EVERY = (*TOGETHER, "asgd", "ssp", "dssp")
 ONEBIT = ("onebit",)
 UNIVERSAL = (

@@ -21,7 +21,8 @@ INDEPENDENT = StrategyOptions(sync_every=4, elasticity=0.0)
 def e1_an_exchange_loses_nothing(lab: Lab) -> Finding:
     """Over a whole run: what the workers gave away, pushed minus received, is how far the centre moved."""
     plan = lab.plan(steps=14, strategy=PULLED, stragglers=RANDOM_SPEEDS)
-    witness, slots_of = Witness.of(plan.num_workers), dict[int, Slots]()
+    witness = Witness.of(plan.num_workers)
+    slots_of = dict[int, Slots]()
     pushed = dict[int, Tensor]()
     given = torch.zeros(0, dtype=torch.float64)
     first = torch.zeros(0, dtype=torch.float64)
@@ -29,7 +30,8 @@ def e1_an_exchange_loses_nothing(lab: Lab) -> Finding:
     def on_pull(rank: int, slots: Slots) -> None:
         nonlocal given, first
         if not slots_of:
-            first, given = slots.parameters.clone(), torch.zeros_like(slots.parameters)
+            first = slots.parameters.clone()
+            given = torch.zeros_like(slots.parameters)
         slots_of[rank] = slots
         if rank in pushed:
             given += pushed.pop(rank) - slots.parameters
@@ -37,7 +39,8 @@ def e1_an_exchange_loses_nothing(lab: Lab) -> Finding:
     def on_push(rank: int) -> None:
         pushed[rank] = slots_of[rank].gradients.clone()
 
-    witness.on_pull, witness.on_push = on_pull, on_push
+    witness.on_pull = on_pull
+    witness.on_push = on_push
     done = run(plan, wrap_store=witness.wrap)
     for rank, vector in pushed.items():  # after its last exchange a worker is let go and pulls no more
         given += vector - slots_of[rank].parameters
@@ -115,7 +118,8 @@ def _exchange(lab: Lab) -> Exchange:
 
 def _swapped(exchange: Exchange, centre: Tensor, pushed: Tensor) -> tuple[Tensor, Tensor]:
     """(the centre, the worker) after the exchange; the vectors given stay as they are."""
-    moved, answer = centre.clone(), torch.empty_like(centre)
+    moved = centre.clone()
+    answer = torch.empty_like(centre)
     exchange.swap(moved, pushed.clone(), answer)
     return moved, answer
 
@@ -125,7 +129,8 @@ def _alone(plan: Plan, positions: list[int]) -> dict[str, Tensor]:
     set_up_torch(plan)
     task = build_task(plan)
     torch.manual_seed(plan.seed)
-    model, samples = task.model(), task.samples()
+    model = task.model()
+    samples = task.samples()
     stream = SampleStream(num_samples=len(samples), seed=plan.seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for position in positions:

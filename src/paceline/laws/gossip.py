@@ -84,7 +84,8 @@ def g1_mixing_keeps_the_mean(lab: Lab) -> Finding:
 def g2_the_spread_shrinks_by_lambda2(lab: Lab) -> Finding:
     excess = {}
     for plan in _plans(lab, GossipVariant.DPSGD, BOTH_WAYS, workers=6):
-        topology, seen = plan.strategy.topology, _scattered(plan)
+        topology = plan.strategy.topology
+        seen = _scattered(plan)
         limit = _second_eigenvalue(topology, plan.num_workers)
         excess[topology.value] = max(
             seen.spread(after) - limit * seen.spread(before)
@@ -117,9 +118,12 @@ def g3_everybody_a_neighbour_is_synchronous(lab: Lab) -> Finding:
 
 def g4_push_sum_gives_away_what_it_has(lab: Lab) -> Finding:
     """Weights sum to N at every step, and the models meet at the mean, also where the graph is lopsided."""
-    lost, missed, lopsided = {}, {}, 0.0
+    lost = {}
+    missed = {}
+    lopsided = 0.0
     for plan in _plans(lab, GossipVariant.PUSH_SUM, list(Topology), workers=5, steps=80):
-        topology, seen = plan.strategy.topology.value, _scattered(plan)
+        topology = plan.strategy.topology.value
+        seen = _scattered(plan)
         lost[topology] = max(abs(sum(weights) - plan.num_workers) for weights in seen.weights.values())
         last = max(seen.models)
         missed[topology] = max(float((z - seen.mean(1)).abs().max()) for z in seen.models[last])
@@ -203,14 +207,17 @@ LAWS = (
 )
 
 
-EXCHANGES, THREADS, PATIENCE_S = 100_000, 4, 4.0
+EXCHANGES = 100_000
+THREADS = 4
+PATIENCE_S = 4.0
 SWITCH_S = 5e-5  # threads take turns this often, a hundred times as often as usual
 GRAPHS = (Topology.RING, Topology.HYPERCUBE, Topology.STAR)
 
 
 def g5_a_hundred_thousand_exchanges_without_a_deadlock(lab: Lab) -> Finding:
     """Threads on the real locks and vectors, held in the strategy's order; the sum of all is kept."""
-    world, clock = peers_world(THREADS), SystemClock()
+    world = peers_world(THREADS)
+    clock = SystemClock()
     # A copy maps the shared memory for itself, as each process does.
     peers = [
         ShmPeers(copy.copy(world), Rank(rank), clock=clock, timeout_s=PATIENCE_S) for rank in range(THREADS)
@@ -219,7 +226,8 @@ def g5_a_hundred_thousand_exchanges_without_a_deadlock(lab: Lab) -> Finding:
     for rank, vector in enumerate(vectors):
         vector.fill_(rank)
     kind: type[Adpsgd] = strategy_class(lab.subject or lab.mode)
-    done, errors = [0] * THREADS, list[str]()
+    done = [0] * THREADS
+    errors = list[str]()
     started_ns = clock.now_ns()
     with _switching_often():
         threads = [
@@ -267,7 +275,8 @@ def _switching_often() -> Iterator[None]:
 
 def g6_every_gradient_counts_once(lab: Lab) -> Finding:
     """In the final model each sample has moved its own parameter by 1/N, whoever mixed it with whom."""
-    found, wrong = [], []
+    found = []
+    wrong = []
     for topology in GRAPHS:
         options = StrategyOptions(topology=topology)
         plan = ledger(lab.plan(num_workers=5, strategy=options, stragglers=RANDOM_SPEEDS))
@@ -285,7 +294,8 @@ def g6_every_gradient_counts_once(lab: Lab) -> Finding:
 
 def _travels(mode: str, plan: Plan, size: int) -> int:
     """Bytes that all send: to each neighbour, or to one of them, at every step; then the exact mean."""
-    workers, topology = plan.num_workers, plan.strategy.topology
+    workers = plan.num_workers
+    topology = plan.strategy.topology
     if mode == "adpsgd":
         return size * (plan.total_gradients + workers * (workers - 1))
     degrees = sum(len(neighbours(topology, rank, workers)) for rank in range(workers))
@@ -318,7 +328,8 @@ def _rate_with_a_straggler(lab: Lab, words: str) -> tuple[float, bool]:
 
 def g8_exchanges_have_one_order(lab: Lab) -> Finding:
     """Numbered 1 … T without a gap; a worker copies after its exchange before, and before its next."""
-    wrong, counted = [], 0
+    wrong = []
+    counted = 0
     for seed in range(6):
         plan = lab.plan(num_workers=4, seed=seed, stragglers=RANDOM_SPEEDS)
         steps = run(plan).history.steps

@@ -20,7 +20,8 @@ def h1_every_mode_does_the_same_work(lab: Lab) -> Finding:
 
 def h2_bytes_are_counted_both_ways(lab: Lab) -> Finding:
     plan = lab.plan()
-    witness, meetings = Witness.of(plan.num_workers), CollectiveWitness()
+    witness = Witness.of(plan.num_workers)
+    meetings = CollectiveWitness()
     told = lab.told(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
     counted = told.bytes_out, told.bytes_in
     seen = witness.pushed_bytes + meetings.moved_bytes, witness.pulled_bytes + meetings.moved_bytes
@@ -31,7 +32,8 @@ def h3_slowness_strikes_every_mode_alike(lab: Lab) -> Finding:
     """Every step takes as long as the plan's rules say for this worker and step, whatever the mode."""
     plan = lab.plan(stragglers=RANDOM_SPEEDS)
     stragglers = Stragglers(plan.stragglers, seed=plan.seed)
-    wrong, slow = [], 0
+    wrong = []
+    slow = 0
     for (rank, step), delay_ns in lab.told(plan).delays_ns.items():
         expected_s = stragglers.at(rank, step).duration_s(0.0, plan.pace_s)
         slow += expected_s > plan.pace_s
@@ -46,7 +48,9 @@ def h4_the_staleness_told_is_the_true_one(lab: Lab) -> Finding:
     plan = lab.plan(num_workers=4, steps=20, stragglers=RANDOM_SPEEDS)
     witness = Witness.of(4)
     told = lab.told(plan, wrap_store=witness.wrap)
-    arrived, read_at, true = 0, dict[int, int](), list[int]()
+    arrived = 0
+    read_at = dict[int, int]()
+    true = list[int]()
     for act in witness.acts:
         if act.what == "pull":
             read_at[act.rank] = arrived

@@ -124,7 +124,9 @@ class Lab:
 
 class _Stopping(SilentWatcher):
     def __init__(self, launcher: LocalLauncher, stops_at: int) -> None:
-        self._launcher, self._stops_at, self._has_asked = launcher, stops_at, False
+        self._launcher = launcher
+        self._stops_at = stops_at
+        self._has_asked = False
 
     def progress(self, progress: Progress) -> None:
         if progress.step >= self._stops_at and not self._has_asked:
@@ -192,7 +194,8 @@ def final_hash(plan: Plan, **how: object) -> str:
 
 def distance(one: VirtualRun, other: VirtualRun) -> float:
     """The largest difference between two final states."""
-    mine, theirs = one.final_state(), other.final_state()
+    mine = one.final_state()
+    theirs = other.final_state()
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
@@ -221,7 +224,8 @@ def sequential(
     set_up_torch(plan)
     task = build_task(plan)
     torch.manual_seed(plan.seed)
-    model, samples = task.model(), task.samples()
+    model = task.model()
+    samples = task.samples()
     stream = SampleStream(num_samples=len(samples), seed=plan.seed)
     optimizer = kind(model.parameters(), **settings)
     for step in range(plan.steps):

@@ -226,7 +226,8 @@ def f2_clients_count_by_the_samples_they_used(lab: Lab) -> Finding:
 
 
 def f3_the_draw_depends_on_seed_and_round_alone(lab: Lab) -> Finding:
-    wrong, rounds = [], 0
+    wrong = []
+    rounds = 0
     for seed in range(6):
         plan = lab.plan(num_workers=5, steps=10, strategy=HALF, seed=seed)
         seen = _clients_by_round(run(replace(plan, stragglers=RANDOM_SPEEDS)))
@@ -249,7 +250,8 @@ def f4_one_client_at_a_time_is_sequential(lab: Lab) -> Finding:
     """With momentum, which a client forgets after its round."""
     momentum = OptimizerChoice(name="momentum", lr=0.1)
     plan = lab.plan(num_workers=4, steps=10, strategy=ONE_OF_FOUR, optimizer=momentum)
-    ours, theirs = run(plan).final_state(), _one_after_another(plan)
+    ours = run(plan).final_state()
+    theirs = _one_after_another(plan)
     worst = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
     return within(worst, 1e-12)
 
@@ -285,7 +287,8 @@ def _one_after_another(plan: Plan) -> dict[str, Tensor]:
     set_up_torch(plan)
     task = build_task(plan)
     torch.manual_seed(plan.seed)
-    model, samples = task.model(), task.samples()
+    model = task.model()
+    samples = task.samples()
     stream = SampleStream(num_samples=len(samples), seed=plan.seed)
     for begins, drawn in _rounds(plan):
         ((rank, steps),) = drawn.items()

@@ -22,16 +22,24 @@ from paceline.simulate.profile import (
 from paceline.simulate.strategy_models import BackupWorkers, candidates, strategy_model_of
 from paceline.sync.fault_rules import StragglerRule
 
-WORKERS, MEAN_S, ROUNDS = 8, 0.01, 20_000
+WORKERS = 8
+MEAN_S = 0.01
+ROUNDS = 20_000
 ATTEMPTS = 3
-SLEEPERS, SLEEPS_S, SLEEPER_STEPS, SLEEPER_SEED = 8, 0.04, 16, 100
-SLOT_S, ROUND_S, ROUNDS_EACH = 0.06, 0.72, 10
+SLEEPERS = 8
+SLEEPS_S = 0.04
+SLEEPER_STEPS = 16
+SLEEPER_SEED = 100
+SLOT_S = 0.06
+ROUND_S = 0.72
+ROUNDS_EACH = 10
 
 
 def m1_exponential_step_times_have_a_closed_form(_: Lab) -> Finding:
     """The K-th of N exponential times is expected at (H_N - H_{N-K})·mean; ssgd waits for all N."""
     profile = _profile((Exponential(MEAN_S),) * WORKERS)
-    said, ok = [], True
+    said = []
+    ok = True
     for needed in (WORKERS, WORKERS - 1, WORKERS - 2, WORKERS // 2):
         # Enough work for so many rounds, whatever is abandoned in each.
         steps = ROUNDS * needed // WORKERS
@@ -69,10 +77,12 @@ def m2_nobody_beats_the_sum_of_the_rates(_: Lab) -> Finding:
 
 
 def m3_virtual_runs_are_predicted_to_the_nanosecond(lab: Lab) -> Finding:
-    wrong, updates = [], 0
+    wrong = []
+    updates = 0
     for seed in range(4):
         plan = lab.plan(steps=24, stragglers=RANDOM_SPEEDS, seed=seed)
-        done, found = run(plan), _predicted(plan, lab.mode)
+        done = run(plan)
+        found = _predicted(plan, lab.mode)
         updates += sum(found.steps)
         same_order = not done.history.server or _applied(done.history) == _foretold(found)
         if not same_order or round(done.elapsed_s * 1e9) != found.total_ns:

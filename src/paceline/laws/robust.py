@@ -32,7 +32,8 @@ SEARCHES = 40
 def r1_seeing_everybody_changes_nothing(lab: Lab) -> Finding:
     own = StrategyOptions(aggregate=MEAN_OF_ALL)
     batch_norm = {"batch_norm": True}
-    plain, gathered = lab.plan(task_options=batch_norm), lab.plan(task_options=batch_norm, strategy=own)
+    plain = lab.plan(task_options=batch_norm)
+    gathered = lab.plan(task_options=batch_norm, strategy=own)
     return bit_equal(final_hash(plain), final_hash(gathered), of="the mean, and the mean of gathered vectors")
 
 
@@ -48,7 +49,8 @@ def r1_of_equal_gradients_it_is_that_gradient(_: Lab) -> Finding:
 
 def r2_an_update_stays_among_the_honest(lab: Lab) -> Finding:
     """One step of the whole strategy: 2 of 7 do their worst."""
-    outside, tried = [], 0
+    outside = []
+    tried = 0
     for way in WAYS:
         for worst in WORST:
             rules = tuple(_aimed(worst, worker) for worker in (1, 4))
@@ -63,7 +65,8 @@ def r2_an_update_stays_among_the_honest(lab: Lab) -> Finding:
 
 
 def r2_no_lie_moves_it_out_of_the_honest_range(_: Lab) -> Finding:
-    outside, tried = [], 0
+    outside = []
+    tried = 0
     for seed in range(SEARCHES):
         for size, bad in SHAPES:
             honest = _noise(seed, size - bad, 31)
@@ -78,7 +81,8 @@ def r2_no_lie_moves_it_out_of_the_honest_range(_: Lab) -> Finding:
 
 def r2_krum_picks_one_of_the_honest(_: Lab) -> Finding:
     """When they are closer to each other than to any lie."""
-    picked, tried = [], 0
+    picked = []
+    tried = 0
     for seed in range(SEARCHES):
         for size, bad in SHAPES:
             honest = 1.0 + 0.01 * _noise(seed, size - bad, 31)
@@ -92,7 +96,8 @@ def r2_krum_picks_one_of_the_honest(_: Lab) -> Finding:
 
 
 def r3_the_order_of_workers_does_not_matter(_: Lab) -> Finding:
-    changed, tried = [], 0
+    changed = []
+    tried = 0
     for seed in range(SEARCHES):
         for size, bad in SHAPES:
             stack = _noise(seed, size, 31)
@@ -200,7 +205,8 @@ def _first_gradients(plan: Plan, *, honest: tuple[int, ...]) -> tuple[Tensor, Te
     set_up_torch(plan)
     task = build_task(plan)
     torch.manual_seed(plan.seed)
-    model, samples = task.model(), task.samples()
+    model = task.model()
+    samples = task.samples()
     stream = SampleStream(num_samples=len(samples), seed=plan.seed)
     rows = []
     for rank in honest:

@@ -1,4 +1,4 @@
-"""How are laws checked one after another? Each to a verdict; an exception is a verdict too."""
+"""Law runner: checks laws one after another; an exception is a failed law."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,8 +91,10 @@ def check_laws(mode: str | None, *, subject: str | None, launcher: LocalLauncher
 def check(case: Case, lab: Lab) -> LawResult:
     try:
         finding = case.law.check(lab)
-        ok, measured = finding.ok, finding.measured
+        ok = finding.ok
+        measured = finding.measured
     except Exception as error:
         # A strategy that crashes under a law breaks it; the law's line says how.
-        ok, measured = False, f"{type(error).__name__}: {error}"
+        ok = False
+        measured = f"{type(error).__name__}: {error}"
     return LawResult(id=case.id, mode=case.subject or case.mode, what=case.law.what, ok=ok, measured=measured)

@@ -31,7 +31,8 @@ def p1_gaps_stay_within_the_bound(lab: Lab) -> Finding:
     worst: dict[int, tuple[int, int]] = {}
     for plan, bound in _schedules(lab):
         witness = Witness.of(plan.num_workers)
-        started, completed = [0], [0]
+        started = [0]
+        completed = [0]
 
         def on_pull(rank: int, _: Slots, w: Witness = witness, seen: list[int] = started) -> None:
             seen.append(w.clocks[rank] - min(w.active().values()))
@@ -39,7 +40,8 @@ def p1_gaps_stay_within_the_bound(lab: Lab) -> Finding:
         def on_push(_: int, w: Witness = witness, seen: list[int] = completed) -> None:
             seen.append(w.gap())
 
-        witness.on_pull, witness.on_push = on_pull, on_push
+        witness.on_pull = on_pull
+        witness.on_push = on_push
         run(plan, wrap_store=witness.wrap, starts_at_s={plan.seed % 4: 0.2})
         before = worst.get(bound, (0, 0))
         worst[bound] = max(before[0], *started), max(before[1], *completed)
@@ -49,10 +51,12 @@ def p1_gaps_stay_within_the_bound(lab: Lab) -> Finding:
 
 def p2_a_read_contains_what_it_must(lab: Lab) -> Finding:
     """Read at clock c: every update up to c-s-1, and all of the reader's own."""
-    missing, reads = [], 0
+    missing = []
+    reads = 0
     for schedule, bound in _schedules(lab):
         plan = ledger(schedule)
-        witness, places = Witness.of(plan.num_workers), ledger_places(plan)
+        witness = Witness.of(plan.num_workers)
+        places = ledger_places(plan)
 
         def on_pull(
             rank: int,
@@ -82,7 +86,8 @@ def p3_bound_zero_is_synchronous(lab: Lab) -> Finding:
 
 
 def p4_no_bound_is_asgd(lab: Lab) -> Finding:
-    mine, theirs = Witness.of(3), Witness.of(3)
+    mine = Witness.of(3)
+    theirs = Witness.of(3)
     unbounded = lab.plan(steps=20, strategy=StrategyOptions(staleness=None), stragglers=RANDOM_SPEEDS)
     one = run(unbounded, wrap_store=mine.wrap)
     other = run(lab.other("asgd", steps=20, stragglers=RANDOM_SPEEDS), wrap_store=theirs.wrap)
@@ -95,7 +100,8 @@ def p4_no_bound_is_asgd(lab: Lab) -> Finding:
 
 def p5_the_slowest_never_waits(lab: Lab) -> Finding:
     """Whoever is the slowest right after pushing reads on without waiting."""
-    waits, pulls = [], 0
+    waits = []
+    pulls = 0
     for plan, bound in _schedules(lab):
         witness = Witness.of(plan.num_workers)
         is_slowest: dict[int, bool] = {}
@@ -111,7 +117,8 @@ def p5_the_slowest_never_waits(lab: Lab) -> Finding:
             if slow.get(rank, False) and w.acts[-1].wait_ns > 0:
                 waits.append((s, rank, w.clocks[rank]))
 
-        witness.on_push, witness.on_pull = on_push, on_pull
+        witness.on_push = on_push
+        witness.on_pull = on_pull
         run(plan, wrap_store=witness.wrap)
     return Finding(not waits, f"{pulls} reads of the slowest; it waited (bound, rank, clock): {waits[:3]}")
 
@@ -151,7 +158,8 @@ def p1_the_bound_is_given_in_full(lab: Lab) -> Finding:
     found: dict[int, int] = {}
     for bound in BOUNDS:
         pause = (StragglerRule(worker=1, delay_s=1.0, steps=(2,)),)
-        witness, ahead = Witness.of(3), [0]
+        witness = Witness.of(3)
+        ahead = [0]
 
         def on_pull(rank: int, _: Slots, w: Witness = witness, seen: list[int] = ahead) -> None:
             seen.append(w.clocks[rank] - min(w.active().values()))
@@ -184,7 +192,8 @@ def p8_a_moving_bound_stays_in_its_range(lab: Lab) -> Finding:
             if at.get(rank, low + 1) <= low and w.acts[-1].wait_ns > 0:
                 held_too_soon.append((low, rank, w.clocks[rank]))
 
-        witness.on_push, witness.on_pull = on_push, on_pull
+        witness.on_push = on_push
+        witness.on_pull = on_pull
         run(plan, wrap_store=witness.wrap, starts_at_s={plan.seed % 4: 0.2})
     ok = not held_too_soon and all(low < gap <= low + RANGE for low, gap in started.items())
     return Finding(
@@ -195,7 +204,8 @@ def p8_a_moving_bound_stays_in_its_range(lab: Lab) -> Finding:
 
 
 def p8_no_range_is_ssp(lab: Lab) -> Finding:
-    mine, theirs = Witness.of(3), Witness.of(3)
+    mine = Witness.of(3)
+    theirs = Witness.of(3)
     fixed = StrategyOptions(staleness=1, staleness_range=0)
     one = run(lab.plan(steps=20, strategy=fixed, stragglers=RANDOM_SPEEDS), wrap_store=mine.wrap)
     ssp = lab.other("ssp", steps=20, strategy=StrategyOptions(staleness=1), stragglers=RANDOM_SPEEDS)

@@ -56,7 +56,8 @@ def s2_unweighted_would_be_wrong(lab: Lab) -> Finding:
     set_up_torch(plan)
     task = build_task(plan)
     torch.manual_seed(plan.seed)
-    model, samples = task.model(), task.samples()
+    model = task.model()
+    samples = task.samples()
 
     def gradient(first: int, end: int) -> Tensor:
         model.zero_grad()
@@ -64,7 +65,9 @@ def s2_unweighted_would_be_wrong(lab: Lab) -> Finding:
         task.loss(model, batch).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
-    union, small, large = gradient(0, 8), gradient(0, 2), gradient(2, 8)
+    union = gradient(0, 8)
+    small = gradient(0, 2)
+    large = gradient(2, 8)
     unweighted = float((union - (small + large) / 2).abs().max())
     weighted = float((union - (small * 2 + large * 6) / 8).abs().max())
     return Finding(
@@ -102,7 +105,8 @@ def s5_the_order_of_ranks_hardly_matters(_: Lab) -> Finding:
     for world in WORLDS:
         vectors = _vectors(world)
         bound = (world - 1) * torch.finfo(torch.float32).eps * torch.stack(vectors).abs().sum(0)
-        forward, backward = [v.clone() for v in vectors], [v.clone() for v in reversed(vectors)]
+        forward = [v.clone() for v in vectors]
+        backward = [v.clone() for v in reversed(vectors)]
         mean_in_place(forward)
         mean_in_place(backward)
         worst = max(worst, float(((forward[0] - backward[0]).abs() / bound).max()))
@@ -202,7 +206,10 @@ LAWS = (
 
 NONE_SPARE = StrategyOptions(backup_workers=0)
 SEEDS = range(6)
-WORKERS, SPARE, ROUNDS, MEAN_S = 5, 2, 200, 0.01
+WORKERS = 5
+SPARE = 2
+ROUNDS = 200
+MEAN_S = 0.01
 
 
 def b1_without_spares_it_is_ps(lab: Lab) -> Finding:
@@ -223,7 +230,9 @@ def _equals(lab: Lab, mode: str, **changes: object) -> Finding:
 
 def b2_an_update_is_the_mean_of_k_fresh_gradients(lab: Lab) -> Finding:
     """Counted from what went over the store; the ledger shows with what weight, and that nothing is lost."""
-    odd, updates, weighed = list[str](), 0, True
+    odd = list[str]()
+    updates = 0
+    weighed = True
     for seed in SEEDS:
         for spare in (1, 2):
             plan = _sharing(lab, seed, spare)

@@ -1,4 +1,4 @@
-"""On what are laws checked? Tiny tasks in which a mistake cannot hide."""
+"""Small tasks for laws, built so that a wrong mean, order or sample changes the result."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,9 @@ class TinyTask(_LawTask):
     """A small non-linear regression: gradients depend on the parameters in every way."""
 
     def __init__(self, *, seed: int, num_samples: int = 97, batch_norm: bool = False) -> None:
-        self._seed, self._num_samples, self._batch_norm = seed, num_samples, batch_norm
+        self._seed = seed
+        self._num_samples = num_samples
+        self._batch_norm = batch_norm
 
     def model(self) -> nn.Module:
         middle: list[nn.Module] = [nn.BatchNorm1d(5)] if self._batch_norm else []
@@ -112,7 +114,8 @@ class PassingTask(TinyTask):
 class _WithPassing(nn.Module):
     def __init__(self, always: nn.Module) -> None:
         super().__init__()
-        self.always, self.sometimes = always, nn.Linear(3, 2)
+        self.always = always
+        self.sometimes = nn.Linear(3, 2)
         self._calls = 0
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ TIMEOUT_S = 5.0
 def u1_same_schedule_same_bits(lab: Lab) -> Finding:
     plan = lab.plan(stragglers=RANDOM_SPEEDS, task_options={"batch_norm": True})
     done = run(plan)
-    first, second = state_hash(done.final_state()), final_hash(plan)
+    first = state_hash(done.final_state())
+    second = final_hash(plan)
     if first != second:
         return bit_equal(first, second, of="two runs")
     verdict = replay(plan, done.history, first)
@@ -54,7 +55,8 @@ def u2_every_gradient_counts_once(lab: Lab) -> Finding:
     With backup workers an update is the mean of K gradients, and the entries are -1/K.
     """
     plan = ledger(lab.plan(num_workers=1 if lab.mode == "single" else 4))
-    witness, meetings = Witness.of(plan.num_workers), CollectiveWitness()
+    witness = Witness.of(plan.num_workers)
+    meetings = CollectiveWitness()
     done = run(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
     entries = done.final_state()["entries"]
     expected = -1.0 / plan.gradients_per_update

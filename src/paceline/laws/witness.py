@@ -1,8 +1,7 @@
-"""Who did what, in which order? Links that pass everything on and write it down.
+"""Recording links: a server store and a collective that pass calls on and record them in order.
 
-They stand between a strategy and its parameter server, or between a strategy
-and the others it meets, so they see what really happened rather than what a
-log claims.
+They sit between a strategy and its parameter server, or between a strategy and its peers, so laws see what
+was really sent rather than what a log claims.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +53,9 @@ class Witness:
 
 class _WitnessedStore:
     def __init__(self, witness: Witness, rank: Rank, store: ParameterStore) -> None:
-        self._witness, self._rank, self._store = witness, rank, store
+        self._witness = witness
+        self._rank = rank
+        self._store = store
         self._slots: Slots | None = None
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
@@ -67,7 +68,8 @@ class _WitnessedStore:
 
     def pull(self) -> PullResult:
         pulled = self._store.pull()
-        seen, slots = self._witness, self._slots
+        seen = self._witness
+        slots = self._slots
         assert slots is not None, "open() comes first"
         if pulled.position is None:
             seen.left.add(self._rank)
@@ -79,7 +81,8 @@ class _WitnessedStore:
         return pulled
 
     def push(self, *, wants_stop: bool) -> Traffic:
-        seen, slots = self._witness, self._slots
+        seen = self._witness
+        slots = self._slots
         assert slots is not None, "open() comes first"
         seen.acts.append(Act("push", self._rank))
         seen.pushed_bytes += slots.gradients.nbytes
@@ -124,8 +127,10 @@ class CollectiveWitness:
 
 class _WitnessedCollective:
     def __init__(self, witness: CollectiveWitness, collective: Collective) -> None:
-        self.rank, self.world_size = collective.rank, collective.world_size
-        self._witness, self._collective = witness, collective
+        self.rank = collective.rank
+        self.world_size = collective.world_size
+        self._witness = witness
+        self._collective = collective
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self._collective.allocate(numel, dtype)
@@ -143,9 +148,10 @@ class _WitnessedCollective:
         sources: Sequence[Rank] | None = None,
         targets: Sequence[Rank] | None = None,
     ) -> tuple[list[Tensor], Traffic]:
-        everybody = [Rank(rank) for rank in range(self.world_size)]
-        chosen = targets if targets is not None else everybody if sources is None else sources
-        self._witness.moved_bytes += vector.nbytes * sum(rank != self.rank for rank in chosen)
+        receivers = targets if targets is not None else sources
+        if receivers is None:
+            receivers = [Rank(rank) for rank in range(self.world_size)]
+        self._witness.moved_bytes += vector.nbytes * sum(rank != self.rank for rank in receivers)
         return self._collective.gather(vector, sources, targets)
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:

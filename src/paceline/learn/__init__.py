@@ -1,1 +1,1 @@
-"""What is a learner asked, and was it seen? Pure: facts in, findings out. The text: docs/learn/index.md."""
+"""Interactive course: pure lessons over facts that are read from runs. The text: docs/learn/index.md."""

@@ -1,4 +1,4 @@
-"""What happens when a learner starts a part, predicts, answers, or asks to be checked?"""
+"""Course: starts parts, takes predictions and answers, and checks them against the evidence."""
 
 import json
 from dataclasses import dataclass

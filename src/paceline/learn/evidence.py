@@ -1,4 +1,4 @@
-"""What has this learner really done? Read from the runs, the coordinator, the rules and the comparison."""
+"""Evidence of what a learner did, read from runs, coordinator, alert rules and comparison."""
 
 import json
 from collections.abc import Sequence
@@ -51,7 +51,8 @@ def _is_again(folder: str, name: str) -> bool:
 
 
 def run_facts(run_dir: Path, folder: Path) -> RunFacts:
-    plan, history = read(run_dir / "plan.json"), read_history(run_dir / "events.jsonl")
+    plan = read(run_dir / "plan.json")
+    history = read_history(run_dir / "events.jsonl")
     summary = summarise(history)
     stale = summary.staleness
     entered = [event.fields for event in history.plain if event.kind == "generation_entered"]

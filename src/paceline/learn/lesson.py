@@ -1,4 +1,4 @@
-"""What is a part of the exercise made of? A prediction, something to do, findings, and questions."""
+"""Data model of a lesson: facts about runs, predictions, findings and questions. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ class NotSeenError(Exception):
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
-        self.what, self.hint = what, hint
+        self.what = what
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +177,16 @@ DIGITS = 3  # that matter, of a number on the screen (core/humanize.py)
 
 def half_shown(value: float) -> float:
     """How far what is shown may be from the value."""
-    size, unit = abs(value), 1.0
+    size = abs(value)
+    unit = 1.0
     if size == 0:
         return 0.0
     while size >= 10:
-        size, unit = size / 10, unit * 10
+        size = size / 10
+        unit = unit * 10
     while size < 1:
-        size, unit = size * 10, unit / 10
+        size = size * 10
+        unit = unit / 10
     return unit * 10.0 ** (1 - DIGITS) / 2
 
 

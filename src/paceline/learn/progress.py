@@ -1,4 +1,4 @@
-"""How far has a learner come? Kept as one small JSON; every change gives a new progress."""
+"""Progress of a learner: one JSON file; every change returns a new `Progress`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

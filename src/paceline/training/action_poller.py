@@ -1,8 +1,8 @@
-"""How does a run hear what operators ask of it, and whether its coordinator is there?
+"""Action poller: passes operators' requests from the coordinator to the launcher of an elastic run.
 
-The list of actions is the truth; the stream of changes only says when to look.
-It runs beside the launcher, which takes wishes and news when it has time, so a
-coordinator that is silent holds nobody up: training goes on, and that is said once.
+The coordinator's list of actions is authoritative; its watch stream only wakes the poller up. The poller runs
+in a background event loop, and the launcher collects requests and notices when it has time. So an unreachable
+coordinator delays nothing: training continues, and the outage is reported once.
 """
 
 import asyncio
@@ -24,17 +24,16 @@ from paceline.core.clock import ActiveTimeout, monotonic_s
 from paceline.launchers.supervision import Granted, OperatorRequest, OperatorResponse, Refused
 
 KINDS = ("add", "remove", "checkpoint")
-POLL_S = 2.0  # without a bell
+POLL_S = 2.0  # without a wake-up by the watch stream
 NODE_TIMEOUT_S = 1.0  # for one node to answer while the run stops
 NO_LEADER_TIMEOUT_S = 5.0  # a run that stops gives up a coordinator without a leader after this time
-NO_MAJORITY_TIMEOUT_S = (
-    1.0  # the same, where most nodes refuse connections: there is no majority that could elect one
-)
-ELECTION_TIMEOUT_S = 3.0  # of a cluster that elects a leader; more is silence
+# The same, where most nodes refuse connections: there is no majority that could elect a leader.
+NO_MAJORITY_TIMEOUT_S = 1.0
+ELECTION_TIMEOUT_S = 3.0  # allowed for electing a leader; after it the coordinator counts as unreachable
 
 
 class ActionPoller:
-    """A desk where operators ask; see launchers/elastic.py."""
+    """Source of operator requests for the elastic supervisor (launchers/elastic.py)."""
 
     def __init__(
         self,
@@ -46,26 +45,29 @@ class ActionPoller:
         more_news: Callable[[], list[str]] = list,
         last_checkpoint: Callable[[], str] = str,
     ) -> None:
-        """`is_held`: whether an operator has stopped this participant for a while; `more_news`: of others.
+        """`is_held`: whether an operator has paused this participant; `more_news`: further notices.
 
-        `last_checkpoint`: what a run that stops now can be resumed from, in words.
+        `last_checkpoint` describes the checkpoint from which a run that stops now can be resumed.
         """
         self._last_checkpoint = last_checkpoint
         self._is_alone = False
-        self._judging: asyncio.Task[None] | None = None
-        self._addresses, self._access, self._run = addresses, access, run
-        self._is_held, self._more_news = is_held, more_news
+        self._leader_check: asyncio.Task[None] | None = None
+        self._addresses = addresses
+        self._access = access
+        self._run = run
+        self._is_stopped = is_held
+        self._more_news = more_news
         self._lock = threading.Lock()
-        self._new: list[OperatorRequest] = []
-        self._news: list[str] = []
-        self._known: set[int] = set()  # wishes that the launcher was told of
-        self._answers: list[OperatorResponse] = []  # not yet told to the coordinator
-        self._open: dict[int, Granted] = {}  # whose effect is waited for
+        self._requests: list[OperatorRequest] = []
+        self._notices: list[str] = []
+        self._seen: set[int] = set()  # actions that were passed to the launcher
+        self._responses: list[OperatorResponse] = []  # not yet reported to the coordinator
+        self._open: dict[int, Granted] = {}  # accepted, effect not seen yet
         self._generation = 0
-        self._members: dict[str, int] = {}  # pids of those who took part last, by name
+        self._members: dict[str, int] = {}  # pids of the last known members, by name
         self._given_up: dict[str, int] = {}
-        self._silent_since_s: float | None = None
-        self._last_said = ""
+        self._unreachable_since_s: float | None = None
+        self._last_notice = ""
         self._background = Background()
         self._background.call(self._start())
 
@@ -83,20 +85,22 @@ class ActionPoller:
         finally:
             self._background.close()
 
-    # What the launcher asks.
+    # Called by the launcher.
 
     def wishes(self) -> list[OperatorRequest]:
         with self._lock:
-            found, self._new = self._new, []
-        return found
+            requests = self._requests
+            self._requests = []
+        return requests
 
     def news(self) -> list[str]:
         with self._lock:
-            found, self._news = self._news, []
-        return [*found, *self._more_news()]
+            notices = self._notices
+            self._notices = []
+        return [*notices, *self._more_news()]
 
     def stopping(self) -> None:
-        self._background.begin(self._begin_to_judge)
+        self._background.begin(self._start_leader_check)
 
     def is_alone(self) -> bool:
         return self._is_alone
@@ -104,12 +108,12 @@ class ActionPoller:
     def given_up(self) -> dict[str, int]:
         with self._lock:
             given_up = dict(self._given_up)
-        return {who: pid for who, pid in given_up.items() if not self._is_held(who)}
+        return {who: pid for who, pid in given_up.items() if not self._is_stopped(who)}
 
     def answer(self, given: OperatorResponse) -> None:
-        self._background.call(self._take(given))
+        self._background.call(self._queue_response(given))
 
-    # In the background loop.
+    # In the background event loop.
 
     async def _start(self) -> None:
         self._client = Client(
@@ -118,38 +122,38 @@ class ActionPoller:
             metadata=security.call_metadata(self._access),
             patience_s=ELECTION_TIMEOUT_S,
         )
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._task = asyncio.create_task(self._follow())
 
-    def _begin_to_judge(self) -> None:
-        if self._judging is None:
-            self._judging = asyncio.create_task(self._judge())
+    def _start_leader_check(self) -> None:
+        if self._leader_check is None:
+            self._leader_check = asyncio.create_task(self._check_leader())
 
-    async def _judge(self) -> None:
-        """While the run stops: without a leader it is not held up for longer than this takes."""
+    async def _check_leader(self) -> None:
+        """While the run stops: give the coordinator up if it has no leader for the timeout."""
         while not self._is_alone:
             nodes, refused = await self._count_nodes()
             silent_s = (
                 NO_MAJORITY_TIMEOUT_S if 2 * (len(nodes) - refused) <= len(nodes) else NO_LEADER_TIMEOUT_S
             )
-            patience = ActiveTimeout(silent_s)
+            timeout = ActiveTimeout(silent_s)
             leader = asyncio.ensure_future(self._client.find_leader())
             try:
-                while not leader.done() and (wait_s := patience.next_s()):
+                while not leader.done() and (wait_s := timeout.next_s()):
                     await asyncio.wait((leader,), timeout=wait_s)
                 if leader.done() and leader.exception() is None:
                     await asyncio.sleep(POLL_S)
                     continue
             finally:
                 leader.cancel()
-            # Asked in words again: the numbers are those of the moment in which it is given up.
+            # Counted again, so that the message has the numbers at the time of giving up.
             nodes, refused = await self._count_nodes()
             await self._give_up(sum(nodes.values()), len(nodes))
 
     async def _give_up(self, answering: int, known: int) -> None:
         trouble = "no majority" if 2 * answering <= known else "no leader"
         checkpoint = await asyncio.to_thread(self._last_checkpoint)
-        self._say(
+        self._notify(
             f"the coordinator has {trouble} ({answering} of {known} nodes answer): stopping without it;"
             f" {checkpoint or 'there is no checkpoint yet'}"
         )
@@ -160,14 +164,14 @@ class ActionPoller:
         """Which of the known nodes answer, by address, and how many refuse connections."""
         nodes: dict[str, bool] = {}
         refused = 0
-        ask = set(self._addresses)
-        while ask:
-            found = await asyncio.gather(*(self._status(address) for address in sorted(ask)))
-            for address, status in zip(sorted(ask), found, strict=True):
+        pending = set(self._addresses)
+        while pending:
+            statuses = await asyncio.gather(*(self._status(address) for address in sorted(pending)))
+            for address, status in zip(sorted(pending), statuses, strict=True):
                 nodes[address] = isinstance(status, pb.NodeStatus)
                 refused += status is grpc.StatusCode.UNAVAILABLE
-            peers = [p for status in found if isinstance(status, pb.NodeStatus) for p in status.peers]
-            ask = {peer.address for peer in peers if peer.address and peer.is_voter} - set(nodes)
+            peers = [p for status in statuses if isinstance(status, pb.NodeStatus) for p in status.peers]
+            pending = {peer.address for peer in peers if peer.address and peer.is_voter} - set(nodes)
         return nodes, refused
 
     async def _status(self, address: str) -> pb.NodeStatus | grpc.StatusCode:
@@ -180,18 +184,18 @@ class ActionPoller:
             return error.code()
 
     async def _stop(self) -> None:
-        for task in [self._task, *([] if self._judging is None else [self._judging])]:
+        for task in [self._task, *([] if self._leader_check is None else [self._leader_check])]:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
         with suppress(RefusedError, UnreachableError):
-            for number in [given.number for given in self._answers] + list(self._open):
+            for number in [given.number for given in self._responses] + list(self._open):
                 await self._report(number, pb.ACTION_FAILED, "the run ended before")
         await self._client.close()
 
-    async def _take(self, given: OperatorResponse) -> None:
-        self._answers.append(given)
-        self._bell.set()
+    async def _queue_response(self, given: OperatorResponse) -> None:
+        self._responses.append(given)
+        self._wakeup.set()
 
     async def _follow(self) -> None:
         watching: asyncio.Task[None] | None = None
@@ -199,57 +203,57 @@ class ActionPoller:
             while not self._is_alone:
                 try:
                     leader = await self._client.find_leader()
-                    await self._look()
-                    self._say_heard()
+                    await self._poll()
+                    self._report_recovery()
                     if watching is None or watching.done():
                         watching = asyncio.create_task(self._watch(leader))
                 except UnreachableError as error:
                     if not self._is_alone:
-                        self._say_silent(error)
+                        self._report_outage(error)
                     continue
                 except RefusedError as error:
-                    self._say(f"the coordinator did not say what is asked of the run: {error.what}")
+                    self._notify(f"the coordinator did not say what is asked of the run: {error.what}")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
-                        await self._bell.wait()
-                self._bell.clear()
+                        await self._wakeup.wait()
+                self._wakeup.clear()
         finally:
             if watching is not None:
                 watching.cancel()
 
     async def _watch(self, leader: str) -> None:
-        # When the stream breaks, the next look begins another one.
+        # When the stream breaks, the next poll starts another one.
         with suppress(grpc.aio.AioRpcError):
             async for _ in self._client.watch(leader, pb.WatchRequest(run=self._run)):
-                self._bell.set()
+                self._wakeup.set()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         actions = await self._client.read("Actions.List", pb.ListActions(run=self._run), pb.ActionList)
         with self._lock:
             for action in actions.actions:
-                is_new = action.phase == pb.ACTION_REQUESTED and action.action not in self._known
+                is_new = action.phase == pb.ACTION_REQUESTED and action.action not in self._seen
                 if is_new and action.kind in KINDS:
-                    self._known.add(action.action)
-                    self._new.append(_resize_request(action))
-        while self._answers:
-            given = self._answers[0]
+                    self._seen.add(action.action)
+                    self._requests.append(_resize_request(action))
+        while self._responses:
+            given = self._responses[0]
             if isinstance(given, Refused):
                 await self._report(given.number, pb.ACTION_REFUSED, given.reason)
             else:
                 await self._report(given.number, pb.ACTION_ACCEPTED, given.reason)
-                if not given.is_saving:  # whoever asked reads in the log that it was
+                if not given.is_saving:  # the operator sees the checkpoint in the log
                     self._open[given.number] = given
-            del self._answers[0]
+            del self._responses[0]
         view = await self._client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
         self._generation = view.generation.number
-        await self._notice_silent(view)
+        await self._update_lost(view)
         for given in [given for given in self._open.values() if has_effect(given, view.generation)]:
             text = f"generation {view.generation.number} has {len(view.generation.workers)} workers"
             await self._report(given.number, pb.ACTION_EFFECT_SEEN, text)
             del self._open[given.number]
 
-    async def _notice_silent(self, view: pb.RunView) -> None:
-        """Who was lost by silence is not among the living any more, and said no goodbye."""
+    async def _update_lost(self, view: pb.RunView) -> None:
+        """Find members that the coordinator lost by an expired lease: gone, without having left."""
         living = {worker.worker: _pid(worker) for worker in view.workers}
         missing = {who: pid for who, pid in self._members.items() if living.get(who) != pid}
         self._members |= living
@@ -262,32 +266,32 @@ class ActionPoller:
             self._given_up = missing
 
     async def _report(self, number: int, phase: pb.ActionPhase, note: str) -> None:
-        with suppress(NotNowError):  # it was said already, and the answer was lost
-            said = pb.ReportAction(action=number, phase=phase, note=note)
-            await self._client.write("Actions.Report", said, pb.Action)
+        with suppress(NotNowError):  # already reported; only the reply was lost
+            report = pb.ReportAction(action=number, phase=phase, note=note)
+            await self._client.write("Actions.Report", report, pb.Action)
 
-    def _say_silent(self, error: UnreachableError) -> None:
-        if self._silent_since_s is not None:
+    def _report_outage(self, error: UnreachableError) -> None:
+        if self._unreachable_since_s is not None:
             return
-        self._silent_since_s = monotonic_s()
-        self._say(
+        self._unreachable_since_s = monotonic_s()
+        self._notify(
             f"the coordinator does not answer: {error.what}; training goes on in generation"
             f" {self._generation}, but nobody can come or go until it is back"
         )
 
-    def _say_heard(self) -> None:
-        if self._silent_since_s is not None:
-            silent_s = ELECTION_TIMEOUT_S + monotonic_s() - self._silent_since_s
-            self._silent_since_s = None
-            self._say(
+    def _report_recovery(self) -> None:
+        if self._unreachable_since_s is not None:
+            silent_s = ELECTION_TIMEOUT_S + monotonic_s() - self._unreachable_since_s
+            self._unreachable_since_s = None
+            self._notify(
                 f"the coordinator answers again, after {silent_s:.1f} s, in generation {self._generation}"
             )
 
-    def _say(self, text: str) -> None:
-        if text != self._last_said:
-            self._last_said = text
+    def _notify(self, text: str) -> None:
+        if text != self._last_notice:
+            self._last_notice = text
             with self._lock:
-                self._news.append(text)
+                self._notices.append(text)
 
 
 def _pid(worker: pb.Worker) -> int:
@@ -296,7 +300,7 @@ def _pid(worker: pb.Worker) -> int:
 
 
 def has_effect(given: Granted, generation: pb.Generation) -> bool:
-    """Do those train together who are to, without those who are not?"""
+    """Whether the generation has all added workers and none of the removed ones."""
     workers = set(generation.workers)
     if not workers or generation.is_revoked:
         return False

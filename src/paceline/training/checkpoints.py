@@ -1,4 +1,9 @@
-"""What is known about a run's checkpoints, and how does another tool get the weights?"""
+"""Checkpoints of a run: list, verify and export them, and upload new ones to the object store.
+
+The uploader is a thread of the launching process. Workers report each new checkpoint; the thread copies the
+newest complete one and skips those in between when it falls behind. A failed upload is reported once and
+retried with the next checkpoint; training never waits for it.
+"""
 
 import threading
 from collections import deque
@@ -37,7 +42,7 @@ class Row:
     bytes: int
     valid: bool
     why_not: str
-    pinned_by: str  # who counts on it: `resume` would take it, the coordinator's `catalogue` has it
+    pinned_by: str  # `resume` would use it, the coordinator's `catalogue` lists it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +54,16 @@ class FileFinding:
 
 def list_checkpoints(run_dir: Path) -> list[Row]:
     """Oldest first."""
-    plan, found = read(run_dir / "plan.json"), folders(run_dir / CHECKPOINT_DIR)
-    noted = _catalogued_names(run_dir)
+    plan = read(run_dir / "plan.json")
+    checkpoint_dirs = folders(run_dir / CHECKPOINT_DIR)
+    catalogued = _catalogued_names(run_dir)
     rows: list[Row] = []
     is_newest = True
-    for folder in reversed(found):
+    for folder in reversed(checkpoint_dirs):
         steps, why_not = _read(plan, folder)
         pins = ["resume"] if is_newest and steps is not None else []
         is_newest = is_newest and steps is None
-        if folder.name in noted:
+        if folder.name in catalogued:
             pins.append("catalogue")
         rows.append(
             Row(
@@ -74,7 +80,7 @@ def list_checkpoints(run_dir: Path) -> list[Row]:
 
 def verify_checkpoints(run_dir: Path) -> list[FileFinding]:
     """Every snapshot of every checkpoint, read and hashed."""
-    read(run_dir / "plan.json")  # is it a run at all?
+    read(run_dir / "plan.json")  # raises if it is not a run
     findings = []
     for folder in folders(run_dir / CHECKPOINT_DIR):
         for who in sorted({path.stem for path in folder.glob("*-*.*") if path.suffix != ".part"}):
@@ -99,8 +105,8 @@ def export_weights(run_dir: Path, *, at: int | None, worker: int, kind: str, out
     return {"checkpoint": folder.name, "who": who, "format": kind, "out": str(out), **answer}
 
 
-def to_rows(found: Sequence[Row] | Sequence[FileFinding]) -> list[Json]:
-    return [dict(asdict(one)) for one in found]
+def to_rows(records: Sequence[Row] | Sequence[FileFinding]) -> list[Json]:
+    return [dict(asdict(record)) for record in records]
 
 
 def _chosen(run_dir: Path, at: int | None) -> Path:
@@ -110,10 +116,10 @@ def _chosen(run_dir: Path, at: int | None) -> Path:
         return run_dir / CHECKPOINT_DIR / f"at-{valid[-1]:08d}"
     if at is not None and at in valid:
         return run_dir / CHECKPOINT_DIR / f"at-{at:08d}"
-    what = "no checkpoint" if at is None else f"no checkpoint at {at}"
-    there = ", ".join(map(str, valid)) or "none"
+    wanted = "no checkpoint" if at is None else f"no checkpoint at {at}"
+    available = ", ".join(map(str, valid)) or "none"
     raise NoCheckpointError(
-        f"{run_dir} has {what} that can be read; there are: {there}",
+        f"{run_dir} has {wanted} that can be read; there are: {available}",
         f"look at them with  paceline checkpoint list {run_dir}",
     )
 
@@ -128,7 +134,7 @@ def _read(plan: Plan, folder: Path) -> tuple[int | None, str]:
 
 
 def _catalogued_names(run_dir: Path) -> set[str]:
-    """What the coordinator has noted, by the run's own log."""
+    """Checkpoints in the coordinator's catalogue, according to the run's log."""
     log = run_dir / "events.jsonl"
     if not log.exists():
         return set()
@@ -136,88 +142,87 @@ def _catalogued_names(run_dir: Path) -> set[str]:
     return {str(event.fields["path"]) for event in events if event.fields.get("catalogued")}
 
 
-# It copies the newest whole one into the object store, and tells the coordinator
-# which ones are gone. Workers say when there is something new. If it falls
-# behind, it takes the newest and leaves out those between. What fails is said
-# once and tried again with the next one; training does not notice.
-
-
 class CheckpointUploader:
+    """Thread that uploads new checkpoints and reports removed ones to the coordinator."""
+
     def __init__(
         self, plan: Plan, run_dir: Path, store: ObjectStore | None, note: Callable[[str], None]
     ) -> None:
         self._drop: Callable[[int], None] | None = None
-        self._dropping = threading.Lock()
+        self._drop_lock = threading.Lock()
         self.uploaded: list[str] = []
-        self._plan, self._root, self._store, self._note = plan, run_dir / CHECKPOINT_DIR, store, note
+        self._plan = plan
+        self._root = run_dir / CHECKPOINT_DIR
+        self._store = store
+        self._note = note
         self._changed = threading.Condition()
         self._removed: deque[int] = deque()
-        self._has_news = self._is_closing = self._is_failing = False
-        self._sent = -1  # the newest that the store has from us
-        self._thread: threading.Thread | None = None  # from the first checkpoint on
+        self._is_pending = self._is_closing = self._is_failing = False
+        self._last_uploaded = -1  # number of the newest uploaded checkpoint
+        self._thread: threading.Thread | None = None  # started by the first checkpoint
 
-    def heard(self, message: dict[str, Json]) -> None:
-        """A worker's message that a checkpoint was written."""
+    def on_checkpoint(self, message: dict[str, Json]) -> None:
+        """Handle a worker's message that it wrote a checkpoint."""
         with self._changed:
             self._removed.extend(int(number) for number in str(message["removed"]).split(",") if number)
-            self._has_news = True
+            self._is_pending = True
             self._changed.notify_all()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="checkpoint-keeper", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="checkpoint-keeper", daemon=True)
             self._thread.start()
 
     @contextmanager
-    def telling(self, drop: Callable[[int], None]) -> Iterator[None]:
-        """While this lasts, `drop` tells the catalogue after which step a checkpoint is gone."""
+    def reporting_removals(self, drop: Callable[[int], None]) -> Iterator[None]:
+        """Within this context, `drop(step)` is called for each checkpoint that was removed."""
         self._drop = drop
         try:
             yield
         finally:
-            with self._dropping:
+            with self._drop_lock:
                 self._drop = None
 
     def close(self, *, wait: bool) -> None:
-        """With `wait` the newest checkpoint is in the store when this returns, or it was said why not."""
+        """End the thread. With `wait`, first upload the newest checkpoint, or note why that failed."""
         with self._changed:
             self._is_closing = True
-            self._has_news |= wait
+            self._is_pending |= wait
             self._changed.notify_all()
         if wait and self._thread is not None:
             self._thread.join()
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._has_news or self._is_closing)
-                if not self._has_news:
+                self._changed.wait_for(lambda: self._is_pending or self._is_closing)
+                if not self._is_pending:
                     return
-                self._has_news = False
+                self._is_pending = False
             self._drop_removed()
             if self._store is not None:
-                self._copy_newest(self._store)
+                self._upload_newest(self._store)
 
     def _drop_removed(self) -> None:
         while self._removed:
             number = self._removed.popleft()
-            with self._dropping:
-                if self._drop is not None:  # workers name them by shares, servers by versions
+            with self._drop_lock:
+                if self._drop is not None:  # workers number them by shares, servers by versions
                     shares = self._plan.num_workers if has_shared_snapshot(self._plan) else 1
                     self._drop(number // shares)
 
-    def _copy_newest(self, store: ObjectStore) -> None:
+    def _upload_newest(self, store: ObjectStore) -> None:
         newest = newest_shared if has_shared_snapshot(self._plan) else newest_complete
-        found = newest(self._root, self._plan.num_workers)
-        if found is None or number_of(found.folder) <= self._sent:
+        checkpoint = newest(self._root, self._plan.num_workers)
+        if checkpoint is None or number_of(checkpoint.folder) <= self._last_uploaded:
             return
         try:
-            store.upload(found.folder)
-            self._sent = number_of(found.folder)
-            self.uploaded.append(found.folder.name)
+            store.upload(checkpoint.folder)
+            self._last_uploaded = number_of(checkpoint.folder)
+            self.uploaded.append(checkpoint.folder.name)
             for number in store.numbers()[: -self._plan.keep_checkpoints]:
                 store.remove(number)
-        except (StoreError, FileNotFoundError) as error:  # or it was removed meanwhile, for newer ones
+        except (StoreError, FileNotFoundError) as error:  # or a newer checkpoint replaced it meanwhile
             if not self._is_failing:
-                self._note(f"warning: checkpoint {found.folder.name} is not in {store.url}: {error}")
+                self._note(f"warning: checkpoint {checkpoint.folder.name} is not in {store.url}: {error}")
             self._is_failing = True
             return
         self._is_failing = False

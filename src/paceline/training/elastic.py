@@ -1,4 +1,8 @@
-"""How does an elastic run get its coordinator? One inside this process, unless one is given."""
+"""Coordinator of an elastic run: connects to a given one, or runs one node inside this process.
+
+`supervised` yields what the launcher needs besides its workers: the supervisor that decides about restarts,
+and the run's entry at the coordinator.
+"""
 
 import queue
 import random
@@ -32,15 +36,11 @@ from paceline.plan.plan import Plan
 from paceline.training.action_poller import ActionPoller
 from paceline.training.resume import newest_local
 
-# Losses are told in their order, each at once if the coordinator answers. When it
-# does not, that is said once, until it answers again; the lost worker's lease will
-# run out in any case.
-
 Reply = TypeVar("Reply", bound=Message)
 
 
 class CoordinatorCalls(Protocol):
-    """A client of the coordinator that waits for its answers."""
+    """A blocking client of the coordinator."""
 
     def read(self, name: str, request: Message, reply: type[Reply]) -> Reply: ...
 
@@ -48,40 +48,47 @@ class CoordinatorCalls(Protocol):
 
 
 class LostWorkerReporter:
-    def __init__(self, client: CoordinatorCalls, run: str, note: Callable[[str], None]) -> None:
-        self._client, self._run, self._note = client, run, note
-        self._told: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None  # from the first loss on
-        self._is_unheard = False
+    """Reports lost workers to the coordinator in order, from a thread.
 
-    def tell(self, who: str, pid: int, reason: str) -> None:
-        """Returns at once."""
+    A failure to report is noted once, until a report succeeds again. The lost worker's lease expires anyway.
+    """
+
+    def __init__(self, client: CoordinatorCalls, run: str, note: Callable[[str], None]) -> None:
+        self._client = client
+        self._run = run
+        self._note = note
+        self._losses: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None  # from the first loss on
+        self._is_failing = False
+
+    def report(self, who: str, pid: int, reason: str) -> None:
+        """Queue the loss; returns at once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._tell_all, name="losses", daemon=True)
+            self._thread = threading.Thread(target=self._send_all, name="losses", daemon=True)
             self._thread.start()
-        self._told.put((who, pid, reason))
+        self._losses.put((who, pid, reason))
 
     def close(self) -> None:
-        """Nobody is waited for any more but the one that is being told."""
+        """Drop losses that are still queued; wait only for the report that is being sent."""
         if self._thread is None:
             return
-        while not self._told.empty():
-            self._told.get()
-        self._told.put(None)
+        while not self._losses.empty():
+            self._losses.get()
+        self._losses.put(None)
         self._thread.join()
 
-    def _tell_all(self) -> None:
-        while (loss := self._told.get()) is not None:
+    def _send_all(self) -> None:
+        while (loss := self._losses.get()) is not None:
             who, pid, reason = loss
             try:
-                self._tell(who, pid, reason)
-                self._is_unheard = False
+                self._send(who, pid, reason)
+                self._is_failing = False
             except (RefusedError, UnreachableError) as error:
-                if not self._is_unheard:
+                if not self._is_failing:
                     self._note(f"the coordinator was not told that {who} was lost: {error.what}")
-                self._is_unheard = True
+                self._is_failing = True
 
-    def _tell(self, who: str, pid: int, reason: str) -> None:
+    def _send(self, who: str, pid: int, reason: str) -> None:
         workers = self._client.read("Members.List", pb.ListWorkers(run=self._run), pb.WorkerList)
         for worker in workers.workers:
             if worker.worker == who and worker.facts.get("pid") == str(pid):
@@ -98,7 +105,9 @@ class RunRegistry:
     """The run's entry at the coordinator, as its launcher sees it."""
 
     def __init__(self, client: BlockingClient, run: str, note: Callable[[str], None]) -> None:
-        self._client, self._run, self._note = client, run, note
+        self._client = client
+        self._run = run
+        self._note = note
         self._losses = LostWorkerReporter(client, run, note)
         self._is_given_up = False
 
@@ -115,27 +124,27 @@ class RunRegistry:
         self._client.write("Runs.Create", creating, pb.Run)
 
     def lost(self, who: str, pid: int, reason: str) -> None:
-        """Said at once; nobody waits for the answer. If it is not heard, the worker's lease will run out."""
-        self._losses.tell(who, pid, reason)
+        """Report the loss without waiting. If the report is lost, the worker's lease expires instead."""
+        self._losses.report(who, pid, reason)
 
     def give_up(self) -> None:
-        """The coordinator is not waited for any more: what it is not told, its leases find out."""
+        """Stop waiting for the coordinator; its leases cover what is not reported."""
         self._is_given_up = True
         self._client.give_up()
 
     def close(self) -> None:
-        self._client.give_up()  # the run is over: a loss that was not told yet matters to no one
+        self._client.give_up()  # the run is over: losses that are still queued no longer matter
         self._losses.close()
 
     def drop(self, step: int) -> None:
-        """The checkpoint of this step is gone; one that was never noted, or is the newest, stays as it is."""
-        # If nobody hears it, whoever resumes finds no file there, and takes the one before.
+        """Remove the checkpoint of this step from the catalogue; the newest and unknown ones stay."""
+        # If the call fails, a resume finds no file there and takes the checkpoint before.
         with suppress(RefusedError, UnreachableError):
             self._client.write("Checkpoints.Drop", pb.DropCheckpoint(run=self._run, step=step), pb.Checkpoint)
 
     def end(self, outcome: str) -> None:
         if self._is_given_up:
-            return  # that was said already
+            return  # already reported
         try:
             self._client.write("Runs.End", pb.EndRun(run=self._run, phase=ENDINGS[outcome]), pb.Run)
         except (RefusedError, UnreachableError) as error:
@@ -144,7 +153,7 @@ class RunRegistry:
 
 @dataclass(frozen=True, slots=True)
 class Coordinators:
-    """A cluster that exists already."""
+    """Coordinator nodes that run already."""
 
     addresses: tuple[str, ...]
     token_file: Path
@@ -158,50 +167,54 @@ def supervised(
     note: Callable[[str], None],
     coordinators: Coordinators | None = None,
 ) -> Iterator[tuple[ElasticSupervisor, RunRegistry]]:
-    """What an elastic run needs besides its workers, while it runs."""
+    """The supervisor and the registry entry of an elastic run, while it runs."""
     assert plan.elastic is not None, "the run is elastic"
 
-    def say(text: str) -> None:
+    def log_decision(text: str) -> None:
         note(text)
         log.write("supervision", decision=text)
 
     with ExitStack() as stack:
-        place = stack.enter_context(_connect(run_dir, coordinators or _from_environment()))
-        # A resumed run counts its generations from 1 again, and must not meet where those before it met.
+        connection = stack.enter_context(_connect(run_dir, coordinators or _from_environment()))
+        # A resumed run counts its generations from 1 again; old rendezvous folders must not be reused.
         with suppress(FileNotFoundError):
             shutil.rmtree(run_dir / "generations")
         run = f"run-{random.randrange(2**32):08x}"
-        registry = RunRegistry(place.client, run, note)
+        registry = RunRegistry(connection.client, run, note)
         stack.callback(registry.close)
         registry.create(plan)
         elastic = plan.elastic
         restarts = RestartPolicy(elastic.restarts, elastic.min_workers, elastic.longest_wait_s)
-        seat: dict[str, Json] = {"addresses": place.addresses, "token_file": place.token_file, "run": run}
+        endpoint: dict[str, Json] = {
+            "addresses": connection.addresses,
+            "token_file": connection.token_file,
+            "run": run,
+        }
         servers = None
         if server_names(plan):
             servers = RestartPolicy(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
-        stack.enter_context(run_endpoint.published(run_dir, seat))
-        is_held = partial(is_held_in, run_dir)
-        addresses = place.addresses.split(",")
-        desk = stack.enter_context(
+        stack.enter_context(run_endpoint.published(run_dir, endpoint))
+        is_stopped = partial(is_held_in, run_dir)
+        addresses = connection.addresses.split(",")
+        poller = stack.enter_context(
             ActionPoller(
                 addresses,
-                place.access,
+                connection.access,
                 run,
-                is_held=is_held,
-                more_news=place.news,
+                is_held=is_stopped,
+                more_news=connection.news,
                 last_checkpoint=partial(_last_checkpoint, plan, run_dir),
             )
         )
         supervisor = ElasticSupervisor(
-            seat,
+            endpoint,
             registry,
             restarts,
-            say,
+            log_decision,
             elastic,
             plan.num_workers,
             server_restarts=servers,
-            desk=desk,
+            desk=poller,
             timeout_s=plan.timeout_s,
         )
         yield supervisor, registry
@@ -220,28 +233,28 @@ class _Connection:
     addresses: str
     token_file: str
     access: Token | Certificate
-    news: Callable[[], list[str]] = list  # of a coordinator of our own
+    news: Callable[[], list[str]] = list  # notices of an embedded node
 
 
 @contextmanager
 def _connect(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Connection]:
-    """The given one, else one of our own, in this process."""
+    """The given coordinators, or a node embedded in this process."""
     if coordinators is None:
         with EmbeddedNode(run_dir) as node:
             token_file = (node.folder / TOKENS_NAME).resolve()
             access = security.client_access(token_file=token_file)
             yield _Connection(node.client, node.address, str(token_file), access, node.news)
         return
-    where = endpoints.EndpointOptions(
+    options = endpoints.EndpointOptions(
         usual_folder=run_dir, at=coordinators.addresses, token_file=coordinators.token_file
     )
-    found = endpoints.find_endpoints(where)
-    with BlockingClient(found.addresses, found.access) as client:
+    endpoint_set = endpoints.find_endpoints(options)
+    with BlockingClient(endpoint_set.addresses, endpoint_set.access) as client:
         token_file = coordinators.token_file.resolve()
-        yield _Connection(client, ",".join(found.addresses), str(token_file), found.access)
+        yield _Connection(client, ",".join(endpoint_set.addresses), str(token_file), endpoint_set.access)
 
 
 def _from_environment() -> Coordinators | None:
-    """What PACELINE_COORDINATOR says, with the tokens of this user."""
+    """The nodes in PACELINE_COORDINATOR, with this user's token file."""
     addresses = endpoints.addresses_from_environment()
     return Coordinators(addresses, endpoints.user_token_file()) if addresses else None

@@ -60,7 +60,8 @@ class RecentSpeed:
     def _rate(self, column: int) -> float | None:
         if len(self._points) < 2:
             return None
-        first, last = self._points[0], self._points[-1]
+        first = self._points[0]
+        last = self._points[-1]
         if last[0] - first[0] < MIN_WINDOW_S:
             return None
         return (last[column] - first[column]) / (last[0] - first[0])
@@ -97,7 +98,8 @@ class LineWatcher:
         part = _PARTS * progress.step // max(1, progress.total_steps)
         if part <= self._shown_part and progress.elapsed_s - self._shown_at_s < _EVERY_S:
             return
-        self._shown_part, self._shown_at_s = part, progress.elapsed_s
+        self._shown_part = part
+        self._shown_at_s = progress.elapsed_s
         self._write(progress_text(progress))
 
     def note(self, text: str) -> None:

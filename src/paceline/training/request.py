@@ -1,23 +1,24 @@
-"""What does the user ask to be trained, and where? Flags, variables and a file to a plan and a folder."""
+"""Training request: flags, variables and a config file become a plan and a run folder."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from paceline.config.environment import Facts, World, apply_world, probe_machine
 from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
 from paceline.core.errors import Problem, RunFolderError
-from paceline.plan.plan import Plan
+from paceline.plan.decide import task_of, task_options_of
+from paceline.plan.plan import Dtype, Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.training.session import Session
-from paceline.training.trainer import Trainer
 
-# `choose_run_dir` says which folder it would be, for commands that only show a plan. `claim_run_dir`
-# takes it: a name of our own choice belongs to the process whose `mkdir` made the folder.
+# `choose_run_dir` predicts the folder, for commands that only show a plan. `claim_run_dir` creates it: of
+# several processes that choose the same name, the one whose `mkdir` succeeds owns it.
 
 
 def holds_run(folder: Path) -> bool:
@@ -25,23 +26,25 @@ def holds_run(folder: Path) -> bool:
 
 
 def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
-    """What is wrong with the folder that the user named, if they named one."""
+    """Problems with the folder given by run_dir, if it was given."""
     if config.run_dir is None:
         return []
     if config.save_dir is not None:
-        what = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
-        return [Problem(what, "keep one of them", config.origin("save_dir"), RunFolderError.code)]
+        both = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
+        return [Problem(both, "keep one of them", config.origin("save_dir"), RunFolderError.code)]
     folder = base / config.run_dir
-    what = hint = ""
+    message = hint = ""
     try:
         if folder.exists() and not folder.is_dir():
-            what, hint = f"run_dir {folder} is a file, not a folder", "name a new folder, such as runs/my-run"
+            message = f"run_dir {folder} is a file, not a folder"
+            hint = "name a new folder, such as runs/my-run"
         elif holds_run(folder):
-            what = f"run_dir {folder} already holds a run"
+            message = f"run_dir {folder} already holds a run"
             hint = "name another folder, or leave run_dir out to get a new one under runs/"
     except OSError as error:
-        what, hint = f"run_dir {folder} cannot be used: {error.strerror}", "name another folder"
-    return [Problem(what, hint, config.origin("run_dir"), RunFolderError.code)] if what else []
+        message = f"run_dir {folder} cannot be used: {error.strerror}"
+        hint = "name another folder"
+    return [Problem(message, hint, config.origin("run_dir"), RunFolderError.code)] if message else []
 
 
 def choose_run_dir(first: Path) -> Path:
@@ -51,7 +54,7 @@ def choose_run_dir(first: Path) -> Path:
 
 @contextmanager
 def claimed_run_dir(first: Path, *, is_named: bool) -> Iterator[Path]:
-    """The claimed folder; where nothing came into it, the name is free again afterwards."""
+    """The claimed folder; it is removed on an error if it is still empty."""
     folder = claim_run_dir(first, is_named=is_named)
     try:
         yield folder
@@ -62,7 +65,7 @@ def claimed_run_dir(first: Path, *, is_named: bool) -> Iterator[Path]:
 
 
 def claim_run_dir(first: Path, *, is_named: bool) -> Path:
-    """The folder, made: `first` if the user named it, otherwise the first number that is free."""
+    """Create the run folder: `first` if the user named it, otherwise the first free numbered one."""
     if is_named and not holds_run(first):
         first.mkdir(parents=True, exist_ok=True)
         return first
@@ -77,7 +80,7 @@ def claim_run_dir(first: Path, *, is_named: bool) -> Path:
 
 
 def existing_runs(first: Path) -> list[Path]:
-    """The folders of this name that hold a run, oldest number first."""
+    """The folders of this name that hold a run, lowest number first."""
     numbers = (folder.name.removeprefix(f"{first.name}-") for folder in first.parent.glob(f"{first.name}-*"))
     later = sorted(int(number) for number in numbers if number.isdecimal())
     folders = [first, *(first.with_name(f"{first.name}-{number}") for number in later)]
@@ -89,46 +92,61 @@ def _numbered(folder: Path) -> Iterator[Path]:
     yield from (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
 
 
+class SampleCounter(Protocol):
+    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
+        """The number of training samples of the task; raises the task's own error if it cannot be built."""
+        ...
+
+
+def count_samples(config: TrainConfig, counter: SampleCounter) -> int:
+    """The number of training samples of the config's task. Needed before there is a plan."""
+    name = task_of(config)
+    return counter.count_samples(
+        name if ":" in name else name.lower(),
+        options=task_options_of(config),
+        seed=config.seed or 0,
+        dtype=config.dtype or Dtype.FLOAT32,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     plan: Plan
-    run_dir: Path  # where it would be trained now
+    run_dir: Path  # the first free folder at the time of the request
     first_dir: Path  # the same without a number
     facts: Facts
-    is_named: bool = False  # the user said which folder
+    is_named: bool = False  # given by the user with run_dir
 
 
 def read_request(
     session: Session,
     flags: Sequence[RawSetting],
-    trainer: Trainer | None = None,
+    counter: SampleCounter | None = None,
     *,
     world: World | None = None,
     may_hold_run: bool = False,
 ) -> Request:
-    """Raises ConfigError with every problem, wherever it was found.
+    """Resolve flags, variables and the config file into a plan and a run folder.
 
-    What only the task knows is asked of the `trainer`; without one, of one that is started for it.
-    `world` when somebody else started the workers; `may_hold_run` when the folder may be one to go on with.
+    A plan in epochs needs the number of samples: `counter` counts them, or a launcher started only for it.
+    `world` is given when torchrun started the workers; `may_hold_run` when an existing run may be resumed.
+    Raises ConfigError with every problem of every source.
     """
 
     def count(config: TrainConfig) -> int:
-        if trainer is not None:
-            return trainer.count_samples(config)
-        asked = session.start_trainer()
-        try:
-            return asked.count_samples(config)
-        finally:
-            asked.close()
+        if counter is not None:
+            return count_samples(config, counter)
+        with session.start_launcher() as launcher:
+            return count_samples(config, launcher)
 
     sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
     config = loaded.config if world is None else apply_world(loaded.config, world)
     facts = replace(probe_machine(config), world=world)
-    found = [*sets.problems, *loaded.problems]
+    problems = [*sets.problems, *loaded.problems]
     if not may_hold_run:
-        found += run_dir_problems(config, session.folder)
-    plan = resolve(config, facts, found=found, count=count)
+        problems += run_dir_problems(config, session.folder)
+    plan = resolve(config, facts, found=problems, count=count)
     is_named = config.run_dir is not None
     first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
     run_dir = first_dir if is_named else choose_run_dir(first_dir)

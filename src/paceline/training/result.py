@@ -1,4 +1,4 @@
-"""The contents of result.json: what the participants reported at their end, and what their log adds up to."""
+"""Contents of result.json: the final reports of the participants and the totals of their log."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,8 @@ from paceline.plan.plan import EventDetail, Launcher, Plan
 
 
 def describe_evaluation(message: Message, plan: Plan) -> str:
-    step, metrics = int(str(message["step"])), json.loads(str(message["metrics"]))
+    step = int(str(message["step"]))
+    metrics = json.loads(str(message["metrics"]))
     when = f"after step {step:,}"
     if plan.num_samples is not None:
         when += f" (epoch {int(str(message['samples'])) / plan.num_samples:.2f})"
@@ -29,22 +30,22 @@ def evaluations_json(reports: Mapping[str, Message]) -> dict[str, Json]:
 
     Participants that report them report the same.
     """
-    found: dict[str, Json] = {"evaluations": [], "best": None}
+    fields: dict[str, Json] = {"evaluations": [], "best": None}
     for report in reports.values():
         if "evaluations" in report:
-            found["evaluations"] = json.loads(str(report["evaluations"]))
+            fields["evaluations"] = json.loads(str(report["evaluations"]))
         if "best" in report:
-            found["best"] = json.loads(str(report["best"]))
+            fields["best"] = json.loads(str(report["best"]))
         if "stopped_by" in report:
-            found["stopped_by"] = report["stopped_by"]
-    return found
+            fields["stopped_by"] = report["stopped_by"]
+    return fields
 
 
 Reports = Mapping[str, Mapping[str, Json]]
 
 
 def memory_json(reports: Reports) -> dict[str, Json]:
-    """The most that each worker ever had allocated on its GPU; nothing where there was none."""
+    """Peak GPU memory of each worker; empty without GPUs."""
     peaks: dict[str, Json] = {
         who: report["peak_device_bytes"] for who, report in reports.items() if "peak_device_bytes" in report
     }
@@ -52,26 +53,26 @@ def memory_json(reports: Reports) -> dict[str, Json]:
 
 
 def speed_json(plan: Plan, reports: Reports, steady_samples_per_s: float) -> dict[str, Json]:
-    """Only where the task says what a sample is, and where time is real."""
-    said = next((report for report in reports.values() if "tokens_per_sample" in report), None)
-    said = said or next((report for report in reports.values() if "flops_per_sample" in report), None)
-    if said is None or plan.launcher is Launcher.VIRTUAL:
+    """Tokens and FLOPs per second; only if the task defines them and time is not virtual."""
+    report = next((report for report in reports.values() if "tokens_per_sample" in report), None)
+    report = report or next((report for report in reports.values() if "flops_per_sample" in report), None)
+    if report is None or plan.launcher is Launcher.VIRTUAL:
         return {}
     devices = {str(report["device"]) for report in reports.values() if "device" in report}
-    found = to_json(
+    speed = to_json(
         compute_speed(
             steady_samples_per_s,
-            tokens=_number(said.get("tokens_per_sample")),
-            flops=_number(said.get("flops_per_sample")),
+            tokens=_number(report.get("tokens_per_sample")),
+            flops=_number(report.get("flops_per_sample")),
             device=devices.pop() if len(devices) == 1 else None,
             gpus=_count_gpus(reports),
         )
     )
-    return {"speed": found}
+    return {"speed": speed}
 
 
 def _count_gpus(reports: Reports) -> int:
-    """Workers may share one."""
+    """Distinct GPUs: workers may share one."""
     return max(1, len({str(report["device_id"]) for report in reports.values() if "device_id" in report}))
 
 
@@ -85,7 +86,7 @@ RESULT_SCHEMA = "paceline.result/1"
 def result_json(
     plan: Plan, run_dir: Path, reports: Mapping[str, Message], *, wall_s: float, stopped: bool
 ) -> dict[str, Json]:
-    """`reports`: what each participant said at its end. What the log knows is left out with events off."""
+    """Contents of result.json. `reports`: by participant; without events, the log's numbers are left out."""
     record = summarise_log(run_dir / "events.jsonl")
     summary = record.summary
     recorded = plan.events is EventDetail.FULL
@@ -121,7 +122,7 @@ def result_json(
 
 
 def _steps_s(reports: Mapping[str, Message]) -> float:
-    """Without the time in which a server evaluated, and its workers waited."""
+    """Duration of the slowest worker's loop, without evaluations by a server, during which workers wait."""
     slowest_s = max(float(str(r["steps_s"])) for r in reports.values() if "steps_s" in r)
     evaluating_s = max((float(str(r.get("evaluating_s", 0.0))) for r in reports.values()), default=0.0)
     return max(0.0, slowest_s - evaluating_s)
@@ -130,7 +131,7 @@ def _steps_s(reports: Mapping[str, Message]) -> float:
 def _summary_json(summary: Summary, reports: Mapping[str, Message]) -> dict[str, Json]:
     numbers = to_json(summary)
     assert isinstance(numbers, dict), "a dataclass becomes an object"
-    # Where workers come and go, the rows of a worker say nothing about the steps of the run.
+    # In an elastic run, the rows of one worker do not count the steps of the run.
     run_steps = [int(str(report["run_steps"])) for report in reports.values() if "run_steps" in report]
     if run_steps:
         numbers["steps"] = max(run_steps)
@@ -140,32 +141,33 @@ def _summary_json(summary: Summary, reports: Mapping[str, Message]) -> dict[str,
 
 
 def _record_json(record: LogSummary) -> dict[str, Json]:
-    """What is wrong with the event log; nothing where it is whole."""
-    told = [event.fields for event in record.interruptions]
-    if not told and not record.torn.count:
+    """Damage of the event log; empty if it is complete."""
+    interruptions = [event.fields for event in record.interruptions]
+    if not interruptions and not record.torn.count:
         return {}
     return {
         "record": {
-            "interruptions": len(told),
-            "reasons": [*sorted({str(fields["reason"]) for fields in told})],
+            "interruptions": len(interruptions),
+            "reasons": [*sorted({str(fields["reason"]) for fields in interruptions})],
             "torn_lines": record.torn.count,
-            "missing_lines": sum(int(str(fields["dropped"])) for fields in told),
+            "missing_lines": sum(int(str(fields["dropped"])) for fields in interruptions),
         }
     }
 
 
 def _compression_json(plan: Plan, summary: Summary) -> dict[str, Json]:
-    """What was saved, beside what it cost; nothing when nothing was compressed."""
+    """Bytes saved by compression and its cost; empty without compression."""
     if plan.compress is None and summary.bytes_saved == 0:
         return {}
     name = plan.mode if plan.compress is None else describe_codec(plan.compress.codec, plan.compress.amount)
-    plain, busy_s = summary.bytes_out + summary.bytes_saved, sum(summary.phases_s.values())
+    plain = summary.bytes_out + summary.bytes_saved
+    busy_s = sum(summary.phases_s.values())
     saving: dict[str, Json] = {
         "codec": name,
         "bytes_out_plain": plain,
         "ratio": plain / summary.bytes_out if summary.bytes_out else None,
     }
-    # torch hides it in backward; virtual time is only that of the plan.
+    # torch overlaps it with backward; virtual time has no codec cost.
     if not hides_waiting(plan.mode) and plan.launcher is not Launcher.VIRTUAL:
         saving["codec_s"] = summary.phases_s["codec"]
         saving["codec_share"] = summary.phases_s["codec"] / busy_s if busy_s else 0.0

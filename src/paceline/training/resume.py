@@ -1,4 +1,4 @@
-"""From where does a run go on? From its newest checkpoint that verifies, here or in its object store."""
+"""Resume points: the newest valid checkpoint in the run folder or its object store, and earlier runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ CHECKPOINT_DIR = "checkpoints"
 
 
 def newest_checkpoint(plan: Plan, run_dir: Path) -> Checkpoint | None:
-    """What is damaged is passed over, and said; what only the store has is brought here first."""
+    """The newest valid checkpoint, downloaded first if only the store has it; damaged ones are skipped."""
     local = newest_local(plan, run_dir)
     if plan.checkpoint_store is None:
         return local
@@ -30,14 +30,14 @@ def newest_checkpoint(plan: Plan, run_dir: Path) -> Checkpoint | None:
         if local is None:
             raise
         return replace(local, warnings=(f"{error.what}; going on from the run folder",))
-    found = newest_local(plan, run_dir)
-    return found and replace(found, passed_over=(*passed_over, *found.passed_over))
+    newest = newest_local(plan, run_dir)
+    return newest and replace(newest, passed_over=(*passed_over, *newest.passed_over))
 
 
 def discard_newer(
     run_dir: Path, checkpoint: Checkpoint, store: ObjectStore | None, note: Callable[[str], None]
 ) -> None:
-    """What came after the checkpoint that a run goes on from never happened."""
+    """Remove checkpoints after the one that the run resumes from: they belong to a discarded history."""
     number = number_of(checkpoint.folder)
     set_aside(run_dir / CHECKPOINT_DIR, after=number)
     if store is None:
@@ -51,10 +51,10 @@ def discard_newer(
 
 
 def plan_in_store(url: str) -> tuple[Plan, str]:
-    """(the plan, its text) of the run that is kept in this store, for a machine that has nothing of it."""
-    wrong = find_store_problem(url)
-    if wrong is not None:
-        raise ConfigError([Problem(*wrong, "--resume")])
+    """(plan, its text) of the run in this store, for a machine without its run folder."""
+    problem = find_store_problem(url)
+    if problem is not None:
+        raise ConfigError([Problem(*problem, "--resume")])
     text = ObjectStore(url).plan()
     if text is None:
         raise NoCheckpointError(
@@ -64,57 +64,56 @@ def plan_in_store(url: str) -> tuple[Plan, str]:
 
 
 def has_shared_snapshot(plan: Plan) -> bool:
-    """Does one worker save for all? Then a checkpoint is whole with its snapshot alone."""
+    """Whether one worker saves for all, so that its snapshot alone is a complete checkpoint."""
     return plan.elastic is not None and not server_names(plan) and not is_split(plan.mode)
 
 
 def newest_local(plan: Plan, run_dir: Path) -> Checkpoint | None:
-    """In the run folder."""
+    """The newest valid checkpoint in the run folder."""
     newest = newest_shared if has_shared_snapshot(plan) else newest_complete
     return newest(run_dir / CHECKPOINT_DIR, plan.num_workers)
 
 
-# Which samples a step takes is decided by the global batch alone, so that stays
-# what it was, and is dealt out anew: two workers with 32 samples each become one
-# with 64. So no sample is lost or seen twice, and the mean of a step is the same
-# but for the order of summing.
-
-
 def with_num_workers(plan: Plan, num_workers: int) -> Plan:
-    """The same work for so many workers."""
+    """The same work for another number of workers.
+
+    The global batch alone decides which samples a step takes, so it stays the same and is divided again: two
+    workers with 32 samples each become one with 64. No sample is lost or seen twice, and the mean of a step
+    is the same but for the order of summation.
+    """
     if num_workers == plan.num_workers:
         return plan
     if not is_split(plan.mode):
-        can = ", ".join(mode.name for mode in MODES.values() if mode.is_split)
-        what = f"num_workers cannot be changed when a run of mode {plan.mode} is resumed"
-        hint = f"leave it out, or start a new run; only checkpoints of {can} fit any number of workers"
-        raise ConfigError([Problem(what, hint)])
+        supported = ", ".join(mode.name for mode in MODES.values() if mode.is_split)
+        message = f"num_workers cannot be changed when a run of mode {plan.mode} is resumed"
+        hint = f"leave it out, or start a new run; only checkpoints of {supported} fit any number of workers"
+        raise ConfigError([Problem(message, hint)])
     size, rest = divmod(plan.global_batch, num_workers)
     if rest:
         fitting = [str(n) for n in range(1, plan.global_batch + 1) if plan.global_batch % n == 0]
-        what = f"{num_workers} workers cannot share the {plan.global_batch} samples of a step equally"
-        raise ConfigError([Problem(what, f"set num_workers to one of {', '.join(fitting[:12])}")])
+        message = f"{num_workers} workers cannot share the {plan.global_batch} samples of a step equally"
+        raise ConfigError([Problem(message, f"set num_workers to one of {', '.join(fitting[:12])}")])
     return replace(plan, num_workers=num_workers, batch_sizes=(size,) * num_workers)
 
 
-# After a restart by torchrun that is the run which the same torchrun started; with `--resume auto` the
-# newest run of this name. Either must have been made by the same plan.
-
-
 def find_previous_run(request: Request, world: World) -> Path | None:
-    """Its folder; None when there is none. ConfigError when it is there and another plan made it."""
+    """The folder of the run to resume, if there is one.
+
+    After a restart by torchrun that is the run which the same torchrun started; with `--resume auto` the
+    newest run of this name. Raises RunFolderError if it was made by another plan.
+    """
     if request.is_named:
-        found = [folder for folder in existing_runs(request.first_dir) if folder == request.first_dir]
+        runs = [folder for folder in existing_runs(request.first_dir) if folder == request.first_dir]
     else:
-        found = existing_runs(request.first_dir)
+        runs = existing_runs(request.first_dir)
     if world.restarts > 0:
-        me = Starter.of(world)
-        found = [folder for folder in found if me.is_same(Starter.read(folder))]
-    if not found:
+        starter = Starter.of(world)
+        runs = [folder for folder in runs if starter.is_same(Starter.read(folder))]
+    if not runs:
         return None
-    newest = found[-1]
+    newest = runs[-1]
     if plan_hash(read(newest / "plan.json")) != plan_hash(request.plan):
-        what = f"{newest} was made by another plan, so this run cannot go on with it"
+        message = f"{newest} was made by another plan, so this run cannot go on with it"
         hint = f"name another folder by --run-dir, or go on with that plan:  --resume {newest}"
-        raise RunFolderError([Problem(what, hint)])
+        raise RunFolderError([Problem(message, hint)])
     return newest

@@ -11,14 +11,13 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.checkpoints.catalog import Checkpoint
-from paceline.config.train_config import TrainConfig
 from paceline.core import environ
 from paceline.core.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.core.disk import exclusive, remove_drafts, write_durably
@@ -41,11 +40,11 @@ from paceline.monitoring.alerts.delivery import alerting, require_rules
 from paceline.monitoring.probes.collector import collecting
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import COPY, Json, dumps, plan_hash, read, recorded_hash
-from paceline.plan.decide import task_of, task_options_of
-from paceline.plan.plan import Dtype, Option, Plan
+from paceline.plan.plan import Plan
 from paceline.storage.checkpoint_store import ObjectStore
 from paceline.training.checkpoints import CheckpointUploader
 from paceline.training.progress import Progress, RecentSpeed, Watcher
+from paceline.training.request import SampleCounter
 from paceline.training.result import describe_evaluation, result_json
 from paceline.training.resume import discard_newer, newest_checkpoint, with_num_workers
 
@@ -57,26 +56,8 @@ DISK_FULL_TIMEOUT_S = 60.0  # for a person or a clean-up to make room for result
 DISK_FULL_POLL_S = 0.5
 
 
-def warm_up() -> LocalLauncher:
-    """Begin to import torch, in a helper process, while the caller still reads its configuration."""
-    return LocalLauncher()
-
-
-class SampleCounter(Protocol):
-    def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
-        """How many training samples the task has; its own error if it cannot be built."""
-        ...
-
-
-def count_samples(config: TrainConfig, warm: SampleCounter) -> int:
-    """How many training samples the config's task has. Needed before there is a plan."""
-    name = task_of(config)
-    return warm.count_samples(
-        name if ":" in name else name.lower(),
-        options=task_options_of(config),
-        seed=config.seed or 0,
-        dtype=config.dtype or Dtype.FLOAT32,
-    )
+class Launcher(RunLauncher, SampleCounter, Protocol):
+    """What `paceline train` needs: a launcher of runs that can also count samples before there is a plan."""
 
 
 def train(
@@ -99,19 +80,19 @@ def train(
         if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
             with exporting(plan, run_dir, watcher.note):
                 return _run(plan, run_dir, watcher, warm, resume_from, coordinators)
-        from paceline.launchers.ray.launcher import RayLauncher  # brings Ray, which other runs do not need
+        from paceline.launchers.ray.launcher import RayLauncher  # imports Ray
 
-        # What is wrong there is reported before anything starts.
+        # Connect before anything starts, so that problems with Ray leave no half-started run.
         with closing(RayLauncher(plan)) as on_ray, exporting(plan, run_dir, watcher.note):
             return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators)
 
 
 def require_no_run(run_dir: Path) -> None:
-    """Asked again under the lock: another command may have made a run here in the meantime."""
+    """Checked again under the lock: another command may have started a run here in the meantime."""
     if (run_dir / "plan.json").exists():
-        what = f"{run_dir} already holds a run"
+        message = f"{run_dir} already holds a run"
         hint = f"name another folder, or resume that run:  paceline train --resume {run_dir}"
-        raise RunFolderError([Problem(what, hint)])
+        raise RunFolderError([Problem(message, hint)])
 
 
 def _run(
@@ -122,40 +103,41 @@ def _run(
     resume_from: Checkpoint | None,
     coordinators: "Coordinators | None",
 ) -> dict[str, Json]:
-    started_ns, started_s = SystemClock().now_ns(), monotonic_s()
+    started_ns = SystemClock().now_ns()
+    started_s = monotonic_s()
     require_rules(plan.alerts, run_dir)
-    keeper = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
+    uploader = _prepare_checkpoints(plan, run_dir, resume_from, watcher)
     if resume_from is None:
         _write_plan(plan, run_dir)
     log = _begin_log(plan, run_dir, started_ns, resume_from, watcher.note)
     if resume_from is not None:
-        # Only now: a plan that the log does not name, because this process died here, is refused.
+        # After the log: if this process dies in between, the old plan is still the one that the log names.
         _write_plan(plan, run_dir)
     launcher: RunLauncher = warm or LocalLauncher()
     try:
         with (
-            _stop_on_signals(launcher, watcher, log) as asked_by,
+            _stop_on_signals(launcher, watcher, log) as stop_signals,
             collecting(plan, run_dir, watcher.note, _coordinator_probe),
             alerting(plan.alerts, run_dir, watcher.note),
         ):
-            follow = _Follower(plan, watcher, started_s, resume_from, keeper)
+            follow = _Follower(plan, watcher, started_s, resume_from, uploader)
             folder = None if resume_from is None else resume_from.folder
             if plan.elastic is None:
-                ended = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
+                outcome = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
             else:
-                ended = _run_elastic(launcher, plan, run_dir, folder, follow, log, watcher, coordinators)
-            keeper.close(wait=True)
+                outcome = _run_elastic(launcher, plan, run_dir, folder, follow, log, watcher, coordinators)
+            uploader.close(wait=True)
     except BaseException:
-        keeper.close(wait=False)
+        uploader.close(wait=False)
         log.write("run_finished", outcome="failed")
         raise
     finally:
         if warm is None:
             launcher.close()
-    result = _conclude(plan, run_dir, ended, log, wall_s=monotonic_s() - started_s)
-    # Said also when it came too late to stop this run: it was meant for whatever would come next, too.
-    if asked_by and "stopped_by" not in result:
-        result["stopped_by"] = asked_by[0]
+    result = _conclude(plan, run_dir, outcome, log, wall_s=monotonic_s() - started_s)
+    # Also when the signal came too late to stop this run: a caller with more work to do must stop, too.
+    if stop_signals and "stopped_by" not in result:
+        result["stopped_by"] = stop_signals[0]
     if "record" in result:
         watcher.note(f"warning: the event log was interrupted: {json.dumps(result['record'])}")
     _write_result(result, run_dir, watcher.note)
@@ -163,11 +145,9 @@ def _run(
 
 
 def _coordinator_probe(run_dir: Path) -> "CoordinatorProbe":
-    from paceline.coordinator.admin.status import (
-        CoordinatorProbe,  # brings grpc, which other runs do not need
-    )
+    from paceline.coordinator.admin import status  # imports grpc, which other runs do not need
 
-    return CoordinatorProbe(run_dir)
+    return status.CoordinatorProbe(run_dir)
 
 
 def _write_plan(plan: Plan, run_dir: Path) -> None:
@@ -176,23 +156,23 @@ def _write_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _write_result(result: dict[str, Json], run_dir: Path, note: Callable[[str], None]) -> None:
-    """Whole or absent: half of it would be taken for a damaged run. A full disk gets time to be cleared."""
+    """Write result.json atomically. On a full disk, retry for DISK_FULL_TIMEOUT_S before giving up."""
     data = (json.dumps(result, indent=2) + "\n").encode()
     give_up_s = monotonic_s() + DISK_FULL_TIMEOUT_S
-    has_said = False
+    has_warned = False
     while True:
         try:
             write_durably(run_dir / "result.json", [data])
             return
         except OSError as error:
-            what = f"{run_dir}/result.json cannot be written: {error.strerror}"
+            message = f"{run_dir}/result.json cannot be written: {error.strerror}"
             if monotonic_s() > give_up_s:
                 raise CannotWriteError(
-                    what, f"make room, then write it again:  paceline train --resume {run_dir}"
+                    message, f"make room, then write it again:  paceline train --resume {run_dir}"
                 ) from error
-            if not has_said:
-                has_said = True
-                note(f"warning: {what}; make room within {DISK_FULL_TIMEOUT_S:g} s")
+            if not has_warned:
+                has_warned = True
+                note(f"warning: {message}; make room within {DISK_FULL_TIMEOUT_S:g} s")
         SystemClock().sleep(DISK_FULL_POLL_S)
 
 
@@ -206,26 +186,29 @@ def _run_elastic(
     watcher: Watcher,
     coordinators: "Coordinators | None",
 ) -> RunOutcome:
-    from paceline.training.elastic import supervised  # brings grpc, which other runs do not need
+    from paceline.training.elastic import supervised  # imports grpc
 
     with supervised(plan, run_dir, log, watcher.note, coordinators) as (supervisor, registry):
-        with follow.keeper.telling(registry.drop):
+        with follow.uploader.reporting_removals(registry.drop):
             try:
-                ended = launcher.run(
+                outcome = launcher.run(
                     plan, run_dir, on_message=follow, resume_from=resume_from, supervisor=supervisor
                 )
             except BaseException:
-                registry.give_up()  # a second Ctrl-C waits for no answer
+                registry.give_up()  # a second Ctrl-C does not wait for the coordinator
                 raise
-        has_failed = ended.ledger.cause() is not None
-        stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
-        registry.end("failed" if has_failed else "stopped" if stopped else "finished")
-        return ended
+        has_failed = outcome.ledger.cause() is not None
+        has_stopped = any(bool(r.get("stopped")) for r in outcome.reports.values())
+        if has_failed:
+            registry.end("failed")
+        else:
+            registry.end("stopped" if has_stopped else "finished")
+        return outcome
 
 
 @contextmanager
 def locked_run(run_dir: Path) -> Iterator[None]:
-    """The lock of a run that is there, for a command that reads it first and writes then."""
+    """The lock of an existing run, for a command that reads the run before it writes."""
     if not run_dir.is_dir():
         raise NoSuchRunError(f"there is no folder {run_dir}", "name the folder of a run: ls runs/")
     with exclusive(run_dir):
@@ -233,10 +216,7 @@ def locked_run(run_dir: Path) -> Iterator[None]:
 
 
 def load_resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan, Checkpoint]:
-    """What is needed to go on with a run: its plan, and its newest complete checkpoint.
-
-    With another number of workers, if one is given.
-    """
+    """The plan of a run, changed to `num_workers` if given, and its newest complete checkpoint."""
     plan = read(run_dir / "plan.json")
     _require_recorded(run_dir)
     if num_workers is not None:
@@ -251,11 +231,11 @@ def load_resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan,
 
 
 def _require_recorded(run_dir: Path) -> None:
-    """A plan file may be sound and still be another run's: the log names the plans of this one."""
-    known = recorded_plans(run_dir / "events.jsonl")
-    if known and (found := recorded_hash(run_dir / "plan.json")) not in known:
+    """Refuse a valid plan.json that belongs to another run: the log names the plans of this one."""
+    recorded = recorded_plans(run_dir / "events.jsonl")
+    if recorded and (found := recorded_hash(run_dir / "plan.json")) not in recorded:
         raise DamagedRecordError(
-            f"{run_dir}/plan.json holds plan {found}, but the log was made by {', '.join(sorted(known))}",
+            f"{run_dir}/plan.json holds plan {found}, but the log was made by {', '.join(sorted(recorded))}",
             f"bring the run's own plan back, from {run_dir}/{COPY} or a backup; or start a new run",
         )
 
@@ -285,14 +265,14 @@ def _begin_log(
         pid=os.getpid(),
     )
     if resume_from is not None:
-        # With elastic servers the one that begins says what it goes back to.
+        # With elastic servers the first server to start writes what it restored.
         clocks = "" if server_names(plan) else ",".join(map(str, resume_from.clocks))
         log.write("run_resumed", version=resume_from.version, clocks=clocks)
     return log
 
 
 class _Follower:
-    """Turns the launcher's messages into progress."""
+    """Turns the launcher's messages into progress and notes."""
 
     def __init__(
         self,
@@ -300,21 +280,23 @@ class _Follower:
         watcher: Watcher,
         started_s: float,
         resume_from: Checkpoint | None,
-        keeper: CheckpointUploader,
+        uploader: CheckpointUploader,
     ) -> None:
-        self.keeper = keeper
-        self._plan, self._watcher, self._started_s = plan, watcher, started_s
-        self._before = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
-        self._recent = RecentSpeed()
+        self.uploader = uploader
+        self._plan = plan
+        self._watcher = watcher
+        self._started_s = started_s
+        self._resumed_at = resume_from.clocks if resume_from is not None else (0,) * plan.num_workers
+        self._speed = RecentSpeed()
         self._evaluating_s = 0.0
         self._has_warned = False
 
     def __call__(self, message: Message) -> None:
         if message["ev"] == "started":
-            # Only the first one begins the clock: later ones are replacements.
-            self._recent.begin(monotonic_s())
+            # Only the first one starts the clock: later ones are replacements.
+            self._speed.begin(monotonic_s())
         if message["ev"] == "checkpoint":
-            self.keeper.heard(message)
+            self.uploader.on_checkpoint(message)
         if message["ev"] == "note":
             self._watcher.note(str(message["text"]))
         if message["ev"] == "evaluated":
@@ -322,32 +304,32 @@ class _Follower:
             self._watcher.note(describe_evaluation(message, self._plan))
         if message["ev"] != "progress" or not isinstance(message["steps"], list):
             return
-        # A worker that has not stepped yet in this session still stands where it resumed.
-        steps = [max(int(str(s)), b) for s, b in zip(message["steps"], self._before, strict=True)]
+        # A worker without a step in this session is still where it resumed.
+        steps = [max(int(str(s)), b) for s, b in zip(message["steps"], self._resumed_at, strict=True)]
         now_s = monotonic_s()
-        fresh = [s - b for s, b in zip(steps, self._before, strict=True)]
-        samples = sum(s * size for s, size in zip(fresh, self._plan.batch_sizes, strict=True))
-        self._recent.take(now_s - self._evaluating_s, samples, sum(fresh) / self._plan.num_workers)
+        new_steps = [s - b for s, b in zip(steps, self._resumed_at, strict=True)]
+        samples = sum(s * size for s, size in zip(new_steps, self._plan.batch_sizes, strict=True))
+        self._speed.take(now_s - self._evaluating_s, samples, sum(new_steps) / self._plan.num_workers)
         loss = message["loss"]
         if isinstance(loss, float) and not math.isfinite(loss):
-            self._warn_of(loss, max(steps))
+            self._warn_not_finite(loss, max(steps))
         alive = int(str(message["alive"]))
         self._watcher.progress(
             Progress(
-                # What a server threw away was a step of its worker, but is none of the run's.
+                # A discarded gradient is a step of its worker, but not of the run.
                 step=min(self._plan.steps, sum(steps) // self._plan.num_workers),
                 total_steps=self._plan.steps,
                 loss=float(loss) if isinstance(loss, float) else None,
-                samples_per_s=self._recent.samples_per_s,
+                samples_per_s=self._speed.samples_per_s,
                 workers_alive=alive,
                 # An elastic run may have grown beyond the workers that it began with.
                 num_workers=max(alive, self._plan.processes),
                 elapsed_s=now_s - self._started_s,
-                steps_per_s=self._recent.steps_per_s,
+                steps_per_s=self._speed.steps_per_s,
             )
         )
 
-    def _warn_of(self, loss: float, step: int) -> None:
+    def _warn_not_finite(self, loss: float, step: int) -> None:
         if self._has_warned:
             return
         self._has_warned = True
@@ -361,52 +343,52 @@ def _stop_on_signals(launcher: RunLauncher, watcher: Watcher, log: EventLog) -> 
 
     A hang-up is never the second: the kernel, the shell and the service manager may each send one.
     """
-    asked_by: list[str] = []
+    received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked_by  # signals belong to the main thread, and so to whoever runs it
+        yield received  # only the main thread can handle signals
         return
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             environ.leave_dead_terminal()
-            if asked_by:
+            if received:
                 return
-        elif not set(asked_by) <= {"SIGHUP"}:
+        elif not set(received) <= {"SIGHUP"}:
             launcher.kill()
             raise KeyboardInterrupt
-        asked_by.append(signal.Signals(number).name)
+        received.append(signal.Signals(number).name)
         watcher.note("stopping after the current step, with a checkpoint; press Ctrl-C again to end now")
-        log.write("stop_requested", by=asked_by[0])
+        log.write("stop_requested", by=received[0])
         launcher.stop()
 
     previous = {s: signal.signal(s, on_signal) for s in environ.stop_signals()}
     try:
-        yield asked_by
+        yield received
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def _training_error_code(code: str) -> str:
-    """A participant's kind of error, unless scripts know that kind by another exit code than a run's."""
-    from paceline.core.error_catalog.index import ERROR_CATALOG  # only whoever fails pays for it
+    """The participant's error code, if its exit code is that of a failed run; otherwise none."""
+    from paceline.core.error_catalog.index import ERROR_CATALOG  # only needed after a failure
 
     row = ERROR_CATALOG.get(code)
     return code if row is not None and row.exit_code is ExitCode.TRAINING_FAILED else ""
 
 
 def _conclude(
-    plan: Plan, run_dir: Path, ended: RunOutcome, log: EventLog, *, wall_s: float
+    plan: Plan, run_dir: Path, outcome: RunOutcome, log: EventLog, *, wall_s: float
 ) -> dict[str, Json]:
-    cause = ended.ledger.cause()
+    cause = outcome.ledger.cause()
     if cause is not None:
         log.write("worker_lost", cause=f"{cause.who}: {cause.what}")
         log.write("run_finished", outcome="failed")
         if cause.exit_code is ExitCode.BAD_CONFIG:
             raise ConfigError([Problem(cause.what, cause.hint, code=cause.code)])
-        what = f"the run failed: {cause.who}: {cause.what}"
-        raise TrainingError(what, cause.hint).known_as(_training_error_code(cause.code))
-    stopped = any(bool(r.get("stopped")) for r in ended.reports.values())
-    log.write("run_finished", outcome="stopped" if stopped else "finished")
+        message = f"the run failed: {cause.who}: {cause.what}"
+        raise TrainingError(message, cause.hint).known_as(_training_error_code(cause.code))
+    has_stopped = any(bool(r.get("stopped")) for r in outcome.reports.values())
+    log.write("run_finished", outcome="stopped" if has_stopped else "finished")
     log.close()
-    return result_json(plan, run_dir, ended.reports, wall_s=wall_s, stopped=stopped)
+    return result_json(plan, run_dir, outcome.reports, wall_s=wall_s, stopped=has_stopped)

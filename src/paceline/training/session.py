@@ -1,15 +1,19 @@
-"""What does a command know besides its own flags? How to talk, and the ports it calls.
+"""Session: the common flags, the environment and the launcher that a command or an API call works with.
 
-`main` builds one session from the real world; tests build one with fakes.
+`cli.main` builds one from the process's arguments and environment. Tests build one with their own folder
+and, where they need it, their own launcher.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from paceline.core import environ
-from paceline.training.trainer import DefaultTrainer, Trainer
+
+if TYPE_CHECKING:
+    from paceline.training.run import Launcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class Common:
     quiet: bool = False
     verbose: bool = False
     no_input: bool = False
-    color: str | None = None  # None: not said
+    color: str | None = None  # None: not given
     config: Path | None = None
     sets: tuple[str, ...] = ()
 
@@ -38,22 +42,29 @@ class Common:
         )
 
 
+def start_local_launcher() -> "AbstractContextManager[Launcher]":
+    """Start the helper process of local workers. It imports torch while the command reads its settings."""
+    from paceline.launchers.local import LocalLauncher  # not needed for --help
+
+    return LocalLauncher()
+
+
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Mutable only while flags are read: `common` grows by what each command accepts."""
+    """Mutable only while flags are parsed: each command group adds its flags to `common`."""
 
     common: Common = field(default_factory=Common)
-    start_trainer: Callable[[], Trainer] = DefaultTrainer
+    start_launcher: "Callable[[], AbstractContextManager[Launcher]]" = start_local_launcher
     variables: Mapping[str, str] = field(default_factory=dict)  # environ.config_variables()
-    folder: Path = field(default_factory=Path)  # what `runs/` and --run-dir are relative to
+    folder: Path = field(default_factory=Path)  # working directory: `runs/` and --run-dir are relative to it
 
-    def placed(self, path: Path | None) -> Path | None:
-        """What the user named, from where the user stands; None: it was not said."""
+    def resolve_path(self, path: Path | None) -> Path | None:
+        """Resolve against the working directory; None stays None."""
         return None if path is None else self.folder / path
 
     @property
     def is_silent(self) -> bool:
-        """Is talk on stderr unwanted?"""
+        """Whether nothing but errors goes to stderr."""
         return self.common.quiet or self.common.json
 
     def has_colour(self, stream: TextIO) -> bool:

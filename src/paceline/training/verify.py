@@ -28,8 +28,8 @@ from paceline.plan.plan import EventDetail, Plan
 from paceline.plan.schedule import is_whole
 from paceline.training.verify_work import Finding, outcome_of, verify_record, verify_result, verify_shares
 
-# Two witnesses: the servers' rows say what was applied, in one order; the
-# workers' rows say what they were answered for. Pure.
+# Servers are verified by two independent records: the servers' rows give what was applied, in one order; the
+# workers' rows give the pushes that were acknowledged. Pure.
 
 _ENDS = ("apply", "discard")  # what may become of a gradient whose worker is answered
 
@@ -56,7 +56,7 @@ def _verify_applied(history: History) -> Finding:
 
 
 def _verify_answered(history: History) -> Finding:
-    """A worker that goes on to its next share was answered, so what it pushed before must be there."""
+    """A worker starts its next share only after a reply, so its previous push must have been applied."""
     applied = {(row.rank, row.position, row.read_version) for row in history.server if row.op in _ENDS}
     refused = {
         (_rank(event.who), int(str(event.fields["position"])), int(str(event.fields["version"])))
@@ -68,12 +68,13 @@ def _verify_answered(history: History) -> Finding:
         if event.kind == "worker_started" and event.who.startswith("worker-"):
             started.setdefault(_rank(event.who), []).append(event.at_ns)
     restored_ns = max((e.at_ns for e in history.plain if e.kind == "server_restored"), default=0)
-    answered, lost = 0, []
+    answered = 0
+    lost = []
     for rank, rows in history.steps.items():
         ordered = sorted((row for row in rows if row.start_ns > restored_ns), key=lambda row: row.start_ns)
         for row, later in pairwise(ordered):
             if any(row.start_ns < at_ns <= later.start_ns for at_ns in started.get(rank, [])):
-                continue  # the process died: nobody knows whether it was answered
+                continue  # the process died: the reply may never have arrived
             share = (rank, row.position, row.version)
             if share not in refused:
                 answered += 1
@@ -100,11 +101,11 @@ def _rank(who: str) -> int:
     return int(who.rpartition("-")[2])
 
 
-# Workers that keep parts of one model step together, and may be another number
-# after a resume. So what counts is a step's samples, not who took them.
-
-
 def verify_split(plan: Plan, history: History, *, is_done: bool) -> Finding:
+    """Of modes that split one model over the workers.
+
+    Their number may change with a resume, so the samples of a step count, not which worker took them.
+    """
     made: Counter[int] = Counter()
     rows: Counter[tuple[int, int]] = Counter()
     for rank, steps in history.steps.items():
@@ -119,13 +120,13 @@ def verify_split(plan: Plan, history: History, *, is_done: bool) -> Finding:
 
 
 def rolled_back_steps(history: History) -> tuple[int, int]:
-    """(steps that the newest generation began with, when): what was made beyond them earlier is void."""
+    """(steps that the newest generation began with, when): earlier work beyond them was rolled back."""
     entered = [event for event in history.plain if event.kind == "generation_entered"]
     newest = max((int(str(event.fields["number"])) for event in entered), default=0)
-    mine = [event for event in entered if int(str(event.fields["number"])) == newest]
-    if not mine:
+    members = [event for event in entered if int(str(event.fields["number"])) == newest]
+    if not members:
         return 0, 0
-    return int(str(mine[0].fields["committed"])), min(event.at_ns for event in mine)
+    return int(str(members[0].fields["committed"])), min(event.at_ns for event in members)
 
 
 def verify_run(run_dir: Path) -> list[Finding]:
@@ -164,19 +165,19 @@ def verify_run(run_dir: Path) -> list[Finding]:
 
 
 def _verify_lines(history: History) -> list[Finding]:
-    """Nothing where every line was read. A line that was cut short and written again is no loss."""
+    """Empty if every line was read. A torn line that was written again is not a loss."""
     if not history.torn.count:
         return []
-    told = [event.fields for event in history.plain if event.kind == "record_interrupted"]
-    written_again = sum(int(str(fields["fragments"])) for fields in told)
-    missing = sum(int(str(fields["dropped"])) for fields in told)
+    interruptions = [event.fields for event in history.plain if event.kind == "record_interrupted"]
+    written_again = sum(int(str(fields["fragments"])) for fields in interruptions)
+    missing = sum(int(str(fields["dropped"])) for fields in interruptions)
     seen = f"{history.torn.in_words()} cannot be read; {written_again} written again, {missing} missing"
     ok = history.torn.count <= written_again and missing == 0
     return [Finding("every line of the event log was read", ok, seen)]
 
 
 def _steps(plan: Plan, history: History) -> int:
-    """How many whole steps, or rounds of fedavg, were committed by whoever got furthest."""
+    """Whole steps, or rounds of fedavg, committed by the worker that got furthest."""
     if plan.mode == "fedavg":
         return 1 + max((r.version for rows in history.steps.values() for r in rows if r.synced), default=-1)
     first, since_ns = rolled_back_steps(history) if is_split(plan.mode) else (0, 0)
@@ -195,23 +196,24 @@ def _verify_generations(plan: Plan, history: History) -> Finding:
     )
     made = sum(stretch.end - stretch.first for stretch in lineage.stretches)
     unit = "rounds" if plan.mode == "fedavg" else "steps"
-    what = f"each of {steps} {unit}, and so each sample, was committed exactly once"
+    claim = f"each of {steps} {unit}, and so each sample, was committed exactly once"
     seen = f"{made} {unit} in {len(lineage.stretches)} generations"
     if lineage.problems:
         seen += ": " + "; ".join(lineage.problems)
-    return Finding(what, not lineage.problems and made == steps - first, seen)
+    return Finding(claim, not lineage.problems and made == steps - first, seen)
 
 
 def _commit_points(plan: Plan, history: History) -> Callable[[int], bool]:
-    """Where something can have been committed: as planned, or as it was decided meanwhile."""
+    """Steps at which a commit is possible: as planned, or as the adaptive policy decided."""
     if plan.mode != "adaptive":
         return partial(is_whole, plan)
-    ways = policies_of(history.plain, _steps(plan, history))
-    return partial(ways.is_whole, every=plan.strategy.sync_every, total=plan.steps)
+    policies = policies_of(history.plain, _steps(plan, history))
+    return partial(policies.is_whole, every=plan.strategy.sync_every, total=plan.steps)
 
 
 def _verify_checkpoints(run_dir: Path) -> Finding:
-    good, bad = 0, []
+    good = 0
+    bad = []
     for path in sorted((run_dir / "checkpoints").glob("at-*/*.json")):
         try:
             facts_of(path.parent, path.stem)
@@ -227,10 +229,10 @@ def _read_result(run_dir: Path) -> dict[str, Json]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        result = json.loads(path.read_bytes())
     except ValueError as error:
         raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def to_rows(findings: list[Finding]) -> list[Json]:
@@ -238,7 +240,7 @@ def to_rows(findings: list[Finding]) -> list[Json]:
 
 
 def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[str, Json]:
-    """The verdict: equal, updates, gradients, state_sha256, parted. `on_progress(done, total)`."""
+    """Execute the run again. Returns equal, updates, gradients, state_sha256, parted."""
     plan = read(run_dir / "plan.json")
     if not (run_dir / "result.json").exists():
         raise NotFinishedError(
@@ -255,6 +257,6 @@ def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[s
 
 
 def _count_updates(plan: Plan) -> int:
-    """How many a whole run has; of a mode of the user's own at most as many as gradients."""
+    """Updates of a whole run; for a mode of the user's own the number of gradients, as an upper bound."""
     averages = plan.mode in MODES and not MODES[plan.mode].sums_updates
     return -(-plan.total_gradients // (plan.gradients_per_update if averages else 1))

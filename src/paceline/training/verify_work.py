@@ -124,8 +124,8 @@ def _verify_witnessed(history: History, applied: Sequence[ServerRow]) -> Finding
     made = {(rank, row.position, row.version) for rank, rows in history.steps.items() for row in rows}
     unknown = [row.position for row in applied if (row.rank, row.position, row.read_version) not in made]
     seen = f"{len(applied)} gradients applied, {len(unknown)} of them not among the workers' rows"
-    what = "each gradient that was applied was computed by the worker that sent it"
-    return Finding(what, not unknown, seen + _listed("unknown", unknown))
+    claim = "each gradient that was applied was computed by the worker that sent it"
+    return Finding(claim, not unknown, seen + _listed("unknown", unknown))
 
 
 def verify_result(plan: Plan, history: History, result: Result) -> list[Finding]:
@@ -134,9 +134,9 @@ def verify_result(plan: Plan, history: History, result: Result) -> list[Finding]
         return []
     summary = summarise(history)
     differing = [
-        f"{name} is {result.get(name)} in result.json and {mine} in the log"
-        for name, mine in _numbers(summary).items()
-        if not _is_same(result.get(name), mine)
+        f"{name} is {result.get(name)} in result.json and {value} in the log"
+        for name, value in _numbers(summary).items()
+        if not _is_same(result.get(name), value)
     ]
     expected = plan.total_samples if outcome_of(history) == "finished" else None
     if expected is not None and summary.samples != expected and plan.elastic is None:
@@ -225,13 +225,13 @@ def _counted(plan: Plan, history: History) -> Iterator[tuple[int, StepRow]]:
     if plan.elastic is None:
         yield from ((rank, row) for rank, rows in history.steps.items() for row in rows)
         return
-    stints = _memberships(plan, history)
+    by_worker = _memberships(plan, history)
     for rank, rows in history.steps.items():
-        mine = stints.get(f"worker-{rank}", [])
-        begins = [stint.from_ns for stint in mine]
+        memberships = by_worker.get(f"worker-{rank}", [])
+        begins = [membership.from_ns for membership in memberships]
         for row in rows:
             at = bisect_right(begins, row.start_ns) - 1
-            if at >= 0 and _unit(plan, row) in mine[at].steps:
+            if at >= 0 and _unit(plan, row) in memberships[at].steps:
                 yield rank, row
 
 
@@ -252,7 +252,7 @@ def _unit(plan: Plan, row: StepRow) -> int:
 
 
 def _memberships(plan: Plan, history: History) -> dict[str, list[_Membership]]:
-    found: dict[str, list[_Membership]] = {}
+    by_worker: dict[str, list[_Membership]] = {}
     processes: Counter[str] = Counter()
     for session, stretches in _sessions(plan, history):
         counts = {stretch.generation: range(stretch.first, stretch.end) for stretch in stretches}
@@ -262,17 +262,17 @@ def _memberships(plan: Plan, history: History) -> dict[str, list[_Membership]]:
             if event.kind == "generation_entered":
                 steps = counts.get(int(str(event.fields["number"])), range(0))
                 later = session[index + 1 :]
-                stint = _Membership(
+                membership = _Membership(
                     event.at_ns,
                     steps,
                     processes[event.who],
                     _is_killed(later, event.who),
                     _lost_at(later, event),
                 )
-                found.setdefault(event.who, []).append(stint)
-    for mine in found.values():
-        mine.sort(key=lambda stint: stint.from_ns)
-    return found
+                by_worker.setdefault(event.who, []).append(membership)
+    for memberships in by_worker.values():
+        memberships.sort(key=lambda membership: membership.from_ns)
+    return by_worker
 
 
 def _is_killed(later: Sequence[PlainEvent], who: str) -> bool:
@@ -298,32 +298,32 @@ def _unwritten(plan: Plan, history: History) -> list[tuple[range, int]]:
     its generation while it waited for the others writes no row of that step; another worker may have received
     all gradients and committed the step, and then it counts.
     """
-    found: list[tuple[range, int]] = []
-    for who, mine in _memberships(plan, history).items():
-        begins = [stint.from_ns for stint in mine]
+    unwritten: list[tuple[range, int]] = []
+    for who, memberships in _memberships(plan, history).items():
+        begins = [membership.from_ns for membership in memberships]
         last: dict[int, tuple[int, int]] = {}  # by process: its last row's stint and unit
         made: Counter[tuple[int, int]] = Counter()  # rows by stint and step
         for row in history.steps.get(int(who.rpartition("-")[2]), []):
             at = bisect_right(begins, row.start_ns) - 1
             if at >= 0:
-                process = mine[at].process
+                process = memberships[at].process
                 last[process] = max(last.get(process, (-1, -1)), (at, _unit(plan, row)))
                 made[at, row.position // plan.num_workers] += 1
-        for at, stint in enumerate(mine):
+        for at, membership in enumerate(memberships):
             per_step = max((count for (where, _), count in made.items() if where == at), default=None)
             rows = per_step or plan.num_workers
-            end = stint.steps.stop
-            if stint.lost_at is not None:
-                end = max(stint.steps.start, stint.lost_at)
-                found.append((range(end, stint.steps.stop), rows))
-            if not stint.is_killed:
+            end = membership.steps.stop
+            if membership.lost_at is not None:
+                end = max(membership.steps.start, membership.lost_at)
+                unwritten.append((range(end, membership.steps.stop), rows))
+            if not membership.is_killed:
                 continue
-            behind, unit = last.get(stint.process, (-1, -1))
+            behind, unit = last.get(membership.process, (-1, -1))
             if at < behind:
                 continue
-            first = max(stint.steps.start, unit) if at == behind else stint.steps.start
-            found.append((range(first, end), rows))
-    return found
+            first = max(membership.steps.start, unit) if at == behind else membership.steps.start
+            unwritten.append((range(first, end), rows))
+    return unwritten
 
 
 def _sessions(plan: Plan, history: History) -> Iterator[tuple[Sequence[PlainEvent], tuple[Stretch, ...]]]:
@@ -372,11 +372,11 @@ def _numbers(summary: Summary) -> dict[str, float | int | None]:
     }
 
 
-def _is_same(said: Json, mine: float | int | None) -> bool:
-    if not isinstance(said, int | float) or isinstance(mine, int) or mine is None:
-        return said == mine or (
-            mine is not None and not math.isfinite(mine) and not isinstance(said, int | float)
+def _is_same(recorded: Json, computed: float | int | None) -> bool:
+    if not isinstance(recorded, int | float) or isinstance(computed, int) or computed is None:
+        return recorded == computed or (
+            computed is not None and not math.isfinite(computed) and not isinstance(recorded, int | float)
         )
-    if not math.isfinite(said) or not math.isfinite(mine):
-        return math.isfinite(said) == math.isfinite(mine)
-    return math.isclose(said, mine, rel_tol=1e-6, abs_tol=1e-12)
+    if not math.isfinite(recorded) or not math.isfinite(computed):
+        return math.isfinite(recorded) == math.isfinite(computed)
+    return math.isclose(recorded, computed, rel_tol=1e-6, abs_tol=1e-12)

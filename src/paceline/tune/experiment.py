@@ -1,6 +1,6 @@
-"""What is a search, once it is decided? Trials, each with its plan, and what they are judged by.
+"""Data model of a search: trials with their plans, records and the folder that holds them.
 
-`tune.json` is a `Tuning`, and nothing else has to be remembered to go on with a search.
+`tune.json` is a `Tuning`; it is all that resuming a search needs.
 """
 
 import csv
@@ -25,7 +25,7 @@ SCHEMA = "paceline.tune/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asha:
-    """Asynchronous successive halving (Li 2018, arXiv 1810.05934): at each rung one of so many goes on."""
+    """Asynchronous successive halving (Li 2018, arXiv 1810.05934): 1 of `reduction` continues per rung."""
 
     grace: int = 1  # evaluations before a trial may be stopped
     reduction: float = 3.0
@@ -35,22 +35,22 @@ class Asha:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     number: int  # from 1
-    settings: dict[str, str]  # what was drawn, by name of the search
+    settings: dict[str, str]  # drawn values, by name of the search
     file: str  # the config file that would make the same run
     plan: Plan
     cpus: int
     gpus: int
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.settings.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """All that was decided: tune.json."""
+    """All decisions of a search: tune.json."""
 
-    searches: tuple[str, ...]  # names, in the order in which they were written
+    searches: tuple[str, ...]  # names, in the given order
     metric: tuple[str, ...]  # the first of these that a trial has
     lower_is_better: bool
     asha: Asha | None  # None: every trial runs to its end
@@ -70,7 +70,7 @@ class TuneRequest:
 
 
 def rung_of(plan: Plan, step: int) -> int:
-    """How many evaluations are due by this step; the same whether or not the run was resumed on the way."""
+    """Number of evaluations due by this step; the same for a run that was resumed."""
     if plan.evaluation is None:
         return 1
     if plan.evaluation.every is not None:
@@ -80,7 +80,7 @@ def rung_of(plan: Plan, step: int) -> int:
 
 
 def cpus_of(plan: Plan) -> int:
-    """One for every thread of every participant."""
+    """One CPU per thread of every participant."""
     if plan.launcher is Launcher.VIRTUAL:
         return plan.threads_per_worker
     has_server = plan.mode in MODES and MODES[plan.mode].channel is Channel.STORE
@@ -88,21 +88,20 @@ def cpus_of(plan: Plan) -> int:
     return (plan.processes + servers) * plan.threads_per_worker
 
 
-# `tune.json` says what was decided, once and for all; `trials/003.json` how trial
-# 3 stands, and the folder `trials/003` is its run, which belongs to the process
-# that makes it. Whoever goes on with a search reads the files and nothing else: no
-# state of Ray's is kept or read.
+# `tune.json` holds the decisions and never changes; `trials/003.json` is the state of trial 3, and the folder
+# `trials/003` is its run, written by the process that runs it. Resuming a search reads these files and
+# nothing else: no state of Ray is kept or read.
 
 RECORD_SCHEMA = "paceline.trial/1"
 
 
 class Status(StrEnum):
-    RUNNING = "running"  # also what a search that was killed leaves behind
-    FINISHED = "finished"  # all its steps are done, or it stopped by its own patience
+    RUNNING = "running"  # also after the search was killed
+    FINISHED = "finished"  # all steps are done, or it stopped early by itself
     STOPPED = "stopped"  # early, by ASHA
-    FAILED = "failed"  # by itself, and would again
-    INTERRUPTED = "interrupted"  # with the search; it goes on with it
-    LOST = "lost"  # its process or its node died, and again when it was tried anew
+    FAILED = "failed"  # its own error, which a retry would repeat
+    INTERRUPTED = "interrupted"  # with the search; resumed with it
+    LOST = "lost"  # its process or node died, also on the retry
 
     @property
     def is_over(self) -> bool:
@@ -111,7 +110,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEvaluation:
-    """One evaluation on the way."""
+    """One evaluation during the run."""
 
     step: int
     rung: int  # the number of the evaluation, from 1
@@ -139,13 +138,13 @@ class TuneFolder:
         return self.path / "trials" / f"{number:03d}"
 
     def begin(self, tuning: Tuning) -> None:
-        """ConfigError if somebody else was faster."""
+        """Raises SearchError if the folder holds a search."""
         self._check_holds_none()
         make_folder(self.path)
         write_durably(self.path / "tune.json", [(json.dumps(to_json(tuning), indent=1) + "\n").encode()])
 
     def check_is_free(self) -> None:
-        """ConfigError if something is there."""
+        """Raises SearchError if the folder is not empty."""
         self._check_holds_none()
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise SearchError([Problem(f"{self.path} is not empty", "name a new folder with --out", "--out")])
@@ -153,30 +152,30 @@ class TuneFolder:
     def tuning(self) -> Tuning:
         path = self.path / "tune.json"
         try:
-            found = decode(Tuning, path.read_text(encoding="utf-8"), schema=SCHEMA)
+            tuning = decode(Tuning, path.read_text(encoding="utf-8"), schema=SCHEMA)
         except OSError as error:
-            what = f"{self.path} holds no search to go on with: {error.strerror}"
-            raise UnreadableFileError(what, "name the folder that --out named") from error
+            message = f"{self.path} holds no search to go on with: {error.strerror}"
+            raise UnreadableFileError(message, "name the folder that --out named") from error
         except ValueError as error:
             raise DamagedRecordError(f"{path} cannot be read: {error}", "start a new search") from error
-        assert isinstance(found, Tuning), "decode(Tuning, …) builds one"
-        return found
+        assert isinstance(tuning, Tuning), "decode(Tuning, …) builds one"
+        return tuning
 
     def records(self, tuning: Tuning) -> dict[int, Record]:
-        """Of the trials that have begun, by number."""
-        found = {trial.number: self._record(trial.number) for trial in tuning.trials}
-        return {number: record for number, record in found.items() if record is not None}
+        """Records of the started trials, by number."""
+        by_number = {trial.number: self._record(trial.number) for trial in tuning.trials}
+        return {number: record for number, record in by_number.items() if record is not None}
 
     def write(self, record: Record) -> None:
         make_folder(self.path / "trials")
         write_durably(self._file(record.number), [(json.dumps(to_json(record), indent=1) + "\n").encode()])
 
     def conclude(self, tuning: Tuning, records: Mapping[int, Record]) -> Trial | None:
-        """Write trials.csv and best.yaml, of what is known so far."""
+        """Write trials.csv and best.yaml from the records so far; returns the best trial."""
         write_durably(self.path / "trials.csv", [_csv(tuning, records).encode()])
         best = best_of(tuning, records)
         if best is not None:
-            text = f"# Trial {best.number}: {best.words}\n{best.file}"
+            text = f"# Trial {best.number}: {best.description}\n{best.file}"
             write_durably(self.path / "best.yaml", [text.encode()])
         return best
 
@@ -198,35 +197,40 @@ class TuneFolder:
     def _record(self, number: int) -> Record | None:
         path = self._file(number)
         try:
-            found = decode(Record, path.read_text(encoding="utf-8"), schema=RECORD_SCHEMA)
+            record = decode(Record, path.read_text(encoding="utf-8"), schema=RECORD_SCHEMA)
         except FileNotFoundError:
             return None
         except ValueError as error:
             hint = f"remove {path}: the trial is then done again"
             raise DamagedRecordError(f"{path} cannot be read: {error}", hint) from error
-        assert isinstance(found, Record), "decode(Record, …) builds one"
-        return found
+        assert isinstance(record, Record), "decode(Record, …) builds one"
+        return record
 
 
 def unfinished_trials(tuning: Tuning, records: Mapping[int, Record]) -> list[Trial]:
-    """Those that are not over: they are begun, gone on with, or done again."""
+    """Trials to start, resume or repeat."""
     return [t for t in tuning.trials if t.number not in records or not records[t.number].status.is_over]
 
 
 def best_of(tuning: Tuning, records: Mapping[int, Record]) -> Trial | None:
-    """Of those that came to their end: what was stopped on the way is not known to be worth the rest."""
+    """The best finished trial; a stopped one is not comparable."""
     return _first(tuning, records, Status.FINISHED)
 
 
 def stopped_ahead(tuning: Tuning, records: Mapping[int, Record], best: Trial) -> Trial | None:
-    """One that was stopped at a better value than the best one ended with, which got worse on its way."""
+    """A stopped trial whose last value was better than the final value of `best`, if there is one."""
     ahead = _first(tuning, records, Status.STOPPED)
     if ahead is None:
         return None
-    there, here = records[ahead.number].value, records[best.number].value
-    assert there is not None, "it was found by its value"
-    assert here is not None, "it was found by its value"
-    return ahead if (there < here) == tuning.lower_is_better and there != here else None
+    stopped_value = records[ahead.number].value
+    best_value = records[best.number].value
+    assert stopped_value is not None, "it was found by its value"
+    assert best_value is not None, "it was found by its value"
+    return (
+        ahead
+        if (stopped_value < best_value) == tuning.lower_is_better and stopped_value != best_value
+        else None
+    )
 
 
 def _first(tuning: Tuning, records: Mapping[int, Record], status: Status) -> Trial | None:

@@ -1,11 +1,9 @@
-"""How does Paceline use Ray Tune? Through this file: it places trials, and its ASHA says which go on.
+"""Ray Tune adapter: places trials and stops them by ASHA. Importing this module imports Ray.
 
-Which trials there are was decided before, and what became of them is remembered
-by whoever listens: Tune's own state lies in a folder that is thrown away, and is
-never read, since reading it is unpickling. Importing this file imports Ray.
+The trials are decided before, and their outcomes are recorded by the `Listener`. Tune's own state goes to a
+folder that is deleted and never read, since reading it means unpickling.
 """
 
-import importlib
 import json
 import logging
 import signal
@@ -20,44 +18,31 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from paceline.core import environ
 from paceline.launchers.ray.client import describe_actor_death
+from paceline.tune.trial import TrialMaker
 
 _RETRIES = 1  # of a trial whose process or node died
 _SETTINGS = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # what was reported is in the run folder already
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a sign of life carries no metric
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals stay ours
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # reports are in the run folder already
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # progress reports carry no metric
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are handled by the command
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one draws boxes on stdout, which is ours, however silent it is to be
-    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1000000",  # what does not fit was refused before
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output draws boxes on stdout, even with verbose=0
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1000000",  # trials that do not fit were refused before
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
-
-
-class RunsTrials(Protocol):
-    """What makes trials where Ray puts them; named by its path, as it lives on a floor above."""
-
-    def begin(self, text: str) -> None: ...
-
-    def next(self) -> Mapping[str, object]:
-        """Within a second; with `done` when it was the last."""
-        ...
-
-    def end(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Listener(Protocol):
     def began(self, number: int) -> None: ...
 
-    def heard(self, number: int, report: Mapping[str, object]) -> None: ...
+    def on_report(self, number: int, report: Mapping[str, object]) -> None: ...
 
     def ended(self, number: int) -> None:
-        """It said that it was done, or it was stopped because others are better."""
+        """It finished, or it was stopped because others are better."""
         ...
 
-    def again(self, number: int, why: str) -> None:
-        """It was lost, and is begun once more."""
+    def restarted(self, number: int, why: str) -> None:
+        """It was lost, and is started once more."""
         ...
 
     def lost(self, number: int, why: str) -> None: ...
@@ -65,10 +50,10 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedTrial:
-    """A trial that is to be made."""
+    """A trial to run, with the resources it needs."""
 
     number: int
-    text: str  # for whoever makes it
+    text: str  # JSON of its TrialOrder
     cpus: int
     gpus: int
 
@@ -82,22 +67,21 @@ class Halving:
     grace: int
     reduction: float
     longest: int
-    # (rung, score) of trials that are over, told first: else the first trials of a session meet no rivals.
+    # (rung, score) of finished trials; without them the first trials of a resumed search have no rivals.
     before: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 class TrialActor(tune.Trainable):  # type: ignore[misc]  # Ray has no types
-    """A process that makes trials, one after another; workers stay warm between them."""
+    """A process that runs trials, one after another; workers stay warm between them."""
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> Any:  # Any: Ray's own
         trial = PlacedTrial.read(config["trial"])
-        room = {"CPU": trial.cpus, **({"GPU": trial.gpus} if trial.gpus else {})}
-        return tune.PlacementGroupFactory([room])
+        resources = {"CPU": trial.cpus, **({"GPU": trial.gpus} if trial.gpus else {})}
+        return tune.PlacementGroupFactory([resources])
 
-    def setup(self, config: dict[str, Any]) -> None:  # Any: Ray hands over what `search` put in
-        module, _, name = str(config["by"]).partition(":")
-        self._maker: RunsTrials = getattr(importlib.import_module(module), name)()
+    def setup(self, config: dict[str, Any]) -> None:  # Any: Ray passes what `search` put in
+        self._maker = TrialMaker()
         self._maker.begin(PlacedTrial.read(config["trial"]).text)
 
     def step(self) -> dict[str, object]:
@@ -115,15 +99,14 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # Ray has no types
 def search(
     trials: Sequence[PlacedTrial],
     *,
-    by: str,
     parallel: int,
     halving: Halving | None,
     listener: Listener,
     wants_stop: Callable[[], bool],
 ) -> None:
-    """Make all trials, or, when somebody wants it, stop those that run; Ray is connected already.
+    """Run all trials, or stop the running ones once `wants_stop`; Ray is connected already.
 
-    `by` is `module:Class` of what makes them. What the listener raises ends the search, and is raised here.
+    An exception of the listener ends the search and is raised here.
     """
     environ.set_default_variables(**_SETTINGS)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -134,7 +117,7 @@ def search(
             tune.run(
                 TrialActor,
                 name="search",
-                config={"by": by, "trial": tune.grid_search([json.dumps(asdict(t)) for t in trials])},
+                config={"trial": tune.grid_search([json.dumps(asdict(t)) for t in trials])},
                 max_concurrent_trials=parallel,
                 scheduler=FIFOScheduler() if halving is None else _asha(halving),
                 stop=_Stopper(lambda: callback.error is not None or wants_stop()),
@@ -158,7 +141,7 @@ def _name(trial: Any) -> str:  # Any: Ray's own
 
 
 def _asha(halving: Halving) -> Any:  # Any: Ray's own
-    """With what earlier sessions have seen."""
+    """The scheduler, with the results of earlier sessions."""
     scheduler = ASHAScheduler(
         time_attr="rung",
         metric="score",
@@ -188,39 +171,39 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]  # Ray has no types
 
 
 class Callback(tune.Callback):  # type: ignore[misc]  # Ray has no types
-    """Passes on what Tune tells, until the listener fails. Any: Tune's own objects.
+    """Passes Tune's callbacks on, until the listener fails. Any: Tune's own objects.
 
-    Tune would take what is raised here for the death of a trial.
+    Exceptions are kept, since Tune would take them for the death of a trial.
     """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self.error: Exception | None = None  # the first that the listener raised
+        self.error: Exception | None = None  # the first one of the listener
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._tell(lambda: self._listener.began(_number(trial)))
+        self._notify(lambda: self._listener.began(_number(trial)))
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        if result.get("number") == _number(trial):  # a process that is reused answers for one at a time
-            self._tell(lambda: self._listener.heard(_number(trial), result))
+        if result.get("number") == _number(trial):  # a reused process may still report the trial before
+            self._notify(lambda: self._listener.on_report(_number(trial), result))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._tell(lambda: self._listener.ended(_number(trial)))
+        self._notify(lambda: self._listener.ended(_number(trial)))
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._tell(lambda: self._listener.again(_number(trial), _why(trial)))
+        self._notify(lambda: self._listener.restarted(_number(trial), _why(trial)))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._tell(lambda: self._listener.lost(_number(trial), _why(trial)))
+        self._notify(lambda: self._listener.lost(_number(trial), _why(trial)))
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _notify(self, call: Callable[[], None]) -> None:
         if self.error is not None:
             return
         try:
-            what()
-        except Exception as error:  # whatever it is: `search` raises it
+            call()
+        except Exception as error:  # `search` raises it
             self.error = error
 
 

@@ -1,8 +1,7 @@
-"""Which hyper-parameters are best? Makes every trial that is not over, and remembers each as it goes.
+"""Search runner: runs every unfinished trial and records each one as it goes.
 
-Ray Tune places trials and stops bad ones early; what was decided, what became
-of each trial and what is best so far lies in the folder, at every moment. See
-docs/guides/tune.md.
+Ray Tune places trials and stops bad ones early; decisions, outcomes and the best trial so far are in the
+folder at every moment. See docs/guides/tune.md.
 """
 
 import importlib
@@ -39,8 +38,6 @@ from paceline.tune.trial import WORST, TrialOrder
 if TYPE_CHECKING:
     from paceline.tune.ray_tune import Halving, PlacedTrial
 
-MAKER = "paceline.tune.trial:TrialMaker"
-
 
 class TuneWatcher(Protocol):
     def began(self, trial: Trial, over: int) -> None:
@@ -50,7 +47,7 @@ class TuneWatcher(Protocol):
     def evaluated(self, trial: Trial, record: Record) -> None: ...
 
     def progress(self, trial: Trial, step: int) -> None:
-        """A sign of life, about twice a second."""
+        """Called about twice a second."""
         ...
 
     def ended(self, trial: Trial, record: Record) -> None: ...
@@ -69,35 +66,35 @@ class Outcome:
 def tune(
     tuning: Tuning, folder: TuneFolder, watcher: TuneWatcher, *, address: str, parallel: int, is_new: bool
 ) -> Outcome:
-    """Make what is not over. What is wrong with Ray is said before anything is written."""
+    """Run the unfinished trials. Problems with Ray are raised before anything is written."""
     records = {} if is_new else folder.records(tuning)
     todo = unfinished_trials(tuning, records)
     if not todo:
         return Outcome(tuning=tuning, records=records, best=folder.conclude(tuning, records))
     _check_ready(address)
-    with closing(_connected(todo, address, parallel)), folder.locked():
-        # Only now does nobody else write there: what was read before may be old.
+    with closing(_connect(todo, address, parallel)), folder.locked():
+        # Read again under the lock: another command may have written in the meantime.
         if is_new:
             folder.begin(tuning)
         else:
             records = folder.records(tuning)
-        book = SearchRecorder(tuning, folder, records, watcher)
+        recorder = SearchRecorder(tuning, folder, records, watcher)
         if todo := unfinished_trials(tuning, records):
-            with _ctrl_c_stops(book, watcher):
-                _search(todo, book, parallel)
-        return book.conclude()
+            with _stop_on_signals(recorder, watcher):
+                _search(todo, recorder, parallel)
+        return recorder.conclude()
 
 
 def _check_ready(address: str) -> None:
-    """NotReadyError unless Ray is here, with its Tune; ConfigError for an address that is none for us."""
-    said = TrainConfig(launcher=Launcher.RAY, address=address, origins={"address": "--address"})
-    if problems := check_ray(said, lambda *_: False):
+    """Raises NotReadyError without Ray Tune, SearchError for an unsupported address."""
+    config = TrainConfig(launcher=Launcher.RAY, address=address, origins={"address": "--address"})
+    if problems := check_ray(config, lambda *_: False):
         raise SearchError(problems)
     if address.startswith("ray://"):
-        what = (
+        message = (
             f"address is {address}, but a search keeps its folder here, and Ray's client runs Tune elsewhere"
         )
-        raise SearchError([Problem(what, "use HOST:PORT, from a machine of the cluster", "--address")])
+        raise SearchError([Problem(message, "use HOST:PORT, from a machine of the cluster", "--address")])
     check_version()
     environ.prepare_ray()
     try:
@@ -107,9 +104,9 @@ def _check_ready(address: str) -> None:
         raise MissingPackageError(f"Ray is installed without its Tune: {why}", INSTALL) from error
 
 
-def _connected(todo: Sequence[Trial], address: str, parallel: int) -> RayClient:
+def _connect(todo: Sequence[Trial], address: str, parallel: int) -> RayClient:
     widest = max(todo, key=lambda trial: (trial.gpus, trial.cpus))
-    # A Ray of our own pretends to have what is needed: trials share processors, as without it.
+    # A local Ray is started with as many CPUs as the trials need: they share the processors, as without Ray.
     cpus = max(len(os.sched_getaffinity(0)), parallel * max(trial.cpus for trial in todo))
     ray = connect(address, num_cpus=cpus)
     nodes = ray.nodes()
@@ -124,35 +121,37 @@ def _connected(todo: Sequence[Trial], address: str, parallel: int) -> RayClient:
     )
 
 
-def _search(todo: Sequence[Trial], book: "SearchRecorder", parallel: int) -> None:
-    from paceline.tune.ray_tune import search  # brings Ray
+def _search(todo: Sequence[Trial], recorder: "SearchRecorder", parallel: int) -> None:
+    from paceline.tune.ray_tune import search  # imports Ray
 
     search(
-        [book.placed(trial) for trial in todo],
-        by=MAKER,
+        [recorder.to_placed(trial) for trial in todo],
         parallel=parallel,
-        halving=book.halving(),
-        listener=book,
-        wants_stop=lambda: book.wants_stop,
+        halving=recorder.halving(),
+        listener=recorder,
+        wants_stop=lambda: recorder.wants_stop,
     )
 
 
 class SearchRecorder:
-    """Writes down what Ray Tune tells, and says when to stop."""
+    """Records what Ray Tune reports, and decides when to stop."""
 
     def __init__(
         self, tuning: Tuning, folder: TuneFolder, records: dict[int, Record], watcher: TuneWatcher
     ) -> None:
-        self._tuning, self._folder, self._records, self._watcher = tuning, folder, records, watcher
+        self._tuning = tuning
+        self._folder = folder
+        self._records = records
+        self._watcher = watcher
         self._trials = {trial.number: trial for trial in tuning.trials}
-        self._unmeasured = ""  # the metric is not there: what is
+        self._available_metrics = ""  # set when the metric is missing
         self.stopped_by = ""
 
     @property
     def wants_stop(self) -> bool:
-        return bool(self.stopped_by or self._unmeasured)
+        return bool(self.stopped_by or self._available_metrics)
 
-    def placed(self, trial: Trial) -> "PlacedTrial":
+    def to_placed(self, trial: Trial) -> "PlacedTrial":
         from paceline.tune.ray_tune import PlacedTrial
 
         text = order_of(trial, self._tuning, self._folder)
@@ -167,18 +166,19 @@ class SearchRecorder:
         before = rung_history(self._tuning, self._records)
         return Halving(grace=asha.grace, reduction=asha.reduction, longest=asha.longest, before=before)
 
-    # What Ray Tune tells.
+    # Callbacks of Ray Tune.
 
     def began(self, number: int) -> None:
-        self._write(replace(self._known(number), status=Status.RUNNING, why=""))
+        self._write(replace(self._record(number), status=Status.RUNNING, why=""))
         over = sum(record.status.is_over for record in self._records.values())
         self._watcher.began(self._trials[number], over)
 
-    def heard(self, number: int, report: Mapping[str, object]) -> None:
-        before, trial = self._records[number], self._trials[number]
+    def on_report(self, number: int, report: Mapping[str, object]) -> None:
+        before = self._records[number]
+        trial = self._trials[number]
         record = apply_report(before, report)
         if report.get("state") == "unmeasured":
-            self._unmeasured = str(report["known"]) or "none"
+            self._available_metrics = str(report["known"]) or "none"
         if record != before and (record.status is not Status.RUNNING or "value" in report):
             self._write(record)
         else:
@@ -192,32 +192,32 @@ class SearchRecorder:
 
     def ended(self, number: int) -> None:
         record = self._records[number]
-        if record.status is Status.RUNNING:  # it did not say so itself: others are better
+        if record.status is Status.RUNNING:  # no final report: stopped by ASHA
             record = replace(record, status=Status.STOPPED)
             self._write(record)
         self._folder.conclude(self._tuning, self._records)
         self._watcher.ended(self._trials[number], record)
 
-    def again(self, number: int, why: str) -> None:
+    def restarted(self, number: int, why: str) -> None:
         self._watcher.note(f"trial {number} was lost: {why}; it is begun once more")
 
     def lost(self, number: int, why: str) -> None:
-        # Of one whose process never started, `began` was not told.
-        self._write(replace(self._known(number), status=Status.LOST, why=why))
+        # `began` was not called if its process never started.
+        self._write(replace(self._record(number), status=Status.LOST, why=why))
         self._watcher.ended(self._trials[number], self._records[number])
 
     def conclude(self) -> Outcome:
         for record in list(self._records.values()):
             if record.status is Status.RUNNING:
                 self._write(replace(record, status=Status.INTERRUPTED))
-        if self._unmeasured:
-            named = " or ".join(self._tuning.metric)
-            what = f"the metric is {named}, but a trial has only {self._unmeasured}"
-            raise SearchError([Problem(what, "name another with --metric, in a new search", "--metric")])
+        if self._available_metrics:
+            names = " or ".join(self._tuning.metric)
+            message = f"the metric is {names}, but a trial has only {self._available_metrics}"
+            raise SearchError([Problem(message, "name another with --metric, in a new search", "--metric")])
         best = self._folder.conclude(self._tuning, self._records)
         return Outcome(tuning=self._tuning, records=self._records, best=best, stopped_by=self.stopped_by)
 
-    def _known(self, number: int) -> Record:
+    def _record(self, number: int) -> Record:
         return self._records.get(number, Record(number=number, status=Status.RUNNING))
 
     def _write(self, record: Record) -> None:
@@ -226,7 +226,7 @@ class SearchRecorder:
 
 
 def order_of(trial: Trial, tuning: Tuning, folder: TuneFolder) -> str:
-    """For the process that makes it."""
+    """JSON of the TrialOrder, for the process that runs the trial."""
     order = TrialOrder(
         number=trial.number,
         plan=dumps(trial.plan),
@@ -239,15 +239,15 @@ def order_of(trial: Trial, tuning: Tuning, folder: TuneFolder) -> str:
 
 
 def apply_report(before: Record, report: Mapping[str, object]) -> Record:
-    """The record after a report. One that goes back takes back what came later: it is done again."""
-    step = _whole(report["step"])
-    seen = tuple(one for one in before.evaluations if one.step < step)
-    record = replace(before, step=step, evaluations=seen if "value" in report else before.evaluations)
+    """The record after a report. A resumed trial repeats steps: their old evaluations are dropped."""
+    step = _int(report["step"])
+    earlier = tuple(evaluation for evaluation in before.evaluations if evaluation.step < step)
+    record = replace(before, step=step, evaluations=earlier if "value" in report else before.evaluations)
     if "value" in report:
         value = float(str(report["value"])) if report["has_value"] else None
         record = replace(record, metric=str(report["metric"]), value=value)
-        one = TrialEvaluation(step=step, rung=_whole(report["rung"]), value=value)
-        record = replace(record, evaluations=(*record.evaluations, one))
+        evaluation = TrialEvaluation(step=step, rung=_int(report["rung"]), value=value)
+        record = replace(record, evaluations=(*record.evaluations, evaluation))
     match report.get("state"):
         case "finished":
             record = replace(record, status=Status.FINISHED)
@@ -262,36 +262,39 @@ def apply_report(before: Record, report: Mapping[str, object]) -> Record:
 
 
 def rung_history(tuning: Tuning, records: Mapping[int, Record]) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """What trials that are over have shown at each rung; less is better, and no number is worst.
+    """(rung, score) of each finished trial; lower is better, and NaN is worst.
 
-    One that goes on would compete with its own past; one that is evaluated at its end only never met a rung.
+    A running trial would compete with its own past; a trial evaluated only at its end reaches no rung.
     """
     sign = 1.0 if tuning.lower_is_better else -1.0
     evaluated = {trial.number for trial in tuning.trials if trial.plan.evaluation is not None}
     return tuple(
-        tuple((one.rung, WORST if one.value is None else sign * one.value) for one in record.evaluations)
+        tuple(
+            (evaluation.rung, WORST if evaluation.value is None else sign * evaluation.value)
+            for evaluation in record.evaluations
+        )
         for number, record in records.items()
         if number in evaluated and record.status in (Status.FINISHED, Status.STOPPED) and record.evaluations
     )
 
 
-def _whole(value: object) -> int:
+def _int(value: object) -> int:
     return int(str(value))
 
 
 @contextmanager
-def _ctrl_c_stops(book: SearchRecorder, watcher: TuneWatcher) -> Iterator[None]:
+def _stop_on_signals(recorder: SearchRecorder, watcher: TuneWatcher) -> Iterator[None]:
     """The first Ctrl-C (SIGTERM, SIGHUP) stops the trials in order, a second Ctrl-C ends everything now."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals belong to the main thread, and so to whoever runs it
+        yield  # only the main thread can handle signals
         return
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             environ.leave_dead_terminal()
-        elif book.stopped_by not in ("", "SIGHUP"):
+        elif recorder.stopped_by not in ("", "SIGHUP"):
             raise KeyboardInterrupt
-        book.stopped_by = signal.Signals(number).name
+        recorder.stopped_by = signal.Signals(number).name
         watcher.note("stopping: trials that run leave a checkpoint; press Ctrl-C again to end now")
 
     previous = {s: signal.signal(s, on_signal) for s in environ.stop_signals()}

@@ -1,9 +1,8 @@
-"""What happens where Ray has put a trial? A run as `paceline train` makes it, which is asked how it stands.
+"""Trial actor: one run of a trial inside a Ray actor, polled for its evaluations.
 
-Whoever holds it asks `next` again and again: it answers with the next
-evaluation, or, when there is none within half a second, with how far the run
-is. Workers stay warm from one trial to the next; they end with this process,
-however it ends. What goes in and out is text and numbers.
+The caller polls `next`: it returns the next evaluation, or, when there is none within half a second, the
+progress of the run. Workers stay warm from one trial to the next and end with this process, however it ends.
+Only text and numbers cross the process boundary.
 """
 
 import json
@@ -30,33 +29,33 @@ from paceline.training.run import train
 from paceline.tune.experiment import rung_of
 
 BEAT_S = 0.5
-STOP_S = 8.0  # for a stop in good order; Ray gives ten
-WORST = 1e300  # what is no number is worse than any number, and can still be averaged
+STOP_S = 8.0  # for an orderly stop; Ray allows ten
+WORST = 1e300  # score of NaN: worse than any number, but still finite
 Report = dict[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """One trial, as it is told to the process that makes it."""
+    """One trial, as it is passed to the process that runs it."""
 
     number: int
     plan: str  # JSON
     run_dir: str
-    folder: str  # from where modules of the user's own are imported, if it is there
+    folder: str  # from which the user's modules are imported, if it exists
     metric: tuple[str, ...]
     lower_is_better: bool
 
 
 class TrialMaker:
-    """Makes trials, one after another."""
+    """Runs trials, one after another."""
 
     def __init__(self) -> None:
         self._launcher: LocalLauncher | None = None
         self._run: _Run | None = None
 
     def begin(self, text: str) -> None:
-        said = json.loads(text)
-        order = TrialOrder(**{**said, "metric": tuple(said["metric"])})
+        fields = json.loads(text)
+        order = TrialOrder(**{**fields, "metric": tuple(fields["metric"])})
         if self._launcher is None:
             if Path(order.folder).is_dir():
                 os.chdir(order.folder)
@@ -68,7 +67,7 @@ class TrialMaker:
         return self._run.next()
 
     def end(self) -> None:
-        """The trial stops at its next step, with a checkpoint; what does not stop in time is ended."""
+        """Stop the trial at its next step, with a checkpoint; kill it if it does not stop in time."""
         if self._run is None or self._launcher is None:
             return
         if not self._run.end(self._launcher):
@@ -84,10 +83,11 @@ class TrialMaker:
 
 
 class _Run:
-    """One trial that goes on in a thread of its own."""
+    """One trial that runs in a thread of its own."""
 
     def __init__(self, order: TrialOrder, launcher: LocalLauncher) -> None:
-        self._order, self._plan = order, loads(order.plan, where="the trial's plan")
+        self._order = order
+        self._plan = loads(order.plan, where="the trial's plan")
         self._reports: queue.Queue[Report] = queue.Queue()
         self._began_s = monotonic_s()
         self._last = Report(step=0, steps=self._plan.steps)
@@ -98,15 +98,15 @@ class _Run:
         self._thread.start()
 
     def next(self) -> Report:
-        usual: Report = {"number": self._order.number, "seconds": monotonic_s() - self._began_s}
+        common: Report = {"number": self._order.number, "seconds": monotonic_s() - self._began_s}
         try:
             self._last = self._reports.get(timeout=BEAT_S)
         except queue.Empty:
-            return {**usual, "step": self._last["step"], "steps": self._plan.steps}
-        return {**usual, **self._last}
+            return {**common, "step": self._last["step"], "steps": self._plan.steps}
+        return {**common, **self._last}
 
     def end(self, launcher: LocalLauncher) -> bool:
-        """Did it end in good order, so that the launcher is free for another?"""
+        """Whether it ended in order, so that the launcher can run another trial."""
         if self._is_over:
             self._thread.join()
             return not self._has_failed
@@ -117,11 +117,11 @@ class _Run:
                 launcher.kill()
                 self._thread.join(STOP_S)
         except TrainingError:
-            return False  # whoever starts workers is gone, and the run with it
-        # A wish that came too late would be heard by the next run.
+            return False  # the launcher is gone, and the run with it
+        # A stop request that came too late would stop the next run.
         return self._is_stopped and not self._thread.is_alive()
 
-    # What the run tells, in its own thread.
+    # Callbacks of the run, in its own thread.
 
     def progress(self, progress: Progress) -> None:
         if self._reports.empty():
@@ -130,8 +130,9 @@ class _Run:
     def note(self, text: str) -> None: ...
 
     def evaluated(self, message: Message) -> None:
-        step, metrics = int(str(message["step"])), json.loads(str(message["metrics"]))
-        if step < self._plan.steps:  # afterwards nobody has to decide whether it goes on
+        step = int(str(message["step"]))
+        metrics = json.loads(str(message["metrics"]))
+        if step < self._plan.steps:  # no decision is needed at the end
             self._reports.put(
                 {
                     "step": step,
@@ -145,7 +146,7 @@ class _Run:
             self._reports.put(self._ended(self._result(launcher)))
         except PacelineError as error:
             self._reports.put(self._failed(error.what))
-        except Exception as error:  # a bug of ours: the trial ends with it, and the search says which it was
+        except Exception as error:  # a bug: reported as the failure of the trial
             self._reports.put(self._failed(f"{type(error).__name__}: {error}"))
         finally:
             self._is_over = True
@@ -153,18 +154,18 @@ class _Run:
     def _result(self, launcher: LocalLauncher) -> dict[str, Json]:
         run_dir = Path(self._order.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
-        with exclusive(run_dir):  # a trial that Ray gave up for lost may still be training here
+        with exclusive(run_dir):  # a trial that Ray counts as lost may still be training here
             if (result := finished_result(self._plan, run_dir)) is not None:
                 return result
             checkpoint = resume_point(self._plan, run_dir)
             if checkpoint is None:
-                shutil.rmtree(run_dir)  # half a run without a checkpoint says nothing
-            listening = _Listening(launcher, self.evaluated)
-            return train(self._plan, run_dir, self, warm=listening, resume_from=checkpoint)
+                shutil.rmtree(run_dir)  # a partial run without a checkpoint is of no use
+            tap = _EvaluationTap(launcher, self.evaluated)
+            return train(self._plan, run_dir, self, warm=tap, resume_from=checkpoint)
 
     def _ended(self, result: dict[str, Json]) -> Report:
         report: Report = {"steps": self._plan.steps, "done": True, "seconds": result["wall_s"]}
-        if result["stopped_early"] and not _is_by_patience(result):
+        if result["stopped_early"] and not _is_early_stop(result):
             self._is_stopped = True
             return {**report, "step": self._last["step"], "state": "interrupted"}
         return {**report, **final_report(result, self._plan, self._order)}
@@ -174,12 +175,15 @@ class _Run:
         return {**self._last, "steps": self._plan.steps, "done": True, "state": "failed", "why": why}
 
 
-class _Listening:
-    """A launcher of which somebody hears every evaluation."""
+class _EvaluationTap:
+    """A launcher that also reports every evaluation to a callback."""
 
     def __init__(self, launcher: LocalLauncher, evaluated: Callable[[Message], None]) -> None:
-        self._launcher, self._evaluated = launcher, evaluated
-        self.stop, self.kill, self.close = launcher.stop, launcher.kill, launcher.close
+        self._launcher = launcher
+        self._evaluated = evaluated
+        self.stop = launcher.stop
+        self.kill = launcher.kill
+        self.close = launcher.close
 
     def run(
         self,
@@ -190,38 +194,40 @@ class _Listening:
         resume_from: Path | None = None,
         supervisor: Supervisor | None = None,
     ) -> RunOutcome:
-        def both(message: Message) -> None:
+        def handle(message: Message) -> None:
             on_message(message)
             if message["ev"] == "evaluated":
                 self._evaluated(message)
 
         return self._launcher.run(
-            plan, run_dir, on_message=both, resume_from=resume_from, supervisor=supervisor
+            plan, run_dir, on_message=handle, resume_from=resume_from, supervisor=supervisor
         )
 
 
 def value_report(metrics: dict[str, Json], step: int, plan: Plan, order: TrialOrder) -> Report:
-    """Empty: the metric is not among them."""
+    """The metric and its score; empty: the metric is missing."""
     name = next((name for name in order.metric if name in metrics), None)
     if name is None:
         return {}
     value = metrics[name]
     number = float(value) if isinstance(value, int | float) else None
-    found: Report = {
+    report: Report = {
         "metric": name,
         "has_value": number is not None,
         "value": 0.0 if number is None else number,
         "rung": rung_of(plan, step),
     }
     if plan.evaluation is None:
-        return found  # at its end, where ASHA would compare it with the first evaluation of others
-    score = WORST if number is None else number if order.lower_is_better else -number
-    return {**found, "score": max(-WORST, min(WORST, score))}
+        return report  # at its end: ASHA would compare it with the first evaluation of others
+    score = WORST
+    if number is not None:
+        score = number if order.lower_is_better else -number
+    return {**report, "score": max(-WORST, min(WORST, score))}
 
 
 def final_report(result: dict[str, Json], plan: Plan, order: TrialOrder) -> Report:
-    """Of a run that came to its end, by its steps or by its own patience."""
-    step = int(str(_last(result).get("step", plan.steps))) if _is_by_patience(result) else plan.steps
+    """Report of a finished run, by its steps or by early stopping."""
+    step = int(str(_last(result).get("step", plan.steps))) if _is_early_stop(result) else plan.steps
     value = value_report(_metrics_of(result, order.metric), step, plan, order)
     if not value:
         known = sorted({*_names(result.get("metrics")), *_names(_last(result).get("metrics"))})
@@ -230,42 +236,42 @@ def final_report(result: dict[str, Json], plan: Plan, order: TrialOrder) -> Repo
 
 
 def finished_result(plan: Plan, run_dir: Path) -> dict[str, Json] | None:
-    """The result of a trial that came to its end before; None: it goes on, or is done again."""
+    """The result of a trial that finished before; None: it is resumed or repeated."""
     try:
         if not (run_dir / "plan.json").exists() or not is_finished(run_dir, plan):
             return None
     except PacelineError:
-        return None  # half a result says nothing: whoever wrote it was killed
-    found: dict[str, Json] = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
-    return found
+        return None  # an incomplete result: its writer was killed
+    result: dict[str, Json] = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+    return result
 
 
 def resume_point(plan: Plan, run_dir: Path) -> Checkpoint | None:
-    """From where a trial goes on that was interrupted; None: it is done from the beginning."""
+    """The checkpoint to resume an interrupted trial from; None: it starts from the beginning."""
     try:
         if plan_hash(read(run_dir / "plan.json")) != plan_hash(plan):
             return None
     except PacelineError:
-        return None  # nothing has begun there, or what has cannot be read
+        return None  # no run there, or not readable
     return newest_checkpoint(plan, run_dir)
 
 
-def _metrics_of(result: dict[str, Json], wanted: Sequence[str]) -> dict[str, Json]:
-    """Of the weights that the run keeps: the best, or else the last. At the end other things are measured."""
+def _metrics_of(result: dict[str, Json], names: Sequence[str]) -> dict[str, Json]:
+    """Metrics of the weights that the run keeps: the best, otherwise the last; else those of its end."""
     best = result.get("best")
     kept = best.get("metrics") if isinstance(best, dict) else _last(result).get("metrics")
-    for found in (kept, result.get("metrics")):
-        if isinstance(found, dict) and any(name in found for name in wanted):
-            return found
+    for metrics in (kept, result.get("metrics")):
+        if isinstance(metrics, dict) and any(name in metrics for name in names):
+            return metrics
     return {}
 
 
-def _is_by_patience(result: dict[str, Json]) -> bool:
+def _is_early_stop(result: dict[str, Json]) -> bool:
     return str(result.get("stopped_by", "")).startswith(EARLY_STOP)
 
 
 def _last(result: dict[str, Json]) -> dict[str, Json]:
-    """The last evaluation; empty: there is none."""
+    """The last evaluation; empty: none."""
     evaluations = result.get("evaluations")
     last = evaluations[-1] if isinstance(evaluations, list) and evaluations else None
     return last if isinstance(last, dict) else {}

@@ -1,1 +1,1 @@
-"""What may an operator do to a run that is at work? One way for the command line, the page and programs."""
+"""Operator actions on a running run, the same for the command line, the dashboard and programs."""

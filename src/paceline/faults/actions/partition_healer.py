@@ -16,36 +16,36 @@ from paceline.faults.actions import sigstop
 from paceline.faults.actions.partition import NetworkPartition
 
 MODULE = "paceline.faults.actions.partition_healer"
-WHO = "partition"  # of a run there is one at a time
+WHO = "partition"  # name of the holder file: one per run
 POLL_S = 0.5
 
 
-def begin(run_dir: Path, for_s: float, wish: str, target: str) -> subprocess.Popen[bytes]:
-    return sigstop.start(run_dir, WHO, MODULE, [str(run_dir), f"{for_s:g}", wish, target])
+def begin(run_dir: Path, for_s: float, action_id: str, target: str) -> subprocess.Popen[bytes]:
+    return sigstop.start(run_dir, WHO, MODULE, [str(run_dir), f"{for_s:g}", action_id, target])
 
 
 def end(run_dir: Path) -> bool:
-    """Mend it now; False: nobody waits for that."""
+    """Heal now; False: no healer is running."""
     return sigstop.end(run_dir, WHO, MODULE)
 
 
-def main(run_dir: Path, for_s: float, wish: str, target: str) -> None:
+def main(run_dir: Path, for_s: float, action_id: str, target: str) -> None:
     until_s = monotonic_s() + for_s
-    with NetworkPartition.of(run_dir) as apart:  # now: later the run's folder may be gone
+    with NetworkPartition.of(run_dir) as partition:  # connect now: later the run's folder may be gone
         with sigstop.registered_holder(run_dir, WHO) as why:
             while (left_s := until_s - monotonic_s()) > 0:
                 if not (run_dir / run_endpoint.FILE_NAME).exists():
-                    why.words = "the run is over"
+                    why.text = "the run is over"
                     break
                 if sigstop.is_parent_gone(min(left_s, POLL_S)):
-                    why.words = "whoever wanted it is gone"
+                    why.text = "whoever wanted it is gone"
                     break
             else:
                 why.is_in_time = True
-        missed = [] if why.is_in_time else apart.mend()
+        missed = [] if why.is_in_time else partition.heal()
     silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
     sigstop.log_release(
-        run_dir, target, wish, action="heal", note=f"{target} was let back in: {why.words}{silent}"
+        run_dir, target, action_id, action="heal", note=f"{target} was let back in: {why.text}{silent}"
     )
 
 

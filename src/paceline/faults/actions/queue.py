@@ -1,8 +1,7 @@
-"""What was asked of runs here, and how far has it come? Asked twice with one key is asked once.
+"""Action queue: actions in progress and finished; a repeated idempotency key returns the first action.
 
-A wish is carried out in a thread by the function that the command line calls
-(act.py), so all do the same. What it says goes into the run's own log; here it is kept
-only for whoever asks again.
+Each action runs in a thread through the executor that the command line uses. Its phases go to the run's log;
+the queue keeps them only for status requests.
 """
 
 import subprocess
@@ -16,11 +15,11 @@ from paceline.faults.actions.request import ActionRequest, Phase, Step
 from paceline.plan.codec import Json
 
 MAX_KEPT = 500
-MAX_CONCURRENT = 32  # wishes that are carried out; each is a thread
+MAX_CONCURRENT = 32  # actions in progress; each is a thread
 
 
 class BusyError(PacelineError):
-    """Too much is asked at once."""
+    """Too many actions at once."""
 
     exit_code = ExitCode.DEGRADED
     code = "E326"
@@ -29,24 +28,24 @@ class BusyError(PacelineError):
 @dataclass(slots=True)
 class QueuedAction:
     run: str
-    wanted: ActionRequest
+    request: ActionRequest
     steps: list[Step] = field(default_factory=list)
-    has_answer: threading.Event = field(default_factory=threading.Event)  # accepted, or not
+    is_decided: threading.Event = field(default_factory=threading.Event)  # accepted or refused
 
-    def is_for(self, run: str, wanted: ActionRequest) -> bool:
-        """Is this the same wish, asked again?"""
-        mine = self.wanted
-        return (self.run, mine.deed, mine.worker) == (run, wanted.deed, wanted.worker)
+    def is_for(self, run: str, request: ActionRequest) -> bool:
+        """Whether the request repeats this action."""
+        own = self.request
+        return (self.run, own.kind, own.worker) == (run, request.kind, request.worker)
 
     def json(self) -> dict[str, Json]:
-        wanted = self.wanted
+        request = self.request
         return {
-            "id": wanted.id,
+            "id": request.id,
             "run": self.run,
-            "action": wanted.deed.value,
-            "target": wanted.worker,
-            "by": wanted.by,
-            "source": wanted.source,
+            "action": request.kind.value,
+            "target": request.worker,
+            "by": request.by,
+            "source": request.source,
             "phase": self.steps[-1].phase.value if self.steps else Phase.REQUESTED.value,
             "steps": [step.json() for step in self.steps],
         }
@@ -54,63 +53,63 @@ class QueuedAction:
 
 class ActionQueue:
     def __init__(self) -> None:
-        self._asked: dict[str, QueuedAction] = {}
+        self._actions: dict[str, QueuedAction] = {}
         self._lock = threading.Lock()
         self._holders: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
 
-    def ask(self, run: str, run_dir: Path, wanted: ActionRequest) -> tuple[QueuedAction, bool]:
-        """The wish, and whether it is new."""
+    def submit(self, run: str, run_dir: Path, request: ActionRequest) -> tuple[QueuedAction, bool]:
+        """The action, and whether it is new."""
         with self._lock:
-            if (found := self._asked.get(wanted.id)) is not None:
-                return found, False
+            if (known := self._actions.get(request.id)) is not None:
+                return known, False
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) >= MAX_CONCURRENT:
-                what = f"{len(self._threads)} wishes are being carried out"
-                raise BusyError(what, "wait until one of them has come to its end")
-            asked = self._asked[wanted.id] = QueuedAction(run, wanted)
-            while len(self._asked) > MAX_KEPT:
-                del self._asked[next(iter(self._asked))]
-            # A daemon: whoever ends the server does not wait for an effect.
-            thread = threading.Thread(target=self._carry_out, args=(run_dir, asked), daemon=True)
+                message = f"{len(self._threads)} wishes are being carried out"
+                raise BusyError(message, "wait until one of them has come to its end")
+            action = self._actions[request.id] = QueuedAction(run, request)
+            while len(self._actions) > MAX_KEPT:
+                del self._actions[next(iter(self._actions))]
+            # A daemon: shutting down does not wait for an effect.
+            thread = threading.Thread(target=self._execute, args=(run_dir, action), daemon=True)
             self._threads.append(thread)
         thread.start()
-        return asked, True
+        return action, True
 
     def list(self, run: str) -> list[Json]:
-        self._bury()
+        self._reap_holders()
         with self._lock:
-            return [asked.json() for asked in self._asked.values() if asked.run == run]
+            return [action.json() for action in self._actions.values() if action.run == run]
 
     def close(self) -> None:
-        """Everybody who is held goes on."""
+        """All stopped workers continue."""
         with self._lock:
-            holders = [*self._holders]  # one that begins now ends with us: its stdin closes
+            holders = [*self._holders]  # one that starts now ends with this process: its stdin closes
         for holder in holders:
             if holder.stdin is not None:
                 holder.stdin.close()
             holder.wait()
 
-    def _carry_out(self, run_dir: Path, asked: QueuedAction) -> None:
-        def tell(step: Step) -> None:
-            asked.steps.append(step)
+    def _execute(self, run_dir: Path, action: QueuedAction) -> None:
+        def on_step(step: Step) -> None:
+            action.steps.append(step)
             if step.phase is not Phase.REQUESTED:
-                asked.has_answer.set()
+                action.is_decided.set()
 
-        act = ActionExecutor(run_dir, asked.wanted, tell, holders=self._holders)
+        executor = ActionExecutor(run_dir, action.request, on_step, holders=self._holders)
         try:
-            act.run()
+            executor.run()
         except (PacelineError, OSError) as error:
-            what = error.what if isinstance(error, PacelineError) else str(error)
-            tell(Step(Phase.FAILED, what, 0.0))
-        except BaseException as error:  # a fault of ours: whoever asked is told, too, and it is not hidden
-            tell(Step(Phase.FAILED, f"it broke: {type(error).__name__}: {error}", 0.0))
+            message = error.what if isinstance(error, PacelineError) else str(error)
+            on_step(Step(Phase.FAILED, message, 0.0))
+        except BaseException as error:  # a bug: reported to the client and raised
+            on_step(Step(Phase.FAILED, f"it broke: {type(error).__name__}: {error}", 0.0))
             raise
         finally:
-            asked.has_answer.set()
-            self._bury()
+            action.is_decided.set()
+            self._reap_holders()
 
-    def _bury(self) -> None:
+    def _reap_holders(self) -> None:
         with self._lock:
             for holder in [holder for holder in self._holders if holder.poll() is not None]:
                 if holder.stdin is not None:

@@ -23,16 +23,16 @@ _KINDS = (
 )
 CHUNK_BYTES = 4 << 20
 STEPS_KEPT = 400
-SLACK_S = 2.0  # what clocks that tick a hundred times a second, and a busy machine, may differ by
+SLACK_S = 2.0  # tolerance for 100 Hz clocks and a busy machine
 _HEADS = tuple(f'{{"kind":"{kind}"' for kind in _KINDS)
 
 
 @dataclass(slots=True)
 class RunState:
     run_dir: Path
-    pids: dict[str, int] = field(default_factory=dict)  # of the newest process under each name
-    started_ns: dict[str, int] = field(default_factory=dict)  # when each of them said so
-    launcher: int | None = None  # its process; None: its log does not say
+    pids: dict[str, int] = field(default_factory=dict)  # of the newest process of each name
+    started_ns: dict[str, int] = field(default_factory=dict)  # by name, from its event
+    launcher: int | None = None  # its pid; None: not in the log
     launched_ns: int = 0
     events: list[PlainEvent] = field(default_factory=list)
     is_over: bool = False
@@ -41,31 +41,31 @@ class RunState:
     _lines: NewLines | None = None
 
     def read(self) -> None:
-        """What is new."""
+        """Read new lines of the log."""
         if self._lines is None:
             self._lines = NewLines(self.run_dir / "events.jsonl", CHUNK_BYTES)
         steps_head = f'{{"kind":"steps","who":"{self.steps_of}"'
         while lines := self._lines.read():  # a log may be longer than memory
             for line in lines:
-                with suppress(*UNREADABLE):  # a damaged line says nothing
+                with suppress(*UNREADABLE):  # damaged lines are skipped
                     if self.steps_of and line.startswith(steps_head):
                         self._take_steps(json.loads(line))
                     if line.startswith(_HEADS):
                         self._take(plain_event(json.loads(line)))
 
     def is_still(self, pid: int, at_ns: int) -> bool:
-        """Is it the process that said something then? A number may mean another one by now."""
+        """Whether the pid still belongs to the process that wrote an event at `at_ns`: pids are reused."""
         return "paceline" in command_line(pid) and _age_s(pid) + SLACK_S >= (now_ns() - at_ns) / 1e9
 
     def generation(self) -> int:
-        """The newest that somebody entered; 0: none."""
+        """The newest generation that a worker entered; 0: none."""
         return max((_number(e) for e in self.events if e.kind == "generation_entered"), default=0)
 
     def since(self, kind: str, at_ns: int) -> list[PlainEvent]:
         return [event for event in self.events if event.kind == kind and event.at_ns >= at_ns]
 
     def mean_step_s(self, *, before_ns: int | None = None, since_ns: int = 0, least: int = 1) -> float | None:
-        """Of the steps that ended before, or began since, this moment; None: fewer than `least`."""
+        """Of steps that ended before `before_ns` or began since `since_ns`; None: fewer than `least`."""
         lasted = [
             end - start
             for start, end in self.steps
@@ -84,7 +84,8 @@ class RunState:
         match event.kind:
             case "run_started":
                 pid = event.fields.get("pid")
-                self.launcher, self.is_over = None if pid is None else int(str(pid)), False
+                self.launcher = None if pid is None else int(str(pid))
+                self.is_over = False
                 self.launched_ns = event.at_ns
                 self.pids.clear()
             case "run_finished":
@@ -105,7 +106,7 @@ def now_ns() -> int:
 
 
 def _age_s(pid: int) -> float:
-    """How long ago it began; 0: there is no such process."""
+    """Age of the process; 0: there is none."""
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         up_s = float(Path("/proc/uptime").read_text().split()[0])

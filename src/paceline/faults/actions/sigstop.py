@@ -24,7 +24,7 @@ from paceline.core.processes import command_line
 from paceline.events.log import EventLog
 from paceline.launchers.held_processes import holder_file, holder_of
 
-MOMENT_S = 0.01  # between two looks at a process
+MOMENT_S = 0.01  # between two checks of a process
 MIN_CYCLE_S = 0.01
 MAX_CYCLE_S = 1.0  # a stop must stay far below the lease, or the worker counts as lost
 CYCLE_STEPS = 10  # a step of a paced run mostly sleeps: only what is stopped beyond it counts
@@ -40,12 +40,12 @@ def begin(
     *,
     share: float,
     for_s: float,
-    wish: str,
+    action_id: str,
     cycle_s: float = MIN_CYCLE_S,
 ) -> subprocess.Popen[bytes]:
-    """A worker that is held already is held in this way from now on."""
+    """Replaces a helper that already stops this worker."""
     end(run_dir, who)
-    args = [str(pid), f"{share:g}", f"{for_s:g}", str(run_dir), who, wish, f"{cycle_s:g}"]
+    args = [str(pid), f"{share:g}", f"{for_s:g}", str(run_dir), who, action_id, f"{cycle_s:g}"]
     return start(run_dir, who, MODULE, args)
 
 
@@ -55,39 +55,39 @@ def cycle_for(step_s: float | None) -> float:
 
 
 def start(run_dir: Path, who: str, module: str, args: list[str]) -> subprocess.Popen[bytes]:
-    """Returns when others can find it: whoever lets go at once must not come too early."""
+    """Returns once the helper has registered, so that `end` right after it finds the helper."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *args],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _until(lambda: holder_of(run_dir, who) == process.pid or process.poll() is not None)
+    _wait_until(lambda: holder_of(run_dir, who) == process.pid or process.poll() is not None)
     return process
 
 
 def end(run_dir: Path, who: str, module: str = MODULE) -> bool:
-    """Let it go on; False: nobody held it. Returns when whoever held it is gone."""
+    """Continue the worker, and wait for its helper to exit; False: there was none."""
     holder = holder_of(run_dir, who)
     if holder is None:
         return False
     if module not in command_line(holder):
-        holder_file(run_dir, who).unlink(missing_ok=True)  # of one that was killed
+        holder_file(run_dir, who).unlink(missing_ok=True)  # its helper was killed
         return False
     with suppress(ProcessLookupError):
         os.kill(holder, signal.SIGTERM)
-    _until(lambda: module not in command_line(holder))
+    _wait_until(lambda: module not in command_line(holder))
     return True
 
 
-def _until(is_true: Callable[[], bool]) -> None:
+def _wait_until(is_true: Callable[[], bool]) -> None:
     deadline_s = monotonic_s() + READY_S
     while not is_true() and monotonic_s() < deadline_s:
         SystemClock().sleep(MOMENT_S)
 
 
 class _EndedError(Exception):
-    """Somebody wants this to end."""
+    """A signal asked this process to end."""
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -96,54 +96,57 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 
 @dataclass(slots=True)
 class ReleaseReason:
-    words: str = "its time is over"
-    is_in_time: bool = False  # and nothing else ended it
+    text: str = "its time is over"
+    is_in_time: bool = False  # ended by its time, not by a signal
 
 
 @contextmanager
 def registered_holder(run_dir: Path, who: str) -> Iterator[ReleaseReason]:
-    """While this process holds somebody; a signal ends the block, and nothing else."""
-    why, note = ReleaseReason(), holder_file(run_dir, who)
+    """Registers this process as the holder of `who`; a signal ends the block."""
+    reason = ReleaseReason()
+    pid_file = holder_file(run_dir, who)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _on_signal)
     try:
-        note.write_text(str(os.getpid()))
-        yield why
+        pid_file.write_text(str(os.getpid()))
+        yield reason
     except _EndedError:
-        why.words = "somebody asked for it"
+        reason.text = "somebody asked for it"
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # what is left is to let go
+            signal.signal(number, signal.SIG_IGN)  # cleanup must not be interrupted
         if holder_of(run_dir, who) == os.getpid():
-            note.unlink(missing_ok=True)
+            pid_file.unlink(missing_ok=True)
 
 
-def main(pid: int, share: float, for_s: float, run_dir: Path, who: str, wish: str, cycle_s: float) -> None:
-    why = ReleaseReason()
+def main(
+    pid: int, share: float, for_s: float, run_dir: Path, who: str, action_id: str, cycle_s: float
+) -> None:
+    reason = ReleaseReason()
     try:
-        with registered_holder(run_dir, who) as why:
+        with registered_holder(run_dir, who) as reason:
             if _hold(pid, share, cycle_s, monotonic_s() + for_s):
-                why.words = "whoever held it is gone"
+                reason.text = "whoever held it is gone"
     except ProcessLookupError:
-        why.words = "it has ended"
+        reason.text = "it has ended"
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    log_release(run_dir, who, wish, action="resume", note=f"{who} was let go: {why.words}")
+    log_release(run_dir, who, action_id, action="resume", note=f"{who} was let go: {reason.text}")
 
 
-def log_release(run_dir: Path, target: str, wish: str, *, action: str, note: str) -> None:
+def log_release(run_dir: Path, target: str, action_id: str, *, action: str, note: str) -> None:
     if not run_dir.is_dir():
-        return  # the run's folder is gone, and with it whoever would read this
+        return  # the run's folder is gone
     log = EventLog(run_dir / "events.jsonl", who="operator", clock=SystemClock())
-    said = {"id": wish, "action": action, "target": target, "phase": "applied"}
-    log.write("action", **said, note=note, by="paceline", source="api")
+    fields = {"id": action_id, "action": action, "target": target, "phase": "applied"}
+    log.write("action", **fields, note=note, by="paceline", source="api")
     log.close()
 
 
 def _hold(pid: int, share: float, cycle_s: float, until_s: float) -> bool:
     """True: the process that started this one is gone."""
-    # The name was looked up a moment ago: nothing else may be hit, should the number mean another one now.
+    # The pid may have been reused since it was looked up: signal only a process of Paceline.
     while (left_s := until_s - monotonic_s()) > 0 and PROGRAM in command_line(pid):
         os.kill(pid, signal.SIGSTOP)
         if is_parent_gone(min(left_s, share * cycle_s)):
@@ -156,7 +159,7 @@ def _hold(pid: int, share: float, cycle_s: float, until_s: float) -> bool:
 
 
 def is_parent_gone(wait_s: float) -> bool:
-    """Was stdin closed within this time?"""
+    """Whether stdin is closed within this time."""
     readable, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1 << 10)
 

@@ -1,4 +1,4 @@
-"""Which experiments are there? One row each."""
+"""Table of scenarios."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""How does an experiment get coordinator nodes that it may kill? As processes, on this machine."""
+"""Coordinator nodes of a scenario: local processes that can be killed, linked by TCP proxies.
+
+A proxy delays, drops or cuts the traffic of one link.
+"""
 
 import asyncio
 import random
@@ -48,7 +51,8 @@ class LinkConditions:
         self._dice.seed(self.seed)
 
     def next(self) -> ChunkFate:
-        late_s, drawn = self._dice.uniform(*self.late_s), self._dice.random()
+        late_s = self._dice.uniform(*self.late_s)
+        drawn = self._dice.random()
         if drawn < self.lost_share:
             self.lost += 1
             return ChunkFate(late_s, is_lost=True)
@@ -209,7 +213,8 @@ class LinkProxies:
 
 @contextmanager
 def lines(targets: Mapping[int, str]) -> Iterator[LinkProxies]:
-    background, stack = Background(), AsyncExitStack()
+    background = Background()
+    stack = AsyncExitStack()
     doors = {node: TcpProxy(address) for node, address in targets.items()}
 
     async def open_all() -> dict[int, str]:
@@ -293,7 +298,8 @@ class CoordinatorNodes:
     def is_up_to_date(self, node: int) -> bool:
         """Does it follow the leader, or lead, and have nearly everything?"""
         try:
-            leading, its = self.status(self.leader()), self.status(node)
+            leading = self.status(self.leader())
+            its = self.status(node)
         except grpc.aio.AioRpcError:
             return False  # it does not listen yet
         return its.leader == leading.node and leading.commit - its.applied < MAX_LAG

@@ -1,4 +1,7 @@
-"""Scenario kill-leader: `kill -9` of the node that leads the coordinators. Training does not notice."""
+"""Scenarios of coordinator failures: kill-leader, quorum-lost, lose-node and full-disk.
+
+Training continues through all of them; only membership changes wait for a quorum.
+"""
 
 import os
 import resource
@@ -27,7 +30,8 @@ from paceline.faults.scenarios.measurements import not_delayed, proofs
 from paceline.faults.scenarios.training import TrainingRun, commits_ns, default_plan, events_of, training
 from paceline.faults.scenarios.workers import gaps_s
 
-WORKERS, NODES = 3, 3
+WORKERS = 3
+NODES = 3
 KILL_LEADER_TIMES = 5
 WATCH_S = 1.0  # so long is training let go on after each kill
 
@@ -65,7 +69,8 @@ def _judge(history: History, kills_ns: list[int], until_ns: int) -> list[Expecta
 QUORUM_LOST_TIMES = 1
 WITHOUT_S = 3.0  # after it was said
 AFTER_S = 4.0  # longer than a lease: whoever was given up by mistake would be gone
-SILENT, BACK = "the coordinator does not answer", "the coordinator answers again"
+SILENT = "the coordinator does not answer"
+BACK = "the coordinator answers again"
 
 
 def quorum_lost(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
@@ -124,7 +129,8 @@ def _longest_gap_s(history: History, since_ns: int) -> float:
 # The node stays away until the others have put a snapshot in the place of the log
 # that it would need: it must be brought up to date by that.
 
-LOSE_NODE_WORKERS, LOSE_NODE_NODES = 4, 3
+LOSE_NODE_WORKERS = 4
+LOSE_NODE_NODES = 3
 LOSE_NODE_TIMES = 3
 ENTRIES = 30  # that are written while the node is away
 

@@ -1,4 +1,8 @@
-"""Scenario nan-gradient: one shard's gradient is NaN at one step. Noticed there; never applied."""
+"""Scenarios nan-gradient and corrupt-checkpoint: damaged data is detected and never used.
+
+nan-gradient: the gradient of one shard is NaN at some steps. corrupt-checkpoint: a byte of the newest
+checkpoint is flipped, and the run resumes from the one before.
+"""
 
 import dataclasses
 import subprocess
@@ -14,8 +18,12 @@ from paceline.plan.plan import OnNan, Plan
 from paceline.sync.fault_rules import Attack, ByzantineRule
 from paceline.training.run import load_resumable
 
-NAN_WORKERS, SHARDS = 3, 4
-NAN_STEPS, BAD_SHARD, FIRST_BAD, BAD_STEPS_APART = 60, 2, 20, 10
+NAN_WORKERS = 3
+SHARDS = 4
+NAN_STEPS = 60
+BAD_SHARD = 2
+FIRST_BAD = 20
+BAD_STEPS_APART = 10
 NAN_GRADIENT_TIMES = 3
 
 
@@ -66,7 +74,9 @@ def _plan(on_nan: OnNan, bad: list[int], *, steps: int) -> Plan:
     )
 
 
-WORKERS, STEPS, EVERY = 3, 160, 20
+WORKERS = 3
+STEPS = 160
+EVERY = 20
 CORRUPT_CHECKPOINT_TIMES = 1
 BEFORE = 3  # checkpoints that are there when the run is stopped
 

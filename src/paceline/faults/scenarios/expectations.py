@@ -1,4 +1,4 @@
-"""What was promised, what was measured, and does it hold?"""
+"""Expectations of a scenario: a limit, the measured value and the verdict; progress reports."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -73,7 +73,8 @@ class ScenarioReporter:
     """What an experiment has to say: lines in words, and ticks. Called with a line it says it."""
 
     def __init__(self, say: Callable[[str], None] = ignore, on_tick: Callable[[Tick], None] = ignore) -> None:
-        self._say, self._on_tick = say, on_tick
+        self._say = say
+        self._on_tick = on_tick
         self._told: dict[str, Tick] = {}
 
     def __call__(self, line: str) -> None:

@@ -1,6 +1,6 @@
-"""How does a program follow an experiment while it goes on? JSON lines: what is said, ticks, what held.
+"""Subprocess that runs a scenario and prints JSON lines: messages, ticks and expectations.
 
-`python -m paceline.faults.scenarios.main NAME TIMES FOLDER`; it stops with whoever started it (stdin closes).
+`python -m paceline.faults.scenarios.main NAME TIMES FOLDER`; it stops when its stdin closes.
 """
 
 import json

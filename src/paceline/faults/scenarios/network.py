@@ -1,4 +1,7 @@
-"""Scenario partition-workers: a worker reaches no coordinator. Left out, fenced, and back when it does."""
+"""Scenarios of network faults: partition-workers, partition-coordinators, drop-packets, delay-packets.
+
+A worker that reaches no coordinator is excluded, fenced, and rejoins after the partition.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +23,8 @@ from paceline.faults.scenarios.measurements import (
 )
 from paceline.faults.scenarios.training import TrainingRun, default_plan, training
 
-WORKERS, NODES = 4, 3
+WORKERS = 4
+NODES = 3
 PARTITION_WORKERS_TIMES = 3
 ALONE_S = 0.5  # so long it stays cut off after the others have gone on
 
@@ -53,7 +57,8 @@ def partition_workers(run_dir: Path, times: int, say: ScenarioReporter) -> list[
 
 
 def _judge(history: History, seen: list[Exclusion], begun_ns: int) -> list[Expectation]:
-    noticed_s, back_s = max(s.noticed_s for s in seen), max(s.back_s for s in seen)
+    noticed_s = max(s.noticed_s for s in seen)
+    back_s = max(s.back_s for s in seen)
     return [
         at_most("a worker that is cut off is left out, at the latest", noticed_s, 5.0, "s"),
         at_most("it is back after its line is mended, at the latest", back_s, 3.0, "s"),
@@ -116,7 +121,8 @@ def _partition_coordinators_judge(history: History, seen: list[_Seen], begun_ns:
 
 def _cut(cluster: CoordinatorNodes, run: TrainingRun, alone: int) -> _Seen:
     assert cluster.lines is not None, "there are doors"
-    others, pids = cluster.others(alone), run.pids()
+    others = cluster.others(alone)
+    pids = run.pids()
     generation = run.until_in(WORKERS, 0)
     many = [cluster.pid(other) for other in others] + [pids[who] for who in pids if who != ISOLATED_WORKER]
     cut_ns = run.now_ns()
@@ -148,7 +154,8 @@ def _request_of_minority(cluster: CoordinatorNodes, node: int) -> int:
 # everything late, by a seed. A worker that loses its line comes back over a new
 # one; training asks nobody in between.
 
-BAD_LINK_WORKERS, BAD_LINK_NODES = 3, 3
+BAD_LINK_WORKERS = 3
+BAD_LINK_NODES = 3
 BAD_LINK_TIMES = 8  # seconds of bad weather
 SEED = 7
 

@@ -1,8 +1,7 @@
-"""Scenario resize: workers are killed and frozen while their number goes 2 → 4 → 3; the bits do not notice.
+"""Scenario resize: workers are killed and frozen while their number changes 2 → 4 → 3; same bits at the end.
 
-Twelve shards, so that two, three and four workers share them evenly. Afterwards
-the run is made again by workers that nobody disturbs, and the SHA-256 of the
-parameters is compared.
+Twelve shards, so that two, three and four workers share them evenly. Afterwards the run is repeated without
+faults, and the SHA-256 of the parameters is compared.
 """
 
 import random

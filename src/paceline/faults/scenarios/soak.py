@@ -1,4 +1,4 @@
-"""Many random faults, one after the other, by a seed: is anything lost, in the end and on the way?"""
+"""Soak test: many random faults from one seed; checks lost work, goodput and leaks."""
 
 import random
 import re
@@ -155,7 +155,8 @@ class FaultInjector:
         """From the other nodes and from all workers; the others elect another one."""
         self._until_all_nodes()
         node = self.cluster.leader()
-        others, lines = self.cluster.others(node), self.cluster.lines
+        others = self.cluster.others(node)
+        lines = self.cluster.lines
         assert lines is not None, "there are doors"
         lines.cut([self.cluster.pid(node)], others)
         callers = [*(self.cluster.pid(other) for other in others), *self.run.pids().values()]
@@ -236,7 +237,8 @@ class LeakCheck:
 
 def _flat(what: str, seen: list[float]) -> Expectation:
     """After a quarter to warm up, against the end: medians, so that one moment does not decide."""
-    early, late = _early(seen), _late(seen)
+    early = _early(seen)
+    late = _late(seen)
     return Expectation(
         what,
         f"grows by at most {MAX_GROWTH_MB:g} MB",
@@ -289,7 +291,8 @@ def _shared_names() -> frozenset[str]:
     return frozenset(name for name in names if name.startswith(("paceline", "torch_")))
 
 
-WORKERS, NODES = 4, 3
+WORKERS = 4
+NODES = 3
 PACE_S = 0.02
 STALL_S = 10.0  # a frozen worker is noticed after its lease
 _OF_WORKERS = ("kill-worker", "kill-worker", "kill-worker", "kill-two", "freeze-worker")
@@ -319,7 +322,8 @@ def soak_plan(mode: str, shards: int | None) -> Plan:
 
 
 def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporter) -> list[Expectation]:
-    dice, piles = random.Random(seed), LeakCheck()
+    dice = random.Random(seed)
+    piles = LeakCheck()
     with (
         nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
         training(plan, run_dir, cluster.place) as run,
@@ -328,7 +332,8 @@ def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporte
         striker.until_whole()
         began_ns = run.now_ns()
         for number in range(faults):
-            fault, drawn = dice.choice(FAULTS[plan.mode]), draw_fault(dice, WORKERS)
+            fault = dice.choice(FAULTS[plan.mode])
+            drawn = draw_fault(dice, WORKERS)
             struck_ns = run.now_ns()
             who = striker.strike(fault, drawn)
             piles.look(run.launcher.pid, run.pids())
@@ -359,5 +364,6 @@ def _goodput(history: History, plan: Plan) -> str:
     steps = {
         row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced
     }
-    whole_s, usual_s = (ends[-1] - ends[0]) / 1e9, statistics.median(gaps_s)
+    whole_s = (ends[-1] - ends[0]) / 1e9
+    usual_s = statistics.median(gaps_s)
     return f"{100 * len(steps) * usual_s / whole_s:.0f} % ({len(steps)} steps of {1000 * usual_s:.0f} ms)"

@@ -1,7 +1,6 @@
-"""How does an experiment hold a run in its hands? The run trains in a thread; its log says what happens.
+"""Run under test: trains in a thread and is observed through its event log.
 
-Everything that is measured afterwards comes from the event log, whose clock is
-also the one that the experiment notes its own deeds by.
+Every measurement comes from the event log, whose clock also stamps the injected faults.
 """
 
 import os
@@ -79,7 +78,8 @@ class TrainingRun:
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="training")
         self._thread.start()
-        path, deadline_s = self.run_dir / "events.jsonl", monotonic_s() + START_S
+        path = self.run_dir / "events.jsonl"
+        deadline_s = monotonic_s() + START_S
         while not path.exists() and self.error is None and monotonic_s() < deadline_s:
             self._clock.sleep(POLL_S)
 

@@ -1,4 +1,4 @@
-"""Scenario kill-worker: `kill -9` of one worker after another; the others go on within a blink."""
+"""Scenarios of worker and server failures: kill-worker, kill-two, freeze-worker, kill-server, slow-worker."""
 
 import math
 import signal
@@ -53,7 +53,8 @@ def _judge(history: History, kills: list[tuple[int, int]]) -> list[Expectation]:
 
 def _kill(run: TrainingRun, times: int, say: ScenarioReporter) -> list[tuple[int, int]]:
     """Each worker in turn; (whom, when)."""
-    kills, generation = [], run.until_in(WORKERS, 0)
+    kills = []
+    generation = run.until_in(WORKERS, 0)
     for number in range(times):
         victim = number % WORKERS
         run.wait(BETWEEN_S)
@@ -200,10 +201,13 @@ def _workers_started(history: History) -> int:
     return sum(event.who.startswith("worker-") for event in events_of(history, "worker_started"))
 
 
-SLOW_WORKERS, SHARDS = 5, 20
+SLOW_WORKERS = 5
+SHARDS = 20
 PACE_S = 0.02  # for a shard: sleeping, so that five workers are as fast as five machines
-SLOW, FACTOR = 2, 10.0
-FROM, OVER = 40, 30  # steps in good health, and steps until it is so slow
+SLOW = 2
+FACTOR = 10.0
+FROM = 40  # steps at full speed
+OVER = 30  # steps until the worker is slow by FACTOR
 SETTLED_S = 3.0  # once it is as slow as can be
 WATCH_S = 8.0
 SLOW_WORKER_TIMES = 1

@@ -1,1 +1,1 @@
-"""Other libraries' ways of agreeing, brought to where the laws can try them."""
+"""Adapters that put other libraries' strategies under the laws."""

@@ -1,8 +1,7 @@
-"""What do the adapters of all libraries have in common? They train as their manuals say, on our loop.
+"""Base of the adapters: they train on our loop, as the manual of their library says.
 
-The library's object is built in `start`, and `after_update` calls it as its
-manual tells a user to. Nothing is added: no averaging of buffers, none after
-the last step, unless the library does it.
+`start` builds the library's object, and `after_update` calls it as its manual tells a user to. Nothing is
+added: no averaging of buffers, and none after the last step, unless the library does it.
 """
 
 import warnings
@@ -47,7 +46,8 @@ class CollectiveGroup(dist.ProcessGroup):
         super().__init__(collective.rank, collective.world_size)  # type: ignore[call-arg]  # needs no store
         self._collective = collective
         self._rooms: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._traffic, self._reductions = NO_TRAFFIC, 0
+        self._traffic = NO_TRAFFIC
+        self._reductions = 0
 
     def allreduce(  # type: ignore[override]  # torch calls one of its three forms
         self, tensors: list[Tensor], opts: dist.AllreduceOptions
@@ -65,7 +65,8 @@ class CollectiveGroup(dist.ProcessGroup):
     def take(self) -> tuple[Traffic, int]:
         """What was moved, in how many reductions, since this was last asked."""
         taken = self._traffic, self._reductions
-        self._traffic, self._reductions = NO_TRAFFIC, 0
+        self._traffic = NO_TRAFFIC
+        self._reductions = 0
         return taken
 
     def average(self, tensor: Tensor) -> None:
@@ -85,7 +86,9 @@ class PeerStrategy:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "the channel asks for one"
-        self._plan, self._links, self._collective = plan, links, links.collective
+        self._plan = plan
+        self._links = links
+        self._collective = links.collective
         self._group = CollectiveGroup(links.collective)
 
     def prepare(self, replica: Replica, clock: Clock) -> None:

@@ -1,7 +1,7 @@
-"""How is another library judged? By the laws of a mode, against what is known of it.
+"""Peer runner: checks another library by the laws of a mode, against its known deviations.
 
-A deviation that is known is a finding about the library. What counts as a
-failure is a surprise: a new deviation, or a known one that is no longer there.
+A known deviation is a finding about the library. A failure is a new deviation, or a known one that no longer
+occurs.
 """
 
 from collections.abc import Iterator, Mapping

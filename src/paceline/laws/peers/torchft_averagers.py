@@ -54,7 +54,8 @@ class TorchftDiloco(PeerStrategy):
         return {}
 
     def _outer(self, fragment: nn.Module) -> torch.optim.Optimizer:
-        lr, momentum = self._plan.strategy.outer_lr, self._plan.strategy.outer_momentum
+        lr = self._plan.strategy.outer_lr
+        momentum = self._plan.strategy.outer_momentum
         return torch.optim.SGD(fragment.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
 
 
@@ -70,7 +71,8 @@ class _Manager(Manager):  # type: ignore[misc]  # torchft is optional, so its cl
     """Without super().__init__, which would start servers and look for a lighthouse."""
 
     def __init__(self, group: CollectiveGroup) -> None:
-        self._pg, self._step = group, 0
+        self._pg = group
+        self._step = 0
         self._use_async_quorum = False
         self._errored = None
         self._logger = _NoLogger()

@@ -1,1 +1,1 @@
-"""One file for each part of the exercise: what is predicted, what must have been seen, what is asked."""
+"""Parts of the course: predictions, findings and questions of each."""

@@ -1,4 +1,4 @@
-"""Part 5: what happens to a run when a worker is killed?"""
+"""Parts of the course about failures: a killed worker, a killed leader, a lost majority, alerts."""
 
 from paceline.learn.lesson import (
     Answer,
@@ -108,7 +108,8 @@ def _elected(facts: Facts) -> KillFacts:
 
 
 def _killed_leader_check(facts: Facts) -> list[Finding]:
-    run, kill = facts.run("led"), _elected(facts)
+    run = facts.run("led")
+    kill = _elected(facts)
     assert kill.new_term is not None, "who leads does so in a term"
     rose = Finding(
         kill.new_term > kill.term,

@@ -1,4 +1,4 @@
-"""Part 1: what does one worker do, and what does its record say?"""
+"""Parts of the course about performance: one worker, four, a straggler, staleness, the report."""
 
 from paceline.comparison.schema import Cell
 from paceline.comparison.statistics import MIN_ROUNDS
@@ -72,7 +72,8 @@ def _speedup(facts: Facts) -> float:
 
 
 def _four_workers_check(facts: Facts) -> list[Finding]:
-    alone, four = facts.run("alone"), facts.run("four")
+    alone = facts.run("alone")
+    four = facts.run("four")
     return [is_expected_run("four", four, mode="ssgd", workers=4, like=alone), is_finished(four)]
 
 
@@ -81,7 +82,8 @@ def _speedup_answer(facts: Facts) -> Answer:
 
 
 def _efficiency_answer(facts: Facts) -> Answer:
-    alone, four = facts.run("alone"), facts.run("four")
+    alone = facts.run("alone")
+    four = facts.run("four")
     # From a speedup that was itself rounded to one digit after the point.
     return quotient(
         four.samples_per_s * 100, alone.samples_per_s * four.workers, asked=1 + 0.1 * 100 / four.workers
@@ -128,7 +130,8 @@ WORKERS = tuple((str(worker), f"worker-{worker}") for worker in range(4))
 
 
 def _straggler_check(facts: Facts) -> list[Finding]:
-    four, slow = facts.run("four"), facts.run("slow")
+    four = facts.run("four")
+    slow = facts.run("slow")
     others = [seconds for worker, seconds in slow.own_s.items() if worker not in SLOW]
     times = slow.own_s[1] / max(others) if 1 in slow.own_s and others else 0.0
     made = Finding(
@@ -208,7 +211,9 @@ def _mean(facts: Facts, name: str) -> float:
 
 
 def _staleness_check(facts: Facts) -> list[Finding]:
-    slow, apart, bound = facts.run("slow"), facts.run("apart"), facts.run("bound")
+    slow = facts.run("slow")
+    apart = facts.run("apart")
+    bound = facts.run("bound")
     found = [
         is_expected_run("apart", apart, mode="asgd", workers=4, slow=SLOW, like=slow),
         is_expected_run("bound", bound, mode="ssp", workers=4, slow=SLOW, like=slow),
@@ -294,7 +299,8 @@ def _cell(facts: Facts, mode: str) -> Cell:
 
 
 def _report_check(facts: Facts) -> list[Finding]:
-    compared, comparison = facts.compared, facts.comparison()
+    compared = facts.compared
+    comparison = facts.comparison()
     assert compared is not None, "there is a comparison"
     missing = [mode for _, mode in MODES if mode not in {cell.mode for cell in comparison.cells.values()}]
     runs = sum(len(cell.runs) for cell in comparison.cells.values())
