@@ -87,7 +87,9 @@ class PartitionedStore:
         self, head: ElasticStore, others: Sequence[PartitionConnection], slices: Sequence[slice]
     ) -> None:
         assert len(slices) == len(others) + 1, "each part has a slice"
-        self._head, self._others, self._slices = head, others, slices
+        self._head = head
+        self._others = others
+        self._slices = slices
         self._share = 0
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
