@@ -23,7 +23,8 @@ def adaptive(profile: Profile, *, allowed: Allowed, period: int, steps: int, see
     )
     while run.done < steps:
         run.go_on()
-    workers, ends = profile.num_workers, np.array(run.ends_ns, dtype=np.int64)
+    workers = profile.num_workers
+    ends = np.array(run.ends_ns, dtype=np.int64)
     return Outline(
         total_ns=int(ends[-1] - starts_ns(profile).min()),
         compute_ns=run.compute_ns,
@@ -43,7 +44,8 @@ class _Course:
         expected = steps + steps // 16
         self._profile = profile
         self._steps = all_steps(profile, seed, expected=expected)
-        self._planned, self._known = np.array(profile.batch_sizes)[:, None], 0
+        self._planned = np.array(profile.batch_sizes)[:, None]
+        self._known = 0
         self._ranks = np.arange(profile.num_workers)[:, None]
         self._apply_ns = in_ns(profile.costs.apply_s)
         self.reach(expected)
@@ -99,7 +101,9 @@ class _Run:
 
     def __init__(self, profile: Profile, terms: AdaptiveTerms, steps: int, seed: int) -> None:
         costs = profile.costs
-        self._terms, self._steps, self._state = terms, steps, first_state(terms)
+        self._terms = terms
+        self._steps = steps
+        self._state = first_state(terms)
         self._course = _Course(profile, seed, steps)
         self._ready_ns: list[int] = starts_ns(profile).tolist()
         self._exchange_ns = in_ns(costs.collective.transfer_s(ring_bytes(profile)) + profile.all_wake_s)
@@ -122,7 +126,8 @@ class _Run:
 
     def _make_steps(self, count: int) -> Window:
         """What each of them took, per sample; the very first one warms up."""
-        shares, warming_up = self._state.setting.shares, int(self.done == 0)
+        shares = self._state.setting.shares
+        warming_up = int(self.done == 0)
         took_ns = self._course.took_ns(self.made, count, shares)
         window: list[list[float]] = (took_ns[:, warming_up:] / 1e9 / _column(shares)).tolist()
         all_took_ns = int(took_ns.sum())
@@ -146,7 +151,8 @@ class _Run:
         return self._course.per_sample_s(begins, self.made)
 
     def _make_a_round(self, runs: tuple[int, ...]) -> None:
-        before, self.made = self.made, list(map(add, self.made, runs))
+        before = self.made
+        self.made = list(map(add, self.made, runs))
         busy_ns = self._course.busy_ns(before, self.made)
         arrivals_ns = list(map(add, self._ready_ns, busy_ns))
         slowest_ns = max(arrivals_ns)

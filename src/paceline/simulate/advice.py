@@ -89,7 +89,8 @@ def _compared(
 
 def _interval(differences: NDArray[np.float64]) -> tuple[float, float]:
     """Where the mean lies with 90 % confidence; one difference alone says nothing about others."""
-    mean, freedom = float(differences.mean()), len(differences) - 1
+    mean = float(differences.mean())
+    freedom = len(differences) - 1
     if freedom == 0:
         return -np.inf, np.inf
     # Student's t for 90 %, to the first order in 1/freedom: 1.725 for 20 seeds, where 1.729 is exact.

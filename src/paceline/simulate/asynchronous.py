@@ -46,7 +46,10 @@ class BoundedServer:
     def __init__(
         self, own: list[Steps], times: ServerTimes, *, bound: int, steps: int, controller: BoundController
     ) -> None:
-        self._bound, self._steps, self._control, self._times = bound, steps, controller, times
+        self._bound = bound
+        self._steps = steps
+        self._control = controller
+        self._times = times
         self._streams = [iter(s) for s in own]
         self._clocks = [0] * len(own)
         self._held: list[int] = []  # in the order in which they began to wait
@@ -65,20 +68,33 @@ class BoundedServer:
 
     def _serve(self) -> None:
         # The names are local because this loop is what a simulation spends its time in.
-        heap, clocks, streams, held, tick = self._heap, self._clocks, self._streams, self._held, self._tick
-        order, applied_ns = self.served.order, self.served.applied_ns
-        steps, workers, control, is_moving = self._steps, len(clocks), self._control, self._control.extra > 0
-        pushed_ns, before_ns, granted = control.pushed_ns, control.before_ns, control.granted
-        apply_ns, answer_ns = self._times.apply_ns, self._times.answer_ns
+        heap = self._heap
+        clocks = self._clocks
+        streams = self._streams
+        held = self._held
+        tick = self._tick
+        order = self.served.order
+        applied_ns = self.served.applied_ns
+        steps = self._steps
+        workers = len(clocks)
+        control = self._control
+        is_moving = self._control.extra > 0
+        pushed_ns = control.pushed_ns
+        before_ns = control.before_ns
+        granted = control.granted
+        apply_ns = self._times.apply_ns
+        answer_ns = self._times.answer_ns
         further_ns = answer_ns + self._times.round_ns
         reached = [0] * (steps + 1)  # how many workers have come to each clock
-        limit, free_ns = self._bound, 0
+        limit = self._bound
+        free_ns = 0
         while heap:
             arrived_ns, _, rank = heap[0]
             clocks[rank] = clock = clocks[rank] + 1
             reached[clock] = come = reached[clock] + 1
             if is_moving:
-                before_ns[rank], pushed_ns[rank] = pushed_ns[rank], arrived_ns
+                before_ns[rank] = pushed_ns[rank]
+                pushed_ns[rank] = arrived_ns
             if come == workers:  # the slowest clock has moved, so others may be released
                 limit += 1
                 granted[rank] = 0
@@ -106,10 +122,14 @@ class BoundedServer:
 
     def _release(self, pusher: int, limit: int, free_ns: int) -> int:
         """Apply what is within the limit now, one after another, then answer; when that is done."""
-        held, served, times, answered_ns = self._held, self.served, self._times, self._answered_ns
+        held = self._held
+        served = self.served
+        times = self._times
+        answered_ns = self._answered_ns
         waiting = [pusher, *held]  # the pusher goes on first, others in the order of their waiting
         ready = self._ready(waiting, limit)
-        before, released = len(served.order), len(ready)
+        before = len(served.order)
+        released = len(ready)
         served.order += ready
         served.inner += range(before, before + released - 1)
         if apply_ns := times.apply_ns:
@@ -125,7 +145,10 @@ class BoundedServer:
             answered_ns[rank] = free_ns
         if len(ready) < len(waiting):
             waiting = [rank for rank in waiting if rank in ready]
-        heap, streams, tick, round_ns = self._heap, self._streams, self._tick, times.round_ns
+        heap = self._heap
+        streams = self._streams
+        tick = self._tick
+        round_ns = times.round_ns
         for rank in waiting:
             heappush(heap, (answered_ns[rank] + round_ns + next(streams[rank]), tick(), rank))
         return free_ns
@@ -135,7 +158,8 @@ class BoundedServer:
         if not self._control.extra:  # whoever is held made exactly one step too many: all are within
             pusher, *held = waiting
             return [pusher, *sorted(held)] if self._bound else sorted(waiting)
-        clocks, granted = self._clocks, self._control.granted
+        clocks = self._clocks
+        granted = self._control.granted
         within = [(clocks[rank], rank) for rank in waiting if clocks[rank] <= limit + granted[rank]]
         within.sort()
         return [rank for _, rank in within]
@@ -143,15 +167,18 @@ class BoundedServer:
 
 def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
     """Nobody waits; whoever is free takes the next share, until all are handed out."""
-    total, times = steps * profile.num_workers, server_times(profile.costs, profile.parameter_bytes)
+    total = steps * profile.num_workers
+    times = server_times(profile.costs, profile.parameter_bytes)
     own = all_steps(profile, seed, expected=steps + steps // 4)
     streams = [iter(s) for s in own]
     starts = starts_ns(profile).tolist()
     heap = [(starts[r] + next(streams[r]) + times.push_ns, r, r) for r in range(profile.num_workers)]
     heapify(heap)
     order: list[int] = []
-    free_ns, free_at = 0, list[int]()  # when the server has answered
-    service_ns, round_ns = times.apply_ns + times.answer_ns, times.round_ns
+    free_ns = 0
+    free_at = list[int]()  # when the server has answered
+    service_ns = times.apply_ns + times.answer_ns
+    round_ns = times.round_ns
     for number in range(len(heap), total):
         arrived_ns, _, rank = heap[0]
         free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + service_ns
@@ -168,7 +195,8 @@ def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
 
 def elastic_averaging(profile: Profile, *, every: int, steps: int, seed: int) -> Outline:
     """Nobody waits; whoever is free takes the next `every` shares, and only then meets the server."""
-    total, times = steps * profile.num_workers, server_times(profile.costs, profile.parameter_bytes)
+    total = steps * profile.num_workers
+    times = server_times(profile.costs, profile.parameter_bytes)
     own = all_steps(profile, seed, expected=steps + steps // 4)
     streams = [iter(s) for s in own]
     left = count(0, every)  # the first share of each block
@@ -178,12 +206,15 @@ def elastic_averaging(profile: Profile, *, every: int, steps: int, seed: int) ->
         size = max(0, min(every, total - next(left)))
         return sum(islice(streams[rank], size)) + size * times.apply_ns, size
 
-    heap, free_ns = list[tuple[int, int, int, int]](), 0
+    heap = list[tuple[int, int, int, int]]()
+    free_ns = 0
     for rank, start_ns in enumerate(starts_ns(profile).tolist()):
         block_ns, size = takes_ns(rank)
         if size:
             heappush(heap, (start_ns + block_ns + times.push_ns, len(heap), rank, size))
-    order, applied, sizes = list[int](), list[int](), list[int]()
+    order = list[int]()
+    applied = list[int]()
+    sizes = list[int]()
     while heap:
         arrived_ns, _, rank, size = heappop(heap)
         order.append(rank)
@@ -195,7 +226,8 @@ def elastic_averaging(profile: Profile, *, every: int, steps: int, seed: int) ->
             heappush(heap, (free_ns + times.round_ns + block_ns, total + len(order), rank, size))
     trace = Trace(_array(order), _array(applied))
     done = np.bincount(trace.ranks, weights=sizes, minlength=profile.num_workers).astype(np.int64)
-    read_after, samples = np.arange(1, len(order) + 1), steps * profile.global_batch
+    read_after = np.arange(1, len(order) + 1)
+    samples = steps * profile.global_batch
     return _outline(profile, own, trace, read_after, samples=samples, done=done)
 
 
@@ -233,7 +265,8 @@ def _outline(
     done: Integers | None = None,
 ) -> Outline:
     """`done` gradients of each worker; None: as many as updates."""
-    workers, starts = profile.num_workers, starts_ns(profile)
+    workers = profile.num_workers
+    starts = starts_ns(profile)
     if done is None:
         done = np.bincount(trace.ranks, minlength=workers)
     ends = np.zeros(workers, dtype=np.int64)

@@ -38,7 +38,8 @@ class RoundTimes:
 
 
 def round_times(profile: Profile) -> RoundTimes:
-    costs, size = profile.costs, profile.parameter_bytes
+    costs = profile.costs
+    size = profile.parameter_bytes
     return RoundTimes(
         push_ns=in_ns(costs.push.transfer_s(size)),
         apply_ns=in_ns(costs.apply_s),
@@ -71,7 +72,10 @@ class FullRounds:
     def __init__(
         self, standing: Standing, times: RoundTimes, needed: int, streams: list[Iterator[int]]
     ) -> None:
-        self._standing, self._times, self._needed, self._streams = standing, times, needed, streams
+        self._standing = standing
+        self._times = times
+        self._needed = needed
+        self._streams = streams
         self._workers = len(standing.clocks)
         self._progress = [clock * self._workers + rank for rank, clock in enumerate(standing.clocks)]
         # Whoever counted least often is answered first; ties by rank.
@@ -80,15 +84,25 @@ class FullRounds:
     def run(self, answered: list[int], count: int) -> list[int]:
         """So many rounds. In which order all were `answered` before them, and in which after them."""
         # The names are local because this loop is what a simulation spends its time in.
-        now, times, needed, by_progress = self._standing, self._times, self._needed, self._by_progress
-        computing, begun_ns, ranks, at_ns = now.computing, now.begun_ns, now.ranks, now.at_ns
-        push_ns, apply_ns, free_ns, takes_ns = times.push_ns, times.apply_ns, now.free_ns, tuple(now.takes_ns)
+        now = self._standing
+        times = self._times
+        needed = self._needed
+        by_progress = self._by_progress
+        computing = now.computing
+        begun_ns = now.begun_ns
+        ranks = now.ranks
+        at_ns = now.at_ns
+        push_ns = times.push_ns
+        apply_ns = times.apply_ns
+        free_ns = now.free_ns
+        takes_ns = tuple(now.takes_ns)
         answers_ns = needed * times.answer_ns
         until_begun_ns = [times.answer_ns * n + times.back_ns for n in range(1, needed + 1)]
         for following_ns in islice(zip(*self._streams, strict=True), count):
             done_ns = list(map(add, begun_ns, takes_ns))
             order = sorted(computing, key=done_ns.__getitem__)
-            last, late = order[needed - 1], order[needed:]
+            last = order[needed - 1]
+            late = order[needed:]
             arrived_ns = done_ns[last] + push_ns
             free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + apply_ns
             at_ns.append(free_ns)
@@ -105,7 +119,9 @@ class FullRounds:
                 free_ns = self._abandon(late, done_ns, free_ns)
             computing = [last, *late, *order[: needed - 1]]
             takes_ns = following_ns
-        now.computing, now.takes_ns, now.free_ns = computing, list(takes_ns), free_ns
+        now.computing = computing
+        now.takes_ns = list(takes_ns)
+        now.free_ns = free_ns
         now.counted += [needed] * count
         now.abandoned += (self._workers - needed) * count
         now.clocks[:] = [progress // self._workers + count for progress in self._progress]
@@ -113,7 +129,8 @@ class FullRounds:
 
     def _abandon(self, late: list[int], done_ns: list[int], free_ns: int) -> int:
         """The late hear that the round has ended, and begin another share; when the last was answered."""
-        now, times = self._standing, self._times
+        now = self._standing
+        times = self._times
         told_ns = free_ns + times.hear_ns
         for rank in late:
             if (unspent_ns := done_ns[rank] - told_ns) > 0:
@@ -127,8 +144,10 @@ class FullRounds:
 
 def first_arrivals(profile: Profile, *, spare: int, steps: int, seed: int) -> Outline:
     """All shares, of which every round applies all but `spare` of those under way."""
-    rounds, starts = BackupRounds(profile, spare, steps, seed), starts_ns(profile)
-    total, size = steps * profile.num_workers, profile.parameter_bytes
+    rounds = BackupRounds(profile, spare, steps, seed)
+    starts = starts_ns(profile)
+    total = steps * profile.num_workers
+    size = profile.parameter_bytes
     while not rounds.is_over():
         rounds.make_one()
         rounds.make_full_ones()
@@ -155,7 +174,9 @@ class BackupRounds:
     def __init__(self, profile: Profile, spare: int, steps: int, seed: int) -> None:
         workers = profile.num_workers
         assert 0 <= spare < workers, "at least one gradient of a round must count"
-        self._needed, self._total, self._times = workers - spare, steps * workers, round_times(profile)
+        self._needed = workers - spare
+        self._total = steps * workers
+        self._times = round_times(profile)
         self._shares = FirstCome(self._total)
         self._streams = [iter(s) for s in all_steps(profile, seed, expected=steps + steps // 4)]
         starts: list[int] = starts_ns(profile).tolist()
@@ -170,7 +191,8 @@ class BackupRounds:
 
     def make_full_ones(self) -> None:
         """As many as there are in which all take part and find another share."""
-        now, workers = self.standing, len(self._doing)
+        now = self.standing
+        workers = len(self._doing)
         left = self._total - len(now.ranks) - workers  # not handed out yet
         if len(now.computing) < workers or left < self._needed:
             return
@@ -184,7 +206,8 @@ class BackupRounds:
 
     def make_one(self) -> None:
         """From one update to the next."""
-        now, times = self.standing, self._times
+        now = self.standing
+        times = self._times
         first = self._arrivals()[: self._needed]
         counted = frozenset(first)
         late = [rank for rank in now.computing if rank not in counted]

@@ -28,7 +28,8 @@ def slowness(
 ) -> tuple[Floats, Floats]:
     """(factors, delays in seconds) of the worker's steps first … first+count-1."""
     steps = np.arange(first, first + count)
-    factors, delays_s = np.ones(count), np.zeros(count)
+    factors = np.ones(count)
+    delays_s = np.zeros(count)
     for number, rule in enumerate(rules):
         if rule.worker is not None and rule.worker != worker:
             continue
@@ -72,7 +73,9 @@ class Steps:
     """The durations of one worker's steps, made in chunks as they are needed."""
 
     def __init__(self, profile: Profile, seed: int, rank: int, *, chunk: int = 4096) -> None:
-        self._profile, self._seed, self._rank = profile, seed, rank
+        self._profile = profile
+        self._seed = seed
+        self._rank = rank
         self._dice = np.random.default_rng((seed, rank))
         self._shared = np.random.default_rng((seed, _SHARED))
         self._chunk = -(-chunk // BLOCK) * BLOCK
@@ -102,7 +105,9 @@ class Steps:
             number += 1
 
     def _make(self) -> None:
-        profile, first, count = self._profile, len(self._made) * self._chunk, self._chunk
+        profile = self._profile
+        first = len(self._made) * self._chunk
+        count = self._chunk
         compute_s = draw_s(profile.step_times[self._rank], self._dice, self._shared, first, count)
         factors, delays_s = slowness(profile.stragglers, self._seed, self._rank, first, count)
         # As Slowness.duration_s and Turns.sleep do it, so that virtual time agrees to the nanosecond.

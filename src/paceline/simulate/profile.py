@@ -78,7 +78,9 @@ FREE = Costs()  # as in virtual time: only computing takes time
 _SHM = Link(latency_s=13e-6, bytes_per_s=5e9)
 _GLOO = Link(latency_s=200e-6, bytes_per_s=2e9)
 _TCP = Link(latency_s=19e-6, bytes_per_s=1.2e9)
-_APPLY_S, _ANSWER_S, _WAKE_UP_S = 100e-6, 20e-6, 200e-6
+_APPLY_S = 100e-6
+_ANSWER_S = 20e-6
+_WAKE_UP_S = 200e-6
 # A small model's forward and backward, and what is done around them. With steps that mostly sleep, ssgd of 4
 # workers on 2 processors took 1.1 ms a step longer than the pace, of 8 workers 2.4 ms.
 _TURN_S = 600e-6

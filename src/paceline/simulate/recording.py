@@ -84,7 +84,8 @@ class _Worker:
         self.compute = sum((_column(rows, name) for name in _COMPUTE), np.zeros(len(rows)))
         self.end = self.start + self.compute + sum(_column(rows, name) for name in _AGREE)
         self.samples = _column(rows, "samples")
-        self.synced, self.bytes_out = _column(rows, "synced") > 0, _column(rows, "bytes_out")
+        self.synced = _column(rows, "synced") > 0
+        self.bytes_out = _column(rows, "bytes_out")
 
     def compute_as_planned(self, size: int) -> NDArray[np.float64]:
         """Had every step had its planned samples; only mode adaptive makes others."""
@@ -113,7 +114,8 @@ def _collective_costs(workers: Sequence[_Worker], plan: Plan) -> Costs:
     if plan.num_workers == 1 or not met.any():
         return Costs(apply_s=apply_s)
     exchange_s = _mean_s((gone - come)[met])
-    whole, half = Link(latency_s=exchange_s), Link(latency_s=exchange_s / 2)
+    whole = Link(latency_s=exchange_s)
+    half = Link(latency_s=exchange_s / 2)
     return Costs(collective=whole, torch=whole, push=half, pull=half, apply_s=apply_s)
 
 
@@ -134,7 +136,8 @@ def _store_costs(workers: Sequence[_Worker], acts: Sequence[Acts]) -> Costs:
     apply = [b.at_ns - a.at_ns for a, b in pairs if (a.op, b.op) == ("push", "apply")]
     answer = [b.at_ns - a.at_ns for a, b in pairs if b.op == "read" and a.op != "push"]
     # Medians: who was released with all others woke late, but seldom held anybody up.
-    there, back = Link(latency_s=_median_s(push)), Link(latency_s=_median_s(pull))
+    there = Link(latency_s=_median_s(push))
+    back = Link(latency_s=_median_s(pull))
     both = Link(latency_s=there.latency_s + back.latency_s)
     return Costs(
         collective=both,

@@ -14,7 +14,9 @@ from paceline.plan.decide import default_backup_workers
 from paceline.plan.plan import Plan, StrategyOptions
 from paceline.sync.adaptive_setting import Allowed
 
-DEFAULT_BOUND, DEFAULT_PERIOD, DEFAULT_EXTRA = 3, 8, 4
+DEFAULT_BOUND = 3
+DEFAULT_PERIOD = 8
+DEFAULT_EXTRA = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ def single_worker(profile: Profile, *, steps: int, seed: int) -> Outline:
 
 
 def synchronous(profile: Profile, way: Synchronous, *, steps: int, seed: int) -> Outline:
-    costs, workers = profile.costs, profile.num_workers
+    costs = profile.costs
+    workers = profile.num_workers
     compute = matrix(profile, seed, steps)
     if way.channel is Channel.STORE:
         answers_ns = in_ns(costs.answer_s) * np.arange(1, workers + 1)  # one worker after another
@@ -62,7 +63,8 @@ def synchronous(profile: Profile, way: Synchronous, *, steps: int, seed: int) ->
 
 
 def local_sgd(profile: Profile, way: LocalSgd, *, steps: int, seed: int) -> Outline:
-    every, after = way.every, way.post_local_after
+    every = way.every
+    after = way.post_local_after
     meets = [
         averages_after(step, total=steps, every=every, post_local_after=after) for step in range(1, steps + 1)
     ]
@@ -81,7 +83,9 @@ def outer_sgd(profile: Profile, way: OuterSgd, *, steps: int, seed: int) -> Outl
 
 def _now_and_then(profile: Profile, averaged: Integers, *, parts: int, seed: int) -> Outline:
     """After each step so many of the `parts` of the parameters are averaged, one after another."""
-    costs, workers, steps = profile.costs, profile.num_workers, len(averaged)
+    costs = profile.costs
+    workers = profile.num_workers
+    steps = len(averaged)
     compute = matrix(profile, seed, steps)
     meets = np.flatnonzero(averaged)
     begins = np.append(0, meets[:-1] + 1)
@@ -120,7 +124,8 @@ def _all_workers(ends: Nanoseconds, workers: int) -> Trace:
 
 
 def federated_rounds(profile: Profile, way: FederatedRounds, *, steps: int, seed: int) -> Outline:
-    workers, costs = profile.num_workers, profile.costs
+    workers = profile.num_workers
+    costs = profile.costs
     compute = matrix(profile, seed, steps)
     meeting_ns = in_ns(costs.collective.transfer_s(ring_bytes(profile)) + profile.all_wake_s)
     ends, clients = _ends(profile, way, compute, seed, meeting_ns)
@@ -148,7 +153,8 @@ def _ends(
     count = clients_per_round(way.part, workers)
     drawing = Drawing(seed=seed, num_workers=workers, steps=steps, every=way.every, count=count)
     ready_ns = starts_ns(profile).copy()  # everybody takes part in every meeting
-    ends, clients = list[int](), list[Nanoseconds]()
+    ends = list[int]()
+    clients = list[Nanoseconds]()
     while drawn := drawing.current():
         for rank, more in drawn.items():
             done = drawing.done[rank]

@@ -97,7 +97,8 @@ def simulate_modes(scene: SimulationInput, worker_counts: Sequence[int] = ()) ->
 
 
 def _rows(scene: SimulationInput, num_workers: int) -> list[SimulatedRow]:
-    plan, profile = scene.plan, scene.profile
+    plan = scene.plan
+    profile = scene.profile
     if num_workers != profile.num_workers:
         profile = with_workers(profile, num_workers)
     steps = -(-plan.total_gradients // num_workers)
@@ -126,7 +127,8 @@ def advise_on(scene: SimulationInput, *, repeats: int = REPEATS) -> Advice:
 
 def command_for(scene: SimulationInput, advice: Advice) -> str:
     """What to type to try the advice on the same work."""
-    plan, candidate = scene.plan, advice.advised.candidate
+    plan = scene.plan
+    candidate = advice.advised.candidate
     workers = "" if candidate.mode == "single" else f" --num-workers {plan.num_workers}"
     # A recorded trace has no flag; it is left to who recorded it.
     slow = [straggler_text(rule) for rule in plan.stragglers if rule.steps is None]

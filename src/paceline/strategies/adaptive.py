@@ -55,11 +55,14 @@ class Adaptive:
     ) -> None:
         """`recorded`: measure nothing, but decide as a run did, by the number of its steps done."""
         assert links.collective is not None, "adaptive workers meet by a collective"
-        self._plan, self._links, self._collective = plan, links, links.collective
+        self._plan = plan
+        self._links = links
+        self._collective = links.collective
         self._terms = AdaptiveTerms(
             allowed=plan.strategy.adaptive, batch_sizes=plan.batch_sizes, period=plan.strategy.sync_every
         )
-        self._state, self._recorded = first_state(self._terms), recorded
+        self._state = first_state(self._terms)
+        self._recorded = recorded
         self._done = 0  # of the run's steps, by all workers together
         self._round: deque[WorkUnit] | None = None  # what is left for us to do until the next averaging
         self._latest: deque[float] = deque(maxlen=WINDOW_STEPS)  # seconds per sample of our steps
@@ -75,8 +78,10 @@ class Adaptive:
         )
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
-        arena, layout = replica.arena, replica.arena.layout
-        self._replica, self._arena = replica, arena
+        arena = replica.arena
+        layout = replica.arena.layout
+        self._replica = replica
+        self._arena = arena
         shared = self._collective.allocate(layout.numel, layout.dtype)
         shared.copy_(arena.state)
         self._collective.broadcast(shared)
@@ -117,7 +122,8 @@ class Adaptive:
         return self._met(self._steps_of_a_round(), traffic, apply_ns, stop=stop)
 
     def snapshot(self) -> dict[str, Tensor]:
-        state, ways = self._state, list(SyncPolicy)
+        state = self._state
+        ways = list(SyncPolicy)
         wish = -1 if (wished := state.wish()) is None else ways.index(wished)
         numbers = (self._done, ways.index(state.setting.way), wish, *state.setting.shares, *state.seconds)
         means = {"gradients": self._gradient_mean, "parameters": self._parameter_mean}
@@ -142,14 +148,17 @@ class Adaptive:
         for what, mean in (("gradients", self._gradient_mean), ("parameters", self._parameter_mean)):
             mean.restore(strip_prefix(self._saved, f"{what}."))
         done, way, wish, *rest = self._saved["decided"].tolist()
-        ways, workers = list(SyncPolicy), self._links.world_size
+        ways = list(SyncPolicy)
+        workers = self._links.world_size
         setting = AdaptiveSetting(ways[int(way)], tuple(map(int, rest[:workers])))
         wished = None if wish < 0 else ways[int(wish)]
-        self._done, self._state = int(done), State(setting, tuple(rest[workers:]), lambda: wished)
+        self._done = int(done)
+        self._state = State(setting, tuple(rest[workers:]), lambda: wished)
 
     def _share_of_a_step(self) -> WorkUnit:
         """Our samples of the next step: those that are planned, or a cut by speed."""
-        setting, rank = self._state.setting, self._links.rank
+        setting = self._state.setting
+        rank = self._links.rank
         if setting == self._terms.as_planned(setting.way):
             return WorkUnit(rank, self._done)
         start = self._done * self._plan.global_batch + sum(setting.shares[:rank])
@@ -170,7 +179,8 @@ class Adaptive:
         self._is_warm = True  # the first step of a process takes longer
 
     def _average_gradients(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
-        arena, weight = self._arena, mean_weight(self._links.rank, self._state.setting.shares)
+        arena = self._arena
+        weight = mean_weight(self._links.rank, self._state.setting.shares)
         if weight != 1.0:
             arena.gradient_part.mul_(weight)
         arena.buffers_to_gradients()
@@ -182,8 +192,10 @@ class Adaptive:
 
     def _average_parameters(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
         """Unweighted: with more local steps a worker has already moved further."""
-        arena, layout = self._arena, self._arena.layout
-        vector, tail = arena.gradients, arena.gradients[layout.tail_start :]
+        arena = self._arena
+        layout = self._arena.layout
+        vector = arena.gradients
+        tail = arena.gradients[layout.tail_start :]
         vector.copy_(arena.state)
         if self._common is not None:
             vector[: layout.buffers_start].sub_(self._common)
@@ -195,7 +207,8 @@ class Adaptive:
         return traffic, bool(tail[STOP_FLAG] > 0)
 
     def _met(self, steps: int, traffic: Traffic, apply_ns: int, *, stop: bool) -> Outcome:
-        before, self._done = self._done, self._done + steps
+        before = self._done
+        self._done += steps
         adapted = None
         if self._links.world_size > 1 and self._done < self._plan.steps:
             adapted, extra = self._adapt(before)
@@ -212,14 +225,18 @@ class Adaptive:
         )
 
     def _adapt(self, before: int) -> tuple[Adapted | None, Traffic]:
-        was, traffic, reason = self._state.setting, NO_TRAFFIC, ""
+        was = self._state.setting
+        traffic = NO_TRAFFIC
+        reason = ""
         if self._recorded is not None:
             setting = self._recorded.get(self._done, was)
-            self._state, reason = State(setting), "as recorded"
+            self._state = State(setting)
+            reason = "as recorded"
         elif self._done >= next_decision(before):
             window, traffic = self._show_each_other()
             decision = self.decide(window)
-            self._state, reason = decision.state, decision.reason or ""
+            self._state = decision.state
+            reason = decision.reason or ""
         now = self._state.setting
         if now == was:
             return None, traffic

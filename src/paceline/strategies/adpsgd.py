@@ -32,7 +32,9 @@ class Adpsgd:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.peers is not None, "adpsgd averages with its peers"
-        self._plan, self._links, self._peers = plan, links, links.peers
+        self._plan = plan
+        self._links = links
+        self._peers = links.peers
         self._neighbours = neighbours(plan.strategy.topology, links.rank, links.world_size)
         self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
         self._position: int | None = None
@@ -42,8 +44,10 @@ class Adpsgd:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         layout = replica.arena.layout
-        self._replica, self._arena = replica, replica.arena
-        self._numel, self._parameters = layout.numel, slice(0, layout.buffers_start)
+        self._replica = replica
+        self._arena = replica.arena
+        self._numel = layout.numel
+        self._parameters = slice(0, layout.buffers_start)
         self._buffers = slice(layout.buffers_start, layout.tail_start)
         # Buffers that count (as batch norm's) cannot be averaged; at the end all take rank 0's.
         self._counters = [b for b in self._arena.module.buffers() if not b.is_floating_point()]
@@ -135,7 +139,8 @@ class Adpsgd:
 
     def _average_and_update(self, held: LockedVectors) -> int:
         """The two vectors become their mean; ours then also takes our update. How long that took."""
-        own, state = self._own[: self._numel], self._arena.state
+        own = self._own[: self._numel]
+        state = self._arena.state
         # What the forward pass did to the buffers is added to what others did to them meanwhile.
         drift = own[self._buffers] - self._buffers_read
         own[self._buffers] = state[self._buffers].add_(drift)

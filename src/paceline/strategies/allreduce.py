@@ -80,13 +80,16 @@ class AllReduceStrategy(ABC):
 
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "gradients meet by a collective"
-        self._plan, self._links, self._collective = plan, links, links.collective
+        self._plan = plan
+        self._links = links
+        self._collective = links.collective
         self._weight = mean_weight(links.rank, plan.batch_sizes)
         self._saved: dict[str, Tensor] = {}
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
-        self._replica, self._arena = replica, arena
+        self._replica = replica
+        self._arena = arena
         # Rank 0's parameters for all, even if a task forgot to seed its model.
         shared = self._collective.allocate(arena.layout.numel, arena.layout.dtype)
         shared.copy_(arena.state)

@@ -136,7 +136,8 @@ class _Normalise(torch.autograd.Function):
         scale = (variance + eps).rsqrt().to(inputs.dtype)
         normal = (inputs - _wide(mean.to(inputs.dtype), inputs)) * _wide(scale, inputs)
         ctx.save_for_backward(normal, scale, weight)
-        ctx.sums, ctx.number = sums, number
+        ctx.sums = sums
+        ctx.number = number
         ctx.has_bias = bias is not None
         output = normal if weight is None else normal * _wide(weight, inputs)
         if bias is not None:

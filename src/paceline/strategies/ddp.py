@@ -73,7 +73,8 @@ class _PowerSgdHook:
         )
         wrapped.register_comm_hook(self._state, torchs.powerSGD_hook)
         parameters = list(wrapped.parameters())
-        self._plain_numel, self._itemsize = sum(p.numel() for p in parameters), parameters[0].element_size()
+        self._plain_numel = sum(p.numel() for p in parameters)
+        self._itemsize = parameters[0].element_size()
         self._counted = 0
 
     def payload_bytes(self) -> int:
@@ -99,7 +100,8 @@ class Ddp:
                 f"ddp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
                 "give every worker the same batch size, or use --mode ssgd, which weights them",
             )
-        self._plan, self._links = plan, links
+        self._plan = plan
+        self._links = links
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
@@ -141,7 +143,8 @@ class Ddp:
 
     def _traffic(self) -> Traffic:
         if self._hook is None:
-            moved, saved = self._plain_bytes, 0
+            moved = self._plain_bytes
+            saved = 0
         else:
             moved = ring_bytes(self._hook.payload_bytes(), self._links.world_size)
             saved = self._plain_bytes - moved

@@ -50,7 +50,9 @@ class Diloco:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "diloco meets by a collective"
-        self._plan, self._links, self._collective = plan, links, links.collective
+        self._plan = plan
+        self._links = links
+        self._collective = links.collective
         self._options = plan.strategy
         self._weight = mean_weight(links.rank, plan.batch_sizes)
         self._saved: dict[str, Tensor] = {}
@@ -58,7 +60,8 @@ class Diloco:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         layout = replica.arena.layout
-        self._replica, self._arena = replica, replica.arena
+        self._replica = replica
+        self._arena = replica.arena
         common = self._collective.allocate(layout.numel, layout.dtype)
         common.copy_(self._arena.state)
         self._collective.broadcast(common)
@@ -117,7 +120,8 @@ class Diloco:
         self._collective.close()
 
     def _starts(self, fragment: _Fragment, finished: int) -> bool:
-        every, fragments = self._options.sync_every, len(self._fragments)
+        every = self._options.sync_every
+        fragments = len(self._fragments)
         return starts_after(finished, fragment.number, every=every, fragments=fragments)
 
     def _holds_theta(self) -> bool:
@@ -143,7 +147,8 @@ class Diloco:
 
     def _apply(self, fragment: _Fragment, *, mixing: float) -> None:
         """One outer step; then the local copy follows θ."""
-        lr, momentum = self._options.outer_lr, self._options.outer_momentum
+        lr = self._options.outer_lr
+        momentum = self._options.outer_momentum
         outer_step(fragment.theta, fragment.velocity, fragment.mean, lr=lr, momentum=momentum)
         fragment.due = None
         self._follow(fragment, mixing)

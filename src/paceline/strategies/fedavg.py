@@ -30,15 +30,18 @@ class Fedavg:
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "fedavg meets by a collective"
         self._collective = links.collective
-        self._plan, self._links = plan, links
+        self._plan = plan
+        self._links = links
         self._rounds = draws_of(plan)
         self._left = 0  # local steps until this round's averaging
         self._missed = NO_TRAFFIC  # of rounds that this worker had no step in
         self._saved: dict[str, Tensor] = {}
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
-        arena, layout = replica.arena, replica.arena.layout
-        self._replica, self._arena = replica, arena
+        arena = replica.arena
+        layout = replica.arena.layout
+        self._replica = replica
+        self._arena = arena
         arena.place_state(self._collective.allocate(layout.numel, layout.dtype))
         self._collective.broadcast(arena.state)
         self._mean = mean_of(
@@ -59,11 +62,13 @@ class Fedavg:
                 return self._sit_out()
             self._left = drawn[self._links.rank]
             self._replica.forget_optimizer_state()
-        missed, self._missed = self._missed, NO_TRAFFIC
+        missed = self._missed
+        self._missed = NO_TRAFFIC
         return Begun(share=WorkUnit(self._links.rank, step), traffic=missed)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        apply_ns, number = self._replica.update(), self._rounds.number
+        apply_ns = self._replica.update()
+        number = self._rounds.number
         self._left -= 1
         if self._left:
             return Outcome(apply_ns=apply_ns, version=number)
@@ -100,8 +105,10 @@ class Fedavg:
 
     def _average(self, weight: float, *, wants_stop: bool) -> tuple[Traffic, bool]:
         """Everybody's state becomes the mean of the clients'; also whether anyone wants to stop."""
-        state, layout = self._arena.state, self._arena.layout
-        parameters, tail = state[: layout.buffers_start], state[layout.tail_start :]
+        state = self._arena.state
+        layout = self._arena.layout
+        parameters = state[: layout.buffers_start]
+        tail = state[layout.tail_start :]
         if self._common is not None:
             parameters.sub_(self._common)
         if weight == 0.0:

@@ -31,12 +31,15 @@ class Fsdp:
                 f"fsdp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
                 "give every worker the same batch size, or use --mode ssgd, which weights them",
             )
-        self._plan, self._links = plan, links
+        self._plan = plan
+        self._links = links
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         assert isinstance(replica.arena, ShardedArena), "the replica was split over the workers"
-        self._replica, self._arena = replica, replica.arena
-        moved, others = self._arena.moved, self._links.world_size - 1
+        self._replica = replica
+        self._arena = replica.arena
+        moved = self._arena.moved
+        others = self._links.world_size - 1
         each = (moved.gathered + moved.reduced) * others // self._links.world_size
         self._traffic = Traffic(each, each)
 

@@ -35,7 +35,9 @@ class Gossip:
 
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "gossip reaches its neighbours by a collective"
-        self._plan, self._links, self._collective = plan, links, links.collective
+        self._plan = plan
+        self._links = links
+        self._collective = links.collective
         options = plan.strategy
         self._pushes = options.gossip is GossipVariant.PUSH_SUM
         self._mixes_first = options.gossip is GossipVariant.DPSGD
@@ -50,13 +52,12 @@ class Gossip:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
-        self._replica, self._arena = replica, arena
+        self._replica = replica
+        self._arena = arena
         arena.place_state(self._collective.allocate(arena.layout.numel, arena.layout.dtype))
         self._mixed = torch.empty_like(arena.state)
-        self._body, self._tail = (
-            arena.state[: arena.layout.tail_start],
-            arena.state[arena.layout.tail_start :],
-        )
+        self._body = arena.state[: arena.layout.tail_start]
+        self._tail = arena.state[arena.layout.tail_start :]
         self._tail[WEIGHT] = 1.0
         if clock == 0:
             self._collective.broadcast(arena.state)

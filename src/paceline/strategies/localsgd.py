@@ -27,14 +27,16 @@ class Localsgd:
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.collective is not None, "localsgd meets by a collective"
         self._collective = links.collective
-        self._plan, self._links = plan, links
+        self._plan = plan
+        self._links = links
         self._weight = mean_weight(links.rank, plan.batch_sizes)
         self._moments = Moments(links.collective)
         self._saved: dict[str, Tensor] = {}
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         arena = replica.arena
-        self._replica, self._arena = replica, arena
+        self._replica = replica
+        self._arena = arena
         arena.place_state(self._collective.allocate(arena.layout.numel, arena.layout.dtype))
         self._collective.broadcast(arena.state)
         layout = arena.layout
@@ -66,8 +68,10 @@ class Localsgd:
 
     def _average(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
         """Everybody's state becomes the mean; also whether anyone wants to stop."""
-        state, layout = self._arena.state, self._arena.layout
-        parameters, tail = state[: layout.buffers_start], state[layout.tail_start :]
+        state = self._arena.state
+        layout = self._arena.layout
+        parameters = state[: layout.buffers_start]
+        tail = state[layout.tail_start :]
         if self._common is not None:
             parameters.sub_(self._common)
         if self._weight != 1.0:

@@ -42,7 +42,8 @@ class Onebit(AllReduceStrategy):
         self._signs.restore(self._saved)
 
     def _mean_of(self, compress: Compression | None, shared: Tensor) -> Mean:
-        plan, layout = replace(self._plan, compress=compress), self._arena.layout
+        plan = replace(self._plan, compress=compress)
+        layout = self._arena.layout
         return mean_of(plan, self._links, shared, lossy_end=layout.buffers_start, pieces=layout.parameters)
 
     def _mean_at(self, step: Step) -> Mean:

@@ -25,7 +25,8 @@ class PushPull:
     def __init__(self, plan: Plan, links: Links) -> None:
         assert links.store is not None, "push and pull need a parameter store"
         self._store = links.store
-        self._plan, self._links = plan, links
+        self._plan = plan
+        self._links = links
         self._num_workers = links.world_size
         self._version = Version(0)
         self._has_left = False

@@ -122,7 +122,8 @@ class VectorAggregation:
         return target
 
     def _combined(self, stack: Tensor) -> Tensor:
-        shape, dtype = stack.shape[1:], stack.dtype
+        shape = stack.shape[1:]
+        dtype = stack.dtype
         found: object = self.rule(stack)
         if not isinstance(found, Tensor) or found.shape != shape or found.dtype != dtype:
             seen = (
@@ -152,7 +153,8 @@ def _part(target: Tensor, pieces: Sequence[Piece], joined: Tensor) -> None:
 
 def build_aggregation(plan: Plan, layout: Layout) -> VectorAggregation | None:
     """The plan's rule; None for the plain mean, which needs to see nobody's gradient by itself."""
-    way, tolerance = plan.strategy.aggregate, plan.strategy.byzantine_tolerance
+    way = plan.strategy.aggregate
+    tolerance = plan.strategy.byzantine_tolerance
     if way == "mean":
         return None
     if len(set(plan.batch_sizes)) > 1:

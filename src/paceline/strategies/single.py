@@ -14,7 +14,8 @@ class Single:
     channel: ClassVar[Channel] = Channel.ALONE
 
     def __init__(self, plan: Plan, links: Links) -> None:
-        self._plan, self._links = plan, links
+        self._plan = plan
+        self._links = links
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica

@@ -35,8 +35,10 @@ Window = Sequence[Sequence[float]]  # by worker: seconds per sample of its lates
 
 class Hindsight:
     def __init__(self, window: Window, terms: AdaptiveTerms) -> None:
-        self._window, self._terms = window, terms
-        self._rows, self._shortest = window, min(map(len, window))
+        self._window = window
+        self._terms = terms
+        self._rows = window
+        self._shortest = min(map(len, window))
         self._known: dict[tuple[bool, tuple[int, ...]], float] = {}
         self._matrix: NDArray[np.float64] | None = None  # workers in rows, once it is needed
 
@@ -63,9 +65,11 @@ class Hindsight:
         period = self._terms.period
         rounds = max(1, WINDOW_STEPS // period)
         rows = self._repeated(rounds * max(shares))
-        ends, took_s = [0] * len(shares), 0.0
+        ends = [0] * len(shares)
+        took_s = 0.0
         for _ in range(rounds):
-            begins, ends = ends, list(map(add, ends, shares))
+            begins = ends
+            ends = list(map(add, ends, shares))
             took_s += max(map(sum, map(getitem, rows, map(slice, begins, ends))))
         return took_s * self._terms.batch_sizes[0] / (rounds * period)
 
@@ -78,8 +82,10 @@ class Hindsight:
         return self._rows
 
 
-FIRST_DECISIONS, DECIDE_EVERY = (4, 8), WINDOW_STEPS  # steps
-WORTH_A_WAY, WORTH_A_SHARE = 0.10, 0.03
+FIRST_DECISIONS = (4, 8)  # steps
+DECIDE_EVERY = WINDOW_STEPS  # steps
+WORTH_A_WAY = 0.10  # gain that justifies a more intrusive policy
+WORTH_A_SHARE = 0.03  # gain that justifies other shares under the same policy
 _DOUBT = 2.0  # times the noise of a mean
 _SLOW = 1.2  # times as long as the fastest: worth naming in a reason
 
@@ -117,21 +123,25 @@ def decide(state: State, window: Window, terms: AdaptiveTerms) -> Decision:
     """Every worker comes to the same decision, because all are told the same numbers."""
     if not all(window):
         return Decision(state)  # somebody has nothing to show yet
-    seconds, now, trial = lasting_s(window), state.setting, Trial(window, terms)
+    seconds = lasting_s(window)
+    now = state.setting
+    trial = Trial(window, terms)
     if state.seconds:
         setting, believed = _confirmed(state, seconds, trial)
     else:
         # Where only shares can change, the first ones are dealt at once: little is lost if they are wrong.
         wish = trial.best(now, seconds)
         is_clear = len(terms.ways) == 1 and trial.is_better(wish, now, WORTH_A_WAY)
-        setting, believed = wish if is_clear else now, seconds
+        setting = wish if is_clear else now
+        believed = seconds
     after = State(setting, seconds, lambda: trial.best(now, seconds).way)
     return Decision(after, None if setting == now else _reason(now, setting, believed, trial))
 
 
 def _confirmed(state: State, seconds: Speeds, trial: "Trial") -> tuple[AdaptiveSetting, Speeds]:
     """(what two windows speak for, the speeds in both of them)."""
-    now, best = state.setting, trial.best(state.setting, state.seconds)
+    now = state.setting
+    best = trial.best(state.setting, state.seconds)
     if best == now or not (best.way is now.way or best.way is state.wish()):
         return now, seconds
     believed = tuple((one + other) / 2 for one, other in zip(state.seconds, seconds, strict=True))
@@ -148,7 +158,8 @@ def lasting_s(window: Window) -> Speeds:
     # Exact sums, so that equal steps have equal means, however many they are.
     means = list(map(truediv, map(fsum, window), map(len, window)))
     noise = list(map(_noise, window, means))
-    usual, common_noise = median(means), fmean(noise)
+    usual = median(means)
+    common_noise = fmean(noise)
     return tuple(
         usual + _beyond(mean - usual, _DOUBT * max(own_noise, common_noise))
         for mean, own_noise in zip(means, noise, strict=True)
@@ -171,7 +182,8 @@ class Trial:
     """What each setting would have made of one window."""
 
     def __init__(self, window: Window, terms: AdaptiveTerms) -> None:
-        self.terms, self.step_s = terms, Hindsight(window, terms).step_s
+        self.terms = terms
+        self.step_s = Hindsight(window, terms).step_s
         self._planned: dict[SyncPolicy, Timed] = {
             setting.way: (setting, self.step_s(setting)) for setting in _all_planned(terms)
         }
@@ -179,7 +191,8 @@ class Trial:
     def best(self, now: AdaptiveSetting, seconds: Sequence[float]) -> AdaptiveSetting:
         """What it would have been worth going over to, with shares that follow `seconds`."""
         ways = tuple(self._planned)
-        here, best = ways.index(now.way), (now, self.step_s(now))
+        here = ways.index(now.way)
+        best = (now, self.step_s(now))
         best = _better(best, self._offer(now.way, seconds), WORTH_A_SHARE)
         for way in ways[:here]:
             simpler, simpler_s = self._offer(way, seconds)
@@ -217,7 +230,8 @@ def _is_faster(one_s: float, other_s: float, gain: float) -> bool:
 
 
 def _reason(was: AdaptiveSetting, now: AdaptiveSetting, seconds: Sequence[float], trial: Trial) -> str:
-    before_s, after_s = trial.step_s(was), trial.step_s(now)
+    before_s = trial.step_s(was)
+    after_s = trial.step_s(now)
     gain = f"a step takes {after_s * 1e3:.1f} ms instead of {before_s * 1e3:.1f} ms"
     if after_s > before_s:
         gain = f"a step takes {after_s * 1e3:.1f} ms, hardly more than {before_s * 1e3:.1f} ms"

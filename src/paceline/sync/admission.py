@@ -232,7 +232,8 @@ class BoundController:
 
     def note(self, rank: int, now_ns: int, *, beyond: int, slowest: int) -> None:
         """This worker has pushed, and is now `beyond` steps past the lower bound (0 or less: within it)."""
-        self.before_ns[rank], self.pushed_ns[rank] = self.pushed_ns[rank], now_ns
+        self.before_ns[rank] = self.pushed_ns[rank]
+        self.pushed_ns[rank] = now_ns
         if beyond <= 0:
             self.granted[rank] = 0
         elif self.granted[rank] == 0:
@@ -244,11 +245,15 @@ class BoundController:
         return best
 
     def _best(self, rank: int, slowest: int) -> int:
-        own, own_before = self.pushed_ns[rank], self.before_ns[rank]
-        last, last_before = self.pushed_ns[slowest], self.before_ns[slowest]
+        own = self.pushed_ns[rank]
+        own_before = self.before_ns[rank]
+        last = self.pushed_ns[slowest]
+        last_before = self.before_ns[slowest]
         if own is None or own_before is None or last is None or last_before is None:
             return 0  # one of them has not pushed twice yet: nothing can be foretold
-        ahead_ns, step_ns, period_ns = own - last, own - own_before, last - last_before
+        ahead_ns = own - last
+        step_ns = own - own_before
+        period_ns = last - last_before
         if not step_ns or not period_ns:
             return 0
         wait_ns = shortest_ns = -ahead_ns % period_ns
@@ -257,7 +262,8 @@ class BoundController:
             # From this worker's push after `more` steps to the slowest one's next.
             wait_ns = (wait_ns - step_ns) % period_ns
             if wait_ns < shortest_ns:
-                shortest_ns, best = wait_ns, more
+                shortest_ns = wait_ns
+                best = more
         return best
 
 

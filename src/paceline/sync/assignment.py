@@ -131,7 +131,8 @@ class FirstCome:
     @classmethod
     def remembering(cls, memory: "FirstComeState") -> "FirstCome":
         found = cls(memory.total, Ranges(memory.done))
-        found._next, found._returned = memory.next, list(memory.returned)
+        found._next = memory.next
+        found._returned = list(memory.returned)
         return found
 
 

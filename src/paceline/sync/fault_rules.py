@@ -58,7 +58,8 @@ class Stragglers:
         self._seed = seed
 
     def at(self, worker: int, step: int) -> Slowness:
-        factor, delay_s = 1.0, 0.0
+        factor = 1.0
+        delay_s = 0.0
         for number, rule in enumerate(self._rules):
             traced = self._traced[number]
             if not rule.concerns(worker, step) or (traced is not None and step not in traced):

@@ -44,7 +44,8 @@ class SampleStream:
             part = self._epoch(epoch)[offset : offset + count]
             parts.append(part)
             count -= len(part)
-            epoch, offset = epoch + 1, 0
+            epoch += 1
+            offset = 0
         return np.concatenate(parts)
 
     def _epoch(self, epoch: int) -> Indices:

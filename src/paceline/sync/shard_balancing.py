@@ -22,7 +22,8 @@ from paceline.sync.adaptive_setting import AdaptiveSetting, AdaptiveTerms, SyncP
 WORTH = 0.15  # the part by which a step must become shorter; of many workers one is worth less
 RESTING_STEPS = 4  # after a change
 NEWEST = 5  # times of a worker that count
-FIRST_TRY, RARELY = 16, 256  # steps until a worker without shards is tried: twice as many each time, at most
+FIRST_TRY = 16  # steps until a worker without shards is tried; doubled after each trial
+RARELY = 256  # maximum of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class SharesBySpeed:
     """Everybody who heard the same has dealt the same."""
 
     def __init__(self, shards: int, workers: int) -> None:
-        self._shards, self._workers = shards, workers
+        self._shards = shards
+        self._workers = workers
         self.counts = equal_counts(shards, workers)  # for the next step
         self._settled = self.counts  # without those that are only tried
         self._times: list[list[float]] = [[] for _ in range(workers)]
@@ -75,7 +77,8 @@ class SharesBySpeed:
     def _deal(self) -> Rebalanced | None:
         usual_s = [median(times) for times in self._times]
         counts = balance_units(self._shards, usual_s, least=0)
-        before_s, after_s = _step_s(self._settled, usual_s), _step_s(counts, usual_s)
+        before_s = _step_s(self._settled, usual_s)
+        after_s = _step_s(counts, usual_s)
         if after_s > before_s * (1 - min(WORTH, 0.6 / self._workers)):
             return None
         for worker, (was, now) in enumerate(zip(self._settled, counts, strict=True)):
@@ -83,7 +86,8 @@ class SharesBySpeed:
                 self._pause[worker] = FIRST_TRY
             if now == 0:
                 self._tried_in[worker] = self._pause[worker]
-        self._settled, self._rested = counts, 0
+        self._settled = counts
+        self._rested = 0
         by_worker = ", ".join(f"{own_s * 1e3:.1f}" for own_s in usual_s)
         reason = (
             f"a shard takes {by_worker} ms by worker: a step takes {after_s * 1e3:.1f} ms"

@@ -14,12 +14,16 @@ from statistics import median
 
 KEPT = 9  # times of a worker that are remembered
 NEWEST = 3  # of them: how fast it is now
-SLOW, RECOVERED = 1.5, 1.2  # times as long as its peers; between the two nothing changes
-LASTING_S, LASTING_STEPS = 1.0, 3
+SLOW = 1.5  # times as long as its peers
+RECOVERED = 1.2  # the same; between the two nothing changes
+LASTING_S = 1.0
+LASTING_STEPS = 3
 MIN_DIFFERENCE_S = 0.002  # less is the scheduler's doing, whoever is behind
 NOISE = 4.0  # times the usual deviation within a worker
 # Worth a new process: so slow, for so long, and not from its start, for then a new one would be no faster.
-REPLACED, REPLACED_AFTER_S, BECAME_SLOW = 2.0, 5.0, 1.3
+REPLACED = 2.0
+REPLACED_AFTER_S = 5.0
+BECAME_SLOW = 1.3
 _OF_NORMAL = 1.4826  # a median absolute deviation, times this, is the standard deviation of a bell curve
 _SHORTEST_S = 1e-9
 
@@ -69,7 +73,10 @@ class _Times:
         return _OF_NORMAL * median(abs(seconds - middle) for seconds in self.newest)
 
     def forget(self) -> None:
-        self.is_slow, self.is_told, self.since_s, self.steps = False, False, 0.0, 0
+        self.is_slow = False
+        self.is_told = False
+        self.since_s = 0.0
+        self.steps = 0
 
 
 class SlowWorkers:
@@ -107,14 +114,16 @@ class SlowWorkers:
         return found
 
     def _judge(self, worker: int, step_s: float) -> SpeedChange | None:
-        own, pace = self._times[worker], self._paces[worker]
+        own = self._times[worker]
+        pace = self._paces[worker]
         if pace.score < RECOVERED:
             was_slow = own.is_slow
             own.forget()
             return SpeedChange(worker, False, pace) if was_slow else None
         if not own.is_slow and not self._is_above(worker):
             return None
-        own.since_s, own.steps = own.since_s + step_s, own.steps + 1
+        own.since_s += step_s
+        own.steps += 1
         if own.is_slow or own.since_s < LASTING_S or own.steps < LASTING_STEPS:
             return None
         own.is_slow = True

@@ -132,7 +132,8 @@ class Arena:
         """Gather what backward wrote into the vector; `.grad` becomes a view of it."""
         if not self.gathers_gradients:
             return
-        fresh, views = [], []
+        fresh = []
+        views = []
         for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
             if parameter.grad is None:
                 view.zero_()  # the loss did not depend on it

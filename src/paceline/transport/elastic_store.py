@@ -134,7 +134,8 @@ class ElasticStore(PrimaryConnection):
         if frame.say is MessageKind.PARAMETERS:
             if frame.position != wire.NO_SHARE:
                 wire.receive_payload(connection, frame, tcp_wire.bytes_of(slots.parameters))
-            self._ticket, self._computing = frame.number, (frame.position, frame.time)
+            self._ticket = frame.number
+            self._computing = (frame.position, frame.time)
             return frame, waited_ns
         if frame.say not in (MessageKind.FENCED, MessageKind.UNKNOWN):
             raise ProtocolError(f"a server said {frame.say.name} to a worker", "look at its log")
@@ -234,7 +235,8 @@ class WorkerConnection:
         if not self._sending.acquire(blocking=False):
             return  # whoever is sending looks when it is done
         try:
-            word, self._word = self._word, None
+            word = self._word
+            self._word = None
             if word is not None and not wire.send_nonblocking(self._connection, word):
                 wire.shut(self._connection)  # half a frame was sent: it connects again
         except OSError:
@@ -268,7 +270,9 @@ class BackupConnection:
     """With our backup: it is told everything, in order, and confirms."""
 
     def __init__(self, connection: socket.socket, name: str, incarnation: int) -> None:
-        self._connection, self.name, self.incarnation = connection, name, incarnation
+        self._connection = connection
+        self.name = name
+        self.incarnation = incarnation
         # Only for sending: it confirms nothing for as long as there is nothing to do.
         patience = struct.pack("ll", SEND_TIMEOUT_S, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
@@ -293,7 +297,9 @@ class ElasticHost:
     """Listens on loopback from the first moment; who asks before we are primary waits in the queue."""
 
     def __init__(self, *, numel: int, dtype: torch.dtype, token: bytes) -> None:
-        self._numel, self._dtype, self._token = numel, dtype, token
+        self._numel = numel
+        self._dtype = dtype
+        self._token = token
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self.heard: queue.SimpleQueue[HostEvent] = queue.SimpleQueue()

@@ -188,8 +188,10 @@ class PrimaryConnection(ABC):
     """To the primary, whichever process that is."""
 
     def __init__(self, route: Route, *, token: bytes, clock: Clock, timeout_s: float) -> None:
-        self._route, self._token = route, token
-        self._clock, self._timeout_s = clock, timeout_s
+        self._route = route
+        self._token = token
+        self._clock = clock
+        self._timeout_s = timeout_s
         self._connection: socket.socket | None = None
         self._place: Primary | None = None
         self._lock = threading.Lock()  # the route closes what we wait for
@@ -216,7 +218,8 @@ class PrimaryConnection(ABC):
         )
         connection.settimeout(None)  # a step of others may take long; the route tells us of the dead
         with self._lock:
-            self._connection, self._place = connection, place
+            self._connection = connection
+            self._place = place
         self._patience = None
         self._leave_the_former()  # it may have changed before we said where we are
         self._ask(connection)

@@ -29,7 +29,8 @@ from paceline.transport.shm import PAGE, MemoryWorld
 # not forked from each other, or meet long after, can wait on the same memory.
 
 _SYSCALL_NUMBERS = {"x86_64": 202, "aarch64": 98}
-_WAIT, _WAKE = 0, 1
+_WAIT = 0
+_WAKE = 1
 _ALL_WAITERS = 2**31 - 1
 
 
@@ -81,7 +82,8 @@ class GenerationWorld(MemoryWorld):
         words_each: int,
         is_over: Callable[[], bool],
     ) -> None:
-        self.rank, self._is_over = rank, is_over
+        self.rank = rank
+        self._is_over = is_over
         counts = parties * semaphores_each * parties  # posts, by waiter, place and poster
         size = 4 * counts + 4 * parties * semaphores_each + 8 * (parties * words_each) + 64
         end = -(-size // PAGE) * PAGE
@@ -100,7 +102,8 @@ class GenerationWorld(MemoryWorld):
         self._base = self.words.ctypes.data
 
     def post(self, party: int, which: int) -> None:
-        numbers, place = self._numbers, party * self._places + which
+        numbers = self._numbers
+        place = party * self._places + which
         own = self._first_post + place * self.parties + self.rank
         count = (numbers[own] + 1) & 0xFFFFFFFF
         numbers[own] = count  # ours alone
@@ -113,7 +116,8 @@ class GenerationWorld(MemoryWorld):
         assert party == self.rank, "everybody waits at its own places only"
         patience = None if timeout_s is None else ActiveTimeout(timeout_s)
         place = party * self._places + which
-        posts, at_bell = self._first_post + place * self.parties, self._first_bell + place
+        posts = self._first_post + place * self.parties
+        at_bell = self._first_bell + place
         while True:
             bell = self._numbers[at_bell]
             if sum(self._numbers[posts : posts + self.parties]) > self._taken[which]:
@@ -183,11 +187,13 @@ class GenerationWindow:
         """Room for `kept` numbers of each; all parties make this call at the same point."""
         rows = world.map_vectors(2, world.parties * (1 + kept), torch.float64)
         self._rows = [row.view(world.parties, 1 + kept).numpy() for row in rows]
-        self._rank, self._shown = world.rank, 0
+        self._rank = world.rank
+        self._shown = 0
 
     def write(self, seconds: Sequence[float]) -> None:
         row = self._rows[self._shown & 1][self._rank]
-        row[0], row[1 : 1 + len(seconds)] = len(seconds), seconds
+        row[0] = len(seconds)
+        row[1 : 1 + len(seconds)] = seconds
 
     def read(self) -> list[list[float]]:
         """By rank; once after each meeting that we wrote for."""

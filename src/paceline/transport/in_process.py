@@ -76,7 +76,8 @@ class InProcessCollective:
         self._number: dict[int, int] = {}
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        number, self._allocated = self._allocated, self._allocated + 1
+        number = self._allocated
+        self._allocated += 1
         if number == len(self._meeting.allocations):
             self._meeting.allocations.append([None] * self.world_size)
         own = torch.zeros(numel, dtype=dtype, device=self._device)
@@ -115,9 +116,11 @@ class InProcessCollective:
         self, vector: Tensor, sources: Sequence[Rank], targets: Sequence[Rank]
     ) -> tuple[list[Tensor], Traffic]:
         self._gatherings += 1
-        number, copied = self._gatherings, self._meeting.copied
+        number = self._gatherings
+        copied = self._meeting.copied
         shown = self._meeting.shown.setdefault(number, {})
-        started_ns, before = self._turns.now_ns(), self._heard_by[0]
+        started_ns = self._turns.now_ns()
+        before = self._heard_by[0]
         self._wait(lambda: all(copied[rank] >= number - 2 for rank in before))
         shown[self.rank] = vector.clone()
         self._wait(lambda: all(rank in shown for rank in sources))
@@ -144,7 +147,8 @@ class InProcessCollective:
         return received, Traffic(moved, moved, wait_ns)
 
     def _see_everybody(self, vector: Tensor) -> tuple[list[Tensor], int]:
-        copies, number = self._meeting.copies, self._meetings
+        copies = self._meeting.copies
+        number = self._meetings
         # Whoever is slow to look still needs this meeting's vectors; of the one before nobody does.
         copies.pop(number - 2, None)
 
@@ -158,7 +162,8 @@ class InProcessCollective:
 
     def _meet(self, work: Callable[[Sequence[Tensor]], None], vector: Tensor) -> int:
         """The last to arrive does the work for all."""
-        number, self._meetings = self._meetings, self._meetings + 1
+        number = self._meetings
+        self._meetings += 1
         if number == len(self._meeting.arrived):
             self._meeting.arrived.append(set())
         arrived = self._meeting.arrived[number]
@@ -184,7 +189,10 @@ class PeersState:
         self.vectors: list[Tensor] = [torch.empty(0)] * world_size
         self.held: set[Rank] = set()
         self.arrived = [0] * world_size  # meetings, by rank
-        self.taken, self.end, self.exchanges, self.is_stopped = 0, 0, 0, False
+        self.taken = 0
+        self.end = 0
+        self.exchanges = 0
+        self.is_stopped = False
 
 
 class InProcessPeers:
@@ -199,17 +207,23 @@ class InProcessPeers:
     ) -> None:
         self.rank = rank
         self.world_size = len(table.vectors)
-        self._table, self._turns, self._timeout_s, self._device = table, turns, timeout_s, device
+        self._table = table
+        self._turns = turns
+        self._timeout_s = timeout_s
+        self._device = device
 
     def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
         own = torch.zeros(numel, dtype=dtype, device=self._device)
         self._table.vectors[self.rank] = own
-        self._table.taken, self._table.end, self._table.exchanges = done, shares, done
+        self._table.taken = done
+        self._table.end = shares
+        self._table.exchanges = done
         return own
 
     @contextmanager
     def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[LockedVectors]:
-        table, mine = self._table, set[Rank]()
+        table = self._table
+        mine = set[Rank]()
         started_ns = self._turns.now_ns()
         try:
             for rank in ranks:
@@ -231,7 +245,8 @@ class InProcessPeers:
         return table.taken - 1
 
     def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
-        arrived, started_ns = self._table.arrived, self._turns.now_ns()
+        arrived = self._table.arrived
+        started_ns = self._turns.now_ns()
         arrived[self.rank] += 1
         number = arrived[self.rank]
         self._wait(lambda: min(arrived) >= number, "the other workers")
@@ -284,11 +299,13 @@ class InProcessStore:
         self._version = Version(0)
         self._turns = turns
         self._timeout_s = timeout_s
-        self._push_bytes, self._pull_bytes = 0, 0
+        self._push_bytes = 0
+        self._pull_bytes = 0
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
         slots = Slots.new(numel, dtype, push_bytes, device=self._device)
-        self._push_bytes, self._pull_bytes = slots.gradients.nbytes, slots.parameters.nbytes
+        self._push_bytes = slots.gradients.nbytes
+        self._pull_bytes = slots.parameters.nbytes
         self._handler.attach(self._rank, slots)
         return slots
 

@@ -21,14 +21,17 @@ from paceline.core.errors import NotReadyError, PeerLostError, SilenceError
 
 CHUNK_BYTES = 4 << 20  # bytes; the store takes at most 8 MiB
 _CONNECT_RETRY_S = 0.2
-_MIN_POLL_S, _MAX_POLL_S = 0.001, 0.1  # between two looks
+_MIN_POLL_S = 0.001  # the interval between two polls grows from this
+_MAX_POLL_S = 0.1  # up to this
 _HINT = "see what that process says; set --timeout if it may take longer"
 Answer = TypeVar("Answer")
 
 
 class RendezvousStore:
     def __init__(self, world: World, store: Store, *, timeout_s: float) -> None:
-        self.world, self._store, self.timeout_s = world, store, timeout_s
+        self.world = world
+        self._store = store
+        self.timeout_s = timeout_s
 
     @classmethod
     def enter(cls, world: World, *, timeout_s: float) -> "RendezvousStore":
@@ -71,7 +74,8 @@ class RendezvousStore:
     def see(self, name: str, *, whose: str, timeout_s: float | None = None) -> Any:  # Any: JSON
         """What is shown under this name, once it is; PeerLostError when it never is."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        patience, pause_s = ActiveTimeout(limit_s), _MIN_POLL_S
+        patience = ActiveTimeout(limit_s)
+        pause_s = _MIN_POLL_S
         # Asked again and again: while the store itself waits, no signal is heard and no thread is served.
         while not self._ask(whose, lambda: self._store.check([name])):
             if not patience.next_s():
@@ -142,7 +146,8 @@ def _open(world: World, timeout_s: float, *, is_host: bool = False) -> Store:
 
 def _await_listener(host: str, port: int, timeout_s: float) -> None:
     """Knock until somebody listens: torch would do the same, but print its own stack for each attempt."""
-    end_s, why = monotonic_s() + timeout_s, ""
+    end_s = monotonic_s() + timeout_s
+    why = ""
     while True:
         try:
             with socket.create_connection((host, port), max(0.1, end_s - monotonic_s())):

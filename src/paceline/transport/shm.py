@@ -127,8 +127,11 @@ class Barrier:
     def __init__(
         self, world: MemoryWorld, rank: int, *, clock: Clock, timeout_s: float, first_place: int = 0
     ) -> None:
-        self._world, self._rank, self._first = world, rank, first_place
-        self._clock, self._timeout_s = clock, timeout_s
+        self._world = world
+        self._rank = rank
+        self._first = first_place
+        self._clock = clock
+        self._timeout_s = timeout_s
         self._count = 0
 
     def meet(self) -> int:

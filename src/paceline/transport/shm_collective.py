@@ -122,7 +122,8 @@ class ShmCollective:
         heard = [rank for rank in sources if rank != self.rank]
         hearing = [rank for rank in targets if rank != self.rank]
         self._gatherings += 1
-        number, shown = self._gatherings, shared.shown[self._gatherings & 1]
+        number = self._gatherings
+        shown = shared.shown[self._gatherings & 1]
         wait_ns = self._wait_for_some(_COPIED, number - 2, self._heard_by[0])
         shown[self.rank].copy_(vector)
         self._tell_some(_READY, number, hearing)
@@ -154,7 +155,8 @@ class ShmCollective:
         A post only says that someone got further, and who is ahead may post early; the words say
         who. Each expected post is taken, sooner or later, so that none pile up.
         """
-        words, started_ns = self._world.words, self._clock.now_ns()
+        words = self._world.words
+        started_ns = self._clock.now_ns()
         self._owed += len(others)
         while self._owed > 0 or any(words[other, what] < number for other in others):
             self._world.wait(self.rank, _NEAR, self._timeout_s, what="neighbours")  # for the next post
@@ -194,7 +196,9 @@ class ShmShards:
     def __init__(
         self, world: MemoryWorld, rank: Rank, *, shards: int, clock: Clock, timeout_s: float
     ) -> None:
-        self.rank, self.world_size, self.shards = rank, world.parties, shards
+        self.rank = rank
+        self.world_size = world.parties
+        self.shards = shards
         self.looks_for_nan = False
         self._world = world
         self._calls = 0
@@ -251,7 +255,8 @@ class ShmShards:
         self._meeting.meet()
 
     def close(self) -> None:
-        self._slots, self._blocks = [], []
+        self._slots = []
+        self._blocks = []
 
 
 # Each shard's own bytes (its optimizer's state) lie in a slot of shared memory
@@ -281,14 +286,16 @@ class ShmRounds(ShmShards):
         self._wanted = world.words[:, word]
         self._banks: list[list[Tensor]] = [[] for _ in range(BANKS)]
         self._sizes: list[Tensor] = []
-        self._room, self._commits = 0, 0
+        self._room = 0
+        self._commits = 0
 
     def commit(self, own: Mapping[int, bytes]) -> tuple[Traffic, list[Tensor]]:
         """All slots are filled: the mean is made, and all shards' own bytes are returned, in their order."""
         self._wanted[self.rank] = max(map(len, own.values()), default=0)
         wait_ns = self._meeting.meet()
         self._make_room(int(self._wanted.max()))
-        bank, sizes = self._banks[self._commits % BANKS], self._sizes[self._commits % BANKS]
+        bank = self._banks[self._commits % BANKS]
+        sizes = self._sizes[self._commits % BANKS]
         for shard, data in own.items():
             bank[shard].numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
             sizes[shard] = len(data)
@@ -314,4 +321,5 @@ class ShmRounds(ShmShards):
 
     def close(self) -> None:
         super().close()
-        self._banks, self._sizes = [], []
+        self._banks = []
+        self._sizes = []

@@ -39,7 +39,9 @@ class ShmPeers:
     def __init__(self, world: SharedWorld, rank: Rank, *, clock: Clock, timeout_s: float) -> None:
         self.rank = rank
         self.world_size = world.parties
-        self._world, self._clock, self._timeout_s = world, clock, timeout_s
+        self._world = world
+        self._clock = clock
+        self._timeout_s = timeout_s
         self._common = world.words[0]
         self._everybody: tuple[Tensor, ...] = ()
         self._meetings = 0

@@ -60,11 +60,13 @@ class ShmStore:
         self._clock = clock
         self._timeout_s = timeout_s
         self._words = world.words[rank]
-        self._push_bytes, self._pull_bytes = 0, 0
+        self._push_bytes = 0
+        self._pull_bytes = 0
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
         slots = _slots(self._world, numel, dtype, push_bytes)[self._rank]
-        self._push_bytes, self._pull_bytes = slots.gradients.nbytes, slots.parameters.nbytes
+        self._push_bytes = slots.gradients.nbytes
+        self._pull_bytes = slots.parameters.nbytes
         return slots
 
     def join(self, clock: StepClock) -> None:
@@ -75,7 +77,8 @@ class ShmStore:
         started_ns = self._clock.now_ns()
         self._world.wait(self._rank, _CALLED, self._timeout_s, what="the parameter server")
         wait_ns = self._clock.now_ns() - started_ns
-        version, position = Version(int(self._words[_VERSION])), int(self._words[_POSITION])
+        version = Version(int(self._words[_VERSION]))
+        position = int(self._words[_POSITION])
         if position == _NOTHING_LEFT:
             return PullResult(version, None, Traffic(0, 0, wait_ns))
         return PullResult(version, position, Traffic(0, self._pull_bytes, wait_ns))
@@ -118,7 +121,9 @@ class ShmStoreHost:
     ) -> None:
         self._world = world
         self._num_workers = world.parties - 1
-        self._numel, self._dtype, self._push_bytes = numel, dtype, push_bytes
+        self._numel = numel
+        self._dtype = dtype
+        self._push_bytes = push_bytes
         self._slots = self._new_slots()
         self._next = 0
 
@@ -194,7 +199,8 @@ class CudaStore(ShmStore):
         self._world.wait(self._rank, _HANDLE_IS_THERE, self._timeout_s, what="the parameter server's memory")
         block = _opened(mailbox, dtype)
         slots = Slots(*block.view(self._server, 2, numel)[self._rank])
-        self._push_bytes, self._pull_bytes = slots.gradients.nbytes, slots.parameters.nbytes
+        self._push_bytes = slots.gradients.nbytes
+        self._pull_bytes = slots.parameters.nbytes
         return slots
 
     def push(self, *, wants_stop: bool) -> Traffic:

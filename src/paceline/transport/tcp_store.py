@@ -67,8 +67,12 @@ class TcpStore:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         refuse_plaintext_beyond_loopback(address.host, tls)
-        self._address, self._rank, self._token = address, rank, token
-        self._clock, self._timeout_s, self._tls = clock, timeout_s, tls
+        self._address = address
+        self._rank = rank
+        self._token = token
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._tls = tls
         self._connection: socket.socket | None = None
         self._slots: Slots | None = None
         self._version = self._wanted_from = Version(0)
@@ -208,8 +212,11 @@ class TcpStoreHost:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         refuse_plaintext_beyond_loopback(listener.getsockname()[0], tls)
-        self._listener, self._token, self._tls = listener, token, tls
-        self._num_workers, self._timeout_s = num_workers, timeout_s
+        self._listener = listener
+        self._token = token
+        self._tls = tls
+        self._num_workers = num_workers
+        self._timeout_s = timeout_s
         self._slots = [Slots.new(numel, dtype, push_bytes) for _ in range(num_workers)]
         self._talks: list[threading.Thread] = []
         self._strangers = wire.UnauthenticatedConnections(greet_s=min(timeout_s, HANDSHAKE_TIMEOUT_S))

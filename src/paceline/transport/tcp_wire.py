@@ -31,7 +31,8 @@ from paceline.transport.ports import Request
 MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
 _FRAME = struct.Struct("!IIQQqQ")  # magic, kind, rank, number, position, payload bytes
 NONCE_BYTES = 32
-_CLOSED, _CLOSED_HINT = "the other side closed the connection", "see its log for the reason"
+_CLOSED = "the other side closed the connection"
+_CLOSED_HINT = "see its log for the reason"
 
 
 HELLO = 100  # a worker's greeting; number: bytes of one vector
@@ -61,7 +62,8 @@ class UnauthenticatedConnections:
     """Connections that have proven nothing yet. Beyond the limits the oldest is hung up on."""
 
     def __init__(self, most: int = MAX_UNAUTHENTICATED, greet_s: float = HANDSHAKE_TIMEOUT_S) -> None:
-        self._most, self._greet_s = most, greet_s
+        self._most = most
+        self._greet_s = greet_s
         self._since_s: dict[socket.socket, float] = {}  # oldest first
         self._lock = threading.Lock()
 

@@ -183,7 +183,8 @@ POLL_S = 0.005
 _READY = "paceline_gloo"  # torch's name for a group that is connected already
 _connected: list[ProcessGroupGloo] = []
 # Connections that were cut: long enough for whoever was frozen to wake and to hear what became of its group.
-KEPT_S, MAX_KEPT = 60.0, 8
+KEPT_S = 60.0
+MAX_KEPT = 8
 _kept: deque[tuple[float, list[socket.socket]]] = deque()
 
 
@@ -201,7 +202,8 @@ class AbortableGroup:
 
     def cut(self) -> None:
         """From any thread: whoever waits in the group here gets an error."""
-        sockets, self._sockets = self._sockets, set()
+        sockets = self._sockets
+        self._sockets = set()
         kept = [one for fd, inode in sockets if (one := _shut(fd, inode)) is not None]
         if kept:  # whoever cuts twice keeps nothing more
             _kept.append((monotonic_s(), kept))

@@ -42,7 +42,8 @@ class Turns:
         if is_true():
             return True
         me = self._me()
-        me.is_true, me.deadline_ns = is_true, self._now_ns + round(timeout_s * 1e9)
+        me.is_true = is_true
+        me.deadline_ns = self._now_ns + round(timeout_s * 1e9)
         self._waiting.append(me)
         self._give_turn_away(me)
         return me.wait_succeeded
@@ -105,5 +106,6 @@ class Turns:
 
     def _end_wait(self, worker: _Worker, *, succeeded: bool) -> _Worker:
         self._waiting.remove(worker)
-        worker.is_true, worker.wait_succeeded = None, succeeded
+        worker.is_true = None
+        worker.wait_succeeded = succeeded
         return worker

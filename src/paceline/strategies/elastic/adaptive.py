@@ -56,7 +56,8 @@ class _Alone(ShardedRounds):
         """From what was committed in another way: every shard goes on with the same."""
         self.restore({})
         self.prepare(replica, Clock(committed))
-        self._mine, self._live = self._sharing.mine(), None
+        self._mine = self._sharing.mine()
+        self._live = None
 
     def common_own_state(self) -> bytes:
         """The mean of what the shards keep for themselves."""
@@ -71,8 +72,10 @@ class ShardedAdaptive:
     channel: ClassVar[Channel] = Channel.COLLECTIVE
 
     def __init__(self, plan: Plan, links: Links, sharing: AdaptiveSharing) -> None:
-        self._sharing, self._clock = sharing, links.clock
-        self._together, self._alone = _Together(plan, links, sharing), _Alone(plan, links, sharing)
+        self._sharing = sharing
+        self._clock = links.clock
+        self._together = _Together(plan, links, sharing)
+        self._alone = _Alone(plan, links, sharing)
         self._way = sharing.way  # that we are at
         self._began_ns = 0
 
@@ -135,7 +138,8 @@ class ShardedAdaptive:
 
     def _follow_the_decision(self) -> None:
         """Something was committed. Nothing is waited for here, so nothing can come between."""
-        was_alone, committed = self._is_alone, self.committed
+        was_alone = self._is_alone
+        committed = self.committed
         self._way = self._sharing.way
         if self._is_alone and not was_alone:
             self._together.step_aside()

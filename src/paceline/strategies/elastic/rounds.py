@@ -27,7 +27,8 @@ from paceline.sync.averaging import mean_weight, round_end
 from paceline.transport.arena import STOP_FLAG
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
-_OWN, _VELOCITY = "own", "velocity"
+_OWN = "own"
+_VELOCITY = "velocity"
 
 
 class ShardedRounds:
@@ -35,7 +36,9 @@ class ShardedRounds:
 
     def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
         assert links.rounds is not None, "the parameters of shards meet in slots, and so does what they keep"
-        self._plan, self._rounds, self._clock = plan, links.rounds, links.clock
+        self._plan = plan
+        self._rounds = links.rounds
+        self._clock = links.clock
         equal = EqualShares(links.rank, workers=links.world_size, shards=links.rounds.shards)
         self._sharing = equal if sharing is None else sharing
         self._mine: Sequence[int] = self._sharing.mine()
@@ -46,14 +49,18 @@ class ShardedRounds:
         self._at = 0  # which of our shards we are at
         self._made = 0  # its steps of this round
         self._live: int | None = None  # the shard whose own state the replica has
-        self._busy_ns, self._begun_ns = 0, 0  # with our shards of this round
+        self._busy_ns = 0  # computing our shards of this round
+        self._begun_ns = 0
         self._shown: dict[int, bytes] = {}  # what our shards keep for themselves, at the end of this round
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         """`clock` steps of the run are committed, and everybody's replica has them."""
         assert isinstance(replica, OwnState), "shards change places in it"
-        arena, self._own = replica.arena, replica
-        self._replica, self._arena, self.committed = replica, arena, int(clock)
+        arena = replica.arena
+        self._own = replica
+        self._replica = replica
+        self._arena = arena
+        self.committed = int(clock)
         slots, self._mean = self._rounds.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots
         self._common = arena.state.clone()
@@ -85,7 +92,8 @@ class ShardedRounds:
         if not self._is_over(self._mine[self._at]):
             return Outcome(apply_ns=apply_ns, version=self._version())
         self._show(self._mine[self._at], wants_stop=wants_stop)
-        self._at, self._made = self._at + 1, 0
+        self._at += 1
+        self._made = 0
         if self._at < len(self._mine):
             return Outcome(apply_ns=apply_ns, version=self._version())
         return self._commit(apply_ns)
@@ -97,7 +105,9 @@ class ShardedRounds:
 
     def undo(self) -> None:
         """The common parameters as they were when the round began; shards begin it again from there."""
-        self._at, self._made, self._busy_ns = 0, 0, 0
+        self._at = 0
+        self._made = 0
+        self._busy_ns = 0
         self._shown.clear()
         self._kept = [kept.clone() for kept in self._kept]  # else the generation's memory would stay mapped
         self.settle()
@@ -133,7 +143,8 @@ class ShardedRounds:
         self._slots[shard][self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
 
     def _fill_slot(self, shard: int) -> None:
-        slot, weight = self._slots[shard], self._weight(shard)
+        slot = self._slots[shard]
+        weight = self._weight(shard)
         slot.copy_(self._arena.state)
         if weight != 1.0:
             slot.mul_(weight)
@@ -146,11 +157,14 @@ class ShardedRounds:
         traffic += self._before_the_end(stop=stop)
         # From here on nothing is waited for, so nothing can come between.
         self._follow_the_mean(is_end=stop or self._end == self._plan.steps)
-        self._kept, self.committed = kept, self._end
+        self._kept = kept
+        self.committed = self._end
         if self._plan.strategy.average_optimizer_state:
             self._average_own_states()
         version = self._version()
-        self._at, self._end, self._busy_ns = 0, self._next_end(), 0
+        self._at = 0
+        self._end = self._next_end()
+        self._busy_ns = 0
         self._mine = self._next_mine()
         if not self._shown:
             self._live = None  # others have gone on with what it was
@@ -166,9 +180,12 @@ class ShardedRounds:
         )
 
     def _follow_the_mean(self, *, is_end: bool) -> None:
-        common, mean, rest = self._common, self._mean, self._arena.layout.buffers_start
+        common = self._common
+        mean = self._mean
+        rest = self._arena.layout.buffers_start
         if self._has_outer_step:
-            options, theta = self._plan.strategy, self._parameters(common)
+            options = self._plan.strategy
+            theta = self._parameters(common)
             outer_step(
                 theta,
                 self._velocity,
@@ -184,7 +201,8 @@ class ShardedRounds:
     def _average_own_states(self) -> None:
         """Everybody does this for all shards, on the same bytes."""
         averaged = self._own.average_own_states(self.kept(), self._weights)
-        self._kept, self._live = [_as_tensor(data) for data in averaged], None
+        self._kept = [_as_tensor(data) for data in averaged]
+        self._live = None
 
     # What differs where not every shard takes part in every round (sharded_fedavg.py), or not all parameters
     # are averaged at once (sharded_streaming.py).
@@ -268,7 +286,8 @@ class ShardedFedavg(ShardedRounds):
     def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
         super().__init__(plan, links, sharing)
         self._draw = draws_of(plan)
-        self._rank, self._workers = links.rank, links.world_size
+        self._rank = links.rank
+        self._workers = links.world_size
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         """`clock` rounds of the run are committed."""

@@ -22,7 +22,12 @@ from paceline.strategies.port import Replica
 from paceline.sync.averaging import split_fragments, starts_after
 from paceline.transport.ports import NO_TRAFFIC, Traffic
 
-_THETA, _VELOCITY, _MEANS, _BUFFERS, _DUE, _FOLLOW = "theta", "velocity", "means", "buffers", "due", "follow"
+_THETA = "theta"
+_VELOCITY = "velocity"
+_MEANS = "means"
+_BUFFERS = "buffers"
+_DUE = "due"
+_FOLLOW = "follow"
 _NEVER = 0  # no step is finished before the first
 _SIZE = 8  # bytes of a number
 
@@ -57,8 +62,11 @@ class _Fragment:
 
 class ShardedStreaming(ShardedRounds):
     def prepare(self, replica: Replica, clock: Clock) -> None:
-        saved, layout = self._saved, replica.arena.layout
-        state, size, self._size = replica.arena.state, layout.buffers_start, layout.buffers_start
+        saved = self._saved
+        layout = replica.arena.layout
+        state = replica.arena.state
+        size = layout.buffers_start
+        self._size = layout.buffers_start
         none = torch.zeros_like(state[:size])
         self._vectors = {
             _THETA: saved.get(_THETA, state[:size]).clone(),
@@ -104,7 +112,8 @@ class ShardedStreaming(ShardedRounds):
 
     def _starting(self, finished: int) -> list[_Fragment]:
         """Those whose sync begins then."""
-        every, all_of_them = self._plan.strategy.sync_every, len(self._fragments)
+        every = self._plan.strategy.sync_every
+        all_of_them = len(self._fragments)
         return [
             fragment
             for fragment in self._fragments
@@ -114,7 +123,8 @@ class ShardedStreaming(ShardedRounds):
     # A shard.
 
     def _take_up(self, shard: int) -> None:
-        data, state = self.kept_by(shard), self._arena.state
+        data = self.kept_by(shard)
+        state = self._arena.state
         here = _SIZE + int.from_bytes(data[:_SIZE], "little")
         state.copy_(torch.frombuffer(bytearray(data[here:]), dtype=state.dtype))
         self._own.restore_own_state(data[_SIZE:here])
@@ -209,7 +219,8 @@ class ShardedStreaming(ShardedRounds):
 
     def _step(self, fragment: _Fragment) -> None:
         options = self._plan.strategy
-        lr, momentum = options.outer_lr, options.outer_momentum
+        lr = options.outer_lr
+        momentum = options.outer_momentum
         outer_step(fragment.theta, fragment.velocity, fragment.mean, lr=lr, momentum=momentum)
         fragment.due = _NEVER
 

@@ -64,7 +64,9 @@ class Sharded:
 
     def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
         assert links.shards is not None, "the gradients of shards meet in slots"
-        self._plan, self._meeting, self._clock = plan, links.shards, links.clock
+        self._plan = plan
+        self._meeting = links.shards
+        self._clock = links.clock
         equal = EqualShares(links.rank, workers=links.world_size, shards=links.shards.shards)
         self._sharing = equal if sharing is None else sharing
         self._mine = self._sharing.mine()
@@ -72,12 +74,15 @@ class Sharded:
         self.committed = 0
         self.gradients = 0  # that we have computed
         self._at = 0  # the next of our shards
-        self._busy_ns, self._begun_ns = 0, 0  # with our shards of this step
+        self._busy_ns = 0  # computing our shards of this step
+        self._begun_ns = 0
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         """`clock` steps of the run are committed, and everybody's replica has them."""
         arena = replica.arena
-        self._replica, self._arena, self.committed = replica, arena, int(clock)
+        self._replica = replica
+        self._arena = arena
+        self.committed = int(clock)
         self._own = arena.gradients  # where gradients are when no generation is there
         slots, self._mean = self._meeting.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots
@@ -98,7 +103,8 @@ class Sharded:
         return Begun(share=WorkUnit(self._mine[self._at], self.committed))
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        arena, shard = self._arena, self._mine[self._at]
+        arena = self._arena
+        shard = self._mine[self._at]
         self._busy_ns += self._clock.now_ns() - self._begun_ns
         if self._weights[shard] != 1.0:
             arena.gradient_part.mul_(self._weights[shard])
@@ -131,7 +137,9 @@ class Sharded:
             self._take_mean()
             arena.buffers_from_gradients()
             apply_ns = self._replica.update()
-        self.committed, self._at, self._busy_ns = self.committed + 1, 0, 0
+        self.committed += 1
+        self._at = 0
+        self._busy_ns = 0
         self._mine = self._sharing.mine()
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)

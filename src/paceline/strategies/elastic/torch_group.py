@@ -39,8 +39,10 @@ class GenerationMembers:
         wants_leave: Callable[[], bool],
         is_over: Callable[[], bool],
     ) -> None:
-        self._names, self._rank = names, rank
-        self._wants_leave, self._is_over = wants_leave, is_over
+        self._names = names
+        self._rank = rank
+        self._wants_leave = wants_leave
+        self._is_over = is_over
         self.leaving: list[int] = []
 
     @property
@@ -50,7 +52,8 @@ class GenerationMembers:
     def agree(self, wants_stop: bool, device: torch.device) -> bool:
         """Does anybody want to stop? Who leaves is known afterwards too."""
         wishes = torch.zeros(1 + len(self._names), device=device)
-        wishes[0], wishes[1 + self._rank] = float(wants_stop), float(self._wants_leave())
+        wishes[0] = float(wants_stop)
+        wishes[1 + self._rank] = float(self._wants_leave())
         dist.all_reduce(wishes)
         asked = [rank for rank, wish in enumerate(wishes[1:].tolist()) if wish > 0]
         # Somebody stays who has the state, until others have it too.
@@ -71,7 +74,9 @@ class TorchGeneration:
     channel: ClassVar[Channel] = Channel.TORCH
 
     def __init__(self, plan: Plan, links: Links, company: GenerationMembers) -> None:
-        self._plan, self._company, self._world = plan, company, links.world_size
+        self._plan = plan
+        self._company = company
+        self._world = links.world_size
         mine = shards_of(links.rank, workers=links.world_size, shards=plan.num_workers)
         self._shard = mine.start
         self._count = sum(plan.batch_sizes[shard] for shard in mine)
@@ -79,7 +84,8 @@ class TorchGeneration:
         self.gradients = 0  # that we have computed
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
-        self._replica, self.committed = replica, int(clock)
+        self._replica = replica
+        self.committed = int(clock)
         assert isinstance(replica, Weighted), "a worker's own replica"
         self._weighted = replica
         self._weight = self._count * self._world / self._plan.global_batch
@@ -103,7 +109,8 @@ class TorchGeneration:
         self._average_buffers()
         apply_ns = self._replica.update()
         step_made = self.committed
-        self.committed, self.gradients = self.committed + 1, self.gradients + 1
+        self.committed += 1
+        self.gradients += 1
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
         asks = should_poll_stop(step_made, self._plan.steps)
