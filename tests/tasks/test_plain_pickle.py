@@ -1,4 +1,4 @@
-"""The restricted unpickler reads data of any Python and numpy and refuses whatever names code."""
+"""Is a pickle read as data, whoever wrote it, and refused as soon as it is more than data?"""
 
 import functools
 import os
@@ -70,6 +70,7 @@ def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(protocol: int,
         {"data": np.array([object()], dtype=object)},
         {"data": np.zeros(3, dtype=np.float64)},
         {"data": np.zeros(2, dtype=[("a", np.uint8)])},
+        {"data": {1, 2}},
         {("a", "b"): 1},
         [1, 2],
     ],
@@ -97,10 +98,3 @@ def test_broken_bytes_are_refused_and_never_an_accident(data: st.DataObject) -> 
         content[place] = data.draw(st.integers(0, 255))
     with suppress(PlainPickleError):
         read_plain(bytes(content[: data.draw(st.integers(0, len(content)))]))
-
-
-def test_a_pickle_cannot_change_what_its_names_stand_for() -> None:
-    state = b"N}X\x05\x00\x00\x00_makeX\x01\x00\x00\x00as\x86"  # (None, {"_make": "a"})
-    with pytest.raises(PlainPickleError, match="gives a state to what has none"):
-        read_plain(b"\x80\x02cnumpy\ndtype\n" + state + b"b.")
-    assert np.array_equal(np.asarray(read_plain(python3_batch(ROWS, LABELS))["data"]), ROWS)
