@@ -252,7 +252,7 @@ def test_promises_are_ticked_off_while_an_experiment_goes_on() -> None:
     assert [tick.state for tick in ticks] == [State.OPEN, State.SO_FAR, State.HELD]
     experiment = Experiment("key", "freeze-worker", "run", 1)
     words = [tick["what"] for tick in as_read(experiment)]
-    experiment.told["it is back after it wakes, at the latest"] = Tick(
+    experiment.ticks["it is back after it wakes, at the latest"] = Tick(
         "it is back after it wakes, at the latest", "at most 3 s", "1 s", State.SO_FAR
     )
     told = as_read(experiment)

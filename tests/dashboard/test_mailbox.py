@@ -39,7 +39,7 @@ def test_too_many_events_begin_anew() -> None:
 
 @given(st.lists(KINDS, max_size=300))
 def test_no_event_is_missing_unless_the_viewer_was_told_to_look_anew(kinds: list[Kind]) -> None:
-    mailbox = Mailbox(lambda: None, room=8)
+    mailbox = Mailbox(lambda: None, capacity=8)
     for seq, kind in enumerate(kinds):
         mailbox.put(message(kind, seq))
     taken = mailbox.take()

@@ -83,7 +83,7 @@ def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
 def test_a_held_worker_goes_on_when_its_holder_is_left_alone(
     tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    holder = sigstop.begin(tmp_path, "worker-0", sleeper.pid, share=1.0, for_s=300, wish="a")
+    holder = sigstop.begin(tmp_path, "worker-0", sleeper.pid, share=1.0, for_s=300, action_id="a")
     until(lambda: is_stopped(sleeper), "it is stopped")
     assert holder.stdin is not None
     holder.stdin.close()  # as when whoever asked is killed
@@ -96,7 +96,7 @@ def test_a_held_worker_goes_on_when_its_holder_is_left_alone(
 def test_a_held_worker_goes_on_when_somebody_says_so(
     tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    holder = sigstop.begin(tmp_path, "worker-0", sleeper.pid, share=0.75, for_s=300, wish="a")
+    holder = sigstop.begin(tmp_path, "worker-0", sleeper.pid, share=0.75, for_s=300, action_id="a")
     until(lambda: is_stopped(sleeper), "it is stopped")
     assert sigstop.end(tmp_path, "worker-0")
     assert holder.stdin is not None

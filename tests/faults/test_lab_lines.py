@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from paceline.coordinator.server.partitions import local_ports_of
-from paceline.faults.scenarios.coordinator_nodes import LinkConditions, lines
+from paceline.faults.scenarios.coordinator_nodes import LinkConditions, link_proxies
 
 SHORT_S = 0.2
 
@@ -58,34 +58,34 @@ def call(address: str) -> socket.socket:
 
 
 def test_a_cut_line_is_silent_and_what_was_said_arrives_when_it_is_mended() -> None:
-    with echo() as target, lines({1: target}) as doors, call(doors.addresses[1]) as caller:
+    with echo() as target, link_proxies({1: target}) as proxies, call(proxies.addresses[1]) as caller:
         caller.sendall(b"before")
         assert caller.recv(100) == b"before"
-        doors.cut([os.getpid()], [1])
+        proxies.cut([os.getpid()], [1])
         caller.sendall(b"meanwhile")
         caller.settimeout(SHORT_S)
         with pytest.raises(TimeoutError):
             caller.recv(100)
         caller.settimeout(10)
-        doors.mend()
+        proxies.heal()
         assert caller.recv(100) == b"meanwhile"
 
 
 def test_who_is_not_cut_off_is_not_disturbed_and_a_new_line_is_cut_as_well() -> None:
-    with stranger() as other_pid, echo() as target, lines({1: target, 2: target}) as doors:
-        doors.cut([other_pid], [1])
-        with call(doors.addresses[1]) as caller:
+    with stranger() as other_pid, echo() as target, link_proxies({1: target, 2: target}) as proxies:
+        proxies.cut([other_pid], [1])
+        with call(proxies.addresses[1]) as caller:
             caller.sendall(b"a")
             assert caller.recv(100) == b"a"
-        doors.cut([os.getpid()], [1])
-        with call(doors.addresses[1]) as silent, call(doors.addresses[2]) as other:
+        proxies.cut([os.getpid()], [1])
+        with call(proxies.addresses[1]) as silent, call(proxies.addresses[2]) as other:
             other.sendall(b"b")
             assert other.recv(100) == b"b"
             silent.sendall(b"c")
             silent.settimeout(SHORT_S)
             with pytest.raises(TimeoutError):
                 silent.recv(100)
-        doors.mend()
+        proxies.heal()
 
 
 def test_the_kernel_says_which_ports_are_whose() -> None:
@@ -104,8 +104,8 @@ def test_bad_weather_is_the_same_for_the_same_seed() -> None:
 
 
 def test_a_lost_piece_breaks_its_connection() -> None:
-    with echo() as target, lines({1: target}) as doors, call(doors.addresses[1]) as caller:
-        doors.set_weather(LinkConditions(lost_share=1.0))
+    with echo() as target, link_proxies({1: target}) as proxies, call(proxies.addresses[1]) as caller:
+        proxies.set_conditions(LinkConditions(lost_share=1.0))
         caller.sendall(b"gone")
         with suppress(ConnectionResetError):  # the same, said more plainly
             assert caller.recv(100) == b""

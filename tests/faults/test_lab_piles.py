@@ -5,44 +5,44 @@ import os
 from paceline.faults.scenarios.soak import MAX_GROWTH_MB, LeakCheck, memory_mb
 
 
-def holds(piles: LeakCheck, what: str) -> bool:
-    found = [one for one in piles.expectations() if what in one.what]
+def holds(leaks: LeakCheck, what: str) -> bool:
+    found = [one for one in leaks.expectations() if what in one.what]
     assert len(found) == 1
     return found[0].ok
 
 
 def test_what_stays_the_same_after_a_warm_up_is_flat() -> None:
-    piles = LeakCheck()
+    leaks = LeakCheck()
     for _ in range(12):
-        piles.look(os.getpid(), {"worker-0": os.getpid()})
-    assert all(one.ok for one in piles.expectations()), piles.expectations()
+        leaks.sample(os.getpid(), {"worker-0": os.getpid()})
+    assert all(one.ok for one in leaks.expectations()), leaks.expectations()
 
 
 def test_memory_that_grows_after_the_warm_up_is_noticed() -> None:
-    piles = LeakCheck()
+    leaks = LeakCheck()
     for number in range(40):
-        piles.look(os.getpid(), {})
-        piles.command[-1] = 100.0 + number * MAX_GROWTH_MB / 10
-    assert not holds(piles, "memory of the command")
+        leaks.sample(os.getpid(), {})
+        leaks.command[-1] = 100.0 + number * MAX_GROWTH_MB / 10
+    assert not holds(leaks, "memory of the command")
 
 
 def test_memory_that_grows_only_at_first_is_not() -> None:
-    piles = LeakCheck()
+    leaks = LeakCheck()
     for number in range(40):
-        piles.look(os.getpid(), {})
-        piles.command[-1] = 100.0 + min(number, 8) * MAX_GROWTH_MB
-    assert holds(piles, "memory of the command")
+        leaks.sample(os.getpid(), {})
+        leaks.command[-1] = 100.0 + min(number, 8) * MAX_GROWTH_MB
+    assert holds(leaks, "memory of the command")
 
 
 def test_a_file_that_is_left_open_at_every_fault_is_noticed() -> None:
-    piles = LeakCheck()
+    leaks = LeakCheck()
     opened = []
     for _ in range(20):
         opened.append(os.open("/dev/null", os.O_RDONLY))
-        piles.look(os.getpid(), {})
+        leaks.sample(os.getpid(), {})
     for fd in opened:
         os.close(fd)
-    assert not holds(piles, "open files of the command")
+    assert not holds(leaks, "open files of the command")
 
 
 def test_a_process_that_has_ended_uses_nothing() -> None:

@@ -58,7 +58,7 @@ def test_each_node_is_told_whom_it_does_not_hear() -> None:
 def test_whoever_is_left_must_be_able_to_go_on(
     sides: PartitionGroup, answering: tuple[int, ...], why: str
 ) -> None:
-    found = why_too_few_left(sides, voters=(1, 2, 3), answering=answering, workers=WORKERS, fewest=2)
+    found = why_too_few_left(sides, voters=(1, 2, 3), answering=answering, workers=WORKERS, min_workers=2)
     assert (why in found) if why else (found == "")
 
 
@@ -68,10 +68,10 @@ def test_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert mine.acquire(0)
     assert not theirs.acquire(0)
     assert elsewhere.acquire(0)
-    mine.end()
+    mine.release()
     assert theirs.acquire(0)
     for turn in (mine, theirs, elsewhere):
-        turn.end()
+        turn.release()
 
 
 def act(
@@ -118,7 +118,7 @@ def test_a_worker_of_a_live_run_is_left_out_and_comes_back(tmp_path: Path) -> No
         ]
         with NetworkPartition.of(tmp_path) as apart:
             apart.start(PartitionGroup((1,)), {}, 0.5)  # and nobody is left who wanted it
-            assert not partition_healer.end(tmp_path)
+            assert not partition_healer.release(tmp_path)
             until(apart.is_healed, "the node hears everybody again, by itself")
         _is_going_on(run)
         run.finish(30, early=True)
@@ -128,7 +128,7 @@ def test_a_leader_of_a_live_run_is_cut_off_and_healed_by_hand(tmp_path: Path) ->
     plan = default_plan(workers=2, steps=1_000_000)
     with (
         nodes(tmp_path / "coordinators", 3) as cluster,
-        training(plan, tmp_path / "run", cluster.place) as run,
+        training(plan, tmp_path / "run", cluster.coordinators) as run,
     ):
         run.until_in(2, 0)
         leader = cluster.leader()

@@ -74,4 +74,4 @@ def test_a_drawn_number_reads_as_a_person_would_write_it() -> None:
     assert Range(1 / 3, 1.0).text(1 / 3) == repr(1 / 3), "rounding never leaves the range"
     assert Range(0.001, 0.005, unit="s").text(0.0042) == "0.0042s"
     assert Range(1, 9, is_whole=True).text(4.0) == "4"
-    assert read_one("task_option.hidden=8,16").written("8").raw == {"hidden": "8"}
+    assert read_one("task_option.hidden=8,16").setting("8").raw == {"hidden": "8"}

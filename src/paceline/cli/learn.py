@@ -46,7 +46,7 @@ def learn(session: Session, folder: Path | None, reset: bool) -> None:
     from paceline.learn.course import PARTS, Course
 
     place = session.folder / (folder or _DEFAULT_DIR)
-    course = Course.anew(place) if reset else Course(place)
+    course = Course.reset(place) if reset else Course(place)
     rows: list[Json] = [
         {"part": p.number, "title": p.title, "minutes": p.minutes, "state": course.progress.state(p.number)}
         for p in PARTS

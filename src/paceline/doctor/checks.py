@@ -44,7 +44,7 @@ _MAX_SKEW_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """What a Python that imports torch said; `error` is the last line where it could not."""
+    """Facts of a process that imports torch; `error` is its last line if that failed."""
 
     version: str = ""
     cuda: str = ""  # empty: built for CPUs
@@ -57,7 +57,7 @@ class Torch:
 class Process:
     pid: int
     parent: int
-    words: str  # the command line
+    command: str
 
 
 def python(version: tuple[int, int, int], where: str) -> CheckResult:
@@ -67,11 +67,11 @@ def python(version: tuple[int, int, int], where: str) -> CheckResult:
     return CheckResult("python", Level.OK, text)
 
 
-def torch(found: Torch) -> CheckResult:
-    if found.error:
-        return CheckResult("torch", Level.WRONG, f"cannot be imported: {found.error}", "pip install torch")
-    built = f"CUDA {found.cuda}, NCCL {found.nccl or 'absent'}" if found.cuda else "built for CPUs"
-    return CheckResult("torch", Level.OK, f"{found.version}, {built}")
+def torch(facts: Torch) -> CheckResult:
+    if facts.error:
+        return CheckResult("torch", Level.WRONG, f"cannot be imported: {facts.error}", "pip install torch")
+    built = f"CUDA {facts.cuda}, NCCL {facts.nccl or 'absent'}" if facts.cuda else "built for CPUs"
+    return CheckResult("torch", Level.OK, f"{facts.version}, {built}")
 
 
 def packages(versions: Mapping[str, str | None]) -> CheckResult:
@@ -90,9 +90,9 @@ def packages(versions: Mapping[str, str | None]) -> CheckResult:
 
 
 def extras(installed: Mapping[str, bool]) -> CheckResult:
-    here = [name for name, there in installed.items() if there]
-    absent = [name for name, there in installed.items() if not there]
-    text = f"here: {', '.join(here) or 'none'}"
+    present = [name for name, is_installed in installed.items() if is_installed]
+    absent = [name for name, is_installed in installed.items() if not is_installed]
+    text = f"here: {', '.join(present) or 'none'}"
     if absent:
         text += f"; not installed: {', '.join(absent)}"
     fix = f"when you need one: pip install 'paceline[{absent[0]}]'" if absent else ""
@@ -114,7 +114,7 @@ def dashboard_port(port: int, is_free: bool) -> CheckResult:
 
 
 def file_limit(soft: int) -> CheckResult:
-    """-1: none."""
+    """-1: no limit."""
     text = "no limit" if soft < 0 else f"{soft} open files a process"
     if 0 <= soft < _FEW_FILES:
         return CheckResult("file limit", Level.WRONG, text, f"ulimit -n {_RECOMMENDED_FILES}")
@@ -161,13 +161,13 @@ def cores(cpus: int, workers: int) -> CheckResult:
     return CheckResult("cores", Level.OK, text)
 
 
-def gpu(driver: str, found: Torch) -> CheckResult:
-    """`driver` is what nvidia-smi said, empty where there is none."""
+def gpu(driver: str, facts: Torch) -> CheckResult:
+    """`driver`: output of nvidia-smi; empty: none."""
     if not driver:
         return CheckResult("gpu", Level.OK, "none (no NVIDIA driver); training runs on CPUs")
-    if found.devices:
-        return CheckResult("gpu", Level.OK, f"{driver}; torch can use {found.devices}")
-    if not found.cuda:
+    if facts.devices:
+        return CheckResult("gpu", Level.OK, f"{driver}; torch can use {facts.devices}")
+    if not facts.cuda:
         fix = "pip install torch --index-url https://download.pytorch.org/whl/cu128"
         return CheckResult("gpu", Level.WARNING, f"{driver}, but torch is built for CPUs", fix)
     fix = "see nvidia-smi and CUDA_VISIBLE_DEVICES; the driver may be too old for this torch"
@@ -175,7 +175,7 @@ def gpu(driver: str, found: Torch) -> CheckResult:
 
 
 def reached(name: str, address: str, error: str, fix: str) -> CheckResult:
-    """Only asked where an address is configured."""
+    """Only for configured addresses."""
     if error:
         return CheckResult(name, Level.WARNING, f"{address} does not answer: {error}", fix)
     return CheckResult(name, Level.OK, f"{address} answers")
@@ -189,7 +189,7 @@ def clock(skew_s: float, against: str) -> CheckResult:
 
 
 def orphans(processes: Sequence[Process]) -> CheckResult:
-    """Ours that start workers, or are one, and whose starter is gone."""
+    """Launchers and workers of Paceline whose parent is gone."""
     pids = {process.pid for process in processes}
     left = [process.pid for process in processes if process.parent not in pids and process.parent <= 1]
     if left:
@@ -216,15 +216,15 @@ def page(is_built: bool) -> CheckResult:
     return CheckResult("dashboard page", Level.WARNING, "not built", fix)
 
 
-def engine(found: str) -> CheckResult:
-    if found:
-        return CheckResult("container engine", Level.OK, found)
+def engine(version: str) -> CheckResult:
+    if version:
+        return CheckResult("container engine", Level.OK, version)
     fix = "only for paceline image: install podman, docker or buildah"
     return CheckResult("container engine", Level.OK, "none", fix)
 
 
 def late(name: str, limit_s: float, *, is_needed: bool) -> CheckResult:
-    """A probe that did not answer; nothing is known, so nothing is called well."""
+    """The result of a probe that exceeded its limit."""
     level = Level.WRONG if is_needed else Level.WARNING
     return CheckResult(name, level, f"could not be found out within {limit_s:g} s", "try again")
 

@@ -26,18 +26,18 @@ from paceline.core.clock import monotonic_s
 from paceline.doctor import checks
 from paceline.doctor.checks import CheckResult, Process, Torch
 
-KNOCK_S = 3.0
-COMMAND_S = 10.0
-TORCH_S = 60.0
-STALE_S = 60.0  # a run that lives writes to its log far more often
+CONNECT_TIMEOUT_S = 3.0
+COMMAND_TIMEOUT_S = 10.0
+TORCH_TIMEOUT_S = 60.0
+STALE_S = 60.0  # a running run writes to its log far more often
 NEEDED = ("click", "torch", "numpy", "grpcio", "protobuf", "pyyaml", "rich", "safetensors")
 NOT_FOR_USERS = frozenset({"dev", "bench", "peers"})
-_OURS = (
+_HELPER_MODULES = (
     "paceline.worker.entry.zygote",
     "paceline.worker.entry.torchrun_server_main",
     "paceline.launchers.isolated",
 )
-_ASK_TORCH = """
+_TORCH_SCRIPT = """
 import json, torch
 has_gpu = torch.version.cuda and torch.cuda.is_available()
 nccl = ".".join(map(str, torch.cuda.nccl.version())) if has_gpu else ""
@@ -49,29 +49,29 @@ def python() -> CheckResult:
     return checks.python(sys.version_info[:3], sys.executable)
 
 
-def ask_torch() -> Torch:
-    """In a process of its own: that it can be imported is what has to be known."""
-    words = [sys.executable, "-c", _ASK_TORCH]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=TORCH_S, check=False)
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        return Torch(error=said[-1] if said else f"exit code {done.returncode}")
-    version, cuda, devices, nccl = json.loads(done.stdout.splitlines()[-1])
+def probe_torch() -> Torch:
+    """In a subprocess: whether torch can be imported is what is probed."""
+    argv = [sys.executable, "-c", _TORCH_SCRIPT]
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False)
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines()
+        return Torch(error=lines[-1] if lines else f"exit code {process.returncode}")
+    version, cuda, devices, nccl = json.loads(process.stdout.splitlines()[-1])
     return Torch(version=version, cuda=cuda, devices=devices, nccl=nccl)
 
 
 def driver() -> str:
     if shutil.which("nvidia-smi") is None:
         return ""
-    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
-    cards = done.stdout.strip().splitlines()
-    return f"{len(cards)} x {cards[0]}" if done.returncode == 0 and cards else ""
+    argv = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    cards = process.stdout.strip().splitlines()
+    return f"{len(cards)} x {cards[0]}" if process.returncode == 0 and cards else ""
 
 
 def torch_and_gpu() -> list[CheckResult]:
-    found = ask_torch()
-    return [checks.torch(found), checks.gpu(driver(), found)]
+    facts = probe_torch()
+    return [checks.torch(facts), checks.gpu(driver(), facts)]
 
 
 def packages() -> CheckResult:
@@ -80,7 +80,7 @@ def packages() -> CheckResult:
 
 
 def extras() -> CheckResult:
-    """Installed is an extra whose packages all are; what it needs is in our own metadata."""
+    """An extra is installed if all its packages, listed in Paceline's metadata, are."""
     of_extra: dict[str, list[str]] = {}
     for text in _requirements():
         name = _name(text)
@@ -111,7 +111,7 @@ def file_limit() -> CheckResult:
     return checks.file_limit(-1 if soft == resource.RLIM_INFINITY else soft)
 
 
-def shared_memory(folder: Path = Path("/dev/shm")) -> CheckResult:  # looked at, not written
+def shared_memory(folder: Path = Path("/dev/shm")) -> CheckResult:  # read, not written
     return checks.shared_memory(shutil.disk_usage(folder).free if folder.is_dir() else None)
 
 
@@ -124,39 +124,41 @@ def cores(facts: Facts, workers: int) -> CheckResult:
 
 
 def reached(name: str, address: str, fix: str) -> CheckResult:
-    """Does somebody listen at HOST:PORT?"""
+    """Whether HOST:PORT accepts connections."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
         return checks.reached(name, address, getattr(error, "strerror", None) or str(error), fix)
     return checks.reached(name, address, "", fix)
 
 
-def coordinator_nodes(said: str) -> list[str]:
+def coordinator_nodes(setting: str) -> list[str]:
     """Addresses, or those of the folder that `paceline coordinator up` wrote."""
-    if said and (Path(said) / nodes_file.FILE_NAME).exists():
-        return list(nodes_file.read_nodes_file(Path(said)).nodes.values())
-    return [address for part in said.split(",") if (address := part.strip())]
+    if setting and (Path(setting) / nodes_file.FILE_NAME).exists():
+        return list(nodes_file.read_nodes_file(Path(setting)).nodes.values())
+    return [address for part in setting.split(",") if (address := part.strip())]
 
 
 def orphans(processes: Path = Path("/proc")) -> CheckResult:
-    """Linux only: elsewhere there is no such folder, and none are found."""
+    """Linux only: elsewhere there is no /proc, and none are found."""
     first = processes / "1" / "cmdline"
     if first.exists() and b"paceline" in first.read_bytes():
-        return checks.orphans([])  # a container whose command is ours: its children are nobody's orphans
-    return checks.orphans([one for one in map(_process, processes.glob("[0-9]*")) if one is not None])
+        return checks.orphans([])  # a container whose command is Paceline: its children are not orphans
+    return checks.orphans(
+        [process for process in map(_process, processes.glob("[0-9]*")) if process is not None]
+    )
 
 
 def run_folders(base: Path, now_s: float | None = None) -> CheckResult:
     now_s = clock.unix_now_s() if now_s is None else now_s
-    found = []
+    unfinished = []
     for plan in sorted(base.glob("runs/*/plan.json")):
         run = plan.parent
         times = [path.stat().st_mtime for path in (plan, run / "events.jsonl") if path.exists()]
         if not (run / "result.json").exists() and now_s - max(times) > STALE_S:
-            found.append(str(run.relative_to(base)))
-    return checks.run_folders(found)
+            unfinished.append(str(run.relative_to(base)))
+    return checks.run_folders(unfinished)
 
 
 def page(folder: Path) -> CheckResult:
@@ -166,65 +168,69 @@ def page(folder: Path) -> CheckResult:
 def engine() -> CheckResult:
     for name in ("podman", "docker", "buildah"):
         if shutil.which(name) is not None:
-            words = [name, "--version"]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
-            if done.returncode == 0:
-                return checks.engine(done.stdout.strip().splitlines()[0])
+            argv = [name, "--version"]
+            process = subprocess.run(
+                argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+            )
+            if process.returncode == 0:
+                return checks.engine(process.stdout.strip().splitlines()[0])
     return checks.engine("")
 
 
 def kubernetes_server() -> str | None:
-    """HOST:PORT of the current context; None where there is none, or no way to read it."""
-    said = environ.kubeconfig()
-    path = Path(said.split(os.pathsep)[0]) if said else Path.home() / ".kube" / "config"
+    """HOST:PORT of the current context; None: there is none, or it cannot be read."""
+    setting = environ.kubeconfig()
+    path = Path(setting.split(os.pathsep)[0]) if setting else Path.home() / ".kube" / "config"
     if not path.is_file():
         return None
     import yaml
 
     try:
-        seen = yaml.safe_load(path.read_text(encoding="utf-8"))
-        contexts = {one["name"]: one["context"]["cluster"] for one in seen["contexts"]}
-        servers = {one["name"]: one["cluster"]["server"] for one in seen["clusters"]}
-        found = re.match(
-            r"(https?)://(\[[^\]]+\]|[^:/]+)(?::(\d+))?", servers[contexts[seen["current-context"]]]
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        contexts = {entry["name"]: entry["context"]["cluster"] for entry in config["contexts"]}
+        servers = {entry["name"]: entry["cluster"]["server"] for entry in config["clusters"]}
+        match = re.match(
+            r"(https?)://(\[[^\]]+\]|[^:/]+)(?::(\d+))?", servers[contexts[config["current-context"]]]
         )
     except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
         return None
-    if found is None:
+    if match is None:
         return None
-    return f"{found[2]}:{found[3] or (443 if found[1] == 'https' else 80)}"
+    return f"{match[2]}:{match[3] or (443 if match[1] == 'https' else 80)}"
 
 
 def clock_against(server: str) -> CheckResult:
-    """By the Date that a cluster puts on every answer, also on a refusal; nothing is sent to it."""
+    """By the Date header of a response, also of a refusal; no credentials are sent."""
     host, _, port = server.rpartition(":")
-    anybody = ssl.create_default_context()
-    anybody.check_hostname = False
-    anybody.verify_mode = ssl.CERT_NONE
-    line = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=KNOCK_S, context=anybody)
+    unverified = ssl.create_default_context()
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(
+        host.strip("[]"), int(port), timeout=CONNECT_TIMEOUT_S, context=unverified
+    )
     try:
-        line.request("HEAD", "/version")
-        said = line.getresponse().getheader("Date") or ""
-        theirs_s = parsedate_to_datetime(said).timestamp()
+        connection.request("HEAD", "/version")
+        date = connection.getresponse().getheader("Date") or ""
+        server_s = parsedate_to_datetime(date).timestamp()
     except (http.client.HTTPException, ValueError) as error:
         raise OSError(f"{server} does not say what time it has") from error
     finally:
-        line.close()
-    return checks.clock(clock.unix_now_s() - theirs_s, server)
+        connection.close()
+    return checks.clock(clock.unix_now_s() - server_s, server)
 
 
 def _process(folder: Path) -> Process | None:
-    """None: not one of ours, or it has just ended."""
+    """None: not a process of Paceline, or it has just ended."""
     try:
         if folder.stat().st_uid != os.getuid():
             return None
-        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        if not any(module in words.split() for module in _OURS):
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        if not any(module in command.split() for module in _HELPER_MODULES):
             return None
         stat = (folder / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return Process(pid=int(folder.name), parent=int(stat[1]), words=words)
+    return Process(pid=int(folder.name), parent=int(stat[1]), command=command)
 
 
 def _needed() -> list[str]:
@@ -234,7 +240,7 @@ def _needed() -> list[str]:
 def _requirements() -> list[str]:
     try:
         return metadata.requires("paceline") or []
-    except metadata.PackageNotFoundError:  # run from a folder that was never installed
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
         return []
 
 
@@ -250,16 +256,16 @@ def _version(name: str) -> str | None:
 
 
 LIMIT_S = 20.0
-TORCH_LIMIT_S = 60.0  # importing it takes long on a machine that has just started
+TORCH_LIMIT_S = 60.0  # the first import after a boot takes long
 DEFAULT_WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     name: str
-    look: Callable[[], CheckResult | list[CheckResult]]
+    run: Callable[[], CheckResult | list[CheckResult]]
     limit_s: float = LIMIT_S
-    is_needed: bool = False  # nothing trains without it, so a machine of which it is not known is not ready
+    is_needed: bool = False  # training needs it: if it is late, the machine is not ready
 
     def late(self) -> CheckResult:
         return checks.late(self.name, self.limit_s, is_needed=self.is_needed)
@@ -269,84 +275,84 @@ class Probe:
 class DoctorOptions:
     folder: Path
     workers: int = DEFAULT_WORKERS
-    port: int  # where the dashboard usually listens
-    page: Path  # where its page is built to
+    port: int  # the dashboard's default port
+    page: Path  # folder of the dashboard's built page
     coordinator: str | None = None  # HOST:PORT,…
     ray: str | None = None
 
 
-def check_machine(asked: DoctorOptions) -> list[CheckResult]:
-    return run_probes(_probes(asked))
+def check_machine(options: DoctorOptions) -> list[CheckResult]:
+    return run_probes(_probes(options))
 
 
-def run_probes(wanted: list[Probe]) -> list[CheckResult]:
-    """Their lines, in their order. A probe that raises is a bug, and is raised here."""
-    answers: queue.Queue[tuple[int, list[CheckResult] | BaseException]] = queue.Queue()
-    for number, probe in enumerate(wanted):
-        threading.Thread(target=_answer, args=(number, probe, answers), daemon=True).start()
+def run_probes(probes: list[Probe]) -> list[CheckResult]:
+    """The results, in the order of the probes. An exception of a probe is a bug and is raised here."""
+    results: queue.Queue[tuple[int, list[CheckResult] | BaseException]] = queue.Queue()
+    for number, probe in enumerate(probes):
+        threading.Thread(target=_run_probe, args=(number, probe, results), daemon=True).start()
     began_s = monotonic_s()
-    found: dict[int, list[CheckResult]] = {}
-    while waiting := [n for n in range(len(wanted)) if n not in found]:
-        rest_s = {n: wanted[n].limit_s - (monotonic_s() - began_s) for n in waiting}
+    by_number: dict[int, list[CheckResult]] = {}
+    while pending := [n for n in range(len(probes)) if n not in by_number]:
+        rest_s = {n: probes[n].limit_s - (monotonic_s() - began_s) for n in pending}
         try:
-            number, answer = answers.get(timeout=max(0.0, min(rest_s.values())))
+            number, result = results.get(timeout=max(0.0, min(rest_s.values())))
         except queue.Empty:
-            for n in (n for n in waiting if rest_s[n] - min(rest_s.values()) <= 0.0):
-                found[n] = [wanted[n].late()]
+            for n in (n for n in pending if rest_s[n] - min(rest_s.values()) <= 0.0):
+                by_number[n] = [probes[n].late()]
             continue
-        if isinstance(answer, BaseException):
-            raise answer
-        found.setdefault(number, answer)
-    return [line for number in range(len(wanted)) for line in found[number]]
+        if isinstance(result, BaseException):
+            raise result
+        by_number.setdefault(number, result)
+    return [line for number in range(len(probes)) for line in by_number[number]]
 
 
-def _answer(
-    number: int, probe: Probe, answers: "queue.Queue[tuple[int, list[CheckResult] | BaseException]]"
+def _run_probe(
+    number: int, probe: Probe, results: "queue.Queue[tuple[int, list[CheckResult] | BaseException]]"
 ) -> None:
     try:
-        answer = probe.look()
-        answers.put((number, answer if isinstance(answer, list) else [answer]))
+        result = probe.run()
+        results.put((number, result if isinstance(result, list) else [result]))
     except subprocess.TimeoutExpired:
-        answers.put((number, [probe.late()]))
+        results.put((number, [probe.late()]))
     except OSError as error:
-        answers.put((number, [checks.unknown(probe.name, str(error))]))
+        results.put((number, [checks.unknown(probe.name, str(error))]))
     except BaseException as error:
-        answers.put((number, error))
+        results.put((number, error))
 
 
-def _probes(asked: DoctorOptions) -> list[Probe]:
+def _probes(options: DoctorOptions) -> list[Probe]:
     facts = probe_machine(TrainConfig())
-    wanted = [
+    probes = [
         Probe("python", python),
         Probe("torch", torch_and_gpu, TORCH_LIMIT_S, is_needed=True),
         Probe("packages", packages),
         Probe("extras", extras),
-        Probe("cores", lambda: cores(facts, asked.workers)),
+        Probe("cores", lambda: cores(facts, options.workers)),
         Probe("shared memory", shared_memory),
         Probe("file limit", file_limit),
-        Probe("disk", lambda: disk(asked.folder)),
+        Probe("disk", lambda: disk(options.folder)),
         Probe("ports", loopback),
-        Probe("dashboard port", lambda: dashboard_port(asked.port)),
-        Probe("dashboard page", lambda: page(asked.page)),
+        Probe("dashboard port", lambda: dashboard_port(options.port)),
+        Probe("dashboard page", lambda: page(options.page)),
         Probe("processes", orphans),
-        Probe("runs", lambda: run_folders(asked.folder)),
+        Probe("runs", lambda: run_folders(options.folder)),
         Probe("container engine", engine),
     ]
-    return wanted + _configured(asked)
+    return probes + _configured(options)
 
 
-def _configured(asked: DoctorOptions) -> list[Probe]:
-    """Whoever is not configured is not asked."""
-    wanted = []
-    for address in coordinator_nodes(asked.coordinator or ""):
-        wanted.append(_reach("coordinator", address, "start it, or unset PACELINE_COORDINATOR"))
-    if (ray := asked.ray or environ.ray_address()) and ":" in ray:
+def _configured(options: DoctorOptions) -> list[Probe]:
+    """Probes of services, only where they are configured."""
+    probes = []
+    for address in coordinator_nodes(options.coordinator or ""):
+        probes.append(_reach("coordinator", address, "start it, or unset PACELINE_COORDINATOR"))
+    if (ray := options.ray or environ.ray_address()) and ":" in ray:
         address = ray.rpartition("://")[2].partition("/")[0]
-        wanted.append(_reach("ray", address, "start it (paceline ray up), or unset RAY_ADDRESS"))
+        probes.append(_reach("ray", address, "start it (paceline ray up), or unset RAY_ADDRESS"))
     if (server := kubernetes_server()) is not None:
-        wanted.append(_reach("kubernetes", server, "is a VPN off? paceline cluster list shows the contexts"))
-        wanted.append(Probe("clock", lambda: clock_against(server)))
-    return wanted
+        probes.append(_reach("kubernetes", server, "is a VPN off? paceline cluster list shows the contexts"))
+        probes.append(Probe("clock", lambda: clock_against(server)))
+    return probes
 
 
 def _reach(name: str, address: str, fix: str) -> Probe:

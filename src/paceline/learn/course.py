@@ -13,7 +13,7 @@ from paceline.core.errors import (
     Problem,
     UnreadableFileError,
 )
-from paceline.learn import progress as checking
+from paceline.learn import progress as judge
 from paceline.learn.lesson import Facts, Finding, NotSeenError, Options, Part, Question, readable
 from paceline.learn.parts.failures import ALERT, KILLED_LEADER, KILLED_WORKER
 from paceline.learn.parts.performance import FOUR_WORKERS, ONE_WORKER, REPORT, STALENESS, STRAGGLER
@@ -42,99 +42,99 @@ class Checked:
 
     @property
     def is_done(self) -> bool:
-        return all(found.ok for found in self.findings)
+        return all(finding.ok for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     is_right: bool
     tries: int
-    hint: str  # where to look; empty when it is right
+    hint: str  # empty if the answer is right
 
 
 class Course:
-    """One learner's way through it: progress in `folder`, runs beside that folder."""
+    """State of one learner: progress in `folder`, runs in its parent folder."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
-        self._place = folder.absolute().parent
+        self._run_root = folder.absolute().parent
         self.progress = self._read()
 
     @staticmethod
-    def anew(folder: Path) -> "Course":
-        """Everything that was said is forgotten; the runs stay."""
+    def reset(folder: Path) -> "Course":
+        """Delete the progress; the runs stay."""
         (folder / NAME).unlink(missing_ok=True)
         return Course(folder)
 
     def part(self, number: int | None) -> Part:
-        """The one that was named, else the first that is not done, else the last."""
+        """The given part, else the first one not done, else the last."""
         if number is None:
-            return checking.current(PARTS, self.progress) or PARTS[-1]
+            return judge.current(PARTS, self.progress) or PARTS[-1]
         if not 1 <= number <= len(PARTS):
-            what = f"there is no part {number}"
-            raise ConfigError([Problem(what, f"parts are 1 to {len(PARTS)}: paceline learn", "PART")])
+            message = f"there is no part {number}"
+            raise ConfigError([Problem(message, f"parts are 1 to {len(PARTS)}: paceline learn", "PART")])
         return PARTS[number - 1]
 
     def start(self, part: Part) -> list[int]:
-        """Answers with the parts before it that are not done."""
-        self._keep(self.progress.begin(part.number, unix_now_s()))
-        return checking.skipped(part.number, self.progress)
+        """Start the part; returns the parts before it that are not done."""
+        self._save(self.progress.begin(part.number, unix_now_s()))
+        return judge.skipped(part.number, self.progress)
 
     def predict(self, part: Part, value: str) -> None:
         _readable(value, part.prediction.options, "GUESS")
         self.start(part)
-        self._keep(self.progress.predict(part.number, value, unix_now_s()))
+        self._save(self.progress.predict(part.number, value, unix_now_s()))
 
     def answer(self, part: Part, number: int, value: str) -> Answered:
-        """Raises NothingRecordedError when the run that the question is about is not there."""
+        """Raises NothingRecordedError if the run of the question does not exist."""
         question = self._question(part, number)
         _readable(value, question.options, "VALUE")
         self.start(part)
         try:
-            is_right = checking.verdict(question, value, self._facts(part))
+            is_right = judge.verdict(question, value, self._facts(part))
         except NotSeenError as error:
             raise NothingRecordedError(
                 f"nothing can be compared with yet: {error.what}", error.hint
             ) from error
-        self._keep(self.progress.answer(part.number, number, value, unix_now_s()))
-        said = self.progress.parts[str(part.number)].answers[str(number)]
-        return Answered(is_right=is_right, tries=said.tries, hint="" if is_right else question.hint)
+        self._save(self.progress.answer(part.number, number, value, unix_now_s()))
+        recorded = self.progress.parts[str(part.number)].answers[str(number)]
+        return Answered(is_right=is_right, tries=recorded.tries, hint="" if is_right else question.hint)
 
     def check(self, part: Part) -> Checked:
-        findings = checking.check(part, self.progress.of(part.number), self._facts(part))
+        findings = judge.check(part, self.progress.of(part.number), self._facts(part))
         checked = Checked(part=part, findings=tuple(findings))
         if self.progress.of(part.number) is not None:
-            self._keep(self.progress.judged(part.number, unix_now_s(), is_done=checked.is_done))
+            self._save(self.progress.judged(part.number, unix_now_s(), is_done=checked.is_done))
         return checked
 
     def _facts(self, part: Part) -> Facts:
-        from paceline.learn.evidence import gather  # brings much: not for a mere list
+        from paceline.learn.evidence import gather  # heavy import, not needed for a list
 
-        return gather(self._place, part.runs, tries_rules=part.has_rules)
+        return gather(self._run_root, part.runs, tries_rules=part.has_rules)
 
     @staticmethod
     def _question(part: Part, number: int) -> Question:
         if not 1 <= number <= len(part.questions):
-            what = f"part {part.number} has no question {number}"
+            message = f"part {part.number} has no question {number}"
             hint = f"it has {len(part.questions)}: paceline learn start {part.number}"
-            raise ConfigError([Problem(what, hint, "QUESTION")])
+            raise ConfigError([Problem(message, hint, "QUESTION")])
         return part.questions[number - 1]
 
     def _read(self) -> Progress:
         try:
-            found = decode(Progress, self._path.read_text(encoding="utf-8"), schema=SCHEMA)
+            progress = decode(Progress, self._path.read_text(encoding="utf-8"), schema=SCHEMA)
         except FileNotFoundError:
             return Progress()
         except OSError as error:
-            what = f"{self._path} cannot be read: {error.strerror}"
-            raise UnreadableFileError(what, "name another folder with --dir") from error
+            message = f"{self._path} cannot be read: {error.strerror}"
+            raise UnreadableFileError(message, "name another folder with --dir") from error
         except ValueError as error:
             hint = f"begin anew: paceline learn --reset --dir {self._path.parent}"
             raise DamagedRecordError(f"{self._path} cannot be read: {error}", hint) from error
-        assert isinstance(found, Progress), "decode(Progress, …) builds one"
-        return found
+        assert isinstance(progress, Progress), "decode(Progress, …) builds one"
+        return progress
 
-    def _keep(self, progress: Progress) -> None:
+    def _save(self, progress: Progress) -> None:
         if progress != self.progress or not self._path.exists():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(self._path, [(json.dumps(to_json(progress), indent=2) + "\n").encode()])

@@ -25,11 +25,11 @@ COORDINATOR = Path("runs", "coordinator")
 
 
 def gather(folder: Path, runs: Sequence[str], *, tries_rules: bool = True) -> Facts:
-    """`folder` is where the learner types; `runs` are the names that matter."""
-    found = {name: run_dir for name in runs if (run_dir := newest(folder, name)) is not None}
-    rules, problem = _rules(folder, found) if tries_rules else ((), "")
+    """`folder` is the learner's working directory; `runs` are the names of the runs."""
+    run_dirs = {name: run_dir for name in runs if (run_dir := newest(folder, name)) is not None}
+    rules, problem = _rules(folder, run_dirs) if tries_rules else ((), "")
     return Facts(
-        runs={name: run_facts(run_dir, folder) for name, run_dir in found.items()},
+        runs={name: run_facts(run_dir, folder) for name, run_dir in run_dirs.items()},
         kills=_kills(folder / COORDINATOR),
         nodes=_nodes(folder / COORDINATOR),
         rules=rules,
@@ -39,14 +39,14 @@ def gather(folder: Path, runs: Sequence[str], *, tries_rules: bool = True) -> Fa
 
 
 def newest(folder: Path, name: str) -> Path | None:
-    """The folder of the newest run of this name that is over: NAME, or NAME-2 if it was made again."""
-    there = [path.parent for path in (folder / "runs").glob(f"{name}*/plan.json")]
-    mine = [run_dir for run_dir in there if run_dir.name == name or _is_again(run_dir.name, name)]
-    over = [run_dir for run_dir in mine if (run_dir / "result.json").exists()]
-    return max(over, key=lambda run_dir: (run_dir / "result.json").stat().st_mtime, default=None)
+    """The folder of the newest finished run of this name: NAME, or NAME-2 if it was repeated."""
+    run_dirs = [path.parent for path in (folder / "runs").glob(f"{name}*/plan.json")]
+    matching = [run_dir for run_dir in run_dirs if run_dir.name == name or _is_numbered(run_dir.name, name)]
+    finished = [run_dir for run_dir in matching if (run_dir / "result.json").exists()]
+    return max(finished, key=lambda run_dir: (run_dir / "result.json").stat().st_mtime, default=None)
 
 
-def _is_again(folder: str, name: str) -> bool:
+def _is_numbered(folder: str, name: str) -> bool:
     return folder.removeprefix(f"{name}-").isdecimal()
 
 
@@ -56,7 +56,7 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
     summary = summarise(history)
     stale = summary.staleness
     entered = [event.fields for event in history.plain if event.kind == "generation_entered"]
-    rows = [row for mine in history.steps.values() for row in mine]
+    rows = [row for own in history.steps.values() for row in own]
     unix_s = partial(_unix_s, history)
     return RunFacts(
         folder=str(run_dir.relative_to(folder)),
@@ -73,8 +73,8 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
         samples_per_s=summary.samples_per_s,
         updates=_updates(history),
         phases_s=summary.phases_s,
-        own_s={rank: _mean_own_s(mine) for rank, mine in history.steps.items() if mine},
-        wait_s={rank: sum(row.wait_ns for row in mine) / 1e9 for rank, mine in history.steps.items()},
+        own_s={rank: _mean_own_s(own) for rank, own in history.steps.items() if own},
+        wait_s={rank: sum(row.wait_ns for row in own) / 1e9 for rank, own in history.steps.items()},
         speeds=_speeds(run_dir),
         stale_mean=None if stale is None else stale.mean,
         gap_max=None if stale is None else stale.max_gap,
@@ -96,24 +96,24 @@ def _unix_s(history: History, at_ns: int) -> float:
 
 
 def _generations(history: History) -> dict[int, int]:
-    """When the first worker entered each."""
-    found: dict[int, int] = {}
+    """By generation: when the first worker entered it."""
+    first_ns: dict[int, int] = {}
     for event in history.plain:
         if event.kind == "generation_entered":
             number = int(str(event.fields["number"]))
-            found[number] = min(event.at_ns, found.get(number, event.at_ns))
-    return dict(sorted(found.items()))
+            first_ns[number] = min(event.at_ns, first_ns.get(number, event.at_ns))
+    return dict(sorted(first_ns.items()))
 
 
 def _lost(history: History) -> tuple[str, ...]:
-    """Workers of an elastic run that died, as the launcher saw it, whoever killed them."""
-    said = [str(event.fields["decision"]) for event in history.plain if event.kind == "supervision"]
-    return tuple(words[0] for line in said if len(words := line.split(" was lost", 1)) == 2)
+    """Workers of an elastic run that died, according to the launcher."""
+    decisions = [str(event.fields["decision"]) for event in history.plain if event.kind == "supervision"]
+    return tuple(parts[0] for line in decisions if len(parts := line.split(" was lost", 1)) == 2)
 
 
 def _updates(history: History) -> int:
     applied = sum(row.op == "apply" for row in history.server)
-    return applied or max((len(mine) for mine in history.steps.values()), default=0)
+    return applied or max((len(rows) for rows in history.steps.values()), default=0)
 
 
 def _mean_own_s(rows: Sequence[StepRow]) -> float:
@@ -124,18 +124,18 @@ def _mean_own_s(rows: Sequence[StepRow]) -> float:
 def _speeds(run_dir: Path) -> dict[int, float]:
     workers = read_snapshot(run_dir)["workers"]
     assert isinstance(workers, list), "a snapshot lists its workers"
-    found = {}
+    by_rank = {}
     for row in workers:
         assert isinstance(row, dict), "a worker is an object"
         name, _, rank = str(row["worker"]).rpartition("-")
         speed = row["relative_speed"]
         if name == "worker" and isinstance(speed, float | int):
-            found[int(rank)] = float(speed)
-    return found
+            by_rank[int(rank)] = float(speed)
+    return by_rank
 
 
 def _proofs(run_dir: Path) -> tuple[tuple[bool, str], ...]:
-    return tuple((found.ok, f"{found.what}: {found.seen}") for found in verify_run(run_dir))
+    return tuple((finding.ok, f"{finding.what}: {finding.seen}") for finding in verify_run(run_dir))
 
 
 def _kills(folder: Path) -> tuple[KillFacts, ...]:
@@ -154,7 +154,7 @@ def _nodes(folder: Path) -> int:
 
 
 def _rules(folder: Path, runs: dict[str, Path]) -> tuple[tuple[RuleFacts, ...], str]:
-    """The learner's own rules, tried on these records; or why there are none."""
+    """The learner's own rules, evaluated on these records; or why there are none."""
     path = folder / RULES_NAME
     if not path.exists():
         return (), f"there is no {RULES_NAME} here"
@@ -162,21 +162,23 @@ def _rules(folder: Path, runs: dict[str, Path]) -> tuple[tuple[RuleFacts, ...], 
         rules = load_rules(path)
     except PacelineError as error:
         return (), f"{RULES_NAME}: {error.problems[0].what}"
-    usual = {rule.name for rule in default_rules().rules}
+    default_names = {rule.name for rule in default_rules().rules}
     fired = {name: _fired(run_dir, rules) for name, run_dir in runs.items()}
-    own = [rule for rule in rules.rules if rule.name not in usual]
+    own = [rule for rule in rules.rules if rule.name not in default_names]
     return tuple(
         RuleFacts(
             name=rule.name,
             conditions=len(rule.conditions),
-            fired={name: tuple(who for by, who in all_ if by == rule.name) for name, all_ in fired.items()},
+            fired={
+                name: tuple(who for by, who in firings if by == rule.name) for name, firings in fired.items()
+            },
         )
         for rule in own
     ), "" if own else f"{RULES_NAME} has no rule of your own"
 
 
 def _fired(run_dir: Path, rules: Rules) -> list[tuple[str, str]]:
-    """(rule, worker), once for each time that it began to fire."""
+    """(rule, worker), once per start of firing."""
     replay = Replay(run_dir, rules=rules)
     replay.seek(replay.duration_s)
     return [

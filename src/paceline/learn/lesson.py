@@ -7,7 +7,7 @@ from paceline.comparison.schema import Comparison
 
 
 class NotSeenError(Exception):
-    """Something was not done yet, so nothing can be said about it. `hint` is what to type."""
+    """Evidence is missing. `hint` is the command to type."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
@@ -17,7 +17,7 @@ class NotSeenError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """A run that is over, by its plan, its log and its result."""
+    """A finished run: facts from its plan, log and result."""
 
     folder: str
     began_unix_s: float
@@ -42,12 +42,12 @@ class RunFacts:
     # Of elastic runs
     generations: Mapping[int, float] = field(default_factory=dict)  # by number: when it began
     lost: tuple[str, ...] = ()
-    healed_from: tuple[str, ...] = ()  # whose memory those took their state from who came later
+    healed_from: tuple[str, ...] = ()  # workers from which later joiners copied their state
     steps_unix_s: tuple[float, ...] = ()  # when each step of each worker ended
     proofs: tuple[tuple[bool, str], ...] = ()  # what `paceline verify` says
 
     def steps_after(self, at_unix_s: float) -> int:
-        """Of all workers, until the next generation began."""
+        """Steps of all workers until the next generation began."""
         later = [began for began in self.generations.values() if began > at_unix_s]
         return sum(at_unix_s < ended <= min(later, default=ended) for ended in self.steps_unix_s)
 
@@ -60,13 +60,13 @@ class KillFacts:
     was_leader: bool
     term: int
     at_unix_s: float
-    leader: int | None  # that took over; None: nobody could
+    leader: int | None  # the new leader; None: no quorum
     new_term: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """A rule of the learner's own, tried on recorded runs."""
+    """A rule of the learner, evaluated on recorded runs."""
 
     name: str
     conditions: int
@@ -90,13 +90,13 @@ class Facts:
     compared: ComparedFacts | None = None
 
     def run(self, name: str) -> RunFacts:
-        found = self.runs.get(name)
-        if found is None:
+        facts = self.runs.get(name)
+        if facts is None:
             raise NotSeenError(
                 f"there is no run called {name} that is over",
                 f"type the command of the page that ends with --name {name}",
             )
-        return found
+        return facts
 
     def comparison(self) -> Comparison:
         if self.compared is None:
@@ -106,7 +106,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must have been done or seen; where it was not, `hint` says what to do."""
+    """Something that must have been done or seen; if not, `hint` says what to do."""
 
     ok: bool
     what: str
@@ -115,7 +115,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberAnswer:
-    """The right answer is this number, as exactly as what the learner saw allows."""
+    """The right answer is this number, within `give`, the rounding of what the learner saw."""
 
     value: float
     give: float
@@ -134,7 +134,7 @@ Options = tuple[tuple[str, str], ...]  # key, text; none: a number is asked for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Asked before anything is run. It cannot be wrong: it is only set beside what was seen."""
+    """Asked before anything is run. It is never wrong, only compared with what was seen."""
 
     text: str
     seen: Callable[[Facts], str]  # raises NotSeenError
@@ -168,15 +168,14 @@ class Part:
     is_compared: bool = False  # a comparison is made here, after the prediction
 
 
-# A number that was copied from the screen is rounded as the screen rounds; what is
-# computed from two such numbers may be off by both roundings, and by that of the
-# answer itself. That, and nothing else, is forgiven.
+# A number copied from the screen is rounded as displayed; a quotient of two such numbers is off by both
+# roundings and by that of the answer itself. This is the whole tolerance.
 
-DIGITS = 3  # that matter, of a number on the screen (core/humanize.py)
+DIGITS = 3  # significant digits of a displayed number (core/humanize.py)
 
 
 def half_shown(value: float) -> float:
-    """How far what is shown may be from the value."""
+    """Largest rounding error of a displayed value."""
     size = abs(value)
     unit = 1.0
     if size == 0:
@@ -191,7 +190,7 @@ def half_shown(value: float) -> float:
 
 
 def quotient(upper: float, lower: float, *, asked: float) -> NumberAnswer:
-    """Of two numbers on the screen; `asked` is the last digit that the question wants."""
+    """Quotient of two displayed numbers; `asked` is the last digit that the question asks for."""
     value = upper / lower
     shown = half_shown(upper) / upper + half_shown(lower) / lower if upper else 0.0
     return NumberAnswer(value=value, give=value * shown + asked / 2)
@@ -202,23 +201,23 @@ def exactly(value: float) -> NumberAnswer:
 
 
 def rounded(value: float, unit: float) -> NumberAnswer:
-    """What is shown as whole multiples of `unit`."""
+    """A value displayed in whole multiples of `unit`."""
     return NumberAnswer(value=value, give=unit / 2)
 
 
 def number(text: str) -> float | None:
-    """3.5, 3,5, 51 %, 1.22k; None: it is no number."""
+    """3.5, 3,5, 51 %, 1.22k; None: not a number."""
     plain = text.strip().lower().removesuffix("x").removesuffix("%").strip()
     scale = {"k": 1e3, "m": 1e6}.get(plain[-1:], 1.0)
     try:
         value = float((plain if scale == 1.0 else plain[:-1]).replace(",", ".")) * scale
     except ValueError:
         return None
-    return value if value - value == 0 else None  # neither infinite nor no number
+    return value if value - value == 0 else None  # neither infinite nor NaN
 
 
 def readable(text: str, options: Options) -> bool:
-    """Is it an answer at all?"""
+    """Whether the text can be an answer."""
     return option(text, options) is not None if options else number(text) is not None
 
 
@@ -230,9 +229,9 @@ def option(text: str, options: Options) -> str | None:
 def is_right(text: str, answer: Answer, options: Options) -> bool:
     match answer:
         case NumberAnswer(value=value, give=give):
-            said = number(text)
-            # The last bits of a float are nobody's error.
-            return said is not None and abs(said - value) <= give + 1e-9 * max(1.0, abs(value))
+            given = number(text)
+            # The last bits of a float are not an error.
+            return given is not None and abs(given - value) <= give + 1e-9 * max(1.0, abs(value))
         case ChoiceAnswer(key=key):
             return option(text, options) == key
 
@@ -247,7 +246,7 @@ def is_expected_run(
     like: RunFacts | None = None,
     is_elastic: bool = False,
 ) -> Finding:
-    """`like`: with the same pace, and the same samples in all, as another run."""
+    """`like`: a run that must have the same pace and total samples."""
     wrong = []
     if run.mode != mode:
         wrong.append(f"its mode is {run.mode}, not {mode}")

@@ -45,7 +45,7 @@ class Progress:
         return self.state(number) == "done"
 
     def begin(self, number: int, now_s: float) -> "Progress":
-        """A part that was begun before stays as it is."""
+        """A part that was started before stays as it is."""
         return self if self.of(number) is not None else self._with(number, PartProgress(begun_unix_s=now_s))
 
     def predict(self, number: int, value: str, now_s: float) -> "Progress":
@@ -55,8 +55,10 @@ class Progress:
     def answer(self, number: int, question: int, value: str, now_s: float) -> "Progress":
         part = self._begun(number)
         before = part.answers.get(str(question))
-        said = RecordedAnswer(value=value, at_unix_s=now_s, tries=1 if before is None else before.tries + 1)
-        return self._with(number, replace(part, answers={**part.answers, str(question): said}))
+        recorded = RecordedAnswer(
+            value=value, at_unix_s=now_s, tries=1 if before is None else before.tries + 1
+        )
+        return self._with(number, replace(part, answers={**part.answers, str(question): recorded}))
 
     def judged(self, number: int, now_s: float, *, is_done: bool) -> "Progress":
         part = self._begun(number)
@@ -73,15 +75,19 @@ class Progress:
 
 
 def check(part: Part, progress: PartProgress | None, facts: Facts) -> list[Finding]:
-    """All of them, in the order in which a learner meets them."""
+    """All findings, in the order of the lesson."""
     if progress is None:
         return [Finding(False, f"part {part.number} was not begun", f"paceline learn start {part.number}")]
-    return [*_predicted(part, progress, facts), *_seen(part, facts), *_answered(part, progress, facts)]
+    return [
+        *_prediction_findings(part, progress, facts),
+        *_run_findings(part, facts),
+        *_answer_findings(part, progress, facts),
+    ]
 
 
-def verdict(question: Question, said: str, facts: Facts) -> bool:
-    """Raises NotSeenError when the runs it is about are not there."""
-    return is_right(said, question.right(facts), question.options)
+def verdict(question: Question, given: str, facts: Facts) -> bool:
+    """Raises NotSeenError if its runs do not exist."""
+    return is_right(given, question.right(facts), question.options)
 
 
 def skipped(number: int, progress: Progress) -> list[int]:
@@ -94,9 +100,9 @@ def current(parts: Sequence[Part], progress: Progress) -> Part | None:
     return next((part for part in parts if not progress.is_done(part.number)), None)
 
 
-def _predicted(part: Part, progress: PartProgress, facts: Facts) -> list[Finding]:
-    said = progress.prediction
-    if said is None:
+def _prediction_findings(part: Part, progress: PartProgress, facts: Facts) -> list[Finding]:
+    prediction = progress.prediction
+    if prediction is None:
         return [
             Finding(
                 False,
@@ -105,16 +111,16 @@ def _predicted(part: Part, progress: PartProgress, facts: Facts) -> list[Finding
             )
         ]
     again = "predict, then observe: type its command again (a new folder is made, and the newest counts)"
-    found = [
+    findings = [
         Finding(False, f"{run.folder} began before the prediction", again)
         for name in part.new_runs
-        if (run := facts.runs.get(name)) is not None and run.began_unix_s < said.at_unix_s
+        if (run := facts.runs.get(name)) is not None and run.began_unix_s < prediction.at_unix_s
     ]
     compared = facts.compared if part.is_compared else None
-    if compared is not None and compared.written_unix_s < said.at_unix_s:
-        made = "the comparison was made before the prediction"
-        found.append(Finding(False, made, "predict, then observe: type its command again"))
-    return found or [Finding(True, f"predicted: {said.value}{_observed(part, facts)}")]
+    if compared is not None and compared.written_unix_s < prediction.at_unix_s:
+        message = "the comparison was made before the prediction"
+        findings.append(Finding(False, message, "predict, then observe: type its command again"))
+    return findings or [Finding(True, f"predicted: {prediction.value}{_observed(part, facts)}")]
 
 
 def _observed(part: Part, facts: Facts) -> str:
@@ -124,28 +130,30 @@ def _observed(part: Part, facts: Facts) -> str:
         return ""
 
 
-def _seen(part: Part, facts: Facts) -> list[Finding]:
+def _run_findings(part: Part, facts: Facts) -> list[Finding]:
     try:
         return part.check(facts)
     except NotSeenError as error:
         return [Finding(False, error.what, error.hint)]
 
 
-def _answered(part: Part, progress: PartProgress, facts: Facts) -> list[Finding]:
+def _answer_findings(part: Part, progress: PartProgress, facts: Facts) -> list[Finding]:
     return [
-        _one(part, number, question, progress, facts)
+        _check_question(part, number, question, progress, facts)
         for number, question in enumerate(part.questions, start=1)
     ]
 
 
-def _one(part: Part, number: int, question: Question, progress: PartProgress, facts: Facts) -> Finding:
-    said = progress.answers.get(str(number))
+def _check_question(
+    part: Part, number: int, question: Question, progress: PartProgress, facts: Facts
+) -> Finding:
+    given = progress.answers.get(str(number))
     command = f"paceline learn answer {part.number} {number} VALUE"
-    if said is None:
+    if given is None:
         return Finding(False, f"question {number} is open: {question.text}", command)
     try:
-        if verdict(question, said.value, facts):
-            return Finding(True, f"question {number}: {said.value} is right")
+        if verdict(question, given.value, facts):
+            return Finding(True, f"question {number}: {given.value} is right")
     except NotSeenError as error:
         return Finding(False, f"question {number}: {error.what}", error.hint)
-    return Finding(False, f"question {number}: {said.value} is not what your run says", question.hint)
+    return Finding(False, f"question {number}: {given.value} is not what your run says", question.hint)

@@ -4,10 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.faults.scenarios import coordinators, corruption, network, workers
-from paceline.faults.scenarios import coordinators as quorum
-from paceline.faults.scenarios import resize as resizing
-from paceline.faults.scenarios import workers as slow
+from paceline.faults.scenarios import coordinators, corruption, network, resize, workers
 from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter
 
 Body = Callable[[Path, int, ScenarioReporter], list[Expectation]]
@@ -18,8 +15,8 @@ PROXIES = "by TCP proxies of its own in front of the coordinators; needs no root
 class Scenario:
     what: str
     body: Body
-    times: int  # how often the fault strikes, unless said otherwise
-    how: str = ""  # it is done, where that depends on the machine
+    times: int  # default number of faults
+    how: str = ""  # how the fault is injected, where that depends on the machine
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -42,18 +39,18 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "quorum-lost": Scenario(
         "kill -9 of two of three coordinators, which come back later",
-        quorum.quorum_lost,
-        quorum.QUORUM_LOST_TIMES,
+        coordinators.quorum_lost,
+        coordinators.QUORUM_LOST_TIMES,
     ),
     "resize": Scenario(
         "2 → 4 → 3 workers, again and again, and kill -9 or SIGSTOP of one in between",
-        resizing.resize,
-        resizing.DEFAULT_TIMES,
+        resize.resize,
+        resize.DEFAULT_TIMES,
     ),
     "slow-worker": Scenario(
         "one of five workers gets slower and slower, up to ten times",
-        slow.slow_worker,
-        slow.SLOW_WORKER_TIMES,
+        workers.slow_worker,
+        workers.SLOW_WORKER_TIMES,
     ),
     "partition-workers": Scenario(
         "a worker cannot reach any coordinator",

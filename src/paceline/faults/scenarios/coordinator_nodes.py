@@ -30,12 +30,12 @@ from paceline.training.elastic import Coordinators
 @dataclass(frozen=True, slots=True)
 class ChunkFate:
     late_s: float = 0.0
-    is_lost: bool = False  # and with it the connection: TCP itself never loses a piece
+    is_lost: bool = False  # with the connection: TCP itself never loses a chunk
 
 
 @dataclass(slots=True)
 class LinkConditions:
-    """Each piece is late by up to `late_s`, some stall for `stall_s`, and some are lost."""
+    """Each chunk is delayed by `late_s`, some stall for `stall_s`, and some are lost."""
 
     late_s: tuple[float, float] = (0.0, 0.0)  # from, to
     stall_share: float = 0.0
@@ -45,14 +45,14 @@ class LinkConditions:
     lost: int = 0  # so far
     stalled: int = 0
     passed: int = 0
-    _dice: random.Random = field(default_factory=random.Random)
+    _rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        self._dice.seed(self.seed)
+        self._rng.seed(self.seed)
 
     def next(self) -> ChunkFate:
-        late_s = self._dice.uniform(*self.late_s)
-        drawn = self._dice.random()
+        late_s = self._rng.uniform(*self.late_s)
+        drawn = self._rng.random()
         if drawn < self.lost_share:
             self.lost += 1
             return ChunkFate(late_s, is_lost=True)
@@ -66,11 +66,9 @@ class LinkConditions:
 PERFECT_LINK = LinkConditions()
 
 
-# Everybody who calls a node, other nodes and workers alike, calls its door: a TCP
-# proxy in this process that passes bytes on. A door knows which process a
-# connection comes from, so it can be cut for some callers and not for others. A
-# cut line is silent, not closed: what was said meanwhile arrives when it is
-# mended, as from a network that lost it and sent it again. Nobody needs root.
+# Nodes and workers call a node through its TCP proxy in this process. A proxy finds the process of a
+# connection by its port, so that it can partition some callers and not others. A partitioned connection is
+# silent, not closed: bytes sent meanwhile arrive after it is healed, as after retransmission. No root needed.
 
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1 << 16
@@ -90,19 +88,19 @@ class _Connection:
 
 
 class TcpProxy:
-    """In front of one node. All its methods run in the loop that it was opened in."""
+    """Proxy of one node. All methods run in the event loop that opened it."""
 
     def __init__(self, target: str) -> None:
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
-        self._lines: set[_Connection] = set()
+        self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused: set[int] = set()  # processes whose lines are cut
-        self.weather: LinkConditions = PERFECT_LINK
+        self._refused: set[int] = set()  # partitioned processes
+        self.conditions: LinkConditions = PERFECT_LINK
 
     async def open(self) -> str:
-        """Where it is."""
-        self._server = await asyncio.start_server(self._connected, LOOPBACK, 0)
+        """Returns its address."""
+        self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
         return f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
@@ -115,60 +113,60 @@ class TcpProxy:
     def cut(self, pids: Collection[int]) -> None:
         self._refused |= set(pids)
         ports = local_ports_of(self._refused)
-        for line in self._lines:
-            if line.port in ports:
-                line.is_open.clear()
+        for connection in self._connections:
+            if connection.port in ports:
+                connection.is_open.clear()
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         self._refused.clear()
-        for line in self._lines:
-            line.is_open.set()
+        for connection in self._connections:
+            connection.is_open.set()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "a connection is served by a task"
-        line = _Connection(int(writer.get_extra_info("peername")[1]), [writer])
+        connection = _Connection(int(writer.get_extra_info("peername")[1]), [writer])
         self._tasks.add(task)
-        self._lines.add(line)
-        if not self._refused or line.port not in local_ports_of(self._refused):
-            line.is_open.set()
+        self._connections.add(connection)
+        if not self._refused or connection.port not in local_ports_of(self._refused):
+            connection.is_open.set()
         try:
-            await line.is_open.wait()
-            await self._pass_on(line, reader, writer)
+            await connection.is_open.wait()
+            await self._forward(connection, reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # the node is not there, the line was reset, or all is over
+            pass  # the node is down, the connection was reset, or the proxy closes
         finally:
             self._tasks.discard(task)
-            self._lines.discard(line)
-            for each in line.writers:
-                await _close(each)
+            self._connections.discard(connection)
+            for open_writer in connection.writers:
+                await _close(open_writer)
 
-    async def _pass_on(
-        self, line: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    async def _forward(
+        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        line.writers.append(far_writer)
-        ways = (
-            asyncio.create_task(self._pump(line, reader, far_writer)),
-            asyncio.create_task(self._pump(line, far_reader, writer)),
+        connection.writers.append(far_writer)
+        directions = (
+            asyncio.create_task(self._pump(connection, reader, far_writer)),
+            asyncio.create_task(self._pump(connection, far_reader, writer)),
         )
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            for direction in directions:
+                direction.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
 
     async def _pump(
-        self, line: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(CHUNK_BYTES):
-            fate = self.weather.next()
+            fate = self.conditions.next()
             await asyncio.sleep(fate.late_s)
             if fate.is_lost:
-                line.reset()
+                connection.reset()
                 return
-            await line.is_open.wait()
+            await connection.is_open.wait()
             writer.write(data)
             await writer.drain()
 
@@ -181,58 +179,58 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 @dataclass(slots=True)
 class LinkProxies:
-    """The doors of all nodes, for callers without an event loop."""
+    """The proxies of all nodes, for callers without an event loop."""
 
-    addresses: dict[int, str]  # of the doors, by node
-    _doors: dict[int, TcpProxy]
+    addresses: dict[int, str]  # of the proxies, by node
+    _proxies: dict[int, TcpProxy]
     _background: Background
 
     def cut(self, pids: Collection[int], nodes: Collection[int]) -> None:
-        """Nothing passes between these processes and those nodes, as far as they are the callers."""
+        """Partition connections from these processes to those nodes."""
 
         async def do() -> None:
             for node in nodes:
-                self._doors[node].cut(pids)
+                self._proxies[node].cut(pids)
 
         self._background.call(do())
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         async def do() -> None:
-            for door in self._doors.values():
-                door.mend()
+            for proxy in self._proxies.values():
+                proxy.heal()
 
         self._background.call(do())
 
-    def set_weather(self, weather: LinkConditions) -> None:
+    def set_conditions(self, conditions: LinkConditions) -> None:
         async def do() -> None:
-            for door in self._doors.values():
-                door.weather = weather
+            for proxy in self._proxies.values():
+                proxy.conditions = conditions
 
         self._background.call(do())
 
 
 @contextmanager
-def lines(targets: Mapping[int, str]) -> Iterator[LinkProxies]:
+def link_proxies(targets: Mapping[int, str]) -> Iterator[LinkProxies]:
     background = Background()
     stack = AsyncExitStack()
-    doors = {node: TcpProxy(address) for node, address in targets.items()}
+    proxies = {node: TcpProxy(address) for node, address in targets.items()}
 
     async def open_all() -> dict[int, str]:
-        found = {}
-        for node, door in doors.items():
-            found[node] = await door.open()
-            stack.push_async_callback(door.close)
-        return found
+        addresses = {}
+        for node, proxy in proxies.items():
+            addresses[node] = await proxy.open()
+            stack.push_async_callback(proxy.close)
+        return addresses
 
     try:
-        yield LinkProxies(background.call(open_all()), doors, background)
+        yield LinkProxies(background.call(open_all()), proxies, background)
     finally:
         background.call(stack.aclose())
         background.close()
 
 
 PATIENCE_S = 30.0
-MAX_LAG = 10  # entries: others are being written just now
+MAX_LAG = 10  # entries that may be in flight
 
 
 @dataclass(slots=True)
@@ -241,16 +239,16 @@ class CoordinatorNodes:
     addresses: dict[int, str]  # where each listens
     client: BlockingClient
     proof: Tokens
-    lines: LinkProxies | None = None  # between everybody and the nodes, if there are doors
+    links: LinkProxies | None = None  # only with proxies
     _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def known(self) -> dict[int, str]:
-        """Where everybody else believes that they are."""
-        return self.addresses if self.lines is None else self.lines.addresses
+        """The addresses that callers use."""
+        return self.addresses if self.links is None else self.links.addresses
 
     @property
-    def place(self) -> Coordinators:
+    def coordinators(self) -> Coordinators:
         return Coordinators(tuple(self.known.values()), self.folder / tokens.TOKENS_NAME)
 
     def start(self, node: int) -> None:
@@ -261,7 +259,7 @@ class CoordinatorNodes:
             cluster,
             str(self.data_dir(node)),
             more,
-            listen=None if self.lines is None else self.addresses[node],
+            listen=None if self.links is None else self.addresses[node],
         )
         with self.log_of(node).open("ab") as log:
             self._processes[node] = subprocess.Popen(
@@ -286,30 +284,30 @@ class CoordinatorNodes:
         return [other for other in self.addresses if other != node]
 
     def leader(self) -> int:
-        """As a majority confirms."""
+        """The leader that a majority confirms."""
         address = self.client.find_leader()
         places = [*self.addresses.items(), *self.known.items()]
-        return next(node for node, found in places if found == address)
+        return next(node for node, known_address in places if known_address == address)
 
     def status(self, node: int) -> pb.NodeStatus:
-        """As it says itself, over no line."""
+        """The node's own status, without a proxy."""
         return self.client.of_node(self.addresses[node], "Status", pb.StatusRequest())
 
     def is_up_to_date(self, node: int) -> bool:
-        """Does it follow the leader, or lead, and have nearly everything?"""
+        """Whether it follows the leader, or leads, with nearly all entries applied."""
         try:
             leading = self.status(self.leader())
-            its = self.status(node)
+            own = self.status(node)
         except grpc.aio.AioRpcError:
             return False  # it does not listen yet
-        return its.leader == leading.node and leading.commit - its.applied < MAX_LAG
+        return own.leader == leading.node and leading.commit - own.applied < MAX_LAG
 
     def kill(self, node: int) -> None:
         self._processes[node].send_signal(signal.SIGKILL)
         self.wait(node)
 
     def stop(self, node: int) -> int:
-        """In order; its exit code."""
+        """Stop it with SIGTERM; returns its exit code."""
         self._processes[node].send_signal(signal.SIGTERM)
         return self.wait(node)
 
@@ -329,19 +327,19 @@ class CoordinatorNodes:
 
 
 @contextmanager
-def nodes(folder: Path, count: int, *, with_doors: bool = False) -> Iterator[CoordinatorNodes]:
-    """With doors the network between them, and to their callers, can be broken."""
+def nodes(folder: Path, count: int, *, with_proxies: bool = False) -> Iterator[CoordinatorNodes]:
+    """Running nodes. With proxies, the network between them and to their callers can be broken."""
     folder.mkdir(parents=True, exist_ok=True)
     proof = tokens.load_or_create_tokens(folder / tokens.TOKENS_NAME)
     addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(count), start=1)}
     with ExitStack() as stack:
-        doors = stack.enter_context(lines(addresses)) if with_doors else None
+        proxies = stack.enter_context(link_proxies(addresses)) if with_proxies else None
         client = stack.enter_context(
             BlockingClient(list(addresses.values()), proof.of(Role.ADMIN), patience_s=PATIENCE_S)
         )
-        found = CoordinatorNodes(folder, addresses, client, proof, doors)
-        stack.callback(found.close)
+        coordinators = CoordinatorNodes(folder, addresses, client, proof, proxies)
+        stack.callback(coordinators.close)
         for node in addresses:
-            found.start(node)
-        found.leader()
-        yield found
+            coordinators.start(node)
+        coordinators.leader()
+        yield coordinators

@@ -39,7 +39,10 @@ WATCH_S = 1.0  # so long is training let go on after each kill
 def kill_leader(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     kills_ns: list[int] = []
-    with nodes(run_dir / "coordinators", NODES) as cluster, training(plan, run_dir, cluster.place) as run:
+    with (
+        nodes(run_dir / "coordinators", NODES) as cluster,
+        training(plan, run_dir, cluster.coordinators) as run,
+    ):
         run.until_in(WORKERS, 0)
         run.wait(WATCH_S)
         for number in range(times):
@@ -76,7 +79,10 @@ BACK = "the coordinator answers again"
 def quorum_lost(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     longest_s = 0.0
-    with nodes(run_dir / "coordinators", NODES) as cluster, training(plan, run_dir, cluster.place) as run:
+    with (
+        nodes(run_dir / "coordinators", NODES) as cluster,
+        training(plan, run_dir, cluster.coordinators) as run,
+    ):
         run.until_in(WORKERS, 0)
         for number in range(times):
             leader = cluster.leader()
@@ -149,7 +155,7 @@ def lose_node(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectat
     losses: list[_Loss] = []
     with (
         nodes(run_dir / "coordinators", LOSE_NODE_NODES) as cluster,
-        training(plan, run_dir, cluster.place) as run,
+        training(plan, run_dir, cluster.coordinators) as run,
     ):
         generation = run.until_in(LOSE_NODE_WORKERS, 0)
         cluster.client.write("Runs.Create", pb.CreateRun(run="notes", min_workers=1), pb.Run)
@@ -216,7 +222,7 @@ def full_disk(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectat
     with _small_disk(folder / "node-1") as is_tmpfs:
         how = "a small tmpfs" if is_tmpfs else "RLIMIT_FSIZE, because mounting a tmpfs is not allowed here"
         say(f"node 1 gets a full disk by {how}")
-        with nodes(folder, NODES) as cluster, training(plan, run_dir, cluster.place) as run:
+        with nodes(folder, NODES) as cluster, training(plan, run_dir, cluster.coordinators) as run:
             run.until_in(WORKERS, 0)
             began_ns = run.now_ns()
             cluster.client.write("Runs.Create", pb.CreateRun(run="notes", min_workers=1), pb.Run)

@@ -26,7 +26,7 @@ def at_least(what: str, measured: float, limit: float, unit: str = "") -> Expect
 
 
 def not_judged(what: str, measured: str) -> Expectation:
-    """A number that nothing was promised about."""
+    """A measured value without a limit."""
     return Expectation(what, "told, not judged", measured, ok=True)
 
 
@@ -35,19 +35,16 @@ def exactly(what: str, measured: object, limit: object) -> Expectation:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so many are not above; of nothing, infinity: it never came."""
+    """The percentile of the values; infinity without values."""
     if not values:
         return float("inf")
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-# `open` until it is measured, or as long as what was measured so far does not hold yet; `so_far`
-# when all that was measured until now holds; in the end `held` or `broken`, as the experiment judges
-# itself. A tick says nothing new: the judgement is that of the expectations.
-
-
 class State(StrEnum):
+    """`open` until measured, or while it does not hold yet; `so_far` while it holds; then final."""
+
     OPEN = "open"
     SO_FAR = "so_far"
     HELD = "held"
@@ -66,46 +63,46 @@ class Tick:
 
 
 def ignore(_: object) -> None:
-    """For who does not listen."""
+    """A callback that does nothing."""
 
 
 class ScenarioReporter:
-    """What an experiment has to say: lines in words, and ticks. Called with a line it says it."""
+    """Reports of a scenario: lines of text, and the state of its expectations."""
 
     def __init__(self, say: Callable[[str], None] = ignore, on_tick: Callable[[Tick], None] = ignore) -> None:
         self._say = say
         self._on_tick = on_tick
-        self._told: dict[str, Tick] = {}
+        self._ticks: dict[str, Tick] = {}
 
     def __call__(self, line: str) -> None:
         self._say(line)
 
-    def so_far(self, found: Iterable[Expectation]) -> None:
-        """What would be judged now. What does not hold yet may still: the run's log is a moment behind."""
-        for one in found:
-            self._tick(one, State.SO_FAR if one.ok else State.OPEN)
+    def so_far(self, expectations: Iterable[Expectation]) -> None:
+        """Intermediate expectations. One that does not hold yet stays open: the run's log lags a little."""
+        for expectation in expectations:
+            self._tick(expectation, State.SO_FAR if expectation.ok else State.OPEN)
 
-    def settled(self, found: Sequence[Expectation]) -> list[Expectation]:
-        """What was judged in the end; handed on."""
-        for one in found:
-            self._tick(one, State.HELD if one.ok else State.BROKEN)
-        return list(found)
+    def settled(self, expectations: Sequence[Expectation]) -> list[Expectation]:
+        """Final expectations; returned unchanged."""
+        for expectation in expectations:
+            self._tick(expectation, State.HELD if expectation.ok else State.BROKEN)
+        return list(expectations)
 
-    def _tick(self, one: Expectation, state: State) -> None:
-        tick = Tick(one.what, one.limit, one.measured, state)
-        if self._told.get(one.what) != tick:
-            self._told[one.what] = tick
+    def _tick(self, expectation: Expectation, state: State) -> None:
+        tick = Tick(expectation.what, expectation.limit, expectation.measured, state)
+        if self._ticks.get(expectation.what) != tick:
+            self._ticks[expectation.what] = tick
             self._on_tick(tick)
 
 
 def merge_ticks(promises: Sequence[str], ticks: Iterable[Tick]) -> list[Tick]:
-    """One for each promise, in their order, then what nobody had promised; the newest word counts."""
-    found = {what: Tick(what, "", "", State.OPEN) for what in promises}
+    """The newest tick of each promise, in order, then ticks without a promise."""
+    by_name = {what: Tick(what, "", "", State.OPEN) for what in promises}
     for tick in ticks:
-        # Some are said more precisely once they are measured.
-        name = next((what for what in found if tick.what.startswith(what)), tick.what)
-        found[name] = tick
-    return list(found.values())
+        # Some texts get more precise once they are measured.
+        name = next((what for what in by_name if tick.what.startswith(what)), tick.what)
+        by_name[name] = tick
+    return list(by_name.values())
 
 
 ALWAYS = (

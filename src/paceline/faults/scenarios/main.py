@@ -19,14 +19,14 @@ from paceline.faults.scenarios.expectations import ScenarioReporter
 def main(name: str, times: int, run_dir: Path) -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     try:
-        telling = ScenarioReporter(
+        reporter = ScenarioReporter(
             lambda line: _emit({"said": line}), lambda tick: _emit({"tick": tick.json()})
         )
-        found = SCENARIOS[name].body(run_dir, times, telling)
+        expectations = SCENARIOS[name].body(run_dir, times, reporter)
     except PacelineError as error:
         _emit({"problem": f"{error.what}; {error.hint}"})
         return
-    _emit({"expectations": [asdict(one) for one in found]})
+    _emit({"expectations": [asdict(expectation) for expectation in expectations]})
 
 
 def _emit(message: dict[str, object]) -> None:
@@ -35,7 +35,7 @@ def _emit(message: dict[str, object]) -> None:
 
 def _end_with_stdin() -> None:
     if not sys.stdin.read():
-        os.kill(os.getpid(), signal.SIGINT)  # what the experiment has started it then takes down itself
+        os.kill(os.getpid(), signal.SIGINT)  # the scenario then ends its processes itself
 
 
 if __name__ == "__main__":

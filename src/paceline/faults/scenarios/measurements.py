@@ -1,4 +1,4 @@
-"""What must hold after every scenario: nothing lost, nothing twice, the bits of an undisturbed run."""
+"""Measurements of scenarios: the proofs after every scenario, delays, pauses and exclusions."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ NOTHING_LOST = "nothing is lost or done twice"
 
 def proofs(run_dir: Path, history: History, say: ScenarioReporter | None = None) -> list[Expectation]:
     say = say or ScenarioReporter()
-    found = [Expectation(f.what, "holds", f.seen, f.ok) for f in verify_run(run_dir)]
-    say.settled(found)
-    kept = sum(one.ok for one in found)
-    whole = Expectation(NOTHING_LOST, "all", f"{kept} of {len(found)} proofs", kept == len(found))
-    say.settled([whole])  # the short word for what was just said
+    findings = [Expectation(f.what, "holds", f.seen, f.ok) for f in verify_run(run_dir)]
+    say.settled(findings)
+    kept = sum(finding.ok for finding in findings)
+    total = Expectation(NOTHING_LOST, "all", f"{kept} of {len(findings)} proofs", kept == len(findings))
+    say.settled([total])  # the summary of the findings above
     verdict = replay_run(run_dir, lambda *_: None)
-    same = say.settled([_same(verdict)])
-    return [*found, *same, *say.settled([exactly("processes left behind", _living(history), 0)])]
+    replayed = say.settled([_same(verdict)])
+    return [*findings, *replayed, *say.settled([exactly("processes left behind", _living(history), 0)])]
 
 
 def _same(verdict: Mapping[str, Json]) -> Expectation:
@@ -50,17 +50,17 @@ _PRIMARIES = ("server_started", "server_promoted")
 
 
 def primary(history: History) -> str:
-    """Whoever became it last."""
+    """The last server that became primary."""
     return [event.who for event in history.plain if event.kind in _PRIMARIES][-1]
 
 
 def backup(history: History) -> str:
-    """Whoever was placed last."""
+    """The last backup that was placed."""
     return str(events_of(history, "backup_placed")[-1].fields["backup"])
 
 
 def is_guarded(history: History) -> bool:
-    """Is there a primary, and a backup that has its state and has not been replaced since?"""
+    """Whether there is a primary, and a backup with its state that was not replaced since."""
     newest = [event for event in history.plain if event.kind in (*_PRIMARIES, "backup_placed")]
     if not newest or newest[-1].kind != "backup_placed":
         return False
@@ -69,7 +69,7 @@ def is_guarded(history: History) -> bool:
 
 
 def updates(history: History) -> int:
-    """How many were applied and written down."""
+    """The number of recorded updates."""
     return max((row.version for row in history.server), default=0)
 
 
@@ -79,7 +79,7 @@ def applied_ns(history: History) -> list[int]:
 
 
 def longest_delay_s(history: History, from_ns: int, to_ns: int, *, without: Collection[int] = ()) -> float:
-    """Of all workers (but some), among the steps that they committed between these times."""
+    """Longest delay of a step committed between these times, over all workers but `without`."""
     return max(
         (_longest_s(history, rank, from_ns, to_ns) for rank in history.steps if rank not in without),
         default=float("inf"),
@@ -88,13 +88,13 @@ def longest_delay_s(history: History, from_ns: int, to_ns: int, *, without: Coll
 
 def _longest_s(history: History, rank: int, from_ns: int, to_ns: int) -> float:
     gaps = [(later, (later - sooner) / 1e9) for sooner, later in pairwise(commits_ns(history, rank))]
-    usual_s = percentile([gap for _, gap in gaps], 0.5)
-    # One that committed nothing at all in that time is late by more than we know.
-    return max((gap for later, gap in gaps if from_ns <= later <= to_ns), default=float("inf")) - usual_s
+    median_s = percentile([gap for _, gap in gaps], 0.5)
+    # Without a commit in that time, the delay is unknown: infinite.
+    return max((gap for later, gap in gaps if from_ns <= later <= to_ns), default=float("inf")) - median_s
 
 
 def longest_pause_s(history: History, from_ns: int) -> float:
-    """The longest time in which nobody committed anything, or no server applied anything."""
+    """The longest time without a commit of any worker, or an update of any server."""
     committed = [end for rank in history.steps for end in commits_ns(history, rank)]
     ends = sorted(end for end in applied_ns(history) or committed if end >= from_ns)
     return max(((later - sooner) / 1e9 for sooner, later in pairwise(ends)), default=float("inf"))
@@ -107,16 +107,16 @@ def not_delayed(history: History, from_ns: int, to_ns: int, after: str) -> Expec
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """What became of a worker that the others did not hear for a while."""
+    """A worker that was excluded from the generation for a while."""
 
     victim: str
-    left_ns: int  # when it was left out
+    left_ns: int  # when it was excluded
     noticed_s: float
     back_s: float
 
 
 def wait_until_excluded(run: TrainingRun, victim: str, after: int) -> int:
-    """When the others entered a generation behind `after` without it."""
+    """Wait until the others enter a generation after `after` without it; returns when."""
     run.until(lambda history: _without(history, victim, after) is not None, f"{victim} is left out")
     noticed_ns = _without(run.live(), victim, after)
     assert noticed_ns is not None, "it was just seen"
@@ -124,16 +124,16 @@ def wait_until_excluded(run: TrainingRun, victim: str, after: int) -> int:
 
 
 def _without(history: History, victim: str, after: int) -> int | None:
-    found = [
+    entered_ns = [
         event.at_ns
         for event in events_of(history, "generation_entered")
         if int(str(event.fields["number"])) > after and victim not in str(event.fields["workers"]).split(",")
     ]
-    return min(found, default=None)
+    return min(entered_ns, default=None)
 
 
 def fenced_and_alive(history: History, left_ns: Iterable[tuple[str, int]], workers: int) -> list[Expectation]:
-    """`left_ns`: who was left out, and when. It changed nothing then, and came back as the same process."""
+    """`left_ns`: excluded workers, and when. They committed nothing then and returned as the same process."""
     commits = sum(_fenced_commits(history, victim, at_ns) for victim, at_ns in left_ns)
     restarts = len(events_of(history, "worker_started")) - workers
     return [
@@ -143,7 +143,7 @@ def fenced_and_alive(history: History, left_ns: Iterable[tuple[str, int]], worke
 
 
 def _fenced_commits(history: History, victim: str, left_ns: int) -> int:
-    """How many steps it committed between being left out and entering a generation again."""
+    """Steps that it committed between its exclusion and its next generation."""
     entered = [e.at_ns for e in events_of(history, "generation_entered") if e.who == victim]
     back_ns = min((at_ns for at_ns in entered if at_ns > left_ns), default=None)
     ends = commits_ns(history, int(victim.removeprefix("worker-")))

@@ -33,20 +33,20 @@ def partition_workers(run_dir: Path, times: int, say: ScenarioReporter) -> list[
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     seen: list[Exclusion] = []
     with (
-        nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
-        training(plan, run_dir, cluster.place) as run,
+        nodes(run_dir / "coordinators", NODES, with_proxies=True) as cluster,
+        training(plan, run_dir, cluster.coordinators) as run,
     ):
-        assert cluster.lines is not None, "there are doors"
+        assert cluster.links is not None, "the nodes have proxies"
         generation = run.until_in(WORKERS, 0)
         begun_ns = run.now_ns()
         for number in range(times):
             victim = f"worker-{number % WORKERS}"
             cut_ns = run.now_ns()
-            cluster.lines.cut([run.pids()[victim]], cluster.addresses)
+            cluster.links.cut([run.pids()[victim]], cluster.addresses)
             left_ns = wait_until_excluded(run, victim, generation)
             run.wait(ALONE_S)
             mended_ns = run.now_ns()
-            cluster.lines.mend()
+            cluster.links.heal()
             generation = run.until_in(WORKERS, generation)
             back_s = (run.now_ns() - mended_ns) / 1e9
             seen.append(Exclusion(victim, left_ns, (left_ns - cut_ns) / 1e9, back_s))
@@ -85,8 +85,8 @@ def partition_coordinators(run_dir: Path, times: int, say: ScenarioReporter) -> 
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     seen: list[_Seen] = []
     with (
-        nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
-        training(plan, run_dir, cluster.place) as run,
+        nodes(run_dir / "coordinators", NODES, with_proxies=True) as cluster,
+        training(plan, run_dir, cluster.coordinators) as run,
     ):
         run.until_in(WORKERS, 0)
         begun_ns = run.now_ns()
@@ -120,20 +120,20 @@ def _partition_coordinators_judge(history: History, seen: list[_Seen], begun_ns:
 
 
 def _cut(cluster: CoordinatorNodes, run: TrainingRun, alone: int) -> _Seen:
-    assert cluster.lines is not None, "there are doors"
+    assert cluster.links is not None, "the nodes have proxies"
     others = cluster.others(alone)
     pids = run.pids()
     generation = run.until_in(WORKERS, 0)
     many = [cluster.pid(other) for other in others] + [pids[who] for who in pids if who != ISOLATED_WORKER]
     cut_ns = run.now_ns()
-    cluster.lines.cut(many, [alone])
-    cluster.lines.cut([cluster.pid(alone), pids[ISOLATED_WORKER]], others)
+    cluster.links.cut(many, [alone])
+    cluster.links.cut([cluster.pid(alone), pids[ISOLATED_WORKER]], others)
     before = cluster.status(alone).commit
     answers = _request_of_minority(cluster, alone)
     left_ns = wait_until_excluded(run, ISOLATED_WORKER, generation)
     commits = cluster.status(alone).commit - before
     mended_ns = run.now_ns()
-    cluster.lines.mend()
+    cluster.links.heal()
     run.until_in(WORKERS, generation)
     cluster.leader()
     return _Seen((left_ns - cut_ns) / 1e9, left_ns, (run.now_ns() - mended_ns) / 1e9, answers, commits)
@@ -171,46 +171,46 @@ def delay_packets(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expe
 
 
 def _through(
-    weather: LinkConditions, run_dir: Path, seconds: int, say: ScenarioReporter
+    conditions: LinkConditions, run_dir: Path, seconds: int, say: ScenarioReporter
 ) -> list[Expectation]:
     plan = default_plan(workers=BAD_LINK_WORKERS, steps=1_000_000)
     with (
-        nodes(run_dir / "coordinators", BAD_LINK_NODES, with_doors=True) as cluster,
-        training(plan, run_dir, cluster.place) as run,
+        nodes(run_dir / "coordinators", BAD_LINK_NODES, with_proxies=True) as cluster,
+        training(plan, run_dir, cluster.coordinators) as run,
     ):
-        assert cluster.lines is not None, "there are doors"
+        assert cluster.links is not None, "the nodes have proxies"
         run.until_in(BAD_LINK_WORKERS, 0)
         began_ns = run.now_ns()
-        cluster.lines.set_weather(weather)
+        cluster.links.set_conditions(conditions)
         for second in range(seconds):
             run.wait(1.0)
-            say(f"second {second + 1} of {seconds}: {_describe(weather)}")
-            say.so_far(_bad_lines_judge(run.history(), weather, began_ns, run.now_ns()))
+            say(f"second {second + 1} of {seconds}: {_describe(conditions)}")
+            say.so_far(_bad_lines_judge(run.history(), conditions, began_ns, run.now_ns()))
         ended_ns = run.now_ns()
-        cluster.lines.set_weather(PERFECT_LINK)
+        cluster.links.set_conditions(PERFECT_LINK)
         run.until_in(BAD_LINK_WORKERS, 0)  # all are in the newest generation, or come back to it now
         history = run.finish(30, early=True)
     return [
-        *say.settled(_bad_lines_judge(history, weather, began_ns, ended_ns)),
+        *say.settled(_bad_lines_judge(history, conditions, began_ns, ended_ns)),
         *proofs(run_dir, history, say),
     ]
 
 
 def _bad_lines_judge(
-    history: History, weather: LinkConditions, began_ns: int, ended_ns: int
+    history: History, conditions: LinkConditions, began_ns: int, ended_ns: int
 ) -> list[Expectation]:
     return [
-        at_least("pieces of data that were lost, stalled or late", _hit(weather), 10),
+        at_least("pieces of data that were lost, stalled or late", _hit(conditions), 10),
         not_delayed(history, began_ns, ended_ns, "in bad weather"),
     ]
 
 
-def _hit(weather: LinkConditions) -> int:
-    return weather.lost + weather.stalled + (weather.passed if weather.late_s[1] > 0 else 0)
+def _hit(conditions: LinkConditions) -> int:
+    return conditions.lost + conditions.stalled + (conditions.passed if conditions.late_s[1] > 0 else 0)
 
 
-def _describe(weather: LinkConditions) -> str:
-    if weather.late_s[1] > 0:
-        low, high = (1000 * bound for bound in weather.late_s)
-        return f"{weather.passed} pieces late by {low:g} to {high:g} ms"
-    return f"{weather.passed} pieces passed, {weather.stalled} stalled, {weather.lost} lost"
+def _describe(conditions: LinkConditions) -> str:
+    if conditions.late_s[1] > 0:
+        low, high = (1000 * bound for bound in conditions.late_s)
+        return f"{conditions.passed} pieces late by {low:g} to {high:g} ms"
+    return f"{conditions.passed} pieces passed, {conditions.stalled} stalled, {conditions.lost} lost"

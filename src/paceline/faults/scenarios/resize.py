@@ -22,7 +22,7 @@ SHARDS = 12
 SIZES = (2, 4, 3)
 DEFAULT_TIMES = 12
 PACE_S = 0.01  # for a shard
-FROZEN_S = 0.2  # shorter than a lease: it only holds the others up
+FROZEN_S = 0.2  # shorter than a lease: it only delays the others
 
 
 def resize(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
@@ -30,37 +30,37 @@ def resize(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation
 
 
 def resize_by_seed(run_dir: Path, faults: int, seed: int, say: ScenarioReporter) -> list[Expectation]:
-    """So many faults, spread over the sizes 2, 4, 3, again and again."""
+    """This number of faults, spread over the sizes 2, 4, 3, repeatedly."""
     plan = resizing_plan(SIZES[0])
     with training(plan, run_dir) as run:
-        struck = _Struck(run, random.Random(seed), SIZES[0], run.until_in(SIZES[0], 0))
+        faulty = _FaultyRun(run, random.Random(seed), SIZES[0], run.until_in(SIZES[0], 0))
         for number, size in enumerate(_sizes(faults)):
-            struck.become(size)
-            struck.strike()
+            faulty.resize(size)
+            faulty.strike()
             say(f"fault {number + 1} of {faults}, with {size} workers")
-            say.so_far(_resized(struck))
-        struck.become(SIZES[-1])
+            say.so_far(_resized(faulty))
+        faulty.resize(SIZES[-1])
         history = run.finish(60, early=True)
         result = run.result or {}
-    found = say.settled(_resized(struck))
-    found += [
+    expectations = say.settled(_resized(faulty))
+    expectations += [
         exactly(
             "SHA-256 of an undisturbed run's parameters", _undisturbed(plan, run_dir, history), _hash(result)
         ),
-        exactly("workers that were restarted without being lost", _restarted(history, struck), 0),
+        exactly("workers that were restarted without being lost", _restarted(history, faulty), 0),
     ]
-    return [*say.settled(found), *proofs(run_dir, history, say)]
+    return [*say.settled(expectations), *proofs(run_dir, history, say)]
 
 
-def _resized(struck: "_Struck") -> list[Expectation]:
-    what = f"a change of size ({SIZES[0]} → {SIZES[1]} → {SIZES[2]}), at the latest"
-    return [at_most(what, max(struck.resized_s), 10.0, "s")] if struck.resized_s else []
+def _resized(faulty: "_FaultyRun") -> list[Expectation]:
+    description = f"a change of size ({SIZES[0]} → {SIZES[1]} → {SIZES[2]}), at the latest"
+    return [at_most(description, max(faulty.resized_s), 10.0, "s")] if faulty.resized_s else []
 
 
 def resizing_plan(workers: int) -> Plan:
-    usual = default_plan(workers=SHARDS, steps=1_000_000, pace_s=PACE_S)
+    base = default_plan(workers=SHARDS, steps=1_000_000, pace_s=PACE_S)
     elastic = Elastic(workers=workers, min_workers=1, max_workers=6, restarts=30_000, longest_wait_s=0.1)
-    return replace(usual, elastic=elastic)
+    return replace(base, elastic=elastic)
 
 
 def _sizes(faults: int) -> list[int]:
@@ -70,15 +70,15 @@ def _sizes(faults: int) -> list[int]:
 
 
 @dataclass(slots=True)
-class _Struck:
+class _FaultyRun:
     run: TrainingRun
-    dice: random.Random
+    rng: random.Random
     size: int
     generation: int
     resized_s: list[float] = field(default_factory=list)
     kills: int = 0
 
-    def become(self, size: int) -> None:
+    def resize(self, size: int) -> None:
         if size == self.size:
             return
         began_ns = self.run.now_ns()
@@ -91,9 +91,9 @@ class _Struck:
         self.generation = self.run.until_in(size, self.generation)
 
     def strike(self) -> None:
-        self.run.wait(self.dice.uniform(0.05, 0.3))
-        victim = self.dice.choice(_members(self.run.history(), self.generation))
-        if self.dice.random() < 0.25:
+        self.run.wait(self.rng.uniform(0.05, 0.3))
+        victim = self.rng.choice(_members(self.run.history(), self.generation))
+        if self.rng.random() < 0.25:
             self.run.signal(victim, signal.SIGSTOP)
             self.run.wait(FROZEN_S)
             self.run.signal(victim, signal.SIGCONT)
@@ -105,23 +105,23 @@ class _Struck:
 
 def _members(history: History, generation: int) -> list[str]:
     entered = events_of(history, "generation_entered")
-    found = next(e for e in entered if int(str(e.fields["number"])) == generation)
-    return str(found.fields["workers"]).split(",")
+    event = next(e for e in entered if int(str(e.fields["number"])) == generation)
+    return str(event.fields["workers"]).split(",")
 
 
-def _restarted(history: History, struck: _Struck) -> int:
+def _restarted(history: History, faulty: _FaultyRun) -> int:
     started = len(events_of(history, "worker_started"))
     left = sum(event.fields["reason"] == "left" for event in events_of(history, "worker_finished"))
-    return started - struck.kills - left - struck.size
+    return started - faulty.kills - left - faulty.size
 
 
 def _undisturbed(plan: Plan, run_dir: Path, history: History) -> str:
-    """Of the run made again by as many workers as it began with, without a fault."""
-    rows = [row for found in history.steps.values() for row in found if row.synced]
+    """Hash of the run, repeated with the initial number of workers and without faults."""
+    rows = [row for own in history.steps.values() for row in own if row.synced]
     steps = 1 + max(row.position // plan.num_workers for row in rows)
-    with training(replace(plan, steps=steps, pace_s=0.0), run_dir / "undisturbed") as again:
-        again.finish(120, early=False)
-        return _hash(again.result or {})
+    with training(replace(plan, steps=steps, pace_s=0.0), run_dir / "undisturbed") as repeated:
+        repeated.finish(120, early=False)
+        return _hash(repeated.result or {})
 
 
 def _hash(result: dict[str, Json]) -> str:

@@ -34,26 +34,26 @@ from paceline.faults.scenarios.training import (
 from paceline.plan.catalog import MODES, Channel, server_names
 from paceline.plan.plan import Plan
 
-# What is struck depends on the seed alone, never on how fast the machine is: all
-# dice of a fault are thrown before anything is looked at.
+# The faults depend on the seed alone, not on the speed of the machine: all random numbers of a fault are
+# drawn before the run is observed.
 
 RECOVERY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class FaultDraw:
-    """All that is drawn for one fault."""
+    """The random numbers of one fault."""
 
-    wait_s: float  # before it strikes
+    wait_s: float  # before the fault
     order: tuple[int, ...]  # of the workers: the first ones are the victims
-    lasts_s: float  # a freeze or a cut; sometimes longer than a lease, sometimes not
-    which: float  # of several coordinator nodes, from 0 to 1
+    lasts_s: float  # of a freeze or a partition; may be longer or shorter than a lease
+    which: float  # selects a coordinator node, from 0 to 1
 
 
-def draw_fault(dice: random.Random, workers: int) -> FaultDraw:
-    wait_s = dice.uniform(0.05, 0.25)
-    order = tuple(dice.sample(range(workers), workers))
-    return FaultDraw(wait_s, order, dice.uniform(0.1, 4.0), dice.random())
+def draw_fault(rng: random.Random, workers: int) -> FaultDraw:
+    wait_s = rng.uniform(0.05, 0.25)
+    order = tuple(rng.sample(range(workers), workers))
+    return FaultDraw(wait_s, order, rng.uniform(0.1, 4.0), rng.random())
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class FaultInjector:
 
     def __post_init__(self) -> None:
         self.by_name = {
-            "kill-worker": lambda dice: self._kill(dice.order[:1]),
-            "kill-two": lambda dice: self._kill(dice.order[:2]),
+            "kill-worker": lambda draw: self._kill(draw.order[:1]),
+            "kill-two": lambda draw: self._kill(draw.order[:2]),
             "freeze-worker": self._freeze,
             "kill-leader": self._kill_leader,
             "kill-follower": self._kill_follower,
@@ -78,15 +78,15 @@ class FaultInjector:
             "kill-primary-and-worker": self._kill_primary_and_worker,
         }
 
-    def strike(self, fault: str, dice: FaultDraw) -> str:
-        """Who was struck, in words. The run is whole before, and again when this returns."""
-        self.run.wait(dice.wait_s)
-        who = self.by_name[fault](dice)
+    def strike(self, fault: str, draw: FaultDraw) -> str:
+        """Inject the fault and wait for recovery; returns a description of the victims."""
+        self.run.wait(draw.wait_s)
+        who = self.by_name[fault](draw)
         self.until_whole()
         return who
 
     def until_whole(self) -> None:
-        """Until all train together in the newest generation, or behind two servers, and get further."""
+        """Wait until all train together in the newest generation, or with two servers, and make progress."""
         self.run.until(self._is_whole, "all train together", RECOVERY_TIMEOUT_S)
         done = self._done(self.run.live())
         self.run.until(lambda history: self._done(history) > done, "the run goes on", RECOVERY_TIMEOUT_S)
@@ -104,8 +104,8 @@ class FaultInjector:
     def _kill(self, victims: Collection[int]) -> str:
         return self._kill_names([f"worker-{victim}" for victim in victims])
 
-    def _kill_primary_and_worker(self, dice: FaultDraw) -> str:
-        return self._kill_names([primary(self.run.live()), f"worker-{dice.order[0]}"])
+    def _kill_primary_and_worker(self, draw: FaultDraw) -> str:
+        return self._kill_names([primary(self.run.live()), f"worker-{draw.order[0]}"])
 
     def _kill_names(self, names: Sequence[str]) -> str:
         before = self.run.pids()
@@ -118,25 +118,25 @@ class FaultInjector:
         )
         return " and ".join(names)
 
-    def _freeze(self, dice: FaultDraw) -> str:
-        victim = f"worker-{dice.order[0]}"
+    def _freeze(self, draw: FaultDraw) -> str:
+        victim = f"worker-{draw.order[0]}"
         self.run.signal(victim, signal.SIGSTOP)
-        self.run.wait(dice.lasts_s)
+        self.run.wait(draw.lasts_s)
         self.run.signal(victim, signal.SIGCONT)
-        return f"{victim} for {dice.lasts_s:.1f} s"
+        return f"{victim} for {draw.lasts_s:.1f} s"
 
-    def _kill_leader(self, dice: FaultDraw) -> str:
+    def _kill_leader(self, draw: FaultDraw) -> str:
         return self._kill_node(self.cluster.leader())
 
-    def _kill_follower(self, dice: FaultDraw) -> str:
+    def _kill_follower(self, draw: FaultDraw) -> str:
         others = self.cluster.others(self.cluster.leader())
-        return self._kill_node(others[int(dice.which * len(others))])
+        return self._kill_node(others[int(draw.which * len(others))])
 
-    def _kill_both(self, dice: FaultDraw) -> str:
+    def _kill_both(self, draw: FaultDraw) -> str:
         node = self.cluster.leader()
         self._until_all_nodes()
         self.cluster.kill(node)
-        who = self._kill(dice.order[:1])
+        who = self._kill(draw.order[:1])
         self.cluster.start(node)
         return f"node {node} and {who}"
 
@@ -147,28 +147,28 @@ class FaultInjector:
         self.cluster.start(node)
         return f"node {node}"
 
-    def _cut_worker(self, dice: FaultDraw) -> str:
-        victim = f"worker-{dice.order[0]}"
-        return self._cut([self.run.pids()[victim]], list(self.cluster.addresses), victim, dice)
+    def _cut_worker(self, draw: FaultDraw) -> str:
+        victim = f"worker-{draw.order[0]}"
+        return self._cut([self.run.pids()[victim]], list(self.cluster.addresses), victim, draw)
 
-    def _cut_leader(self, dice: FaultDraw) -> str:
-        """From the other nodes and from all workers; the others elect another one."""
+    def _cut_leader(self, draw: FaultDraw) -> str:
+        """Partition it from the other nodes and all workers; the others elect a new leader."""
         self._until_all_nodes()
         node = self.cluster.leader()
         others = self.cluster.others(node)
-        lines = self.cluster.lines
-        assert lines is not None, "there are doors"
-        lines.cut([self.cluster.pid(node)], others)
+        links = self.cluster.links
+        assert links is not None, "the nodes have proxies"
+        links.cut([self.cluster.pid(node)], others)
         callers = [*(self.cluster.pid(other) for other in others), *self.run.pids().values()]
-        return self._cut(callers, [node], f"node {node}", dice)
+        return self._cut(callers, [node], f"node {node}", draw)
 
-    def _cut(self, pids: list[int], nodes: list[int], who: str, dice: FaultDraw) -> str:
-        lines = self.cluster.lines
-        assert lines is not None, "there are doors"
-        lines.cut(pids, nodes)
-        self.run.wait(dice.lasts_s)
-        lines.mend()
-        return f"{who} for {dice.lasts_s:.1f} s"
+    def _cut(self, pids: list[int], nodes: list[int], who: str, draw: FaultDraw) -> str:
+        links = self.cluster.links
+        assert links is not None, "the nodes have proxies"
+        links.cut(pids, nodes)
+        self.run.wait(draw.lasts_s)
+        links.heal()
+        return f"{who} for {draw.lasts_s:.1f} s"
 
     def _until_all_nodes(self) -> None:
         nodes = self.cluster.addresses
@@ -178,7 +178,7 @@ class FaultInjector:
 
 
 def last_step(history: History, shards: int) -> int:
-    """The last step that anybody committed and has written down."""
+    """The last recorded step that any worker committed."""
     done = (row.position // shards for rows in history.steps.values() for row in rows if row.synced)
     return max(done, default=-1)
 
@@ -189,7 +189,7 @@ MAX_WORLDS = 2  # generations that a worker may have mapped: the one it is in, a
 
 @dataclass(slots=True)
 class LeakCheck:
-    """Looked at after every fault."""
+    """Memory, files, threads and shared memory, sampled after every fault."""
 
     command: list[float] = field(default_factory=list)  # MB
     helper: list[float] = field(default_factory=list)
@@ -200,7 +200,7 @@ class LeakCheck:
     worlds: int = 0  # most generations that one worker had mapped at once
     _names_before: frozenset[str] = field(default_factory=lambda: _shared_names())
 
-    def look(self, helper: int, workers: dict[str, int]) -> None:
+    def sample(self, helper: int, workers: dict[str, int]) -> None:
         self.command.append(memory_mb("self"))
         self.helper.append(memory_mb(helper))
         self.files.append(_files("self"))
@@ -225,18 +225,18 @@ class LeakCheck:
         ]
 
     def _workers_flat(self) -> Expectation:
-        """Of those who lived through several faults: from the first look at them to the last."""
-        old = [seen for seen in self.workers.values() if len(seen) >= 4]
-        if not old:
+        """Growth of workers that survived several faults, between their second and last sample."""
+        survivors = [samples for samples in self.workers.values() if len(samples) >= 4]
+        if not survivors:
             return not_judged("memory of the workers", "none lived through four faults")
-        growth = max(seen[-1] - seen[1] for seen in old)
-        longest = max(map(len, old))
-        what = f"growth of a worker's memory (of {len(old)} that lived through 4 to {longest} faults)"
+        growth = max(samples[-1] - samples[1] for samples in survivors)
+        longest = max(map(len, survivors))
+        what = f"growth of a worker's memory (of {len(survivors)} that lived through 4 to {longest} faults)"
         return at_most(what, growth, MAX_GROWTH_MB, "MB")
 
 
 def _flat(what: str, seen: list[float]) -> Expectation:
-    """After a quarter to warm up, against the end: medians, so that one moment does not decide."""
+    """Median after a warm-up of a quarter, against the median at the end."""
     early = _early(seen)
     late = _late(seen)
     return Expectation(
@@ -322,21 +322,21 @@ def soak_plan(mode: str, shards: int | None) -> Plan:
 
 
 def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporter) -> list[Expectation]:
-    dice = random.Random(seed)
-    piles = LeakCheck()
+    rng = random.Random(seed)
+    leaks = LeakCheck()
     with (
-        nodes(run_dir / "coordinators", NODES, with_doors=True) as cluster,
-        training(plan, run_dir, cluster.place) as run,
+        nodes(run_dir / "coordinators", NODES, with_proxies=True) as cluster,
+        training(plan, run_dir, cluster.coordinators) as run,
     ):
         striker = FaultInjector(run, cluster, WORKERS)
         striker.until_whole()
         began_ns = run.now_ns()
         for number in range(faults):
-            fault = dice.choice(FAULTS[plan.mode])
-            drawn = draw_fault(dice, WORKERS)
+            fault = rng.choice(FAULTS[plan.mode])
+            drawn = draw_fault(rng, WORKERS)
             struck_ns = run.now_ns()
             who = striker.strike(fault, drawn)
-            piles.look(run.launcher.pid, run.pids())
+            leaks.sample(run.launcher.pid, run.pids())
             took_s = (run.now_ns() - struck_ns) / 1e9
             say(f"fault {number + 1} of {faults}: {fault} {who}, whole again; {took_s:.1f} s")
         ended_ns = run.now_ns()
@@ -350,7 +350,7 @@ def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporte
             _goodput(history, plan),
         ),
         not_judged("faults a minute", f"{60e9 * faults / (ended_ns - began_ns):.1f}"),
-        *piles.expectations(),
+        *leaks.expectations(),
         *proofs(run_dir, history, say),
     ]
 

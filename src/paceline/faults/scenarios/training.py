@@ -22,15 +22,15 @@ from paceline.plan.plan import Elastic, Plan, StrategyOptions
 from paceline.plan.schedule import ROUND_MODES
 from paceline.sync.fault_rules import StragglerRule
 from paceline.training.elastic import Coordinators
-from paceline.training.progress import Progress
+from paceline.training.progress import SilentWatcher
 from paceline.training.run import train
 
 POLL_S = 0.01
 START_S = 60.0
-MAX_WAIT_S = 120.0  # for what takes seconds: a busy machine is no failed experiment
-LIVE_ROWS = 64  # of each worker, while the run goes on
+MAX_WAIT_S = 120.0  # for what takes seconds: a busy machine must not fail the scenario
+LIVE_ROWS = 64  # of each worker, during the run
 DEFAULT_ROUND_STEPS = 4  # steps, in modes that have rounds
-PASSING = (StragglerRule(probability=0.2, factor=4.0),)  # so that adaptive has something to decide about
+PASSING = (StragglerRule(probability=0.2, factor=4.0),)  # so that the adaptive mode has decisions to make
 
 
 def default_plan(
@@ -41,7 +41,7 @@ def default_plan(
     mode: str = "ssgd",
     shards: int | None = None,
 ) -> Plan:
-    """Small enough for any machine: what takes time in a step is its pace. As many shards as workers."""
+    """Small enough for any machine: a step takes its pace. As many shards as workers by default."""
     shards = shards or workers
     every = DEFAULT_ROUND_STEPS if mode in (*ROUND_MODES, "fedavg", "adaptive") else 1
     elastic = Elastic(workers=workers, min_workers=1, max_workers=workers, restarts=3000, longest_wait_s=0.1)
@@ -86,13 +86,13 @@ class TrainingRun:
     def _run(self) -> None:
         try:
             self.result = train(
-                self.plan, self.run_dir, _SilentWatcher(), warm=self.launcher, coordinators=self.coordinators
+                self.plan, self.run_dir, SilentWatcher(), warm=self.launcher, coordinators=self.coordinators
             )
-        except BaseException as error:  # told by `finish`, in the thread that asks
+        except BaseException as error:  # raised by `finish`
             self.error = error
 
     def finish(self, within_s: float, *, early: bool) -> History:
-        """Stop it, or wait for its end; what it left behind."""
+        """Stop it, or wait for its end; returns its history."""
         assert self._thread is not None, "it was started"
         if early:
             self.launcher.stop()
@@ -107,69 +107,71 @@ class TrainingRun:
     def abandon(self) -> None:
         """End it now, if it has not ended."""
         while self._thread is not None and self._thread.is_alive():
-            self.launcher.kill()  # again and again: what it kills may only just be starting
+            self.launcher.kill()  # repeatedly: a process may just be starting
             self._thread.join(POLL_S)
 
     def history(self) -> History:
         return read_history(self.run_dir / "events.jsonl")
 
     def live(self) -> History:
-        """The same while it runs, without reading all of it again and again; of steps only the newest."""
+        """The history so far, read incrementally; only the newest steps."""
         if self._live is None:
             self._live = LogFollower(self.run_dir / "events.jsonl", rows=LIVE_ROWS)
         return self._live.read()
 
     def wait(self, duration_s: float) -> None:
-        """Let it train."""
+        """Let it train for a while."""
         self._clock.sleep(duration_s)
 
     def now_ns(self) -> int:
         return self._clock.now_ns()
 
     def pids(self) -> dict[str, int]:
-        """Of the newest process under each name."""
+        """By name: the pid of its newest process."""
         started = [e for e in self.live().plain if e.kind == "worker_started"]
         return {event.who: int(str(event.fields["pid"])) for event in started}
 
     def signal(self, who: str, number: int) -> int:
-        """Send it; when that was."""
+        """Send the signal; returns when."""
         pid = self.pids()[who]
         at_ns = self.now_ns()
         os.kill(pid, number)
         return at_ns
 
-    def until(self, is_true: Callable[[History], bool], what: str, within_s: float = MAX_WAIT_S) -> None:
+    def until(
+        self, is_true: Callable[[History], bool], description: str, within_s: float = MAX_WAIT_S
+    ) -> None:
         deadline_s = monotonic_s() + within_s
         while not is_true(self.live()):
             if self.error is not None:
                 raise self.error
             if monotonic_s() > deadline_s:
                 raise TrainingError(
-                    f"waited {within_s:g} s, and still not: {what}", f"look at {self.run_dir}"
+                    f"waited {within_s:g} s, and still not: {description}", f"look at {self.run_dir}"
                 )
             self._clock.sleep(POLL_S)
 
     def until_in(self, workers: int, after: int) -> int:
-        """Until so many workers train in one generation behind `after`; its number."""
-        found = 0
+        """Wait until `workers` train in one generation after `after`; returns its number."""
+        generation = 0
 
         def are_in(history: History) -> bool:
-            nonlocal found
-            found = newest_full(history, workers)
-            return found > after
+            nonlocal generation
+            generation = newest_full(history, workers)
+            return generation > after
 
         self.until(are_in, f"{workers} workers train together")
-        return found
+        return generation
 
 
 def newest_full(history: History, workers: int) -> int:
-    """The newest generation that so many workers have entered; 0: none."""
+    """The newest generation that `workers` workers entered; 0: none."""
     entered = Counter(int(str(e.fields["number"])) for e in events_of(history, "generation_entered"))
     return max((number for number, count in entered.items() if count == workers), default=0)
 
 
 def end_ns(row: StepRow) -> int:
-    """When the step was over."""
+    """When the step ended."""
     compute = row.data_ns + row.forward_ns + row.backward_ns + row.delay_ns
     return row.start_ns + compute + row.wait_ns + row.codec_ns + row.comm_ns + row.apply_ns
 
@@ -185,7 +187,7 @@ def events_of(history: History, kind: str) -> list[PlainEvent]:
 
 @contextmanager
 def training(plan: Plan, run_dir: Path, coordinators: Coordinators | None = None) -> Iterator[TrainingRun]:
-    """Starts a run, and leaves nothing of it behind."""
+    """A run that is ended with this context."""
     with LocalLauncher() as launcher:
         run = TrainingRun(plan, run_dir, launcher, coordinators)
         run.start()
@@ -193,9 +195,3 @@ def training(plan: Plan, run_dir: Path, coordinators: Coordinators | None = None
             yield run
         finally:
             run.abandon()
-
-
-class _SilentWatcher:
-    def progress(self, progress: Progress) -> None: ...
-
-    def note(self, text: str) -> None: ...
