@@ -118,7 +118,7 @@ def test_a_worker_of_a_live_run_is_left_out_and_comes_back(tmp_path: Path) -> No
         ]
         with NetworkPartition.of(tmp_path) as apart:
             apart.start(PartitionGroup((1,)), {}, 0.5)  # and nobody is left who wanted it
-            assert not partition_healer.release(tmp_path)
+            assert not partition_healer.end(tmp_path)
             until(apart.is_healed, "the node hears everybody again, by itself")
         _is_going_on(run)
         run.finish(30, early=True)

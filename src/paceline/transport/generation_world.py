@@ -13,7 +13,7 @@ import mmap
 import os
 import platform
 from collections.abc import Callable, Sequence
-from ctypes import Structure, c_long
+from ctypes import POINTER, Structure, c_int, c_long, c_uint32, c_void_p
 from functools import cache
 from typing import NamedTuple
 
@@ -39,6 +39,9 @@ class _Timespec(Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Without these, ctypes would pass the 64-bit address as an int of 32 bits.
+_libc.syscall.argtypes = [c_long, c_void_p, c_int, c_uint32, POINTER(_Timespec), c_void_p, c_uint32]
+_libc.syscall.restype = c_long
 
 
 def futex_wait(address: int, value: int, timeout_s: float) -> None:
