@@ -27,9 +27,8 @@ from paceline.config.load import load
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError
 from paceline.k8s.objects import is_extended
-from paceline.k8s.render.targets import ON_RAY, Target, describe_manifest, to_yaml
-from paceline.k8s.spec.job import Limits, Profile, Size
-from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.render.targets import describe_manifest, to_yaml
+from paceline.k8s.spec.job import ON_RAY, JobOptions, Limits, Profile, Size, Target, TorchrunOptions
 from paceline.k8s.submit.manifests import render_job
 from paceline.k8s.validate.kinds import KIND_RULES
 from paceline.k8s.validate.offline import find_privileges, find_problems

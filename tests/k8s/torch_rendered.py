@@ -6,9 +6,7 @@ from typing import Any
 
 from tests.k8s.rendered import settings
 
-from paceline.k8s.render.targets import Target
-from paceline.k8s.spec.job import ConfigFile, Limits, Profile, Size
-from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.spec.job import ConfigFile, JobOptions, Limits, Profile, Size, Target, TorchrunOptions
 from paceline.k8s.spec.torchrun import AttachedConfig
 from paceline.k8s.submit.manifests import RenderedJob, render_job
 

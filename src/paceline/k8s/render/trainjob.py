@@ -34,7 +34,7 @@ NODE = "node"  # Trainer's own name for the job and for the container
 def render_runtime(intent: JobSpec) -> Object:
     limits = intent.limits
     job: Object = {"backoffLimit": 0}
-    if require_torch(intent).trainer == "2.1":  # else the TrainJob says it
+    if require_torch(intent).options.trainer == "2.1":  # else the TrainJob says it
         job["activeDeadlineSeconds"] = limits.running_s
     job["template"] = template(intent, torchrun_container(intent, NODE), restartPolicy="Never")
     step: Object = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
@@ -61,7 +61,7 @@ CLUSTER, NAMESPACED = "ClusterTrainingRuntime", "TrainingRuntime"
 def render_trainjob(intent: JobSpec) -> list[Object]:
     return (
         [_job(intent)]
-        if require_torch(intent).runtime is not None
+        if require_torch(intent).options.runtime is not None
         else [render_runtime(intent), _job(intent)]
     )
 
@@ -69,7 +69,7 @@ def render_trainjob(intent: JobSpec) -> list[Object]:
 def _job(intent: JobSpec) -> Object:
     torch = require_torch(intent)
     spec: Object = {"runtimeRef": _runtime(intent)}
-    if torch.trainer != "2.1":  # which has no deadline of its own
+    if torch.options.trainer != "2.1":  # which has no deadline of its own
         spec["activeDeadlineSeconds"] = intent.limits.running_s
     spec["trainer"] = {
         "image": intent.image,
@@ -80,8 +80,8 @@ def _job(intent: JobSpec) -> Object:
         "env": variables(intent),
         "resourcesPerNode": torchrun_resources(intent),
     }
-    if torch.runtime is not None:
-        spec |= _overrides(intent) if torch.trainer == "2.1" else _patches(intent)
+    if torch.options.runtime is not None:
+        spec |= _overrides(intent) if torch.options.trainer == "2.1" else _patches(intent)
     return {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "TrainJob",
@@ -91,7 +91,7 @@ def _job(intent: JobSpec) -> Object:
 
 
 def _runtime(intent: JobSpec) -> Object:
-    said = require_torch(intent).runtime
+    said = require_torch(intent).options.runtime
     if said is None:
         return {"name": intent.name, "kind": NAMESPACED, "apiGroup": GROUP}
     kind, _, name = said.rpartition("/")
@@ -114,7 +114,7 @@ def _overrides(intent: JobSpec) -> Object:
 
 def _patches(intent: JobSpec) -> Object:
     pod: Object = {"securityContext": pod_security(intent), **_pod(intent)}
-    if require_torch(intent).trainer == "2.3":
+    if require_torch(intent).options.trainer == "2.3":
         pod["terminationGracePeriodSeconds"] = GRACE_S
     template: Object = {"metadata": _pod_metadata(intent), "spec": pod}
     node: Object = {"name": NODE, "template": {"spec": {"template": template}}}
@@ -132,6 +132,6 @@ def _pod(intent: JobSpec) -> Object:
     if intent.pull_secret is not None:
         pod["imagePullSecrets"] = [{"name": intent.pull_secret}]
     node: Object = {"name": NODE, "volumeMounts": mounts(intent)}
-    if torch.trainer != "2.1":
+    if torch.options.trainer != "2.1":
         node |= torchrun_security(intent)
     return {**pod, **placement(intent), "volumes": volumes(intent), "containers": [node]}

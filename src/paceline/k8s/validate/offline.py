@@ -5,7 +5,7 @@ a cluster refuses, or that cannot work. What a cluster accepts and the strict pr
 problem in that profile, a warning in the other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -215,8 +215,7 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Validat
     for document in documents:
         called = _called(document.value)
         if _identity(document.value) in seen:
-            where = f"{name}:{document.line(())}"
-            problems.append(Problem(f"{called} is there twice", "keep one, or rename one", where))
+            problems.append(_duplicate(called, f"{name}:{document.line(())}"))
         if mapping(document.value, "metadata").get("name"):
             seen.add(_identity(document.value))
         (others if _is_other(mapping(document.value)) else objects).append(called)
@@ -235,6 +234,21 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Validat
         warnings=tuple(warnings),
         below_strict=below_strict,
     )
+
+
+def find_repeated(objects: Sequence[Mapping[str, object]]) -> list[Problem]:
+    """One for each object that is there already, under the same kind, namespace and name."""
+    seen: set[tuple[object, ...]] = set()
+    problems: list[Problem] = []
+    for value in objects:
+        if _identity(value) in seen:
+            problems.append(_duplicate(_called(value), None))
+        seen.add(_identity(value))
+    return problems
+
+
+def _duplicate(called: str, where: str | None) -> Problem:
+    return Problem(f"{called} is there twice", "keep one, or rename one", where)
 
 
 def find_problems(value: object, profile: Profile) -> list[Finding]:
