@@ -15,7 +15,6 @@ from paceline.k8s.spec.job import Profile
 from paceline.k8s.validate.kinds import KIND_RULES, KindRules
 from paceline.k8s.validate.manifest import Document, find_secrets, read_documents
 from paceline.k8s.validate.schema import Finding, Path, advice, check
-from paceline.k8s.validate.schema_files import load_schema
 
 # See https://kubernetes.io/docs/concepts/security/pod-security-standards/
 
@@ -270,8 +269,7 @@ def _all_findings(value: object) -> tuple[list[Finding], list[Finding]]:
         said = f"apiVersion {head.get('apiVersion')}, kind {head.get('kind')}"
         hint = "known are " + ", ".join(f"{kind} ({version})" for version, kind in KIND_RULES)
         return [*found, Finding((), f"{said} is not known", hint)], []
-    schema = load_schema(kind.schema_file, str(head["apiVersion"]), str(head["kind"]))
-    shape = list(check(schema, value))
+    shape = list(check(kind.schema, value))
     found = shape + found
     if any(not finding.is_advice for finding in shape):
         return found, []
