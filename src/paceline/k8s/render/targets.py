@@ -103,8 +103,4 @@ def _of_trainer(torch: TorchrunSpec) -> list[str]:
     if runtime is None:
         return found
     found.append(f"tokens, service links and restarts of the pods are as runtime {runtime} says")
-    if torch.options.trainer == "2.1":
-        found.append("Trainer 2.1 has no deadline for a job with a runtime of others")
-    if torch.options.trainer != "2.3":
-        found.append("pods have the runtime's time for a last checkpoint, by default 30 s")
     return found

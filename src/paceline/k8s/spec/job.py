@@ -22,7 +22,7 @@ CACHE = "/cache"
 
 class Target(StrEnum):
     PYTORCHJOB = "pytorchjob"  # training-operator 1.9
-    TRAINJOB = "trainjob"  # Kubeflow Trainer 2.1, 2.2, 2.3
+    TRAINJOB = "trainjob"  # Kubeflow Trainer 2.3
     JOB = "job"  # Kubernetes alone
     HYPERPOD = "hyperpod"  # HyperPod's training operator
     RAYJOB = "rayjob"  # one run on a cluster of its own
@@ -42,7 +42,7 @@ class Rendezvous(StrEnum):
     C10D = "c10d"  # nodes may come later, or come back; rank 0 may be anywhere
 
 
-TRAINERS = ("2.1", "2.2", "2.3")
+TRAINERS = ("2.3",)  # Kubeflow Trainer
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,10 +149,6 @@ def _trainer(wishes: JobOptions, target: Target) -> list[Problem]:
     if torch.elastic_nodes is not None:
         what = "elastic_nodes is said, but a TrainJob has a fixed number of nodes"
         problems.append(Problem(what, "use --rdzv c10d, or the target pytorchjob", "--elastic-nodes"))
-    if torch.runtime is not None and torch.trainer == "2.1" and wishes.profile == Profile.STRICT:
-        what = "Trainer 2.1 cannot change the security of a runtime's pods"
-        hint = "leave --runtime out, so that a runtime comes with the job; or use --profile compat"
-        problems.append(Problem(what, hint, "--runtime"))
     return problems
 
 
