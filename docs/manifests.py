@@ -62,8 +62,6 @@ TORCH = {
     ),
     "kubeflow/pytorchjob-sp500.yaml": f"--target pytorchjob --name sp500 {_SP500}",
     "kubeflow/trainjob.yaml": f"--target trainjob --name xor-ddp {_TWO}",
-    "kubeflow/trainjob-2.2.yaml": f"--target trainjob --trainer 2.2 --name xor-ddp {_TWO} {_KEPT}",
-    "kubeflow/trainjob-2.1.yaml": f"--target trainjob --trainer 2.1 --name xor-ddp {_TWO} {_KEPT}",
     "kubeflow/trainjob-runtime.yaml": (
         f"--target trainjob --runtime torch-distributed --name xor-gpu {_TORCH} {_EIGHT} --queue gpu-queue"
     ),

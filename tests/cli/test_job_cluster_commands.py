@@ -225,7 +225,7 @@ def test_a_train_job_for_another_trainer_is_named_before_it_is_sent(
     assert call("submit", "train.yaml") == ExitCode.NOT_READY
     told = capsys.readouterr().err
     assert said in told
-    assert "--trainer 2.1" in told
+    assert "update Kubeflow Trainer to 2.3" in told
     assert call("validate", "train.yaml", "--server") == ExitCode.BAD_CONFIG
     assert said in capsys.readouterr().err
     assert server.writes == []

@@ -9,8 +9,8 @@ from tests.fixtures.torchrun import free_port, starting
 from tests.k8s.torch_rendered import rendered
 from torch.distributed.run import get_args_parser
 
-from paceline.k8s.render.targets import Target
 from paceline.k8s.spec.command import read_torchrun
+from paceline.k8s.spec.job import Target
 
 
 def test_the_two_pods_of_a_job_meet_and_train(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ from typing import Any
 
 from paceline.config.load import load
 from paceline.config.values import RawSetting
-from paceline.k8s.render.targets import Target
-from paceline.k8s.spec.job import Profile
-from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.spec.job import JobOptions, Profile, Target, TorchrunOptions
 from paceline.k8s.submit.manifests import RenderedJob, render_job
 
 VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {

@@ -6,8 +6,7 @@ import pytest
 from tests.k8s.torch_rendered import BIG, GPUS, rendered
 
 from paceline.core.errors import ConfigError
-from paceline.k8s.render.targets import Target
-from paceline.k8s.spec.job import Profile
+from paceline.k8s.spec.job import Profile, Target
 from paceline.k8s.submit.capacity import CLAIMED_GPUS, check_capacity, quota_rows, with_claims, with_devices
 from paceline.k8s.submit.requirements import roles
 from paceline.k8s.validate.offline import find_problems

@@ -7,9 +7,8 @@ import yaml
 from tests.k8s.rendered import VARIANTS, objects, settings
 
 from paceline.core.errors import ConfigError
-from paceline.k8s.render.targets import Target, to_yaml
-from paceline.k8s.spec.job import Profile
-from paceline.k8s.spec.options import JobOptions
+from paceline.k8s.render.targets import to_yaml
+from paceline.k8s.spec.job import JobOptions, Profile, Target
 from paceline.k8s.submit.manifests import render_job
 from paceline.k8s.validate.kinds import KIND_RULES
 from paceline.k8s.validate.offline import find_privileges, find_problems

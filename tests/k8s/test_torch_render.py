@@ -27,9 +27,8 @@ from paceline.config.load import load
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError
 from paceline.k8s.objects import is_extended
-from paceline.k8s.render.targets import ON_RAY, Target, describe_manifest, to_yaml
-from paceline.k8s.spec.job import Limits, Profile, Size
-from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.render.targets import describe_manifest, to_yaml
+from paceline.k8s.spec.job import ON_RAY, JobOptions, Limits, Profile, Size, Target, TorchrunOptions
 from paceline.k8s.submit.manifests import render_job
 from paceline.k8s.validate.kinds import KIND_RULES
 from paceline.k8s.validate.offline import find_privileges, find_problems
@@ -180,29 +179,21 @@ def test_an_elastic_pytorchjob_leaves_everything_to_the_operator() -> None:
     assert set(spec["pytorchReplicaSpecs"]) == {"Worker"}
 
 
-def test_a_trainjob_is_written_as_its_trainer_wants_it() -> None:
-    def shape(trainer: str, runtime: str | None) -> tuple[set[str], set[str]]:
-        profile = "compat" if trainer == "2.1" and runtime else "strict"
-        torch = {"nodes": 2, "trainer": trainer, "runtime": runtime}
-        made: list[Any] = list(rendered(Target.TRAINJOB, {}, torch, {"profile": profile}).objects)
+def test_a_trainjob_brings_a_runtime_or_patches_one_that_is_there() -> None:
+    def shape(runtime: str | None) -> tuple[set[str], set[str]]:
+        made: list[Any] = list(rendered(Target.TRAINJOB, {}, {"nodes": 2, "runtime": runtime}, {}).objects)
         return {one["kind"] for one in made}, set(made[-1]["spec"])
 
-    always = {"runtimeRef", "trainer"}
-    for trainer in ("2.1", "2.2", "2.3"):
-        since = {"activeDeadlineSeconds"} if trainer != "2.1" else set()
-        patches = {"podTemplateOverrides"} if trainer == "2.1" else {"runtimePatches"}
-        assert shape(trainer, None) == ({"TrainingRuntime", "TrainJob"}, always | since)
-        assert shape(trainer, "torch-distributed") == ({"TrainJob"}, always | since | patches)
-    (runtime,) = [one for one in objects("trainjob-2.1")[0] if one["kind"] == "TrainingRuntime"]
-    jobs = runtime["spec"]["template"]["spec"]
-    assert jobs["failurePolicy"] == {"maxRestarts": 3}
-    (node,) = jobs["replicatedJobs"]
-    assert node["template"]["spec"]["activeDeadlineSeconds"] == 86_400, "2.1 has no other place for it"
+    always = {"runtimeRef", "trainer", "activeDeadlineSeconds"}
+    assert shape(None) == ({"TrainingRuntime", "TrainJob"}, always)
+    assert shape("torch-distributed") == ({"TrainJob"}, always | {"runtimePatches"})
+    (runtime,) = [one for one in objects("trainjob-kept")[0] if one["kind"] == "TrainingRuntime"]
+    assert runtime["spec"]["template"]["spec"]["failurePolicy"] == {"maxRestarts": 3}
     assert runtime["metadata"]["labels"]["trainer.kubeflow.org/framework"] == "torch"
     trainer = job_of("trainjob")["spec"]["trainer"]
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
-    assert job_of("trainjob-2.3-runtime")["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
-    assert job_of("trainjob-2.2-runtime")["spec"]["runtimeRef"]["kind"] == "ClusterTrainingRuntime"
+    assert job_of("trainjob-runtime")["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
+    assert job_of("trainjob-efa-runtime")["spec"]["runtimeRef"]["kind"] == "ClusterTrainingRuntime"
 
 
 def test_a_plain_job_has_a_service_that_names_its_pods() -> None:
@@ -297,7 +288,7 @@ def test_what_no_manifest_can_say_is_said_in_words() -> None:
     assert "init-pytorch" not in said("pytorchjob-elastic")
     assert "go with it" in said("job")
     assert "go with it" not in said("job-c10d")
-    assert "no deadline" in said("trainjob-2.1-runtime-compat")
+    assert "as runtime torch-distributed says" in said("trainjob-runtime-compat")
 
 
 def test_nodes_mean_worker_pods_to_ray() -> None:
@@ -339,7 +330,7 @@ REFUSED: list[tuple[Target, dict[str, str], dict[str, Any], dict[str, Any], str]
     ),
     (Target.PYTORCHJOB, {}, {**TWO, "checkpoint_volume": "c:/c:ro"}, {}, "cannot be read-only"),
     (Target.TRAINJOB, {}, {**TWO, "elastic_nodes": "1:3"}, {}, "fixed number of nodes"),
-    (Target.TRAINJOB, {}, {**TWO, "trainer": "2.1", "runtime": "x"}, {}, "cannot change the security"),
+    (Target.TRAINJOB, {}, {**TWO, "trainer": "2.1"}, {}, "trainer is '2.1', but known are 2.3"),
     (Target.HYPERPOD, {}, {**TWO, "rdzv": "c10d"}, {}, "HyperPod's own agent decides"),
     (Target.HYPERPOD, {}, {**TWO, "instance_type": "p5.48xlarge"}, {}, "say ml. before it"),
     (Target.HYPERPOD, {}, {**TWO, "network_policy": True}, {}, "keep HyperPod's operator from its agents"),

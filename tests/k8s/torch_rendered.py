@@ -6,9 +6,7 @@ from typing import Any
 
 from tests.k8s.rendered import settings
 
-from paceline.k8s.render.targets import Target
-from paceline.k8s.spec.job import ConfigFile, Limits, Profile, Size
-from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.spec.job import ConfigFile, JobOptions, Limits, Profile, Size, Target, TorchrunOptions
 from paceline.k8s.spec.torchrun import AttachedConfig
 from paceline.k8s.submit.manifests import RenderedJob, render_job
 
@@ -46,14 +44,14 @@ VARIANTS: dict[str, Variant] = {
     "pytorchjob-elastic": (Target.PYTORCHJOB, {}, {"nodes": 2, "elastic_nodes": "1:4"}, {}),
     "pytorchjob-config": (Target.PYTORCHJOB, {}, {"nodes": 2, "config_map": True}, {}),
     "trainjob": (Target.TRAINJOB, {}, {"nodes": 2}, {}),
-    "trainjob-2.1": (Target.TRAINJOB, {"checkpoint_every": "50"}, {**KEPT, "trainer": "2.1"}, AGAIN),
-    "trainjob-2.2-runtime": (
+    "trainjob-kept": (Target.TRAINJOB, {"checkpoint_every": "50"}, KEPT, AGAIN),
+    "trainjob-efa-runtime": (
         Target.TRAINJOB,
         {},
-        {**EFA, "trainer": "2.2", "runtime": "torch-distributed"},
+        {**EFA, "runtime": "torch-distributed"},
         {**BIG, "pull_secret": "ecr"},
     ),
-    "trainjob-2.3-runtime": (Target.TRAINJOB, {}, {**GPUS, "runtime": "TrainingRuntime/ours"}, BIG),
+    "trainjob-runtime": (Target.TRAINJOB, {}, {**GPUS, "runtime": "TrainingRuntime/ours"}, BIG),
     "job": (Target.JOB, {}, {"nodes": 3, "procs_per_node": 2}, {}),
     "job-c10d": (Target.JOB, {"checkpoint_every": "50"}, {**KEPT, "rdzv": "c10d"}, AGAIN),
     "hyperpod": (Target.HYPERPOD, {}, {**EFA, "instance_type": "ml.p5.48xlarge", "spares": 1}, BIG),
@@ -66,10 +64,10 @@ VARIANTS: dict[str, Variant] = {
 }
 COMPAT: dict[str, Variant] = {
     "pytorchjob-compat": (Target.PYTORCHJOB, {}, {"nodes": 2}, {"profile": "compat"}),
-    "trainjob-2.1-runtime-compat": (
+    "trainjob-runtime-compat": (
         Target.TRAINJOB,
         {},
-        {"nodes": 2, "trainer": "2.1", "runtime": "torch-distributed"},
+        {"nodes": 2, "runtime": "torch-distributed"},
         {"profile": "compat"},
     ),
     "hyperpod-compat": (Target.HYPERPOD, {}, EFA, {**BIG, "profile": "compat"}),

@@ -11,7 +11,7 @@ from paceline.k8s.client.connection import ClusterConnection
 from paceline.k8s.client.kubernetes_api import connect
 from paceline.k8s.diagnose.retry import RetryPolicy
 from paceline.k8s.kinds import CLAIM_TEMPLATE, PYTORCH_JOB
-from paceline.k8s.render.targets import Target
+from paceline.k8s.spec.job import Target
 from paceline.k8s.submit.submission import NoRoomError, submit
 
 Object = dict[str, Any]

@@ -26,9 +26,7 @@ from paceline.k8s.kinds import (
     TRAIN_JOB,
     Kind,
 )
-from paceline.k8s.render.targets import Target
-from paceline.k8s.spec.job import Size
-from paceline.k8s.spec.options import JobOptions, TorchrunOptions
+from paceline.k8s.spec.job import JobOptions, Size, Target, TorchrunOptions
 from paceline.k8s.submit.job_state import Phase, read_annotations
 from paceline.k8s.submit.jobs import explain_live, job_logs, job_status, list_jobs, stop_job
 from paceline.k8s.submit.manifests import render_job

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.api_server import ApiServer
 
 from paceline.core.errors import NotReadyError
-from paceline.k8s.client import kubernetes_api, pod_exec
+from paceline.k8s.client import kubernetes_api
 from paceline.k8s.client.api import (
     ApiError,
     ConflictError,
@@ -127,8 +127,8 @@ def test_a_command_whose_connection_is_cut_is_unreachable(api: KubernetesApi, se
 def test_a_command_that_says_nothing_is_given_up(
     api: KubernetesApi, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_exec, "_QUIET_S", 0.3)
-    monkeypatch.setattr(pod_exec, "_POLL_S", 0.05)
+    monkeypatch.setattr(kubernetes_api, "_QUIET_S", 0.3)
+    monkeypatch.setattr(kubernetes_api, "_POLL_S", 0.05)
     over = Event()
     server.exec = lambda _pod, _command, _stdin: (int(over.wait(60)), b"", b"")
     try:

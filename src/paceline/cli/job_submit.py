@@ -124,12 +124,12 @@ def _manifests(
     flags: Sequence[RawSetting],
     said: dict[str, Any],  # Any: from click
 ) -> "list[Object]":
-    """Of a file or of flags, in the same way: a text of manifests, checked as `job validate` does."""
+    """Of a file, checked as `job validate` does; or of flags, checked where they are rendered."""
     from paceline.k8s.spec.job import Profile
-    from paceline.k8s.submit.submission import checked_manifests, read_manifests
+    from paceline.k8s.submit.submission import read_manifests
 
-    profile = Profile(said["profile"])
     if file is not None:
+        profile = Profile(said["profile"])
         _refuse_flags(session, flags, said, target)
         source = click.get_current_context().get_parameter_source("profile")
         if source is not ParameterSource.COMMANDLINE:  # the default is for what is rendered here
@@ -140,8 +140,7 @@ def _manifests(
         missing = "--target" if target is None else "--image"
         hint = "name a FILE of manifests; or say --target, --image and --name, as for `paceline job render`"
         raise ManifestError([Problem("nothing says which job shall be sent", hint, missing)])
-    done = render_manifests(session, flags, target, {**said, "namespace": place.namespace})
-    return checked_manifests(done.text, f"--target {target}", profile)
+    return [*render_manifests(session, flags, target, {**said, "namespace": place.namespace}).objects]
 
 
 def _refuse_flags(
@@ -195,7 +194,8 @@ def render_manifests(
     # Imported here, so that --help does not pay for it.
     from paceline.config.load import from_set_flags, load
     from paceline.k8s.render.pod import describe_relaxations
-    from paceline.k8s.render.targets import Target, describe_manifest
+    from paceline.k8s.render.targets import describe_manifest
+    from paceline.k8s.spec.job import Target
     from paceline.k8s.submit.manifests import render_job
 
     sets, wishes = from_set_flags(session.common.sets), read_job_options(said)

@@ -23,7 +23,15 @@ from paceline.k8s.check.eks import check as check_eks
 from paceline.k8s.check.findings import Finding, Level, Need, Target
 from paceline.k8s.check.namespace import rights_in
 from paceline.k8s.check.snapshot import EksFacts, Object, Rule, Snapshot, prune_object, read_snapshot
-from paceline.k8s.client.api import Api, ForbiddenError, Manifest, NotThereError, UnreachableError
+from paceline.k8s.client.api import (
+    Api,
+    ForbiddenError,
+    Manifest,
+    NotThereError,
+    UnreachableError,
+    is_allowed,
+    user_of,
+)
 from paceline.k8s.client.connection import ClusterTarget, Context, contexts, kubeconfig_files, open_cluster
 from paceline.k8s.kinds import (
     CLAIM,
@@ -48,7 +56,6 @@ from paceline.k8s.kinds import (
 )
 from paceline.k8s.objects import mapping
 from paceline.k8s.rbac import rendered_rights_for
-from paceline.k8s.submit.preflight import is_allowed, user_of
 
 if TYPE_CHECKING:
     from paceline.k8s.client.eks import Aws, EksCluster

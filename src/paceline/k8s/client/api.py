@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 from paceline.core.errors import ExitCode, PacelineError
 from paceline.core.redaction import redact
-from paceline.k8s.kinds import Kind
-from paceline.k8s.objects import mappings
+from paceline.k8s.kinds import USER_REVIEW, Kind
+from paceline.k8s.objects import mapping, mappings
 from paceline.k8s.rbac import Right, advice
 from paceline.plan.codec import Json
 
@@ -278,3 +278,17 @@ def _fields_hint(answer: Mapping[str, Json]) -> str:
     causes = [str(one.get("field")) for one in mappings(answer, "details", "causes") if one.get("field")]
     named = ", ".join(dict.fromkeys(causes)) or "the field that the message names"
     return f"fix {named}; `paceline job validate` checks without a cluster"
+
+
+def is_allowed(api: Api, right: Right, namespace: str) -> bool:
+    kind = Kind("", right.resource, group=right.group, is_namespaced=right.is_namespaced)
+    return api.may(right.verb, kind, namespace)
+
+
+def user_of(api: Api) -> str:
+    """The name that the server has for this user; "" where it does not tell (before Kubernetes 1.28)."""
+    review: Manifest = {"apiVersion": USER_REVIEW.api_version, "kind": USER_REVIEW.name, "metadata": {}}
+    try:
+        return str(mapping(api.create(review), "status", "userInfo").get("username") or "")
+    except (ForbiddenError, NotThereError):
+        return ""

@@ -18,6 +18,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.stream import stream, ws_client
 
+from paceline.core.clock import monotonic_s
 from paceline.core.errors import NotReadyError
 from paceline.core.redaction import redact
 from paceline.k8s.client.api import (
@@ -32,13 +33,15 @@ from paceline.k8s.client.api import (
     UnreachableError,
     error_from_status,
 )
-from paceline.k8s.client.pod_exec import CONNECTION_ERRORS, exec_over_websocket
 from paceline.k8s.kinds import ACCESS_REVIEW, POD, Kind, kind_of
 from paceline.k8s.objects import mapping, mappings
 from paceline.plan.codec import Json
 
 _ANSWER_S = 30.0  # for anything that is no stream
 _QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
+_POLL_S = 1.0  # how often a silent command is looked after
+# The connection ended before the command.
+_CONNECTION_ERRORS = (OSError, ValueError, websocket.WebSocketException)
 _PAGE = 500
 # All kinds in one answer: the stable form, that of 1.27 to 1.29, and what older servers have.
 _LISTED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
@@ -211,8 +214,8 @@ class KubernetesApi:
             raise self._no(int(error.status or 0), body, what) from error
         with closing(socket):
             try:
-                return exec_over_websocket(socket, pod, stdin)
-            except CONNECTION_ERRORS as error:
+                return _exec_over_websocket(socket, pod, stdin)
+            except _CONNECTION_ERRORS as error:
                 raise self._cut(what, error) from error
             finally:
                 socket.sock.shutdown()  # `close` leaves the socket open once the other side has closed
@@ -341,3 +344,40 @@ def _chosen(**wishes: str) -> dict[str, str]:
 def _dict(value: object) -> Manifest:
     assert isinstance(value, dict), f"an object of Kubernetes is a mapping, and not {value!r}"
     return value
+
+
+def _exec_over_websocket(
+    socket: Any, pod: str, stdin: bytes
+) -> ExecResult:  # Any: the official client has no types
+    """To the command's end. The other side never sees an end of `stdin`: the command must know how much to
+    read. Raises one of _CONNECTION_ERRORS, or UnreachableError."""
+    stdout, stderr = bytearray(), bytearray()
+    socket.sock.settimeout(_QUIET_S)
+    for start in range(0, len(stdin), 1 << 16):
+        socket.write_stdin(stdin[start : start + (1 << 16)])
+    heard_s = monotonic_s()
+    while socket.is_open():
+        socket.update(timeout=_POLL_S)
+        said, complained = (bytes(socket.read_channel(one) or b"") for one in (1, 2))
+        stdout += said
+        stderr += complained
+        if said or complained:
+            heard_s = monotonic_s()
+        elif monotonic_s() - heard_s > _QUIET_S:
+            raise TimeoutError(f"nothing was heard for {_QUIET_S:.0f} s")
+    return ExecResult(_exit_code(bytes(socket.read_channel(3) or b""), pod), bytes(stdout), bytes(stderr))
+
+
+def _exit_code(said: bytes, pod: str) -> int:
+    """From the last word on the error channel."""
+    try:
+        status = json.loads(said)
+    except ValueError as error:
+        raise UnreachableError(
+            f"the connection to pod {pod} was cut before the command ended", RETRY_HINT
+        ) from error
+    if status.get("status") == "Success":
+        return 0
+    causes = (status.get("details") or {}).get("causes") or []
+    codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
+    return codes[0] if codes else 1

@@ -13,9 +13,9 @@ def render_companions(intent: JobSpec) -> list[Object]:
     torch = require_torch(intent)
     found = [] if torch.config is None else [_config(intent)]
     found += [_claim(intent, claim) for claim in torch.claims]
-    found += [_devices(intent)] if torch.has_gpu_claims else []
-    found += _identity(intent) if torch.has_rbac else []
-    return [*found, _policy(intent)] if torch.has_network_policy else found
+    found += [_devices(intent)] if torch.options.gpu_claims else []
+    found += _identity(intent) if torch.options.rbac else []
+    return [*found, _policy(intent)] if torch.options.network_policy else found
 
 
 def render_claims(intent: JobSpec) -> list[Object]:

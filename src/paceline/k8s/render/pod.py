@@ -5,7 +5,18 @@ takes every secret by reference. `relaxed` says in words what `compat` gives up.
 """
 
 from paceline.k8s.objects import EFA, GPU, ZONE
-from paceline.k8s.spec.job import JobSpec, Profile, Rendezvous, Size, TorchrunSpec
+from paceline.k8s.spec.job import (
+    CACHE,
+    CONFIG,
+    PORT,
+    RESULTS,
+    SHM,
+    JobSpec,
+    Profile,
+    Rendezvous,
+    Size,
+    TorchrunSpec,
+)
 from paceline.plan.codec import Json
 
 Object = dict[str, Json]
@@ -110,9 +121,7 @@ def describe_relaxations(profile: Profile) -> list[str]:
 # The same for all kinds: image, resources, variables, volumes. A kind decides only
 # how a pod learns who it is, and says so to `arguments`.
 
-PORT = 29500  # torchrun's own
 GPUS = "gpus"  # what pods call their claim
-SHM, RESULTS, CONFIG, CACHE = "/dev/shm", "/results", "/config", "/cache"
 _ALWAYS = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
@@ -153,8 +162,8 @@ def variables(intent: JobSpec) -> list[Json]:
     torch = require_torch(intent)
     plain = {"JOB_NAME": intent.name, **_ALWAYS}
     plain |= {"HF_HOME": f"{CACHE}/huggingface"} if torch.has_cache else {}
-    plain |= _WITH_EFA if torch.efa else {}
-    plain |= _DEBUG if torch.has_debug else {}
+    plain |= _WITH_EFA if torch.options.efa else {}
+    plain |= _DEBUG if torch.options.torch_debug else {}
     plain |= dict(torch.variables)
     found: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
     for one in intent.secrets:
@@ -166,10 +175,10 @@ def variables(intent: JobSpec) -> list[Json]:
 def torchrun_resources(intent: JobSpec) -> Object:
     """Memory is bounded, devices are as they must be; a CPU that nobody else needs may be used."""
     size, torch = intent.worker, require_torch(intent)
-    devices: Object = {GPU: str(size.gpus)} if size.gpus and not torch.has_gpu_claims else {}
-    devices |= {EFA: str(torch.efa)} if torch.efa else {}
+    devices: Object = {GPU: str(size.gpus)} if size.gpus and not torch.options.gpu_claims else {}
+    devices |= {EFA: str(torch.options.efa)} if torch.options.efa else {}
     bounded: Object = {"memory": size.memory, **devices}
-    claims: Object = {"claims": [{"name": GPUS}]} if torch.has_gpu_claims else {}
+    claims: Object = {"claims": [{"name": GPUS}]} if torch.options.gpu_claims else {}
     return {"requests": {"cpu": str(size.cpus), **bounded}, "limits": dict(bounded), **claims}
 
 
@@ -191,7 +200,7 @@ def mounts(intent: JobSpec) -> list[Json]:
 def volumes(intent: JobSpec) -> list[Json]:
     torch = require_torch(intent)
     # Memory of the pod, not of the node, and counted in its limit.
-    found: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": torch.shm}}]
+    found: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": torch.options.shm}}]
     for volume in torch.volumes:
         claim: Object = {"claimName": volume.claim}
         claim |= {"readOnly": True} if volume.is_read_only else {}
@@ -208,7 +217,7 @@ def volumes(intent: JobSpec) -> list[Json]:
 def torchrun_security(intent: JobSpec) -> Object:
     """Of the container. EFA locks memory that it registers: the one exception from `restricted`."""
     found = container_security(intent)
-    if not require_torch(intent).efa:
+    if not require_torch(intent).options.efa:
         return found
     add: Object = {"add": ["IPC_LOCK"]}
     if intent.profile is Profile.COMPAT:
@@ -222,7 +231,7 @@ def placement(intent: JobSpec) -> Object:
     found: Object = dict(gpu_toleration(intent.worker))
     if torch.node_labels:
         found["nodeSelector"] = dict(torch.node_labels)
-    if torch.efa and intent.pods.most > 1:  # EFA does not leave a zone
+    if torch.options.efa and intent.pods.most > 1:  # EFA does not leave a zone
         mine: Object = {"labelSelector": {"matchLabels": labels(intent)}, "topologyKey": ZONE}
         found["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mine]}}
     return found
@@ -253,7 +262,7 @@ def template(intent: JobSpec, one: Object, **more: Json) -> Object:
 
 def claimed(intent: JobSpec) -> Object:
     """Each pod has a claim of its own, made from the template that comes with the job."""
-    if not require_torch(intent).has_gpu_claims:
+    if not require_torch(intent).options.gpu_claims:
         return {}
     return {"resourceClaims": [{"name": GPUS, "resourceClaimTemplateName": claim_name(intent)}]}
 
@@ -264,9 +273,9 @@ def claim_name(intent: JobSpec) -> str:
 
 def job_metadata(intent: JobSpec) -> Object:
     """Of the job itself: Kueue looks for its queue there."""
-    torch = require_torch(intent)
-    queue: Object = {} if torch.queue is None else {"kueue.x-k8s.io/queue-name": torch.queue}
-    queue |= {} if torch.priority is None else {"kueue.x-k8s.io/priority-class": torch.priority}
+    options = require_torch(intent).options
+    queue: Object = {} if options.queue is None else {"kueue.x-k8s.io/queue-name": options.queue}
+    queue |= {} if options.priority is None else {"kueue.x-k8s.io/priority-class": options.priority}
     where: Object = {} if intent.namespace is None else {"namespace": intent.namespace}
     return {"name": intent.name, **where, "labels": {**labels(intent), **queue}}
 

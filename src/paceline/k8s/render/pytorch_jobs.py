@@ -6,7 +6,6 @@ operator tells torchrun everything by PET_* variables, so that no flag can contr
 
 from paceline.k8s.objects import HYPERPOD_HEALTH, INSTANCE_TYPE
 from paceline.k8s.render.pod import (
-    PORT,
     Object,
     job_metadata,
     labels,
@@ -18,7 +17,7 @@ from paceline.k8s.render.pod import (
     torchrun_container,
     variables,
 )
-from paceline.k8s.spec.job import JobSpec, Rendezvous
+from paceline.k8s.spec.job import PORT, JobSpec, Rendezvous
 from paceline.plan.codec import Json
 
 _RESUME, _RETRIES = (
@@ -170,7 +169,7 @@ _EVALUATED_S = 21_600  # the window in which restarts are counted
 def render_hyperpod_job(intent: JobSpec) -> list[Object]:
     torch = require_torch(intent)
     replicas: Object = {"name": "pods", "replicas": intent.pods.wanted}
-    replicas |= {"spares": torch.spares} if torch.spares else {}
+    replicas |= {"spares": torch.options.spares} if torch.options.spares else {}
     replicas["template"] = _hyperpod_template(intent)
     return [
         {

@@ -1,24 +1,13 @@
 """Which objects does an intent become, and how do they look as YAML? The same bytes, every time."""
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 
 import yaml
 
 from paceline.core.go_yaml import parse_plain_scalar
 from paceline.k8s.render import companions, pytorch_jobs, ray, trainjob
 from paceline.k8s.render.pod import Object
-from paceline.k8s.spec.job import JobSpec, Profile, Rendezvous, TorchrunSpec
-
-
-class Target(StrEnum):
-    RAYJOB = "rayjob"  # one run on a cluster of its own
-    RAYCLUSTER = "raycluster"  # a cluster that stays
-    PYTORCHJOB = "pytorchjob"  # training-operator 1.9
-    TRAINJOB = "trainjob"  # Kubeflow Trainer 2.1, 2.2, 2.3
-    JOB = "job"  # Kubernetes alone
-    HYPERPOD = "hyperpod"  # HyperPod's training operator
-
+from paceline.k8s.spec.job import RESULTS, JobSpec, Profile, Rendezvous, Target, TorchrunSpec
 
 _RENDERERS: dict[Target, Callable[[JobSpec], list[Object]]] = {
     Target.RAYJOB: ray.render_rayjob,
@@ -28,7 +17,6 @@ _RENDERERS: dict[Target, Callable[[JobSpec], list[Object]]] = {
     Target.JOB: pytorch_jobs.render_indexed_job,
     Target.HYPERPOD: pytorch_jobs.render_hyperpod_job,
 }
-ON_RAY = (Target.RAYJOB, Target.RAYCLUSTER)
 
 
 def render(intent: JobSpec, target: Target) -> list[Object]:
@@ -73,12 +61,12 @@ def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
     for claim in torch.claims:
         if claim.name in read_only:
             found.append(f"claim {claim.name} is new and empty, and this job only reads it: fill it first")
-    if torch.has_gpu_claims:
+    if torch.options.gpu_claims:
         found.append(
             "claims of GPUs need Kubernetes 1.34 and NVIDIA's DRA driver; a queue or quota of nvidia.com/gpu"
             " does not count them"
         )
-    if torch.results == "/results":
+    if torch.results == RESULTS:
         found.append("results lie in the pod of rank 0 and go with it; --checkpoint-volume keeps them")
     if intent.pods.least != intent.pods.most:
         found.append("the run has as many workers as come at its beginning; when that changes, it ends")
@@ -86,7 +74,7 @@ def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
 
 
 def _exceptions(intent: JobSpec, torch: TorchrunSpec) -> list[str]:
-    if not torch.efa or intent.profile is Profile.COMPAT:
+    if not torch.options.efa or intent.profile is Profile.COMPAT:
         return []
     return ["EFA needs the capability IPC_LOCK, so a namespace that enforces Pod Security refuses these pods"]
 
@@ -111,11 +99,8 @@ def _of_kind(intent: JobSpec, torch: TorchrunSpec, target: Target) -> list[str]:
 
 def _of_trainer(torch: TorchrunSpec) -> list[str]:
     found = ["Trainer keeps what has ended: delete the TrainJob when you have its results"]
-    if torch.runtime is None:
+    runtime = torch.options.runtime
+    if runtime is None:
         return found
-    found.append(f"tokens, service links and restarts of the pods are as runtime {torch.runtime} says")
-    if torch.trainer == "2.1":
-        found.append("Trainer 2.1 has no deadline for a job with a runtime of others")
-    if torch.trainer != "2.3":
-        found.append("pods have the runtime's time for a last checkpoint, by default 30 s")
+    found.append(f"tokens, service links and restarts of the pods are as runtime {runtime} says")
     return found

@@ -1,8 +1,7 @@
-"""How is a run written down for Kubeflow Trainer 2.1, 2.2 or 2.3? TrainJob, `trainer.kubeflow.org/v1alpha1`.
+"""The TrainJob of Kubeflow Trainer 2.3, `trainer.kubeflow.org/v1alpha1`.
 
 Either with a runtime of its own, which holds everything a TrainJob cannot say; or for a
-runtime that is there already, patched as far as its version allows.
-Every resource is written in the TrainJob: up to 2.2 it replaces the runtime's whole.
+runtime that is there already, patched.
 """
 
 from paceline.k8s.render.pod import (
@@ -34,8 +33,6 @@ NODE = "node"  # Trainer's own name for the job and for the container
 def render_runtime(intent: JobSpec) -> Object:
     limits = intent.limits
     job: Object = {"backoffLimit": 0}
-    if require_torch(intent).trainer == "2.1":  # else the TrainJob says it
-        job["activeDeadlineSeconds"] = limits.running_s
     job["template"] = template(intent, torchrun_container(intent, NODE), restartPolicy="Never")
     step: Object = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
     jobs: Object = {"failurePolicy": {"maxRestarts": limits.retries}} if limits.retries else {}
@@ -61,16 +58,14 @@ CLUSTER, NAMESPACED = "ClusterTrainingRuntime", "TrainingRuntime"
 def render_trainjob(intent: JobSpec) -> list[Object]:
     return (
         [_job(intent)]
-        if require_torch(intent).runtime is not None
+        if require_torch(intent).options.runtime is not None
         else [render_runtime(intent), _job(intent)]
     )
 
 
 def _job(intent: JobSpec) -> Object:
     torch = require_torch(intent)
-    spec: Object = {"runtimeRef": _runtime(intent)}
-    if torch.trainer != "2.1":  # which has no deadline of its own
-        spec["activeDeadlineSeconds"] = intent.limits.running_s
+    spec: Object = {"runtimeRef": _runtime(intent), "activeDeadlineSeconds": intent.limits.running_s}
     spec["trainer"] = {
         "image": intent.image,
         "numNodes": intent.pods.wanted,
@@ -80,8 +75,8 @@ def _job(intent: JobSpec) -> Object:
         "env": variables(intent),
         "resourcesPerNode": torchrun_resources(intent),
     }
-    if torch.runtime is not None:
-        spec |= _overrides(intent) if torch.trainer == "2.1" else _patches(intent)
+    if torch.options.runtime is not None:
+        spec |= _patches(intent)
     return {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "TrainJob",
@@ -91,7 +86,7 @@ def _job(intent: JobSpec) -> Object:
 
 
 def _runtime(intent: JobSpec) -> Object:
-    said = require_torch(intent).runtime
+    said = require_torch(intent).options.runtime
     if said is None:
         return {"name": intent.name, "kind": NAMESPACED, "apiGroup": GROUP}
     kind, _, name = said.rpartition("/")
@@ -107,23 +102,14 @@ def _words(intent: JobSpec) -> list[Json]:
     return [*words, *intent.command]
 
 
-def _overrides(intent: JobSpec) -> Object:
-    template: Object = {"metadata": _pod_metadata(intent), "spec": _pod(intent)}
-    return {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **template}]}
-
-
 def _patches(intent: JobSpec) -> Object:
     pod: Object = {"securityContext": pod_security(intent), **_pod(intent)}
-    if require_torch(intent).trainer == "2.3":
-        pod["terminationGracePeriodSeconds"] = GRACE_S
-    template: Object = {"metadata": _pod_metadata(intent), "spec": pod}
+    pod["terminationGracePeriodSeconds"] = GRACE_S
+    about: Object = {"labels": labels(intent), "annotations": {"sidecar.istio.io/inject": "false"}}
+    template: Object = {"metadata": about, "spec": pod}
     node: Object = {"name": NODE, "template": {"spec": {"template": template}}}
     patch: Object = {"template": {"spec": {"replicatedJobs": [node]}}}
     return {"runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": patch}]}
-
-
-def _pod_metadata(intent: JobSpec) -> Object:
-    return {"labels": labels(intent), "annotations": {"sidecar.istio.io/inject": "false"}}
 
 
 def _pod(intent: JobSpec) -> Object:
@@ -131,7 +117,5 @@ def _pod(intent: JobSpec) -> Object:
     pod: Object = {} if torch.service_account is None else {"serviceAccountName": torch.service_account}
     if intent.pull_secret is not None:
         pod["imagePullSecrets"] = [{"name": intent.pull_secret}]
-    node: Object = {"name": NODE, "volumeMounts": mounts(intent)}
-    if torch.trainer != "2.1":
-        node |= torchrun_security(intent)
+    node: Object = {"name": NODE, "volumeMounts": mounts(intent), **torchrun_security(intent)}
     return {**pod, **placement(intent), "volumes": volumes(intent), "containers": [node]}

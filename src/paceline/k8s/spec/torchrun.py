@@ -10,13 +10,24 @@ from paceline.config.environment import Facts, World
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ManifestError, Problem
 from paceline.k8s.objects import DNS_LABEL, DNS_SUBDOMAIN, INSTANCE_TYPE, LABEL_VALUE, read_quantity
-from paceline.k8s.render.pod import CONFIG, PORT, RESULTS
-from paceline.k8s.render.targets import Target
 from paceline.k8s.spec.command import facts_in_pods, flags_of, plan_of, worker_command
-from paceline.k8s.spec.job import Claim, ConfigFile, JobSpec, Pods, Profile, Rendezvous, TorchrunSpec, Volume
-from paceline.k8s.spec.options import (
+from paceline.k8s.spec.job import (
+    CONFIG,
+    PORT,
+    RESULTS,
     TRAINERS,
+    Claim,
+    ConfigFile,
     JobOptions,
+    JobSpec,
+    Pods,
+    Profile,
+    Rendezvous,
+    Target,
+    TorchrunSpec,
+    Volume,
+)
+from paceline.k8s.spec.readers import (
     check_names,
     find_inexpressible_settings,
     find_mount_conflicts,
@@ -138,10 +149,6 @@ def _trainer(wishes: JobOptions, target: Target) -> list[Problem]:
     if torch.elastic_nodes is not None:
         what = "elastic_nodes is said, but a TrainJob has a fixed number of nodes"
         problems.append(Problem(what, "use --rdzv c10d, or the target pytorchjob", "--elastic-nodes"))
-    if torch.runtime is not None and torch.trainer == "2.1" and wishes.profile == Profile.STRICT:
-        what = "Trainer 2.1 cannot change the security of a runtime's pods"
-        hint = "leave --runtime out, so that a runtime comes with the job; or use --profile compat"
-        problems.append(Problem(what, hint, "--runtime"))
     return problems
 
 
@@ -200,7 +207,20 @@ def build_torchrun_spec(
     if problems:
         raise ManifestError(problems)
     file = None if travelling is None else travelling.file
-    made = TorchrunSpec(procs=procs, program=_program(wishes, target), results=results, config=file)
+    spec = TorchrunSpec(
+        options=torch,
+        procs=procs,
+        program=_program(wishes, target),
+        rendezvous=_rendezvous(wishes),
+        results=results,
+        volumes=read.volumes,
+        claims=read.claims,
+        config=file,
+        variables=read.variables,
+        node_labels=read.node_labels,
+        service_account=plan.run if torch.rbac else torch.service_account,
+        has_cache=torch.hf_secret is not None,
+    )
     return JobSpec(
         name=plan.run,
         image=wishes.image,
@@ -212,7 +232,7 @@ def build_torchrun_spec(
         secrets=secrets,
         pull_secret=wishes.pull_secret,
         limits=wishes.limits,
-        torch=_torch(made, wishes, read, plan.run),
+        torch=spec,
     )
 
 
@@ -250,31 +270,6 @@ def _read(wishes: JobOptions, nodes: int) -> tuple[_Reading, list[Problem]]:
         node_labels=labels,
     )
     return reading, [*problems, *unread, *unknown, *odd, *strange, *find_mount_conflicts(volumes)]
-
-
-def _torch(made: TorchrunSpec, wishes: JobOptions, read: _Reading, name: str) -> TorchrunSpec:
-    said = wishes.torch
-    return replace(
-        made,
-        rendezvous=_rendezvous(wishes),
-        shm=said.shm,
-        has_gpu_claims=said.gpu_claims,
-        efa=said.efa,
-        volumes=read.volumes,
-        claims=read.claims,
-        variables=read.variables,
-        node_labels=read.node_labels,
-        queue=said.queue,
-        priority=said.priority,
-        service_account=name if said.rbac else said.service_account,
-        has_cache=said.hf_secret is not None,
-        has_debug=said.torch_debug,
-        has_rbac=said.rbac,
-        has_network_policy=said.network_policy,
-        trainer=said.trainer,
-        runtime=said.runtime,
-        spares=said.spares,
-    )
 
 
 def _program(wishes: JobOptions, target: Target) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ConfigError, ManifestError, Problem, UnreadableFileError
 from paceline.k8s.render.pod import Object
-from paceline.k8s.render.targets import ON_RAY, Target, render, to_yaml
-from paceline.k8s.spec.job import JobSpec, Profile
-from paceline.k8s.spec.options import JobOptions, build_ray_spec
+from paceline.k8s.render.targets import render, to_yaml
+from paceline.k8s.spec.job import ON_RAY, JobOptions, JobSpec, Profile, Target
+from paceline.k8s.spec.ray import build_ray_spec
 from paceline.k8s.spec.torchrun import AttachedConfig, build_torchrun_spec
-from paceline.k8s.validate.offline import ValidationResult, find_problems, validate
+from paceline.k8s.validate.offline import ValidationResult, find_problems, find_repeated, validate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,11 @@ def render_job(
         raise ManifestError(problems) from None
     objects = render(intent, target)
     # Not only secrets: whatever our own check refuses must not leave the house.
-    wrong = [finding for one in objects for finding in find_problems(one, intent.profile)]
-    if wrong:
-        raise ManifestError([Problem(finding.what, finding.hint, _where(finding.path)) for finding in wrong])
+    findings = [finding for one in objects for finding in find_problems(one, intent.profile)]
+    problems = [Problem(finding.what, finding.hint, _where(finding.path)) for finding in findings]
+    problems += find_repeated(objects)
+    if problems:
+        raise ManifestError(problems)
     return RenderedJob(intent=intent, objects=objects, text=to_yaml(objects))
 
 

@@ -10,7 +10,15 @@ from paceline.core.errors import Problem
 from paceline.k8s.check.checks import OPERATORS
 from paceline.k8s.check.findings import namespaced_name, readiness
 from paceline.k8s.check.operators import TRAINER_CONFIG, TRAINER_NAMESPACE, version_in
-from paceline.k8s.client.api import Api, ConflictError, ForbiddenError, Manifest, NotThereError
+from paceline.k8s.client.api import (
+    Api,
+    ConflictError,
+    ForbiddenError,
+    Manifest,
+    NotThereError,
+    is_allowed,
+    user_of,
+)
 from paceline.k8s.diagnose.snapshot import Object, name_of
 from paceline.k8s.kinds import (
     CLAIM,
@@ -23,12 +31,11 @@ from paceline.k8s.kinds import (
     SECRET,
     SERVICE_ACCOUNT,
     STORAGE_CLASS,
-    USER_REVIEW,
     Kind,
     kind_of,
 )
 from paceline.k8s.objects import mapping
-from paceline.k8s.rbac import Right, advice, rights_for
+from paceline.k8s.rbac import advice, rights_for
 from paceline.k8s.submit.capacity import (
     CapacityRow,
     check_capacity,
@@ -134,20 +141,6 @@ def _rights_missing(api: Api, manifests: Sequence[Manifest], job: Kind, namespac
         return []
     what = f"you may not {', '.join(right.key for right in missing)} in namespace {namespace}"
     return [Problem(what, advice(missing, namespace, user_of(api)))]
-
-
-def is_allowed(api: Api, right: Right, namespace: str) -> bool:
-    kind = Kind("", right.resource, group=right.group, is_namespaced=right.is_namespaced)
-    return api.may(right.verb, kind, namespace)
-
-
-def user_of(api: Api) -> str:
-    """The name that the server has for this user; "" where it does not tell (before Kubernetes 1.28)."""
-    review: Manifest = {"apiVersion": USER_REVIEW.api_version, "kind": USER_REVIEW.name, "metadata": {}}
-    try:
-        return str(mapping(api.create(review), "status", "userInfo").get("username") or "")
-    except (ForbiddenError, NotThereError):
-        return ""
 
 
 _OF_REFERENCES = {kind.name: kind for kind in (CLAIM, SECRET, CONFIG_MAP, SERVICE_ACCOUNT, PRIORITY_CLASS)}

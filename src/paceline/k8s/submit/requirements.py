@@ -104,7 +104,6 @@ def _runtime_pods(spec: Object, manifests: Sequence[Object]) -> Iterator[Object]
 
 
 def _patched_pods(spec: Object) -> Iterator[Object]:
-    yield from mappings(spec, "podTemplateOverrides")  # Trainer 2.1
     for patch in mappings(spec, "runtimePatches"):
         yield from _replicated(mapping(patch, "trainingRuntimeSpec", "template", "spec"))
 
@@ -203,18 +202,8 @@ def _named(kind: str, source: Object, key: str) -> Iterator[Reference]:
 
 # A server of another version refuses them at best; at worst it drops them without a word.
 
-Minor = tuple[int, int]
-_OLDEST, _NEWEST = (2, 1), (2, 3)
+# Fields of a TrainJob that an older Trainer than 2.3, the one that is supported, does not know.
 _SINCE_22 = ("runtimePatches", "activeDeadlineSeconds")
-_UNTIL_21 = ("podTemplateOverrides",)
-_RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    where: str
-    least: Minor
-    most: Minor
 
 
 def has_train_job(manifests: Sequence[Object]) -> bool:
@@ -223,34 +212,17 @@ def has_train_job(manifests: Sequence[Object]) -> bool:
 
 def find_version_mismatch(manifests: Sequence[Object], version: str) -> Problem | None:
     """`version` is the cluster's, such as 2.3.0. None when all fields are known to it."""
-    said = re.match(r"(\d+)\.(\d+)", version)
-    if said is None:
+    minor = re.match(r"(\d+)\.(\d+)", version)
+    if minor is None or (int(minor[1]), int(minor[2])) >= (2, 2):
         return None
-    minor = (int(said[1]), int(said[2]))
-    # What is newer than all that we know is taken for the newest.
-    of_cluster = min(minor, _NEWEST)
-    wrong = [one for one in _fields(manifests) if not one.least <= of_cluster <= one.most]
-    if not wrong:
+    fields = [
+        f"TrainJob/{name_of(one)} spec.{name}"
+        for one in manifests
+        if one.get("kind") == "TrainJob"
+        for name in _SINCE_22
+        if name in mapping(one, "spec")
+    ]
+    if not fields:
         return None
-    asked = wrong[0].least if of_cluster < wrong[0].least else wrong[0].most
-    than = "or newer" if of_cluster < wrong[0].least else "or older"
-    names = ", ".join(one.where for one in wrong)
-    what = f"the cluster has Kubeflow Trainer {version}, but {names} is for {_text(asked)} {than}"
-    return Problem(what, f"render it with --trainer {_text(max(_OLDEST, of_cluster))}")
-
-
-def _fields(manifests: Sequence[Object]) -> Iterator[_Field]:
-    for one in manifests:
-        spec, called = mapping(one, "spec"), f"{one.get('kind')}/{name_of(one)} spec"
-        if one.get("kind") == "TrainJob":
-            yield from (_Field(f"{called}.{name}", (2, 2), _NEWEST) for name in _SINCE_22 if name in spec)
-            yield from (_Field(f"{called}.{name}", _OLDEST, (2, 1)) for name in _UNTIL_21 if name in spec)
-        if one.get("kind") in _RUNTIMES:
-            torch = mapping(spec, "mlPolicy", "torch")
-            for name in ("elasticPolicy", "numProcPerNode"):
-                if name in torch:
-                    yield _Field(f"{called}.mlPolicy.torch.{name}", _OLDEST, (2, 1))
-
-
-def _text(minor: Minor) -> str:
-    return f"{minor[0]}.{minor[1]}"
+    what = f"the cluster has Kubeflow Trainer {version}, but {', '.join(fields)} is for 2.2 or newer"
+    return Problem(what, "update Kubeflow Trainer to 2.3")

@@ -103,14 +103,11 @@ def _refuse(rows: list[CapacityRow]) -> None:
 
 def read_manifests(path: Path, profile: Profile) -> list[Object]:
     """Of a file, or of stdin (-), checked as `job validate` does. Raises ConfigError, PacelineError."""
-    return checked_manifests(read_text(path), str(path), profile)
-
-
-def checked_manifests(text: str, where: str, profile: Profile) -> list[Object]:
-    checked = validate(text, where, profile)
+    text = read_text(path)
+    checked = validate(text, str(path), profile)
     if checked.problems:
         raise ManifestError(checked.problems)
-    documents, _ = read_documents(text, where)
+    documents, _ = read_documents(text, str(path))
     return [mapping(one.value) for one in documents]
 
 

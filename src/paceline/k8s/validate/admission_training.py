@@ -178,7 +178,7 @@ def _patterns(policy: Spec, path: Path) -> Iterator[Finding]:
                 )
 
 
-# See pkg/webhooks and pkg/runtime/framework/plugins of kubeflow/trainer 2.1 to 2.3.
+# See pkg/webhooks and pkg/runtime/framework/plugins of kubeflow/trainer 2.3.
 
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
 _GROUP = "trainer.kubeflow.org"
@@ -186,7 +186,6 @@ _MANAGERS = (f"{_GROUP}/trainjob-controller", "kueue.x-k8s.io/multikueue")
 _RESERVED = ("PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE")
 _OWN = ("dataset-initializer", "model-initializer", "node")
 _POLICIES = ("torch", "mpi", "jax", "xgboost", "flux")
-_WORDS_OF_PROCS = ("auto", "cpu", "gpu")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 _PATCHED = ("template", "spec", "replicatedJobs")
 
@@ -198,8 +197,6 @@ def patched_pods(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:
         for index, job in enumerate(mappings(patch, "trainingRuntimeSpec", *_PATCHED)):
             where = (*inside, index, "template", "spec", "template", "spec")
             yield mapping(job, "template", "spec", "template", "spec"), where
-    for number, override in enumerate(mappings(spec, "podTemplateOverrides")):
-        yield mapping(override, "spec"), (*path, "podTemplateOverrides", number, "spec")
 
 
 def find_in_trainjob(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -217,7 +214,6 @@ def find_in_trainjob(spec: Spec, path: Path) -> Iterator[Finding]:
             yield Finding(where, what, "write paceline.dev/launcher, for example")
     for pod, where in patched_pods(spec, path):
         yield from _patch(pod, where)
-    yield from _versions(spec, path)
 
 
 def _references(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -240,9 +236,6 @@ def _references(spec: Spec, path: Path) -> Iterator[Finding]:
 
 def _trainer(trainer: Spec, path: Path) -> Iterator[Finding]:
     procs = trainer.get("numProcPerNode")
-    if isinstance(procs, str) and procs not in _WORDS_OF_PROCS:
-        what = f"must have an int value or [{' '.join(_WORDS_OF_PROCS)}]"
-        yield Finding((*path, "numProcPerNode"), what, "write numProcPerNode: 1, for example")
     names = {str(variable.get("name")) for variable in mappings(trainer, "env")}
     if taken := sorted(names.intersection(_RESERVED)):
         what = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
@@ -274,22 +267,6 @@ def _patch(pod: Spec, path: Path) -> Iterator[Finding]:
     )
     for number, volume in enumerate(mappings(pod, "volumes")):
         yield from find_in_volume(volume, (*path, "volumes", number))
-
-
-def _versions(spec: Spec, path: Path) -> Iterator[Finding]:
-    """podTemplateOverrides were Trainer 2.1's; what came with 2.2 cannot stand beside them."""
-    if "podTemplateOverrides" not in spec:
-        return
-    for name in ("runtimePatches", "activeDeadlineSeconds"):
-        if name in spec:
-            what = f"{name} is of Trainer 2.2 and later, which have no podTemplateOverrides"
-            yield Finding((*path, name), what, "write runtimePatches instead of podTemplateOverrides")
-    for number, override in enumerate(mappings(spec, "podTemplateOverrides")):
-        pod, where = mapping(override, "spec"), (*path, "podTemplateOverrides", number, "spec")
-        for name in ("securityContext", "terminationGracePeriodSeconds"):
-            if name in pod:
-                what = f"podTemplateOverrides of Trainer 2.1 have no {name}"
-                yield Finding((*where, name), what, "write it in the runtime")
 
 
 def pods_of_runtime(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:

@@ -1,16 +1,33 @@
-"""Which kinds of object are checked, by which shape, and by whose rules?"""
+"""The kinds of object that are validated: the file of each one's schema, and the rules of its operator."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from paceline.k8s.validate import admission as beside
-from paceline.k8s.validate import admission as job
-from paceline.k8s.validate import admission as stateful
-from paceline.k8s.validate import admission_ray as ray
-from paceline.k8s.validate import admission_training as hyperpod
-from paceline.k8s.validate import admission_training as pytorch
-from paceline.k8s.validate import admission_training as trainer
-from paceline.k8s.validate.schema import Finding, Path
+from paceline.k8s.kinds import (
+    CLAIM,
+    CLAIM_TEMPLATE,
+    CLUSTER_RUNTIME,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    HYPERPOD_JOB,
+    JOB,
+    NETWORK_POLICY,
+    PYTORCH_JOB,
+    RAY_CLUSTER,
+    RAY_JOB,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    TRAIN_JOB,
+    TRAINING_RUNTIME,
+    Kind,
+)
+from paceline.k8s.validate import admission, admission_ray, admission_training
+from paceline.k8s.validate.schema import Finding, ObjectOf, Path
+from paceline.k8s.validate.schema_files import load_schema
 
 Spec = Mapping[str, object]
 PodFinder = Callable[[Spec, Path], Iterator[tuple[Spec, Path]]]
@@ -18,44 +35,52 @@ PodFinder = Callable[[Spec, Path], Iterator[tuple[Spec, Path]]]
 
 @dataclass(frozen=True, slots=True)
 class KindRules:
-    schema_file: str  # of schemas/, without .json
+    kind: Kind
     rules: Callable[[Spec, Path], Iterator[Finding]]
     pods: PodFinder | None = None  # whole ones
     patches: PodFinder | None = None  # what it changes about pods of others
     inside: tuple[str, ...] = ("spec",)  # where the rules look
+    schema_file: str = ""  # of schemas/, without .json; empty: called like the kind
+
+    @property
+    def schema(self) -> ObjectOf:
+        file = self.schema_file or self.kind.name.lower()
+        return load_schema(file, self.kind.api_version, self.kind.name)
 
 
-_TRAINER, _RBAC = "trainer.kubeflow.org/v1alpha1", "rbac.authorization.k8s.io/v1"
-KIND_RULES = {
-    ("ray.io/v1", "RayCluster"): KindRules("raycluster", ray.find_in_cluster, ray.pods_of_cluster),
-    ("ray.io/v1", "RayJob"): KindRules("rayjob", ray.find_in_job, ray.pods_of_job),
-    ("ray.io/v1alpha1", "RayCluster"): KindRules("raycluster", ray.find_in_cluster, ray.pods_of_cluster),
-    ("ray.io/v1alpha1", "RayJob"): KindRules("rayjob", ray.find_in_job, ray.pods_of_job),
-    ("kubeflow.org/v1", "PyTorchJob"): KindRules(
-        "pytorchjob", pytorch.find_in_pytorchjob, pytorch.pods_of_pytorchjob
+def _ray(version: str) -> tuple[KindRules, KindRules]:
+    """Every KubeRay serves v1alpha1 beside v1, with the same fields."""
+    cluster, job = replace(RAY_CLUSTER, version=version), replace(RAY_JOB, version=version)
+    return (
+        KindRules(cluster, admission_ray.find_in_cluster, admission_ray.pods_of_cluster),
+        KindRules(job, admission_ray.find_in_job, admission_ray.pods_of_job),
+    )
+
+
+_RULES = (
+    *_ray("v1"),
+    *_ray("v1alpha1"),
+    KindRules(PYTORCH_JOB, admission_training.find_in_pytorchjob, admission_training.pods_of_pytorchjob),
+    KindRules(TRAIN_JOB, admission_training.find_in_trainjob, None, admission_training.patched_pods),
+    KindRules(TRAINING_RUNTIME, admission_training.find_in_runtime, admission_training.pods_of_runtime),
+    KindRules(
+        CLUSTER_RUNTIME,
+        admission_training.find_in_runtime,
+        admission_training.pods_of_runtime,
+        schema_file="trainingruntime",
     ),
-    (_TRAINER, "TrainJob"): KindRules("trainjob", trainer.find_in_trainjob, None, trainer.patched_pods),
-    (_TRAINER, "TrainingRuntime"): KindRules(
-        "trainingruntime", trainer.find_in_runtime, trainer.pods_of_runtime
-    ),
-    (_TRAINER, "ClusterTrainingRuntime"): KindRules(
-        "trainingruntime", trainer.find_in_runtime, trainer.pods_of_runtime
-    ),
-    ("sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob"): KindRules(
-        "hyperpodpytorchjob", hyperpod.find_in_hyperpod, hyperpod.pods_of_hyperpod
-    ),
-    ("batch/v1", "Job"): KindRules("job", job.find_in_job, job.pods_of_template),
-    ("v1", "Service"): KindRules("service", ray.find_in_service),
-    ("v1", "ConfigMap"): KindRules("configmap", beside.find_in_configmap, inside=()),
-    ("v1", "PersistentVolumeClaim"): KindRules("persistentvolumeclaim", beside.find_in_claim),
-    ("v1", "ServiceAccount"): KindRules("serviceaccount", beside.find_nothing, inside=()),
-    ("resource.k8s.io/v1", "ResourceClaimTemplate"): KindRules(
-        "resourceclaimtemplate", job.find_in_claim_template
-    ),
-    (_RBAC, "Role"): KindRules("role", beside.find_in_role, inside=()),
-    (_RBAC, "RoleBinding"): KindRules("rolebinding", beside.find_in_binding, inside=()),
-    ("networking.k8s.io/v1", "NetworkPolicy"): KindRules("networkpolicy", beside.find_in_policy),
-    ("apps/v1", "StatefulSet"): KindRules("statefulset", stateful.find_in_set, job.pods_of_template),
-    ("apps/v1", "Deployment"): KindRules("deployment", stateful.find_in_deployment, job.pods_of_template),
-    ("policy/v1", "PodDisruptionBudget"): KindRules("poddisruptionbudget", stateful.find_in_budget),
-}
+    KindRules(HYPERPOD_JOB, admission_training.find_in_hyperpod, admission_training.pods_of_hyperpod),
+    KindRules(JOB, admission.find_in_job, admission.pods_of_template),
+    KindRules(SERVICE, admission_ray.find_in_service),
+    KindRules(CONFIG_MAP, admission.find_in_configmap, inside=()),
+    KindRules(CLAIM, admission.find_in_claim),
+    KindRules(SERVICE_ACCOUNT, admission.find_nothing, inside=()),
+    KindRules(CLAIM_TEMPLATE, admission.find_in_claim_template),
+    KindRules(ROLE, admission.find_in_role, inside=()),
+    KindRules(ROLE_BINDING, admission.find_in_binding, inside=()),
+    KindRules(NETWORK_POLICY, admission.find_in_policy),
+    KindRules(STATEFUL_SET, admission.find_in_set, admission.pods_of_template),
+    KindRules(DEPLOYMENT, admission.find_in_deployment, admission.pods_of_template),
+    KindRules(DISRUPTION_BUDGET, admission.find_in_budget),
+)
+KIND_RULES = {(rules.kind.api_version, rules.kind.name): rules for rules in _RULES}

@@ -5,7 +5,7 @@ a cluster refuses, or that cannot work. What a cluster accepts and the strict pr
 problem in that profile, a warning in the other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -15,7 +15,6 @@ from paceline.k8s.spec.job import Profile
 from paceline.k8s.validate.kinds import KIND_RULES, KindRules
 from paceline.k8s.validate.manifest import Document, find_secrets, read_documents
 from paceline.k8s.validate.schema import Finding, Path, advice, check
-from paceline.k8s.validate.schema_files import load_schema
 
 # See https://kubernetes.io/docs/concepts/security/pod-security-standards/
 
@@ -215,8 +214,7 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Validat
     for document in documents:
         called = _called(document.value)
         if _identity(document.value) in seen:
-            where = f"{name}:{document.line(())}"
-            problems.append(Problem(f"{called} is there twice", "keep one, or rename one", where))
+            problems.append(_duplicate(called, f"{name}:{document.line(())}"))
         if mapping(document.value, "metadata").get("name"):
             seen.add(_identity(document.value))
         (others if _is_other(mapping(document.value)) else objects).append(called)
@@ -235,6 +233,21 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Validat
         warnings=tuple(warnings),
         below_strict=below_strict,
     )
+
+
+def find_repeated(objects: Sequence[Mapping[str, object]]) -> list[Problem]:
+    """One for each object that is there already, under the same kind, namespace and name."""
+    seen: set[tuple[object, ...]] = set()
+    problems: list[Problem] = []
+    for value in objects:
+        if _identity(value) in seen:
+            problems.append(_duplicate(_called(value), None))
+        seen.add(_identity(value))
+    return problems
+
+
+def _duplicate(called: str, where: str | None) -> Problem:
+    return Problem(f"{called} is there twice", "keep one, or rename one", where)
 
 
 def find_problems(value: object, profile: Profile) -> list[Finding]:
@@ -256,8 +269,7 @@ def _all_findings(value: object) -> tuple[list[Finding], list[Finding]]:
         said = f"apiVersion {head.get('apiVersion')}, kind {head.get('kind')}"
         hint = "known are " + ", ".join(f"{kind} ({version})" for version, kind in KIND_RULES)
         return [*found, Finding((), f"{said} is not known", hint)], []
-    schema = load_schema(kind.schema_file, str(head["apiVersion"]), str(head["kind"]))
-    shape = list(check(schema, value))
+    shape = list(check(kind.schema, value))
     found = shape + found
     if any(not finding.is_advice for finding in shape):
         return found, []
