@@ -31,32 +31,15 @@ class Interval:
 
 def t_quantile(freedom: int) -> float:
     """Student's t that holds CONFIDENCE of the distribution between minus and plus itself."""
+    # Imported here, and not scipy.stats: this takes a fifth of its time. scipy comes with scikit-learn.
+    from scipy.special import stdtrit
+
     assert freedom >= 1, "one value alone has no spread"
-    low, high = 0.0, 1.0
-    while _t_share(high, freedom) < CONFIDENCE:
-        high *= 2
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_share(middle, freedom) < CONFIDENCE else (low, middle)
-    return high
-
-
-def _t_share(t: float, freedom: int) -> float:
-    """How much of the distribution lies within t of 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    is_odd = freedom % 2 == 1
-    term = total = cosine if is_odd else 1.0
-    for k in range(3 if is_odd else 2, freedom - 1, 2):
-        term *= cosine**2 * (k - 1) / k
-        total += term
-    if is_odd:
-        return 2 / math.pi * (angle + (sine * total if freedom > 1 else 0.0))
-    return sine * total
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Where the mean lies; None for fewer than LEAST_ROUNDS values."""
+    """Where the mean lies; None for fewer than MIN_ROUNDS values."""
     if len(values) < MIN_ROUNDS:
         return None
     mean = statistics.fmean(values)

@@ -1,6 +1,11 @@
-"""Where in a YAML file does a mapping or a key stand? So that what is wrong is told with its line."""
+"""YAML with line numbers: syntax errors, repeated keys and values, each with the line it stands on.
 
-from collections.abc import Hashable
+YamlDocument gives a file's values as YAML's own rules make them, and the line of every mapping, list
+and key. Readers with rules of their own for scalars (config/yaml_file.py) take the composed nodes.
+"""
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 
 import yaml
 
@@ -9,63 +14,111 @@ from paceline.core.errors import ConfigError, Problem
 HINT = "see docs/guides/alerts.md"
 
 
+class YamlSyntaxError(Exception):
+    """The text is no YAML; `line` is None where the parser names none."""
+
+    def __init__(self, reason: str, line: int | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+    def at(self, where: str) -> str:
+        return where if self.line is None else f"{where}:{self.line}"
+
+
+def compose(text: str) -> yaml.Node | None:
+    """The file's top node; None where it is empty. YamlSyntaxError; RecursionError."""
+    with _syntax_errors():
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+
+
+def location(node: yaml.Node, where: str) -> str:
+    """`rules.yaml:12`."""
+    return f"{where}:{_line(node)}"
+
+
+def repeated_keys(node: yaml.MappingNode) -> list[tuple[str, yaml.Node]]:
+    """Every key that the mapping has had before."""
+    seen: set[str] = set()
+    repeated = []
+    for key, _ in node.value:
+        name = str(key.value)
+        if name in seen:
+            repeated.append((name, key))
+        seen.add(name)
+    return repeated
+
+
+def repeated_problem(name: str, key: yaml.Node, where: str) -> Problem:
+    return Problem(f"{name} is given twice", "keep one of the two lines", location(key, where))
+
+
 class YamlDocument:
-    """What a file says, and the line of each mapping, list and key of it."""
+    """The values of a file, and the line of each of its mappings, lists and keys."""
 
     def __init__(self, text: str, where: str) -> None:
         """ConfigError where it is no YAML."""
         self._where = where
-        loader = _Loader(text)
         try:
-            self.value: object = loader.get_single_data()
-        except (yaml.YAMLError, RecursionError) as error:
-            mark = getattr(error, "problem_mark", None)
-            at = where if mark is None else f"{where}:{mark.line + 1}"
-            what = getattr(error, "problem", None) or type(error).__name__
-            raise ConfigError([Problem(f"this is no YAML: {what}", HINT, at)]) from error
-        finally:
-            loader.dispose()
-        self._lines, self._keys = loader.lines, loader.keys
-        self.problems = [
-            Problem(f"{key} is given twice", "keep one of the two lines", f"{where}:{line}")
-            for key, line in loader.twice
-        ]
+            with _syntax_errors():
+                loader = _Loader(text)  # refuses characters that YAML does not allow
+                self.value: object = loader.get_single_data()
+        except YamlSyntaxError as error:
+            what = f"this is no YAML: {error.reason}"
+            raise ConfigError([Problem(what, HINT, error.at(where))]) from error
+        except RecursionError as error:
+            raise ConfigError([Problem("this is no YAML: RecursionError", HINT, where)]) from error
+        loader.dispose()
+        self._lines = loader.lines
+        self._keys = loader.keys
+        self.problems = [repeated_problem(name, key, where) for name, key in loader.repeated]
 
-    def at(self, said: object, key: str | None = None) -> str:
-        """`rules.yaml:12`; of what has no line of its own, the file."""
-        line = self._lines.get(id(said))
+    def at(self, value: object, key: str | None = None) -> str:
+        """`rules.yaml:12`; the file alone for a value without a line of its own."""
+        line = self._lines.get(id(value))
         if key is not None:
-            line = self._keys.get(id(said), {}).get(key, line)
+            line = self._keys.get(id(value), {}).get(key, line)
         return self._where if line is None else f"{self._where}:{line}"
 
 
 class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        # By the identity of what was made, which lives as long as the file's value does.
+        # By identity of the constructed value, which lives as long as the document's value does.
         self.lines: dict[int, int] = {}
         self.keys: dict[int, dict[str, int]] = {}
-        self.twice: list[tuple[str, int]] = []
+        self.repeated: list[tuple[str, yaml.Node]] = []
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, object]:
     made = loader.construct_mapping(node, deep=True)
-    loader.lines[id(made)] = node.start_mark.line + 1
-    known: dict[str, int] = {}
-    for key, _ in node.value:
-        name, line = str(key.value), key.start_mark.line + 1
-        if name in known:
-            loader.twice.append((name, line))
-        known[name] = line
-    loader.keys[id(made)] = known
+    loader.lines[id(made)] = _line(node)
+    loader.keys[id(made)] = {str(key.value): _line(key) for key, _ in node.value}
+    loader.repeated += repeated_keys(node)
     return made
 
 
 def _sequence(loader: _Loader, node: yaml.SequenceNode) -> list[object]:
     made = loader.construct_sequence(node, deep=True)
-    loader.lines[id(made)] = node.start_mark.line + 1
+    loader.lines[id(made)] = _line(node)
     return made
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 _Loader.add_constructor("tag:yaml.org,2002:seq", _sequence)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+@contextmanager
+def _syntax_errors() -> Iterator[None]:
+    try:
+        yield
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = None if mark is None else mark.line + 1
+        raise YamlSyntaxError(str(error.problem or error.context), line) from error
+    except yaml.YAMLError as error:
+        raise YamlSyntaxError(str(error).splitlines()[0], None) from error
