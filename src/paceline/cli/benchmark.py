@@ -72,34 +72,34 @@ def repeats_option(body: Body) -> Body:
     )(body)
 
 
-def number_setting(key: str, said: int | None, usual: int) -> int:
-    """A flag, else its variable (`epochs`: EPOCHS), else what is usual."""
-    if said is not None:
-        return said
+def number_setting(key: str, given: int | None, default: int) -> int:
+    """The flag, else its variable (`epochs`: EPOCHS), else the default."""
+    if given is not None:
+        return given
     text = benchmark_variables().get(key)
     if text is None:
-        return usual
+        return default
     try:
-        found = int(text)
+        number = int(text)
     except ValueError:
-        found = 0
-    if found < 1:
-        what = f"{key} is {text!r}, but it must be a whole number, 1 or more"
+        number = 0
+    if number < 1:
+        message = f"{key} is {text!r}, but it must be a whole number, 1 or more"
         name = key.upper()
-        raise ConfigError([Problem(what, f"set {name} to {usual}, for example, or unset it", name)])
-    return found
+        raise ConfigError([Problem(message, f"set {name} to {default}, for example, or unset it", name)])
+    return number
 
 
-def with_benchmark_variables(flags: Sequence[RawSetting], said: Sequence[str] = ()) -> list[RawSetting]:
-    """The flags, and what the variables say of keys that nobody said otherwise.
+def with_benchmark_variables(flags: Sequence[RawSetting], other_keys: Sequence[str] = ()) -> list[RawSetting]:
+    """The flags, and the variables of keys that are not given otherwise.
 
-    `said` are keys that another source names. Who says steps has said how long: EPOCHS is not heard then.
+    `other_keys` are given by another source. If steps are given, EPOCHS is ignored.
     """
-    silent = {entry.key for entry in flags} | set(said)
-    if "steps" in silent:
-        silent.add("epochs")
+    ignored = {entry.key for entry in flags} | set(other_keys)
+    if "steps" in ignored:
+        ignored.add("epochs")
     variables = benchmark_variables()
-    more = [RawSetting(key=k, raw=v, where=k.upper()) for k, v in variables.items() if k not in silent]
+    more = [RawSetting(key=k, raw=v, where=k.upper()) for k, v in variables.items() if k not in ignored]
     return [*flags, *more]
 
 
@@ -113,12 +113,12 @@ def show_benchmark(session: Session, command: str, benchmark: "Benchmark", folde
     emit(session, command, {"out": str(folder), "comparison": finite(to_json(benchmark))}, lines)
 
 
-def announce_turn(session: Session, coming: "UpcomingRun") -> None:
+def announce_turn(session: Session, upcoming: "UpcomingRun") -> None:
     """Before each turn."""
     from paceline.core.humanize import short_duration
 
-    left = "" if coming.left_s is None else f", about {short_duration(coming.left_s)} left"
-    print_message(session, f"  {coming.number}/{coming.count}  {coming.title}{left}")
+    left = "" if upcoming.left_s is None else f", about {short_duration(upcoming.left_s)} left"
+    print_message(session, f"  {upcoming.number}/{upcoming.count}  {upcoming.title}{left}")
 
 
 def benchmark_table(benchmark: "Benchmark") -> list[str]:

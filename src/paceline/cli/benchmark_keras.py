@@ -60,7 +60,7 @@ def keras(
     out: Path,
     repeats: int,
     address: str | None,
-    **said: Any,  # Any: what click parsed, by flag
+    **params: Any,  # Any: what click parsed, by flag
 ) -> None:
     """Train a CNN on CIFAR-10 by `model.fit`, then by Ray Train with several workers, and compare.
 
@@ -70,27 +70,27 @@ def keras(
     from paceline.comparison.benchmark.keras_runner import benchmark_keras
 
     folder = session.folder / out
-    found = benchmark_keras(
-        _settings(said),
+    result = benchmark_keras(
+        _settings(params),
         folder,
         address=address or environ.ray_address() or "local",
         repeats=repeats,
         tell=lambda coming: announce_turn(session, coming),
         note=lambda text: print_message(session, text),
     )
-    show_benchmark(session, "benchmark.keras", found, folder)
+    show_benchmark(session, "benchmark.keras", result, folder)
 
 
-def _settings(said: dict[str, Any]) -> "KerasSettings":  # Any: what click parsed, by flag
-    """What is called here as it is in the flags is taken as it is."""
+def _settings(params: dict[str, Any]) -> "KerasSettings":  # Any: what click parsed, by flag
+    """Parameters with the same name as a field are passed on unchanged."""
     from paceline.comparison.benchmark.keras_schema import KerasSettings
 
     return KerasSettings(
-        num_workers=number_setting("num_workers", said.pop("num_workers"), 2),
-        epochs=number_setting("epochs", said.pop("epochs"), 3),
-        batch_size=number_setting("batch_size", said.pop("batch_size"), 64),
-        threads=said.pop("threads_per_worker"),
-        learning_rate=said.pop("lr"),
-        has_shared_norm=said.pop("batch_norm") == "shared",
-        **said,
+        num_workers=number_setting("num_workers", params.pop("num_workers"), 2),
+        epochs=number_setting("epochs", params.pop("epochs"), 3),
+        batch_size=number_setting("batch_size", params.pop("batch_size"), 64),
+        threads=params.pop("threads_per_worker"),
+        learning_rate=params.pop("lr"),
+        has_shared_norm=params.pop("batch_norm") == "shared",
+        **params,
     )

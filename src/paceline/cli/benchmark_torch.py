@@ -98,8 +98,8 @@ def _request(
     from paceline.config.load import from_set_flags, load
 
     sets = from_set_flags(session.common.sets)
-    said = with_benchmark_variables([*flags, *sets.entries], list(session.variables))
-    loaded = load(flags=said, variables=session.variables, file=session.common.config)
+    settings = with_benchmark_variables([*flags, *sets.entries], list(session.variables))
+    loaded = load(flags=settings, variables=session.variables, file=session.common.config)
     request = TorchRequest(
         config=loaded.config,
         modes=_listed(modes),

@@ -51,8 +51,8 @@ def verify(session: Session, run: Path) -> ExitCode:
     from paceline.training.checkpoints import to_rows, verify_checkpoints
 
     findings = verify_checkpoints(session.folder / run)
-    holds = all(found.ok for found in findings)
-    lines = [f"{'ok  ' if found.ok else 'FAIL'} {found.file}: {found.seen}" for found in findings]
+    holds = all(finding.ok for finding in findings)
+    lines = [f"{'ok  ' if finding.ok else 'FAIL'} {finding.file}: {finding.seen}" for finding in findings]
     data: dict[str, Json] = {"run": str(run), "holds": holds, "findings": to_rows(findings)}
     emit(session, "checkpoint.verify", data, lines or ["no checkpoints"])
     return ExitCode.OK if holds else ExitCode.GATE_FAILED

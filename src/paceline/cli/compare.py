@@ -79,8 +79,8 @@ def compare(
         from paceline.comparison.runner import StoppedError, execute, facts_for
         from paceline.training.request import count_samples
 
-        asked, found = _request(session, flags, modes, num_workers, repeats)
-        request = replace(asked, target_loss=target_loss, target_accuracy=target_accuracy)
+        base_request, found = _request(session, flags, modes, num_workers, repeats)
+        request = replace(base_request, target_loss=target_loss, target_accuracy=target_accuracy)
         layout = lay_out(
             request, facts_for(request), found=found, count=lambda config: count_samples(config, launcher)
         )

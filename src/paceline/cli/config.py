@@ -46,13 +46,17 @@ def show(session: Session, flags: Sequence[RawSetting], origin: bool, everything
     emit(session, "config.show", {"settings": listed}, lines or nothing)
 
 
-def _row(key: Key, said: "TrainConfig") -> dict[str, str]:
-    where = said.origin(key.name)
-    # Several flags, or lines, may have said parts of it.
+def _row(key: Key, config: "TrainConfig") -> dict[str, str]:
+    where = config.origin(key.name)
+    # Several flags or lines may have set parts of it.
     parts = sorted(
-        {place for name, place in said.origins.items() if name.startswith((f"{key.name}[", f"{key.name}."))}
+        {
+            origin
+            for name, origin in config.origins.items()
+            if name.startswith((f"{key.name}[", f"{key.name}."))
+        }
     )
-    value = getattr(said, key.name)
+    value = getattr(config, key.name)
     if where is None and not parts:
         return {"key": key.name, "value": key.default, "origin": "default"}
     return {"key": key.name, "value": _text(value), "origin": ", ".join(parts) or where or ""}
@@ -62,7 +66,7 @@ def _text(value: object) -> str:
     if isinstance(value, tuple) and value and not isinstance(value[0], int | float | str):
         return ", ".join(map(_rule, value))
     if isinstance(value, dict):
-        return ",".join(f"{name}={one}" for name, one in value.items())
+        return ",".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return str(value)

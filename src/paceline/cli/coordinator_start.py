@@ -55,14 +55,14 @@ def start(
     from paceline.coordinator.raft.types import NodeId
     from paceline.coordinator.server.server import Settings
 
-    known = _peers(peers)
-    address = _address(node, known, listen)
+    nodes = _peers(peers)
+    address = _address(node, nodes, listen)
     folder = session.folder / data_dir
-    others = [found for other, found in known.items() if other != node]
+    others = [peer_address for other, peer_address in nodes.items() if other != node]
     settings = Settings(
         node=NodeId(node),
         listen=address,
-        peers={NodeId(other): found for other, found in known.items()},
+        peers={NodeId(other): peer_address for other, peer_address in nodes.items()},
         data_dir=folder,
         proof=node_credentials(node, [address, *others], folder, token_file, tls_dir),
         cluster=cluster,
@@ -75,22 +75,22 @@ def _address(node: int, known: dict[int, str], listen: str | None) -> str:
     if listen is not None:
         return parse_node(f"{node}={listen}", "--listen")[1]
     if node not in known:
-        what = f"node {node} is not among the nodes {sorted(known)}"
+        message = f"node {node} is not among the nodes {sorted(known)}"
         raise ClusterOptionError(
-            [Problem(what, f"add {node}=HOST:PORT to --peers, or say --listen", "--peers")]
+            [Problem(message, f"add {node}=HOST:PORT to --peers, or say --listen", "--peers")]
         )
     return known[node]
 
 
 def _peers(text: str) -> dict[int, str]:
-    found: dict[int, str] = {}
+    by_number: dict[int, str] = {}
     for part in text.split(","):
         number, address = parse_node(part, "--peers")
-        if number in found:
+        if number in by_number:
             problem = Problem(f"{text!r} names node {number} twice", "give each node its number", "--peers")
             raise ClusterOptionError([problem])
-        found[number] = address
-    return found
+        by_number[number] = address
+    return by_number
 
 
 def _print_node_event(session: Session, settings: "Settings", note: "Note") -> None:
@@ -101,8 +101,8 @@ def _print_node_event(session: Session, settings: "Settings", note: "Note") -> N
     time = now.replace("+00:00", "Z")
     if session.common.json:
         facts: dict[str, Json] = {key: to_json(value) for key, value in note.facts.items()}
-        said: dict[str, Json] = {"time": time, "node": settings.node, "event": note.event, **facts}
-        print(json.dumps({"schema": "paceline.coordinator.note/1", **said}), file=sys.stdout, flush=True)
+        fields: dict[str, Json] = {"time": time, "node": settings.node, "event": note.event, **facts}
+        print(json.dumps({"schema": "paceline.coordinator.note/1", **fields}), file=sys.stdout, flush=True)
     else:
         print_message(session, f"time={time} node={settings.node} {note}")
 

@@ -99,14 +99,14 @@ def dashboard(
         raise ConfigError([Problem(f"{place} is no run's folder", "name one, to replay it", "RUN")])
 
     def ready(address: str) -> None:
-        # Whoever keeps the token in a file has a reason not to find it in a log.
+        # A token from a file is not printed, so that it does not appear in a log.
         url = address if token_file else f"{address}?token={settings.token}"
-        told: dict[str, Json] = {"url": url, "place": str(place), "is_replay": replay}
+        data: dict[str, Json] = {"url": url, "place": str(place), "is_replay": replay}
         lines = [url]
         if token_file is not None:
-            told["token_file"] = str(token_file)
+            data["token_file"] = str(token_file)
             lines.append(f"add ?token=… with what is in {token_file}")
-        emit(session, "dashboard", told, lines)
+        emit(session, "dashboard", data, lines)
         _flush()
         print_message(session, _how_on(address))
         show(f"{address}?token={settings.token}")
@@ -133,11 +133,11 @@ def _how_on(address: str) -> str:
 def _flush() -> None:
     import sys
 
-    sys.stdout.flush()  # whoever started us waits for the line
+    sys.stdout.flush()  # the parent process waits for the line
 
 
 def _port(host: str, usual: int) -> int:
-    """The usual one, unless it is taken."""
+    """The default port, unless it is taken."""
     import socket
 
     try:
@@ -147,7 +147,7 @@ def _port(host: str, usual: int) -> int:
         return 0
 
 
-# What a program is started with, all users of a machine may see; so a browser is not told the address itself.
+# All users of a machine can read command lines, so the browser is not started with the address itself.
 
 REDIRECT_PAGE = """<!doctype html>
 <title>Paceline</title>
@@ -158,8 +158,8 @@ REDIRECT_PAGE = """<!doctype html>
 
 @contextmanager
 def browser_opener(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Opens an address; what that needs is gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:  # nobody else may look into it
+    """Opens an address; temporary files are removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:  # readable only by this user
         yield lambda url: _open(url, Path(folder) / "dashboard.html", say)
 
 
@@ -171,5 +171,5 @@ def _open(url: str, page: Path, say: Callable[[str], None]) -> None:
         if not webbrowser.open(page.as_uri()):
             say("no browser was found on this machine")
 
-    # Some browsers stay in the foreground, and whoever serves must not wait for one.
+    # Some browsers stay in the foreground; the server must not wait for one.
     threading.Thread(target=look, daemon=True).start()

@@ -277,9 +277,9 @@ def tokens(
     from paceline.datasets.tokens import pack_tokens
     from paceline.plan.codec import to_json
 
-    here = source if source.startswith("hf://") else str(session.folder / source)
+    resolved = source if source.startswith("hf://") else str(session.folder / source)
     about, was_there = pack_tokens(
-        here, session.folder / out, tokenizer=tokenizer, split=split, column=column, most=max_tokens
+        resolved, session.folder / out, tokenizer=tokenizer, split=split, column=column, most=max_tokens
     )
     count = f"{about.tokens:,} tokens of {about.documents:,} documents"
     lines = [

@@ -49,8 +49,8 @@ def guard(body: Callable[[], object], session: Session, args: Sequence[str]) -> 
         outcome = body()
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else ExitCode.OK
-    except click.exceptions.Exit as asked:  # --help, --version
-        return asked.exit_code
+    except click.exceptions.Exit as exit_:  # --help, --version
+        return exit_.exit_code
     except BrokenPipeError:
         # The reader (`head`, a pager) has seen enough. Nothing may be flushed into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,7 +75,7 @@ def _problems_of(
         case KeyboardInterrupt() | click.Abort():
             return [Problem("stopped by Ctrl-C", _hint_of(error), code="E004")], ExitCode.INTERRUPTED
         case SystemExit() | GeneratorExit():
-            raise error  # whoever raised it has already said why
+            raise error  # already reported
         case OSError() if _is_filesystem_error(error, args):
             return [_filesystem_problem(error)], ExitCode.NOT_READY
         case _:
@@ -86,7 +86,7 @@ _RETRY_HINT = "run the same command to start again"
 
 
 def _hint_of(stopped: BaseException) -> str:
-    """A command that was stopped may know better what to do next."""
+    """A stopped command may bring its own hint."""
     return str(stopped) or _RETRY_HINT
 
 
@@ -113,7 +113,7 @@ def _command_path(args: Sequence[str]) -> str:
     return next((f"paceline {word}" for word in args if word in COMMANDS), "paceline")
 
 
-# What a file system says about a place that somebody chose, whatever we wanted to do there.
+# Errors of the file system that a path chosen by the user can cause.
 _FILESYSTEM_ERRORS = frozenset(
     {
         errno.EACCES,
@@ -130,9 +130,9 @@ _FILESYSTEM_ERRORS = frozenset(
 
 
 def _is_filesystem_error(error: OSError, args: Sequence[str]) -> bool:
-    """No bug of ours: there is no room or no right, or a place cannot be that somebody named."""
+    """Whether the path or the disk is at fault: no space, no permission, or an impossible path."""
     if error.filename is None:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # said of an open file
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # raised for an open file
     if error.errno in _FILESYSTEM_ERRORS:
         return True
     named = [Path(word.rpartition("=")[2]).absolute() for word in args if os.sep in word]
@@ -149,13 +149,15 @@ def _internal_problem(error: BaseException, session: Session) -> Problem:
     text = without_secrets("".join(traceback.format_exception(error)))
     if session.common.verbose:
         print(text, file=sys.stderr)
-    what = f"internal error: {type(error).__name__}: {error}".splitlines()[0]
+    message = f"internal error: {type(error).__name__}: {error}".splitlines()[0]
     try:
         report = _write_report(text)
     except OSError as failure:
-        return Problem(what, f"run again with -v to see where (no report: {failure.strerror})", code="E001")
+        return Problem(
+            message, f"run again with -v to see where (no report: {failure.strerror})", code="E001"
+        )
     hint = f"this is a bug in paceline; the report is in {report}, or run again with -v"
-    return Problem(what, hint, code="E001")
+    return Problem(message, hint, code="E001")
 
 
 def _write_report(text: str) -> str:

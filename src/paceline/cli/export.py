@@ -34,11 +34,11 @@ def export(session: Session, run: Path, targets: Sequence[str]) -> None:
     """
     from paceline.export.processes import export_run, require_packages
 
-    wanted = _read(targets)
-    require_packages(wanted)
+    parsed_targets = _read(targets)
+    require_packages(parsed_targets)
     rows: list[Json] = []
     lines: list[str] = []
-    for target in wanted:
+    for target in parsed_targets:
         done = export_run(session.folder / run, target)
         rows.append(done)
         lines.append(f"{target.kind:<14}{done['points']} points in {done['place']}")
@@ -50,13 +50,13 @@ def _read(texts: Sequence[str]) -> "list[ExportTarget]":
     """All problems at once."""
     from paceline.config.load import read_export
 
-    found: list[ExportTarget] = []
+    parsed: list[ExportTarget] = []
     problems: list[Problem] = []
     for text in texts:
         try:
-            found += read_export(text, where="--to", folder=Path())
+            parsed += read_export(text, where="--to", folder=Path())
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return found
+    return parsed

@@ -59,9 +59,9 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
     count = times or scenario.times
     print_message(session, f"{name}: {scenario.what}, {count} times")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
-        place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        found = scenario.body(place, count, _reporter(session))
-    return _show(session, name, count, found)
+        target = Path(folder) / "run" if run_dir is None else session.folder / run_dir
+        expectations = scenario.body(target, count, _reporter(session))
+    return _show(session, name, count, expectations)
 
 
 @lab.command("soak")
@@ -75,19 +75,19 @@ def soak(
     session: Session, faults: int, seed: int, mode: str, shards: int | None, run_dir: Path | None
 ) -> ExitCode:
     """Strike many random faults, by a seed; exit code 8 when something does not hold."""
-    from paceline.faults.scenarios.soak import soak as strike
+    from paceline.faults.scenarios.soak import soak as run_soak
     from paceline.faults.scenarios.soak import soak_plan
 
     plan = soak_plan(mode, shards)
     print_message(session, f"soak: {faults} faults, seed {seed}, mode {mode}, {plan.num_workers} shards")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
-        place = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        found = strike(place, faults, seed, plan, _reporter(session))
-    return _show(session, "soak", faults, found)
+        target = Path(folder) / "run" if run_dir is None else session.folder / run_dir
+        expectations = run_soak(target, faults, seed, plan, _reporter(session))
+    return _show(session, "soak", faults, expectations)
 
 
 def _reporter(session: Session) -> "ScenarioReporter":
-    """Lines as they come, and each promise whenever its tick changes."""
+    """Prints lines as they come, and each expectation when its state changes."""
     from paceline.faults.scenarios.expectations import ScenarioReporter, State
 
     marks = {
@@ -98,17 +98,17 @@ def _reporter(session: Session) -> "ScenarioReporter":
     }
     states: dict[str, State] = {}
 
-    def tick(now: "Tick") -> None:
-        if states.get(now.what, State.OPEN) is not now.state:
-            print_message(session, f"  {marks[now.state]}: {now.what}: {now.measured} ({now.limit})")
-        states[now.what] = now.state
+    def on_tick(tick: "Tick") -> None:
+        if states.get(tick.what, State.OPEN) is not tick.state:
+            print_message(session, f"  {marks[tick.state]}: {tick.what}: {tick.measured} ({tick.limit})")
+        states[tick.what] = tick.state
 
-    return ScenarioReporter(lambda line: print_message(session, line), tick)
+    return ScenarioReporter(lambda line: print_message(session, line), on_tick)
 
 
-def _show(session: Session, name: str, times: int, found: "list[Expectation]") -> ExitCode:
-    rows: list[Json] = [dict(asdict(one)) for one in found]
-    holds = all(one.ok for one in found)
-    lines = [f"{'ok  ' if one.ok else 'FAIL'} {one.what}: {one.measured} ({one.limit})" for one in found]
+def _show(session: Session, name: str, times: int, expectations: "list[Expectation]") -> ExitCode:
+    rows: list[Json] = [dict(asdict(expectation)) for expectation in expectations]
+    holds = all(expectation.ok for expectation in expectations)
+    lines = [f"{'ok  ' if e.ok else 'FAIL'} {e.what}: {e.measured} ({e.limit})" for e in expectations]
     emit(session, "lab.run", {"name": name, "times": times, "holds": holds, "expectations": rows}, lines)
     return ExitCode.OK if holds else ExitCode.GATE_FAILED

@@ -45,8 +45,8 @@ def learn(session: Session, folder: Path | None, reset: bool) -> None:
         return
     from paceline.learn.course import PARTS, Course
 
-    place = session.folder / (folder or _DEFAULT_DIR)
-    course = Course.reset(place) if reset else Course(place)
+    progress_dir = session.folder / (folder or _DEFAULT_DIR)
+    course = Course.reset(progress_dir) if reset else Course(progress_dir)
     rows: list[Json] = [
         {"part": p.number, "title": p.title, "minutes": p.minutes, "state": course.progress.state(p.number)}
         for p in PARTS
@@ -64,23 +64,23 @@ def learn(session: Session, folder: Path | None, reset: bool) -> None:
 def start(session: Session, part: int | None, folder: Path | None) -> None:
     """Begin PART (else the first that is not done), and be asked for a prediction."""
     course = _course(session, folder)
-    found = course.part(part)
-    skipped = course.start(found)
+    lesson = course.part(part)
+    skipped = course.start(lesson)
     for number in skipped:
         print_message(session, f"note: part {number} is not done; what you see here builds on it")
     questions: list[Json] = [
         {"question": n, "text": q.text, "options": _options_json(q.options)}
-        for n, q in enumerate(found.questions, 1)
+        for n, q in enumerate(lesson.questions, 1)
     ]
     data: Json = {
-        "part": found.number,
-        "title": found.title,
-        "page": f"docs/learn/{found.page}",
-        "prediction": {"text": found.prediction.text, "options": _options_json(found.prediction.options)},
+        "part": lesson.number,
+        "title": lesson.title,
+        "page": f"docs/learn/{lesson.page}",
+        "prediction": {"text": lesson.prediction.text, "options": _options_json(lesson.prediction.options)},
         "questions": questions,
         "not_done": list(skipped),
     }
-    emit(session, "learn.start", data, _part_lines(found))
+    emit(session, "learn.start", data, _part_lines(lesson))
 
 
 @learn.command("predict")
@@ -91,10 +91,10 @@ def start(session: Session, part: int | None, folder: Path | None) -> None:
 def predict(session: Session, part: int, guess: str, folder: Path | None) -> None:
     """Write down a GUESS for PART before you run anything. It cannot be wrong."""
     course = _course(session, folder)
-    found = course.part(part)
-    course.predict(found, guess)
-    lines = [f"part {found.number}: you expect {guess}. Now run it: docs/learn/{found.page}"]
-    emit(session, "learn.predict", {"part": found.number, "guess": guess}, lines)
+    lesson = course.part(part)
+    course.predict(lesson, guess)
+    lines = [f"part {lesson.number}: you expect {guess}. Now run it: docs/learn/{lesson.page}"]
+    emit(session, "learn.predict", {"part": lesson.number, "guess": guess}, lines)
 
 
 @learn.command("answer", context_settings={"ignore_unknown_options": True})
@@ -109,13 +109,18 @@ def answer(session: Session, part: int, question: int, value: str, folder: Path 
     It is compared with your own runs, as exactly as they showed it.
     """
     course = _course(session, folder)
-    found = course.part(part)
-    done = course.answer(found, question, value)
-    data: Json = {"part": found.number, "question": question, "value": value, **asdict(done)}
-    right = f"part {found.number}, question {question}: {value} is right"
-    wrong = f"part {found.number}, question {question}: {value} is not what your runs say"
-    emit(session, "learn.answer", data, [right] if done.is_right else [wrong, f"look again: {done.hint}"])
-    return ExitCode.OK if done.is_right else ExitCode.GATE_FAILED
+    lesson = course.part(part)
+    answered = course.answer(lesson, question, value)
+    data: Json = {"part": lesson.number, "question": question, "value": value, **asdict(answered)}
+    right = f"part {lesson.number}, question {question}: {value} is right"
+    wrong = f"part {lesson.number}, question {question}: {value} is not what your runs say"
+    emit(
+        session,
+        "learn.answer",
+        data,
+        [right] if answered.is_right else [wrong, f"look again: {answered.hint}"],
+    )
+    return ExitCode.OK if answered.is_right else ExitCode.GATE_FAILED
 
 
 @learn.command("check")
@@ -128,14 +133,14 @@ def check(session: Session, part: int | None, is_all: bool, folder: Path | None)
     from paceline.learn.course import PARTS
 
     course = _course(session, folder)
-    asked = PARTS if is_all else (course.part(part),)
-    found = [course.check(one) for one in asked]
-    is_done = all(one.is_done for one in found)
+    lessons = PARTS if is_all else (course.part(part),)
+    checked_lessons = [course.check(lesson) for lesson in lessons]
+    is_done = all(lesson.is_done for lesson in checked_lessons)
     parts: list[Json] = [
         {"part": c.part.number, "is_done": c.is_done, "findings": [dict(asdict(f)) for f in c.findings]}
-        for c in found
+        for c in checked_lessons
     ]
-    lines = [line for one in found for line in _check_lines(one, is_short=is_all)]
+    lines = [line for lesson in checked_lessons for line in _check_lines(lesson, is_short=is_all)]
     done = sum(course.progress.is_done(p.number) for p in PARTS)
     lines += ["", f"{done} of {len(PARTS)} parts are done; next: {_next(course)}"]
     emit(session, "learn.check", {"is_done": is_done, "parts": parts, "next": _next(course)}, lines)
@@ -143,12 +148,12 @@ def check(session: Session, part: int | None, is_all: bool, folder: Path | None)
 
 
 def _course(session: Session, folder: Path | None) -> "Course":
-    """Where `--dir` says, before or behind the command's name."""
+    """The course in `--dir`, given before or after the command's name."""
     from paceline.learn.course import Course
 
-    above = click.get_current_context().parent
-    assert above is not None, "the command is one of the group `learn`"
-    return Course(session.folder / (folder or above.params["folder"] or _DEFAULT_DIR))
+    parent = click.get_current_context().parent
+    assert parent is not None, "the command is one of the group `learn`"
+    return Course(session.folder / (folder or parent.params["folder"] or _DEFAULT_DIR))
 
 
 def _next(course: "Course") -> str:
@@ -191,11 +196,11 @@ def _options_json(options: "Options") -> "dict[str, Json]":
 
 def _check_lines(checked: "Checked", *, is_short: bool) -> Iterator[str]:
     yield f"Part {checked.part.number}: {checked.part.title}"
-    for found in checked.findings:
-        if is_short and found.ok:
+    for finding in checked.findings:
+        if is_short and finding.ok:
             continue
-        yield f"  {'ok  ' if found.ok else 'not '} {found.what}"
-        if not found.ok and found.hint:
-            yield f"       {found.hint}"
+        yield f"  {'ok  ' if finding.ok else 'not '} {finding.what}"
+        if not finding.ok and finding.hint:
+            yield f"       {finding.hint}"
     if checked.is_done:
         yield f"  done. {checked.part.moral}"

@@ -105,9 +105,9 @@ def status(session: Session, cluster: "Endpoints", timeout_s: float) -> None:
     """List the jobs, and who is in the quorum of each."""
     from paceline.coordinator.torchft.lighthouse import jobs
 
-    found = run_async(jobs(cluster, patience_s=timeout_s))
-    rows: list[Json] = [_row(state) for state in found]
-    lines = [line for state in found for line in _lines(state)] or ["no torchft job has used this cluster"]
+    states = run_async(jobs(cluster, patience_s=timeout_s))
+    rows: list[Json] = [_row(state) for state in states]
+    lines = [line for state in states for line in _lines(state)] or ["no torchft job has used this cluster"]
     emit(session, "lighthouse.status", {"jobs": rows}, lines)
 
 
@@ -120,33 +120,33 @@ def forget(session: Session, cluster: "Endpoints", job: str, timeout_s: float) -
     """End JOB: its settings and its members are forgotten, and its proxies stop."""
     from paceline.coordinator.torchft.lighthouse import forget as forget_job
 
-    found = run_async(forget_job(cluster, job, patience_s=timeout_s))
-    emit(session, "lighthouse.forget", _settings(found), [f"forgot job {found.job}"])
+    forgotten = run_async(forget_job(cluster, job, patience_s=timeout_s))
+    emit(session, "lighthouse.forget", _settings(forgotten), [f"forgot job {forgotten.job}"])
 
 
-def _settings(found: "pb.Lighthouse") -> "dict[str, Json]":
+def _settings(entry: "pb.Lighthouse") -> "dict[str, Json]":
     return {
-        "job": found.job,
-        "min_replicas": found.min_replicas,
-        "join_timeout_s": found.join_timeout_ms / 1000,
-        "heartbeat_timeout_s": found.heartbeat_timeout_ms / 1000,
+        "job": entry.job,
+        "min_replicas": entry.min_replicas,
+        "join_timeout_s": entry.join_timeout_ms / 1000,
+        "heartbeat_timeout_s": entry.heartbeat_timeout_ms / 1000,
     }
 
 
 def _row(state: "pb.LighthouseState") -> "dict[str, Json]":
     members: list[Json] = [
-        {"replica_id": seat.member.replica_id, "step": seat.member.step, "address": seat.member.address}
-        for seat in state.issued.seats
+        {"replica_id": slot.member.replica_id, "step": slot.member.step, "address": slot.member.address}
+        for slot in state.issued.seats
     ]
-    found = state.lighthouse
-    data = {**_settings(found), "quorum_id": found.quorum_id, "since_ms": found.since_ms, "members": members}
+    entry = state.lighthouse
+    data = {**_settings(entry), "quorum_id": entry.quorum_id, "since_ms": entry.since_ms, "members": members}
     return {**data, "issued_ms": state.issued.created_ms}
 
 
 def _lines(state: "pb.LighthouseState") -> list[str]:
-    found = state.lighthouse
-    if not found.quorum_id:
-        return [f"{found.job}: no quorum yet (needs {found.min_replicas} replicas)"]
-    since = datetime.fromtimestamp(found.since_ms / 1000, UTC).isoformat(timespec="seconds")
-    head = f"{found.job}: quorum {found.quorum_id} of {len(found.replicas)} replicas since {since}"
-    return [head, *(f"  {seat.member.replica_id} step {seat.member.step}" for seat in state.issued.seats)]
+    entry = state.lighthouse
+    if not entry.quorum_id:
+        return [f"{entry.job}: no quorum yet (needs {entry.min_replicas} replicas)"]
+    since = datetime.fromtimestamp(entry.since_ms / 1000, UTC).isoformat(timespec="seconds")
+    head = f"{entry.job}: quorum {entry.quorum_id} of {len(entry.replicas)} replicas since {since}"
+    return [head, *(f"  {slot.member.replica_id} step {slot.member.step}" for slot in state.issued.seats)]

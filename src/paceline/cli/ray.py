@@ -45,27 +45,30 @@ def submit(session: Session, flags: Sequence[RawSetting], dashboard: str | None,
 
     The run waits there for room; several that are submitted queue.
     """
-    from paceline.launchers.ray.jobs import dashboard_address, job_name
-    from paceline.launchers.ray.jobs import submit_job as hand_over
+    from paceline.launchers.ray.jobs import dashboard_address, job_name, submit_job
     from paceline.training.request import read_request
 
-    said = {flag.key: flag for flag in flags}
-    if "launcher" in said and said["launcher"].raw != "ray":
-        what = f"launcher is {said['launcher'].raw}, but a job on a Ray cluster is run by Ray"
-        raise ConfigError([Problem(what, "leave launcher out", "--launcher")])
-    if "address" in said:
-        what = "address is set, but a job finds the cluster that it runs on by itself"
-        raise ConfigError([Problem(what, "name the cluster with --dashboard http://HOST:8265", "--address")])
-    where = dashboard_address(dashboard, state)
-    on_ray = RawSetting(key="launcher", raw="ray", where="paceline ray submit")
-    plan = read_request(session, [*flags, *([] if "launcher" in said else [on_ray])]).plan
+    given = {flag.key: flag for flag in flags}
+    if "launcher" in given and given["launcher"].raw != "ray":
+        message = f"launcher is {given['launcher'].raw}, but a job on a Ray cluster is run by Ray"
+        raise ConfigError([Problem(message, "leave launcher out", "--launcher")])
+    if "address" in given:
+        message = "address is set, but a job finds the cluster that it runs on by itself"
+        raise ConfigError(
+            [Problem(message, "name the cluster with --dashboard http://HOST:8265", "--address")]
+        )
+    address = dashboard_address(dashboard, state)
+    launcher = RawSetting(key="launcher", raw="ray", where="paceline ray submit")
+    plan = read_request(session, [*flags, *([] if "launcher" in given else [launcher])]).plan
     job = job_name(plan.run)
-    run_dir = (session.folder / (str(said["run_dir"].raw) if "run_dir" in said else f"runs/{job}")).resolve()
+    run_dir = (
+        session.folder / (str(given["run_dir"].raw) if "run_dir" in given else f"runs/{job}")
+    ).resolve()
     common = session.common
-    done = hand_over(
-        where, job=job, flags=flags, sets=common.sets, config=common.config, run_dir=run_dir, folder=state
+    done = submit_job(
+        address, job=job, flags=flags, sets=common.sets, config=common.config, run_dir=run_dir, folder=state
     )
-    print_message(session, f"submitted to {where}; it begins when there is room")
+    print_message(session, f"submitted to {address}; it begins when there is room")
     lines = [done.id, f"run folder {run_dir}", f"next       paceline ray logs --follow {done.id}"]
     emit(session, "ray.submit", asdict(done), lines)
 
@@ -82,8 +85,8 @@ def _jobs(dashboard: str | None, state: Path) -> "Jobs":
 @common_options
 def status(session: Session, job: str, dashboard: str | None, state: Path) -> None:
     """How is JOB?"""
-    found = _jobs(dashboard, state).job(job)
-    emit(session, "ray.status", asdict(found), [_line(found), found.message])
+    found_job = _jobs(dashboard, state).job(job)
+    emit(session, "ray.status", asdict(found_job), [_line(found_job), found_job.message])
 
 
 @click.command("logs")
@@ -99,9 +102,9 @@ def logs(session: Session, job: str, follow: bool, dashboard: str | None, state:
     elif follow:
         jobs.follow(job, lambda _: None)
     text = jobs.logs(job) if session.common.json or not follow else ""
-    found = jobs.job(job)
-    emit(session, "ray.logs", {**asdict(found), "logs": text}, text.splitlines())
-    return ExitCode.TRAINING_FAILED if follow and found.status == "failed" else ExitCode.OK
+    finished = jobs.job(job)
+    emit(session, "ray.logs", {**asdict(finished), "logs": text}, text.splitlines())
+    return ExitCode.TRAINING_FAILED if follow and finished.status == "failed" else ExitCode.OK
 
 
 def _print_at_once(text: str) -> None:
@@ -125,9 +128,9 @@ def stop(session: Session, job: str, dashboard: str | None, state: Path) -> None
 @common_options
 def list_jobs(session: Session, dashboard: str | None, state: Path) -> None:
     """Which jobs the cluster knows, oldest first."""
-    found = _jobs(dashboard, state).all()
-    lines = [_line(job) for job in found] or ["no job was submitted"]
-    emit(session, "ray.list", {"jobs": [asdict(job) for job in found]}, lines)
+    jobs = _jobs(dashboard, state).all()
+    lines = [_line(job) for job in jobs] or ["no job was submitted"]
+    emit(session, "ray.list", {"jobs": [asdict(job) for job in jobs]}, lines)
 
 
 def _line(job: "Job") -> str:
@@ -158,9 +161,9 @@ def up(session: Session, nodes: int, cpus_per_node: int, dashboard: bool, state:
 
     Said twice, it says where the cluster is. `paceline ray down` ends it.
     """
-    from paceline.launchers.ray.local_cluster import start_cluster as start
+    from paceline.launchers.ray.local_cluster import start_cluster
 
-    cluster, is_new = start(state, nodes=nodes, cpus=cpus_per_node, has_dashboard=dashboard)
+    cluster, is_new = start_cluster(state, nodes=nodes, cpus=cpus_per_node, has_dashboard=dashboard)
     print_message(
         session, f"{len(cluster.nodes)} nodes {'are up' if is_new else 'were up already'}; logs in {state}"
     )
@@ -173,8 +176,8 @@ def up(session: Session, nodes: int, cpus_per_node: int, dashboard: bool, state:
 
 def _cluster_json(cluster: "LocalCluster", is_new: bool) -> "Json":
     nodes: list[Json] = [{"pid": node.pid, "cpus": node.cpus} for node in cluster.nodes]
-    told: dict[str, Json] = {name: value for name, value in asdict(cluster).items() if name != "nodes"}
-    return {**told, "nodes": nodes, "is_new": is_new}
+    fields: dict[str, Json] = {name: value for name, value in asdict(cluster).items() if name != "nodes"}
+    return {**fields, "nodes": nodes, "is_new": is_new}
 
 
 @ray.command("down")
@@ -182,9 +185,9 @@ def _cluster_json(cluster: "LocalCluster", is_new: bool) -> "Json":
 @common_options
 def down(session: Session, state: Path) -> None:
     """End the cluster that `up` started; nothing of it is left."""
-    from paceline.launchers.ray.local_cluster import stop_cluster as end
+    from paceline.launchers.ray.local_cluster import stop_cluster
 
-    ended = end(state)
+    ended = stop_cluster(state)
     emit(session, "ray.down", {"nodes": ended}, [f"{ended} nodes ended" if ended else "no cluster was up"])
 
 

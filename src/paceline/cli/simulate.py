@@ -51,7 +51,7 @@ _OPTIONS = (
 
 
 def condition_options(body: Callable[..., object]) -> Callable[..., object]:
-    """Adds the flags that say what a plan does not."""
+    """Adds the flags for conditions that are not part of a plan."""
     for option in reversed(_OPTIONS):
         body = option(body)
     return body
@@ -82,9 +82,9 @@ def read_scene(
         shared = request.facts.cpu_count if request.plan.launcher is Launcher.LOCAL else None
         return input_from_plan(request.plan, replace(conditions, processors=shared))
     if flags or conditions != Conditions():
-        said = flags[0].where if flags else "--spread, --latency-us, --bandwidth-mb-s or --parameter-mb"
-        what = f"{run} was recorded, so its own settings and times count, but there is also {said}"
-        raise ConfigError([Problem(what, "leave the other flags out, or leave the run out", said)])
+        origin = flags[0].where if flags else "--spread, --latency-us, --bandwidth-mb-s or --parameter-mb"
+        message = f"{run} was recorded, so its own settings and times count, but there is also {origin}"
+        raise ConfigError([Problem(message, "leave the other flags out, or leave the run out", origin)])
     return input_from_run(session.folder / run)
 
 
@@ -190,7 +190,7 @@ def advise(
     scene = read_scene(session, flags, run, conditions)
     advice = advise_on(scene, repeats=repeats)
     command = command_for(scene, advice)
-    found: dict[str, Json] = {
+    data: dict[str, Json] = {
         "source": scene.profile.source,
         "advised": advice.advised.candidate.mode,
         "is_clear": advice.is_clear,
@@ -199,7 +199,7 @@ def advise(
         "ranking": [_as_data(ranked) for ranked in advice.ranking],
         "caveats": to_json(advice.caveats),
     }
-    emit(session, "advise", found, _advice_lines(advice, command, scene.profile.source, repeats))
+    emit(session, "advise", data, _advice_lines(advice, command, scene.profile.source, repeats))
 
 
 def _as_data(ranked: "Ranked") -> "Json":

@@ -44,43 +44,43 @@ def status(session: Session, run: Path | None) -> None:
     from paceline.monitoring.view.feed import find_run, read_snapshot
 
     run_dir = find_run(session.folder, run)
-    told = read_snapshot(run_dir)
-    emit(session, "status", told, lines_of(told, str(run_dir)))
+    snapshot = read_snapshot(run_dir)
+    emit(session, "status", snapshot, lines_of(snapshot, str(run_dir)))
 
 
-def lines_of(told: "dict[str, Json]", where: str) -> list[str]:
-    run = _dict(told["run"])
-    progress = _dict(told["progress"])
-    pace = _dict(told["throughput"])
-    loss = _dict(told["loss"])
-    health = _dict(told["health"])
+def lines_of(snapshot: "dict[str, Json]", where: str) -> list[str]:
+    run = _dict(snapshot["run"])
+    progress = _dict(snapshot["progress"])
+    pace = _dict(snapshot["throughput"])
+    loss = _dict(snapshot["loss"])
+    health = _dict(snapshot["health"])
     eta = progress["eta_s"]
-    counts = _dict(told["counts"])
+    counts = _dict(snapshot["counts"])
     return [
-        f"{run['name']} ({run['mode']}, {run['task']}, {run['launcher']}) is {told['state']}: {where}",
+        f"{run['name']} ({run['mode']}, {run['task']}, {run['launcher']}) is {snapshot['state']}: {where}",
         f"step      {progress['step']} of {progress['steps']}"
         + (f", {_seconds(eta)} to go" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
         f"loss      {_loss(loss)}",
         f"pace      {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
-        f"workers   {_worker_counts(counts, is_over=told['state'] in ENDED_STATES)}",
+        f"workers   {_worker_counts(counts, is_over=snapshot['state'] in ENDED_STATES)}",
         f"health    {health['arithmetic']}",
-        *(f"trend     {_dict(one)['words']}" for one in _list(told["trends"])),
-        *_abandoned_lines(told, where),
+        *(f"trend     {_dict(trend)['words']}" for trend in _list(snapshot["trends"])),
+        *_abandoned_lines(snapshot, where),
         "",
-        *worker_table(told),
-        *_alert_lines(told),
+        *worker_table(snapshot),
+        *_alert_lines(snapshot),
     ]
 
 
-def _abandoned_lines(told: "dict[str, Json]", where: str) -> list[str]:
-    if not told.get("is_deserted"):
+def _abandoned_lines(snapshot: "dict[str, Json]", where: str) -> list[str]:
+    if not snapshot.get("is_deserted"):
         return []
     word = "all of the above is from before: neither the command nor a worker is left of it"
     return [f"gone      {word}; paceline train --resume {where} goes on"]
 
 
 def _loss(loss: "dict[str, Json]") -> str:
-    """Of a run that is over, what `train` said in the end."""
+    """For a finished run, the final loss that `train` printed."""
     running = _number(loss["smooth"])
     best = _number(loss["best"])
     if loss["final"] is None:
@@ -89,16 +89,16 @@ def _loss(loss: "dict[str, Json]") -> str:
 
 
 def _worker_counts(counts: "dict[str, Json]", *, is_over: bool) -> str:
-    """Nobody lives in a run that is over: what became of them is told then."""
+    """Living workers; for a finished run, how many ended in which state."""
     if not is_over:
         return f"{counts['alive']} of {counts['desired']} live"
-    who = {name: count for name, count in counts.items() if name not in ("alive", "desired")}
-    became = [f"{count} {name}" for name, count in who.items() if count]
-    return ", ".join(became) or "none"
+    states = {name: count for name, count in counts.items() if name not in ("alive", "desired")}
+    parts = [f"{count} {name}" for name, count in states.items() if count]
+    return ", ".join(parts) or "none"
 
 
-def worker_table(told: "dict[str, Json]") -> list[str]:
-    rows = [HEADS, *(row_of(_dict(worker)) for worker in _list(told["workers"]))]
+def worker_table(snapshot: "dict[str, Json]") -> list[str]:
+    rows = [HEADS, *(row_of(_dict(worker)) for worker in _list(snapshot["workers"]))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
     return [
         "  ".join(
@@ -130,9 +130,9 @@ def row_of(worker: "dict[str, Json]") -> tuple[str, ...]:
     )
 
 
-def _alert_lines(told: "dict[str, Json]") -> list[str]:
+def _alert_lines(snapshot: "dict[str, Json]") -> list[str]:
     lines = []
-    for alert in map(_dict, _list(told["alerts"])):
+    for alert in map(_dict, _list(snapshot["alerts"])):
         if alert["state"] == "resolved":
             continue
         left = alert["fires_in_s"]
@@ -154,7 +154,7 @@ def _list(value: "Json") -> "list[Json]":
 
 
 def _short(value: "Json") -> str:
-    """As `train` says it: 81.9k."""
+    """As `train` prints it: 81.9k."""
     return short_number(value) if isinstance(value, int | float) else "-"
 
 
@@ -198,8 +198,8 @@ def top(session: Session, run: Path | None, once: bool, readonly: bool) -> ExitC
 
     run_dir = find_run(session.folder, run)
     if once or session.common.json or not sys.stdout.isatty():  # a pipe has no screen
-        told = read_snapshot(run_dir)
-        emit(session, "top", told, lines_of(told, str(run_dir)))
+        snapshot = read_snapshot(run_dir)
+        emit(session, "top", snapshot, lines_of(snapshot, str(run_dir)))
         return ExitCode.OK
     try:
         from paceline.cli.top_app import TopApp

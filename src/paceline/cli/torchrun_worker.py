@@ -31,19 +31,19 @@ _DEFAULT_TIMEOUT_S = 60.0
 
 class RankZero(TorchSide, Protocol):
     def conclude(self, code: int) -> None:
-        """Everything is written: all may go, with this exit code."""
+        """Everything is written: all ranks may exit, with this exit code."""
         ...
 
 
 class Roles(Protocol):
-    """The side that has torch: worker/__main__.py gives it."""
+    """The functions that need torch; worker/__main__.py passes them in."""
 
     def lead(self, world: World, *, timeout_s: float) -> RankZero:
-        """Rank 0, once it is where all meet."""
+        """Rank 0, after the rendezvous."""
         ...
 
     def follow(self, world: World, *, timeout_s: float) -> int:
-        """Any other rank, from its first word to its exit code."""
+        """Any other rank; returns its exit code."""
         ...
 
 
@@ -54,24 +54,24 @@ def main(roles: Roles) -> int:
 
 
 def run(args: Sequence[str], session: Session, roles: Roles) -> int:
-    """`python -m paceline.worker ARGS`; the answer is the exit code."""
+    """`python -m paceline.worker ARGS`; returns the exit code."""
 
     def body() -> object:
         world = read_world(environ.torchrun_variables())
-        mine = list(args) if world.rank == 0 else [arg for arg in args if arg != "--json"]
+        own_args = list(args) if world.rank == 0 else [arg for arg in args if arg != "--json"]
         command = _command(
-            lambda session, flags, resume: _run_rank(session, flags, resume, world, roles, mine)
+            lambda session, flags, resume: _run_rank(session, flags, resume, world, roles, own_args)
         )
         try:
-            context = command.make_context("python -m paceline.worker", mine, obj=session)
+            context = command.make_context("python -m paceline.worker", own_args, obj=session)
         except click.UsageError:
             if world.local_rank > 0:
-                return ExitCode.USAGE  # the first rank of this host has the same arguments, and says it
+                return ExitCode.USAGE  # the first rank of this host has the same arguments, and reports it
             raise
         with context:
             return command.invoke(context)
 
-    # What another rank has to say is for a person, on stderr: stdout is rank 0's.
+    # Other ranks report on stderr only: stdout belongs to rank 0.
     return guard(body, session, [] if environ.torchrun_variables().get("RANK", "0") != "0" else args)
 
 
@@ -106,7 +106,7 @@ def _run_rank(
         return roles.follow(world, timeout_s=timeout_s)
     leader = roles.lead(world, timeout_s=timeout_s)
     code = guard(lambda: _run_rank_zero(session, flags, resume, world, leader), session, args)
-    # From here on a signal changes nothing any more: all is written, and the others are told to go.
+    # From here on signals are ignored: all is written, and the other ranks are told to exit.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     leader.conclude(code)
@@ -117,8 +117,8 @@ def _timeout_s(session: Session, flags: Sequence[RawSetting]) -> float:
     """How long to wait for the others; problems with the settings are rank 0's to report, later."""
     sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
-    said = loaded.config.timeout
-    return said if said is not None and said > 0 else _DEFAULT_TIMEOUT_S
+    timeout = loaded.config.timeout
+    return timeout if timeout is not None and timeout > 0 else _DEFAULT_TIMEOUT_S
 
 
 def _run_rank_zero(

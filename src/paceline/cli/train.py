@@ -156,20 +156,20 @@ def _train(
 
 
 def _num_workers_flag(flags: Sequence[RawSetting]) -> int | None:
-    """The one thing that may change, in some modes."""
+    """The value of --num-workers, the only setting that some modes can change."""
     for flag in flags:
         try:
-            if (said := read_integer(flag.raw)) >= 1:
-                return said
+            if (count := read_integer(flag.raw)) >= 1:
+                return count
         except Unreadable:
-            pass  # told below, with its place
-        what = f"num_workers is {flag.raw!r}, but it must be an integer, 1 or more"
-        raise ConfigError([Problem(what, "set num_workers to 2, for example", flag.where)])
+            pass  # reported below, with its origin
+        message = f"num_workers is {flag.raw!r}, but it must be an integer, 1 or more"
+        raise ConfigError([Problem(message, "set num_workers to 2, for example", flag.where)])
     return None
 
 
 def _fetch_run(session: Session, url: str) -> Path:
-    """A new folder for a run of which only the object store has something."""
+    """A new folder for a run that exists only in the object store."""
     from paceline.core.disk import write_durably
     from paceline.training.request import claim_run_dir
     from paceline.training.resume import plan_in_store
@@ -197,8 +197,8 @@ def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, J
         return error.exit_code
     if not result.get("stopped_early") or is_early_stop(result):
         return ExitCode.OK
-    is_told_to = result.get("stopped_by") in ("SIGTERM", "SIGHUP")
-    return ExitCode.TERMINATED if is_told_to else ExitCode.INTERRUPTED
+    is_terminated = result.get("stopped_by") in ("SIGTERM", "SIGHUP")
+    return ExitCode.TERMINATED if is_terminated else ExitCode.INTERRUPTED
 
 
 def _divergence_error(run_dir: Path) -> NotFiniteError:

@@ -61,7 +61,7 @@ def _can_replay(plan: Plan) -> bool:
 
 
 def _data(result: "dict[str, Json]") -> list[tuple[str, str]]:
-    """Whoever reads the accuracy must have read this."""
+    """Printed before the metrics, which mean nothing for synthetic data."""
     if result.get("data") != SYNTHETIC:
         return []
     return [("data", "synthetic: a stand-in, so nothing below says anything about the real data set")]

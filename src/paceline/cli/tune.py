@@ -86,12 +86,12 @@ def tune(
     run; bad ones are stopped early (ASHA). The best settings are printed, and written as
     a file that `paceline train --config` takes. Interrupted: paceline tune --resume DIR.
     """
-    said = {
+    given = {
         "--search": searches, "--trials": trials, "--metric": metric, "--scheduler": scheduler,
         "--grace": grace, "--reduction": reduction, "--out": out,
     }  # fmt: skip
     if resume is not None:
-        _refuse_changes([name for name, value in said.items() if value], flags, session, resume)
+        _refuse_changes([name for name, value in given.items() if value], flags, session, resume)
     folder = session.folder / (resume or out or Path("tuning"))
     how = _How(folder=folder, address=address, parallel=parallel, dry_run=dry_run)
     if resume is not None:
@@ -100,12 +100,14 @@ def tune(
     return _start(session, flags, request, problems, how)
 
 
-def _refuse_changes(said: list[str], flags: Sequence[RawSetting], session: Session, resume: Path) -> None:
-    changed = [*said, *(flag.where for flag in flags), *(["--set"] if session.common.sets else [])]
+def _refuse_changes(given: list[str], flags: Sequence[RawSetting], session: Session, resume: Path) -> None:
+    changed = [*given, *(flag.where for flag in flags), *(["--set"] if session.common.sets else [])]
     if changed or session.common.config is not None:
-        what = f"{', '.join([*changed, *(['--config'] if session.common.config else [])])} cannot be changed"
+        message = (
+            f"{', '.join([*changed, *(['--config'] if session.common.config else [])])} cannot be changed"
+        )
         hint = f"leave it out: what was decided is in {resume}/tune.json; or start a new search"
-        raise SearchError([Problem(f"{what} when a search is resumed", hint, "--resume")])
+        raise SearchError([Problem(f"{message} when a search is resumed", hint, "--resume")])
 
 
 def _request(
@@ -119,9 +121,9 @@ def _request(
     from paceline.tune.experiment import TuneRequest
     from paceline.tune.search_space import read_searches
 
-    found, problems = read_searches(searches)
+    parsed, problems = read_searches(searches)
     request = TuneRequest(
-        searches=found,
+        searches=parsed,
         trials=trials,
         metric=metric,
         wants_asha=None if scheduler is None else scheduler == "asha",

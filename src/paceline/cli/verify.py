@@ -22,8 +22,8 @@ def verify(session: Session, run: Path) -> ExitCode:
     from paceline.training.verify import to_rows, verify_run
 
     findings = verify_run(session.folder / run)
-    lines = [f"{'ok  ' if found.ok else 'FAIL'} {found.what}: {found.seen}" for found in findings]
-    holds = all(found.ok for found in findings)
+    lines = [f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {finding.seen}" for finding in findings]
+    holds = all(finding.ok for finding in findings)
     emit(session, "verify", {"run": str(run), "holds": holds, "findings": to_rows(findings)}, lines)
     return ExitCode.OK if holds else ExitCode.GATE_FAILED
 

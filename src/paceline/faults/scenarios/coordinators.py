@@ -71,7 +71,7 @@ def _judge(history: History, kills_ns: list[int], until_ns: int) -> list[Expecta
 
 QUORUM_LOST_TIMES = 1
 WITHOUT_S = 3.0  # after it was said
-AFTER_S = 4.0  # longer than a lease: whoever was given up by mistake would be gone
+AFTER_S = 4.0  # longer than a lease: a worker that was given up by mistake would be gone
 SILENT = "the coordinator does not answer"
 BACK = "the coordinator answers again"
 

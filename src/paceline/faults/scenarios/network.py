@@ -45,10 +45,10 @@ def partition_workers(run_dir: Path, times: int, say: ScenarioReporter) -> list[
             cluster.links.cut([run.pids()[victim]], cluster.addresses)
             left_ns = wait_until_excluded(run, victim, generation)
             run.wait(ALONE_S)
-            mended_ns = run.now_ns()
+            healed_ns = run.now_ns()
             cluster.links.heal()
             generation = run.until_in(WORKERS, generation)
-            back_s = (run.now_ns() - mended_ns) / 1e9
+            back_s = (run.now_ns() - healed_ns) / 1e9
             seen.append(Exclusion(victim, left_ns, (left_ns - cut_ns) / 1e9, back_s))
             say(f"cut {number + 1} of {times}: {victim} was left out and is back")
             say.so_far(_judge(run.history(), seen, begun_ns))
@@ -132,15 +132,15 @@ def _cut(cluster: CoordinatorNodes, run: TrainingRun, alone: int) -> _Seen:
     answers = _request_of_minority(cluster, alone)
     left_ns = wait_until_excluded(run, ISOLATED_WORKER, generation)
     commits = cluster.status(alone).commit - before
-    mended_ns = run.now_ns()
+    healed_ns = run.now_ns()
     cluster.links.heal()
     run.until_in(WORKERS, generation)
     cluster.leader()
-    return _Seen((left_ns - cut_ns) / 1e9, left_ns, (run.now_ns() - mended_ns) / 1e9, answers, commits)
+    return _Seen((left_ns - cut_ns) / 1e9, left_ns, (run.now_ns() - healed_ns) / 1e9, answers, commits)
 
 
 def _request_of_minority(cluster: CoordinatorNodes, node: int) -> int:
-    """Ask the minority, and nobody else, to write something; how many answers came."""
+    """Send a write to the minority alone; returns the number of replies."""
     address = [cluster.addresses[node]]
     with BlockingClient(address, cluster.proof.of(Role.ADMIN), patience_s=ASK_S) as client:
         try:
@@ -152,7 +152,7 @@ def _request_of_minority(cluster: CoordinatorNodes, node: int) -> int:
 
 # Doors in front of the nodes (lines.py) break connections, let them stall, or make
 # everything late, by a seed. A worker that loses its line comes back over a new
-# one; training asks nobody in between.
+# one; training calls no node in between.
 
 BAD_LINK_WORKERS = 3
 BAD_LINK_NODES = 3

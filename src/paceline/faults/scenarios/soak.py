@@ -250,7 +250,7 @@ def _flat(what: str, seen: list[float]) -> Expectation:
 def _growth(seen: list[int]) -> float:
     """What piles up never goes away: the least of the end counts, and not what is open for a moment.
 
-    Whoever was frozen or cut off connects anew, so connections come and go by the dozen.
+    Frozen or partitioned processes reconnect, so connections come and go by the dozen.
     """
     return max(0.0, min(seen[-max(8, len(seen) // 4) :]) - _early(seen))
 

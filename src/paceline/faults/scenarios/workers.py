@@ -75,7 +75,7 @@ def gaps_s(history: History, victims: set[int], at_ns: int, workers: int) -> lis
 
 
 def _different(history: History) -> int:
-    """Whoever joins has taken the state from another, and must have it to the last bit."""
+    """Generations whose members differ: a joiner must have copied the state exactly."""
     states: dict[str, set[str]] = {}
     for event in events_of(history, "generation_entered"):
         states.setdefault(str(event.fields["number"]), set()).add(str(event.fields["state"]))
