@@ -1,8 +1,12 @@
-"""Which adapters does a worker get? The second composition root: a plan becomes objects.
+"""Composition root of a participant: a plan becomes a worker or a server with its transports.
 
-Nothing here decides anything about training; it only builds what the plan says
-from what the launcher provides (`Seat`), and is the only place in a worker
-that names concrete transports.
+Nothing here decides anything about training. It builds what the plan says from what the launcher provides
+(`WorkerContext`). Every `Worker` is made by `assemble_worker`, and adapters of `transport` are chosen here;
+the exceptions are listed in pyproject.toml.
+
+Who builds what: `build_worker` a worker of a run that keeps its workers, `build_served_worker` one behind
+elastic servers, `build_server` the parameter server of a run that keeps its workers. A worker of generations
+(elastic/participant.py, elastic/fsdp.py) and a virtual one (entry/virtual.py) are assembled by their owners.
 """
 
 from collections.abc import Callable
@@ -13,7 +17,7 @@ from torch import nn
 
 from paceline.checkpoints.snapshot import Snapshot
 from paceline.compression.push import push_format
-from paceline.core.clock import Clock
+from paceline.core.clock import Clock, SystemClock
 from paceline.core.errors import ConfigError, Problem
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
@@ -25,8 +29,19 @@ from paceline.strategies.load import builtin_strategy
 from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
+from paceline.transport.elastic_store import ElasticStore
+from paceline.transport.elastic_wire import Route
+from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.in_process import (
+    CollectiveState,
+    InProcessCollective,
+    InProcessPeers,
+    InProcessStore,
+    Mailbox,
+    PeersState,
+)
 from paceline.transport.ports import Collective, ParameterStore, Peers
-from paceline.transport.shm import SharedWorld
+from paceline.transport.shm import BARRIER_SLOTS, SharedWorld
 from paceline.transport.shm_collective import SEMAPHORES, WORDS, ShmCollective
 from paceline.transport.shm_peers import ShmPeers, peers_world
 from paceline.transport.shm_store import (
@@ -39,6 +54,7 @@ from paceline.transport.shm_store import (
 )
 from paceline.transport.tcp_store import TcpStore, TcpStoreHost
 from paceline.transport.torch_dist import TorchCollective, join_group
+from paceline.transport.virtual_time import Turns
 from paceline.worker.checkpointing import EndSaver, RowSaver, ServerSaver, WorkerSaver, restore_strategy
 from paceline.worker.context import WorkerContext
 from paceline.worker.control import WorkerControl
@@ -50,8 +66,8 @@ from paceline.worker.evaluation import (
     ServerEvaluator,
     Validation,
 )
-from paceline.worker.gradient import GradientSource
-from paceline.worker.loop import Worker
+from paceline.worker.gradient import GradientSource, Source
+from paceline.worker.loop import Control, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report, ignore_report
 from paceline.worker.server.core import ParameterServer
@@ -94,6 +110,40 @@ def set_up_torch(plan: Plan) -> None:
 
 def build_task(plan: Plan) -> Task:
     return load_task(plan.task, seed=plan.seed, options=plan.task_options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProcess:
+    """What a worker keeps for as long as its process lives, whoever it trains with."""
+
+    plan: Plan
+    rank: Rank
+    source: Source
+    clock: Clock
+    log: Log
+    control: Control
+
+
+def assemble_worker(
+    process: WorkerProcess,
+    *,
+    replica: Replica,
+    strategy: Strategy,
+    saver: Saver,
+    evaluator: EvaluationHook = NO_EVALUATION,
+) -> Worker:
+    return Worker(
+        plan=process.plan,
+        rank=process.rank,
+        replica=replica,
+        strategy=strategy,
+        source=process.source,
+        clock=process.clock,
+        log=process.log,
+        control=process.control,
+        saver=saver,
+        evaluator=evaluator,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +194,26 @@ def build_worker(
     strategy.prepare(replica, first)
     if rank == 0 and plan.num_workers > 1 and (remark := batch_norm_remark(plan, replica.arena.module)):
         note(remark)
-    worker = Worker(
-        plan=plan,
-        rank=rank,
-        replica=replica,
-        strategy=strategy,
-        source=source,
-        clock=clock,
-        log=log,
-        control=WorkerControl(seat.control, rank, note),
-        saver=saver,
-        evaluator=evaluator,
-    )
+    control = WorkerControl(seat.control, rank, note)
+    process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
+    worker = assemble_worker(process, replica=replica, strategy=strategy, saver=saver, evaluator=evaluator)
     return BuiltWorker(worker, task, first, channel)
+
+
+def build_served_worker(
+    seat: WorkerContext, rank: Rank, route: Route, *, log: Log, control: Control
+) -> Worker:
+    """A worker behind elastic parameter servers, of which `route` knows the primary."""
+    plan, clock, cpu = seat.plan, SystemClock(), torch.device("cpu")
+    task = build_task(plan)
+    replica = Replica(plan, task, cpu, clock)
+    store = ElasticStore(route, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
+    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
+    strategy: Strategy = strategy_class(plan.mode)(plan, links)
+    source = GradientSource(plan, task, cpu, clock, ahead=True)
+    process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
+    return assemble_worker(process, replica=replica, strategy=strategy, saver=RowSaver(plan, log))
 
 
 def evaluator_for(
@@ -181,6 +238,37 @@ def evaluator_for(
     tell = report if links.rank == 0 else None  # all see the same; one says so
     record = Evaluations(plan, replica.arena, clock)
     return Evaluator(plan, record, validation, log=log, report=tell)
+
+
+# In a generation's world the first places are for training, the next for making the state equal.
+EVALUATING = 2 * BARRIER_SLOTS
+
+
+def generation_evaluator(
+    process: WorkerProcess,
+    task: Task,
+    record: Evaluations | None,
+    world: GenerationWorld,
+    replica: Replica,
+    *,
+    steps_done: Callable[[], int],
+    report: Callable[[Report], None],
+) -> EvaluationHook:
+    """The workers of a generation share the validation data, and its rank 0 tells what was measured."""
+    if record is None:
+        return NO_EVALUATION
+    plan, clock = process.plan, process.clock
+    channel = MODES[plan.mode].channel
+    collective: Collective | None = None
+    if channel is not Channel.TORCH:
+        collective = ShmCollective(
+            world, Rank(world.rank), clock=clock, timeout_s=plan.timeout_s, first_place=EVALUATING
+        )
+    elif not is_split(plan.mode):  # a model in parts computes all pieces together
+        collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
+    validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
+    tell = report if world.rank == 0 else None
+    return Evaluator(plan, record, validation, log=process.log, report=tell, steps=steps_done)
 
 
 def evaluate_between_updates(
@@ -307,6 +395,48 @@ def _links(seat: WorkerContext, rank: Rank, channel: Channel, device: torch.devi
             collective = ShmCollective(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
     return Links(
         rank=rank, world_size=plan.num_workers, clock=clock, collective=collective, store=store, peers=peers
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InProcessWorld:
+    """What the virtual workers of one process share."""
+
+    turns: Turns
+    device: torch.device
+    meeting: CollectiveState
+    peers: PeersState
+    mail: Mailbox
+
+
+def in_process_world(plan: Plan, turns: Turns, device: torch.device) -> InProcessWorld:
+    workers = plan.num_workers
+    return InProcessWorld(turns, device, CollectiveState(workers), PeersState(workers), Mailbox())
+
+
+def in_process_links(
+    world: InProcessWorld,
+    plan: Plan,
+    rank: Rank,
+    server: ParameterServer | None,
+    *,
+    wrap_collective: Callable[[Rank, Collective], Collective],
+    wrap_store: Callable[[Rank, ParameterStore], ParameterStore],
+) -> Links:
+    turns, device, timeout_s = world.turns, world.device, plan.timeout_s
+    collective: Collective | None = None
+    store: ParameterStore | None = None
+    peers: Peers | None = None
+    if channel_of(plan.mode) is Channel.PEERS:
+        peers = InProcessPeers(world.peers, rank, turns=turns, timeout_s=timeout_s, device=device)
+    elif server is None:
+        met = InProcessCollective(world.meeting, rank, turns=turns, timeout_s=timeout_s, device=device)
+        collective = wrap_collective(rank, met)
+    else:
+        plain = InProcessStore(server, rank, world.mail, turns=turns, timeout_s=timeout_s, device=device)
+        store = wrap_store(rank, plain)
+    return Links(
+        rank=rank, world_size=plan.num_workers, clock=turns, collective=collective, store=store, peers=peers
     )
 
 

@@ -1,6 +1,5 @@
 """What does a worker of an elastic fsdp run do from birth to end? It joins, trains its part, and reports."""
 
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,17 +28,22 @@ from paceline.worker.context import WorkerContext, open_log
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic.ddp import DdpElasticWorker
 from paceline.worker.elastic.generations import ROOM_WORD, ElasticStrategy
-from paceline.worker.elastic.membership import Membership
-from paceline.worker.elastic.participant import coordinator_client, evaluator_in, revoke
+from paceline.worker.elastic.participant import elastic_ending, open_membership, revoke
 from paceline.worker.elastic.sharing import AgreedShares, NoListener
 from paceline.worker.evaluation import Evaluations
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import LoopResult, Worker
-from paceline.worker.participant import evaluate, state_hash
+from paceline.worker.participant import Ending, TimedRun, evaluate, run_participant, state_hash, timed
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.sharded_replica import ShardedReplica
-from paceline.worker.wiring import build_task, set_up_torch
+from paceline.worker.wiring import (
+    WorkerProcess,
+    assemble_worker,
+    build_task,
+    generation_evaluator,
+    set_up_torch,
+)
 
 # With a worker its part of the model is lost, and nobody else has it. So a
 # step is committed only once it is in a checkpoint whose parts are all on the
@@ -176,26 +180,31 @@ ReportSink = Callable[[Report], None]
 
 
 def work_fsdp(index: int, seat: WorkerContext, report: ReportSink) -> None:
+    """A worker that trains in generations, each with the model split anew."""
     assert MODES[seat.plan.mode].is_split, "other modes have a participant of their own"
     set_up_torch(seat.plan)
     elastic = _build(index, seat, build_task(seat.plan), report)
-    elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed, node=socket.gethostname())
-    started_ns = elastic.clock.now_ns()
-    try:
-        ran = elastic.run()
-        steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
-    finally:
+
+    def release() -> None:
         elastic.drain()
         elastic.membership.close("it was asked to" if elastic.has_left else "it has finished")
-    is_early = not elastic.final  # what it has is not the run's end
-    reason = "left" if is_early else "stopped" if ran.was_stopped else "done"
-    elastic.log.write("worker_finished", steps=ran.finished, reason=reason)
-    elastic.log.close()
-    facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s, **elastic.final}
-    facts["run_steps"] = elastic.steps_done
+
+    run_participant(
+        elastic.log,
+        report,
+        clock=elastic.committed,
+        about={"node": socket.gethostname()},
+        train=lambda: timed(elastic.clock, elastic.run),
+        release=release,
+        conclude=lambda ran: _conclude(elastic, ran),
+    )
+
+
+def _conclude(elastic: FsdpElasticWorker, ran: TimedRun) -> Ending:
+    facts: Report = {**ran.facts, **elastic.final, "run_steps": elastic.steps_done}
     if elastic.evaluations is not None:
         elastic.evaluations.conclude(facts)
-    report({"ev": "left"} if is_early else facts)
+    return elastic_ending(ran, facts, is_early=not elastic.final)  # then what it has is not the run's end
 
 
 def _build(index: int, seat: WorkerContext, task: Task, report: ReportSink) -> FsdpElasticWorker:
@@ -204,13 +213,8 @@ def _build(index: int, seat: WorkerContext, task: Task, report: ReportSink) -> F
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
-    membership = Membership(
-        lambda: coordinator_client(place),
-        run=place.run,
-        worker=name,
-        note=control.note,
-        is_alone=control.is_without_coordinator,
-    )
+    process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
+    membership = open_membership(place, name, control)
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> FsdpSaver:
         writer = writer_for(plan, seat.checkpoints, f"worker-{rank}", participants=parts)
@@ -218,18 +222,11 @@ def _build(index: int, seat: WorkerContext, task: Task, report: ReportSink) -> F
 
     def worker_for(strategy: ElasticStrategy, world: GenerationWorld) -> Worker:
         record, replica = elastic.evaluations, elastic.replica
-        return Worker(
-            plan=plan,
-            rank=Rank(index),
-            replica=replica,
-            strategy=strategy,
-            source=source,
-            clock=clock,
-            log=log,
-            control=control,
-            saver=elastic.saver or NoSaver(),
-            evaluator=evaluator_in(plan, task, record, strategy, world, clock, replica, log, report),
+        evaluator = generation_evaluator(
+            process, task, record, world, replica, steps_done=lambda: strategy.steps_done, report=report
         )
+        saver = elastic.saver or NoSaver()
+        return assemble_worker(process, replica=replica, strategy=strategy, saver=saver, evaluator=evaluator)
 
     elastic = FsdpElasticWorker(
         plan=plan,

@@ -59,8 +59,7 @@ from paceline.worker.replica import Replica
 
 BOARD = 5  # where the words of every step begin
 _COMMITTED, _EVALUATED, _BYTES, _HASH, ROOM_WORD = range(BOARD)  # the last is for the training
-EVALUATING = 2 * BARRIER_SLOTS  # the first place at which workers wait for each other while they evaluate
-_PLACES = 3 * BARRIER_SLOTS  # others are for the training, and for making the state equal
+_PLACES = 3 * BARRIER_SLOTS  # for the training, for making the state equal, and for evaluating
 POLL_S = 0.002
 
 

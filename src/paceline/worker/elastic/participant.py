@@ -1,6 +1,5 @@
-"""What does a worker of an elastic run do from birth to end? It joins, trains in generations, and reports."""
+"""A worker of an elastic run: it joins, trains in generations, and reports."""
 
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,16 +12,13 @@ from paceline.coordinator.client.aio import Client, RefusedError, UnreachableErr
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server import security
 from paceline.coordinator.server.access_policy import Role
-from paceline.core.clock import Clock, SystemClock
+from paceline.core.clock import SystemClock
 from paceline.core.ids import Rank
 from paceline.events.log import Log
-from paceline.plan.catalog import MODES, Channel, is_split
+from paceline.plan.catalog import MODES, Channel
 from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
 from paceline.transport.generation_world import GenerationWorld
-from paceline.transport.ports import Collective
-from paceline.transport.shm_collective import ShmCollective
-from paceline.transport.torch_dist import TorchCollective
 from paceline.worker.checkpointing import NoSaver, SharedSaver, writer_for
 from paceline.worker.context import CoordinatorEndpoint, WorkerContext, open_log
 from paceline.worker.control import WorkerControl
@@ -33,46 +29,70 @@ from paceline.worker.elastic.catalogue import (
     find_resume_folder,
     read_catalogue,
 )
-from paceline.worker.elastic.generations import EVALUATING, POLL_S, ElasticStrategy, ElasticWorker
+from paceline.worker.elastic.generations import POLL_S, ElasticStrategy, ElasticWorker
 from paceline.worker.elastic.membership import Membership
-from paceline.worker.evaluation import NO_EVALUATION, EvaluationHook, Evaluations, Evaluator, Validation
+from paceline.worker.evaluation import Evaluations
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Saver, Worker
-from paceline.worker.participant import evaluate, state_hash
+from paceline.worker.participant import Ending, TimedRun, evaluate, run_participant, state_hash, timed
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
-from paceline.worker.wiring import build_task, set_up_torch
+from paceline.worker.wiring import (
+    WorkerProcess,
+    assemble_worker,
+    build_task,
+    generation_evaluator,
+    set_up_torch,
+)
 
 ReportSink = Callable[[Report], None]
 REVOKE_S = 3.0  # how long the coordinator's answer is waited for
 
 
 def work_elastic(index: int, seat: WorkerContext, report: ReportSink) -> None:
+    """A worker that trains in generations, with the same replica."""
     set_up_torch(seat.plan)
     task = build_task(seat.plan)
     elastic, saver, control = _build(index, seat, task, report)
-    elastic.log.write("worker_started", pid=os.getpid(), clock=elastic.committed, node=socket.gethostname())
-    started_ns = elastic.clock.now_ns()
-    try:
-        ran = elastic.run()
-        steps_s = (elastic.clock.now_ns() - started_ns) / 1e9
+
+    def train() -> TimedRun:
+        ran = timed(elastic.clock, elastic.run)
         _await_last_checkpoint(elastic, saver, control)
-    finally:
+        return ran
+
+    def release() -> None:
         saver.close()
         elastic.membership.close("it was asked to" if elastic.has_left else "it has finished")
+
+    run_participant(
+        elastic.log,
+        report,
+        clock=elastic.committed,
+        about={"node": socket.gethostname()},
+        train=train,
+        release=release,
+        conclude=lambda ran: _conclude(elastic, task, seat, ran),
+    )
+
+
+def _conclude(elastic: ElasticWorker, task: Task, seat: WorkerContext, ran: TimedRun) -> Ending:
     is_early = elastic.has_left or elastic.is_late  # its replica is not that of the run's end
     arena = elastic.replica.arena
-    facts: Report = {"steps": ran.finished, "stopped": ran.was_stopped, "steps_s": steps_s}
-    facts["run_steps"] = elastic.steps_done
+    facts: Report = {**ran.facts, "run_steps": elastic.steps_done}
     facts["state_sha256"] = state_hash(arena.named_state())
     if elastic.evaluations is not None:  # every worker reports it: others may be lost
         elastic.evaluations.conclude(facts)
     if elastic.rank == 0 and not is_early:
         facts["metrics"] = evaluate(task, arena.module, seat.run_dir)
-    reason = "left" if is_early else "stopped" if ran.was_stopped else "done"
-    elastic.log.write("worker_finished", steps=ran.finished, reason=reason)
-    elastic.log.close()
-    report({"ev": "left"} if is_early else facts)
+    return elastic_ending(ran, facts, is_early=is_early)
+
+
+def elastic_ending(ran: TimedRun, facts: Report, *, is_early: bool) -> Ending:
+    """Whoever left early has no state of the run's end to report."""
+    if is_early:
+        return Ending(steps=ran.finished, reason="left", facts=lambda: {"ev": "left"})
+    reason = "stopped" if ran.was_stopped else "done"
+    return Ending(steps=ran.finished, reason=reason, facts=lambda: facts)
 
 
 def _await_last_checkpoint(elastic: ElasticWorker, saver: SharedSaver, control: WorkerControl) -> None:
@@ -100,13 +120,8 @@ def _build(
     log = open_log(plan, seat.run_dir, name, clock)
     control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
-    membership = Membership(
-        lambda: coordinator_client(place),
-        run=place.run,
-        worker=name,
-        note=control.note,
-        is_alone=control.is_without_coordinator,
-    )
+    process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
+    membership = open_membership(place, name, control)
     writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
     shared.takes_wish = control.takes_save
@@ -120,18 +135,10 @@ def _build(
         if rank == 0:
             shared.enter(elastic.generation, strategy, strategy.committed)
         saver: Saver = shared if rank == 0 else NoSaver()
-        return Worker(
-            plan=plan,
-            rank=Rank(index),
-            replica=replica,
-            strategy=strategy,
-            source=source,
-            clock=clock,
-            log=log,
-            control=control,
-            saver=saver,
-            evaluator=evaluator_in(plan, task, record, strategy, world, clock, replica, log, report),
+        evaluator = generation_evaluator(
+            process, task, record, world, replica, steps_done=lambda: strategy.steps_done, report=report
         )
+        return assemble_worker(process, replica=replica, strategy=strategy, saver=saver, evaluator=evaluator)
 
     elastic = _kind(plan)(
         plan=plan,
@@ -153,31 +160,14 @@ def _build(
     return elastic, shared, control
 
 
-def evaluator_in(
-    plan: Plan,
-    task: Task,
-    record: Evaluations | None,
-    strategy: ElasticStrategy,
-    world: GenerationWorld,
-    clock: Clock,
-    replica: Replica,
-    log: Log,
-    report: ReportSink,
-) -> EvaluationHook:
-    """Of a generation: its workers share the validation data, and its rank 0 tells what was measured."""
-    if record is None:
-        return NO_EVALUATION
-    channel, timeout_s = MODES[plan.mode].channel, plan.timeout_s
-    collective: Collective | None = None
-    if channel is not Channel.TORCH:
-        collective = ShmCollective(
-            world, Rank(world.rank), clock=clock, timeout_s=timeout_s, first_place=EVALUATING
-        )
-    elif not is_split(plan.mode):  # a model in parts computes all pieces together
-        collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=timeout_s)
-    validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
-    tell = report if world.rank == 0 else None
-    return Evaluator(plan, record, validation, log=log, report=tell, steps=lambda: strategy.steps_done)
+def open_membership(place: CoordinatorEndpoint, name: str, control: WorkerControl) -> Membership:
+    return Membership(
+        lambda: coordinator_client(place),
+        run=place.run,
+        worker=name,
+        note=control.note,
+        is_alone=control.is_without_coordinator,
+    )
 
 
 def _kind(plan: Plan) -> type[ElasticWorker]:

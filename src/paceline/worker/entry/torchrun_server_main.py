@@ -13,7 +13,7 @@ from paceline.core.processes import die_with_parent
 from paceline.plan.codec import loads
 from paceline.worker.context import WorkerContext
 from paceline.worker.control import ControlBlock
-from paceline.worker.entry.zygote import run_participant
+from paceline.worker.entry.zygote import run_process
 from paceline.worker.participant import serve
 
 
@@ -33,7 +33,7 @@ def main(listener_fd: int) -> int:
             token=bytes.fromhex(order["token"]),
             resume_from=None if resume_from is None else Path(resume_from),
         )
-        return run_participant(seat, "server-0", serve, reports)
+        return run_process(seat, "server-0", serve, reports)
 
 
 if __name__ == "__main__":

@@ -22,15 +22,7 @@ from paceline.events.read import History
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.strategies.port import Links, Strategy
-from paceline.transport.in_process import (
-    CollectiveState,
-    InProcessCollective,
-    InProcessPeers,
-    InProcessStore,
-    Mailbox,
-    PeersState,
-)
-from paceline.transport.ports import Collective, ParameterStore, Peers
+from paceline.transport.ports import Collective, ParameterStore
 from paceline.transport.virtual_time import Turns
 from paceline.worker.checkpointing import NoSaver
 from paceline.worker.evaluation import NO_EVALUATION, EvaluationHook
@@ -40,10 +32,14 @@ from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.server.core import ParameterServer
 from paceline.worker.wiring import (
+    WorkerProcess,
+    assemble_worker,
     build_task,
     channel_of,
     evaluate_between_updates,
     evaluator_for,
+    in_process_links,
+    in_process_world,
     set_up_torch,
     strategy_class,
 )
@@ -160,8 +156,7 @@ class VirtualCluster:
         self._turns, self._task = turns or Turns(), build_task(plan)
         self._log = MemoryLog(self._turns)
         self._run = VirtualRun(History(run=plan.run))
-        self._meeting, self._mail = CollectiveState(plan.num_workers), Mailbox()
-        self._table = PeersState(plan.num_workers)
+        self._world = in_process_world(plan, self._turns, self._device)
         self._evaluators: dict[int, EvaluationHook] = {}  # by rank
         self._server: ParameterServer | None = None
         if channel_of(plan.mode) is Channel.STORE:
@@ -202,7 +197,14 @@ class VirtualCluster:
         replica = self._run.replicas[rank] = self._new_replica()
         if self._server is None:
             replica.prepare_optimizer()
-        links = self._links(rank)
+        links = in_process_links(
+            self._world,
+            self._plan,
+            rank,
+            self._server,
+            wrap_collective=self._incidents.wrap_collective,
+            wrap_store=self._incidents.wrap_store,
+        )
         strategy: Strategy = self._kind(self._plan, links)
         log = self._worker_log(rank)
         self._run.strategies[rank] = strategy
@@ -212,17 +214,17 @@ class VirtualCluster:
             self._evaluators[rank] = evaluator_for(
                 self._plan, self._task, replica, links, channel, log=log, report=self._report
             )
-        return Worker(
+        process = WorkerProcess(
             plan=self._plan,
             rank=rank,
-            replica=replica,
-            strategy=strategy,
             source=self._new_source(),
             clock=self._turns,
             log=log,
             control=self._new_control(rank, replica),
-            saver=self._new_saver(rank, replica, strategy, log),
-            evaluator=self._evaluators[rank],
+        )
+        saver = self._new_saver(rank, replica, strategy, log)
+        return assemble_worker(
+            process, replica=replica, strategy=strategy, saver=saver, evaluator=self._evaluators[rank]
         )
 
     def _report(self, report: Report) -> None:
@@ -248,32 +250,6 @@ class VirtualCluster:
 
     def _worker_log(self, rank: Rank) -> Log:
         return self._log.of(rank)
-
-    def _links(self, rank: Rank) -> Links:
-        turns, timeout_s = self._turns, self._plan.timeout_s
-        collective: Collective | None = None
-        store: ParameterStore | None = None
-        peers: Peers | None = None
-        if channel_of(self._plan.mode) is Channel.PEERS:
-            peers = InProcessPeers(self._table, rank, turns=turns, timeout_s=timeout_s, device=self._device)
-        elif self._server is None:
-            met = InProcessCollective(
-                self._meeting, rank, turns=turns, timeout_s=timeout_s, device=self._device
-            )
-            collective = self._incidents.wrap_collective(rank, met)
-        else:
-            plain = InProcessStore(
-                self._server, rank, self._mail, turns=turns, timeout_s=timeout_s, device=self._device
-            )
-            store = self._incidents.wrap_store(rank, plain)
-        return Links(
-            rank=rank,
-            world_size=self._plan.num_workers,
-            clock=turns,
-            collective=collective,
-            store=store,
-            peers=peers,
-        )
 
     def _new_replica(self) -> Replica:
         return Replica(self._plan, self._task, self._device, self._turns)

@@ -200,7 +200,7 @@ class Zygote:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._orders.close()
             log_to(self._seat.run_dir / "logs" / f"{who}.log")
-            os._exit(run_participant(self._seat, who, body, tell))
+            os._exit(run_process(self._seat, who, body, tell))
         os.close(tell)
         os.set_blocking(told, False)
         self._children[pid] = who
@@ -368,7 +368,7 @@ def _ended_early(who: str) -> TrainingError:
     )
 
 
-def run_participant(
+def run_process(
     seat: WorkerContext,
     who: str,
     body: Callable[[WorkerContext, Callable[[Report], None]], None],

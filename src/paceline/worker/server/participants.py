@@ -1,4 +1,4 @@
-"""What does a parameter server of an elastic run do from birth to end?
+"""Participants of an elastic run with parameter servers: the two servers, and a worker.
 
 Two servers hold the same parameters. Each process starts knowing nothing; what
 it becomes is what the coordinator says: the first is primary, the other follows
@@ -23,19 +23,17 @@ from paceline.core.ids import Rank
 from paceline.events.log import EventLog
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
-from paceline.strategies.port import Links, Strategy
 from paceline.tasks.port import Task
-from paceline.transport.elastic_store import ElasticHost, ElasticStore
+from paceline.transport.elastic_store import ElasticHost
 from paceline.transport.elastic_wire import Primary
-from paceline.worker.checkpointing import RowSaver, ServerSaver
+from paceline.worker.checkpointing import ServerSaver
 from paceline.worker.context import WorkerContext, open_log
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic.catalogue import ServerCatalogue
 from paceline.worker.elastic.participant import coordinator_client
 from paceline.worker.evaluation import Validation
-from paceline.worker.gradient import GradientSource
-from paceline.worker.loop import Worker
-from paceline.worker.participant import evaluate, state_hash
+from paceline.worker.loop import LoopResult
+from paceline.worker.participant import Ending, evaluate, run_participant, state_hash, timed
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.server.backup import BackupEnd, BackupServer
@@ -45,27 +43,25 @@ from paceline.worker.server.membership import (
     CoordinatorView,
     FencedError,
     PrimaryRoute,
-    ServerDirectory,
     ServerMembership,
     primary_of,
 )
 from paceline.worker.server.primary import PrimaryServer
 from paceline.worker.server.replication import record_row
 from paceline.worker.server.state_machine import ElasticServer
-from paceline.worker.wiring import build_task, set_up_torch, strategy_class
+from paceline.worker.wiring import build_served_worker, build_task, set_up_torch, strategy_class
 
 FIRST = "a"  # of the two servers, the one that begins as primary
 RETRY_S = 0.01
 
 
 def serve_elastic(who: str, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+    """One of the two parameter servers of an elastic run."""
     set_up_torch(seat.plan)
     server = _Server(who, seat, report)
-    try:
-        facts = server.live()
-    finally:
-        server.close()
-    report(facts)
+    run_participant(
+        server.log, report, clock=0, train=server.live, conclude=server.conclude, leave=server.close
+    )
 
 
 class _Task(Enum):
@@ -94,25 +90,35 @@ class _Server:
             address=f"127.0.0.1:{self._host.port}",
             is_alone=lambda: seat.control.is_without_coordinator,
         )
-        self._log.write("worker_started", pid=os.getpid(), clock=0)
+
+    @property
+    def log(self) -> EventLog:
+        return self._log
 
     def close(self) -> None:
         self._host.close()
         self._membership.close(self._goodbye)
         self._log.close()
 
-    def live(self) -> Report:
+    def live(self) -> bool:
+        """Until all work is done; False: it was done before this server had any part in it."""
         while True:
             task = self._membership.wait_for(self._find_task, "nobody is primary", self._seat.plan.timeout_s)
             if task is _Task.DONE:
-                return {"steps": self._server.version, "stopped": False}
+                return False
             if isinstance(task, Primary):
-                facts = self._stand_by(task)
-                if facts is not None:
-                    return facts
+                if self._stand_by(task):
+                    return True
                 self._clock.sleep(RETRY_S)  # its death is not known yet
             elif self._claim():
-                return self._lead(0)
+                self._lead(0)
+                return True
+
+    def conclude(self, took_part: bool) -> Ending:
+        steps = self._server.version
+        if not took_part:
+            return Ending(steps=steps, reason=None, facts=lambda: {"steps": steps, "stopped": False})
+        return Ending(steps=steps, reason="done", facts=self._facts)
 
     def _find_task(self, standing: CoordinatorView) -> Primary | _Task | None:
         if not standing.taken_s:
@@ -141,8 +147,8 @@ class _Server:
         self._say("server_started")
         return True
 
-    def _stand_by(self, primary: Primary) -> Report | None:
-        """None: it never became our primary."""
+    def _stand_by(self, primary: Primary) -> bool:
+        """Until all work is done; False: it never became our primary."""
         backup = BackupServer(
             name=self._who,
             server=self._server,
@@ -151,11 +157,10 @@ class _Server:
         )
         ended = backup.follow(primary)
         if ended is BackupEnd.NEVER_BEGUN:
-            return None
+            return False
         if ended is BackupEnd.DONE:
             self._goodbye = FINISHED
-            self._log.write("worker_finished", steps=self._server.version, reason="done")
-            return self._facts()
+            return True
         self._await_promotion()
         self._log.write(
             "server_promoted",
@@ -169,7 +174,8 @@ class _Server:
             record_row(self._log, row)
         self._log.flush()
         self._note(f"{self._who} is primary now, with version {self._server.version}")
-        return self._lead(backup.orders)
+        self._lead(backup.orders)
+        return True
 
     def _await_promotion(self) -> None:
         """The primary is gone, or has let us go: the coordinator knows which."""
@@ -187,7 +193,8 @@ class _Server:
                 f"{self._who} is not the backup any more", "a new process takes the primary's state"
             )
 
-    def _lead(self, orders: int) -> Report:
+    def _lead(self, orders: int) -> None:
+        """As primary, until all work is done and saved."""
         assert self._seat.coordinator is not None, "an elastic run has a coordinator"
         saver = ServerSaver(
             self._seat.plan,
@@ -213,8 +220,6 @@ class _Server:
         saver.save()
         primary.end()
         self._goodbye = FINISHED
-        self._log.write("worker_finished", steps=self._server.version, reason="done")
-        return self._facts()
 
     def _validation(self) -> Validation | None:
         plan = self._seat.plan
@@ -257,6 +262,7 @@ def _build_server(plan: Plan, task: Task) -> ElasticServer:
 
 
 def work_with_servers(index: int, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+    """A worker behind elastic parameter servers."""
     assert seat.coordinator is not None, "an elastic run has a coordinator"
     plan, place, name = seat.plan, seat.coordinator, f"worker-{index}"
     set_up_torch(plan)
@@ -270,47 +276,25 @@ def work_with_servers(index: int, seat: WorkerContext, report: Callable[[Report]
         is_alone=control.is_without_coordinator,
     )
     first = _first_step(seat, control, Rank(index))
-    log.write("worker_started", pid=os.getpid(), clock=first, node=socket.gethostname())
-    started_ns = SystemClock().now_ns()
-    try:
-        worker = _worker(Rank(index), seat, membership, log, control)
+    route = PrimaryRoute(membership, plan.timeout_s)
+
+    def loop() -> LoopResult:
+        worker = build_served_worker(seat, Rank(index), route, log=log, control=control)
         worker.strategy.prepare(worker.replica, first)
         ran = worker.run(first)
         worker.strategy.close()
-    finally:
-        membership.close("it has finished")
-    log.write("worker_finished", steps=ran.finished, reason="done")
-    log.close()
-    steps_s = (SystemClock().now_ns() - started_ns) / 1e9
-    report({"steps": ran.finished, "stopped": False, "steps_s": steps_s})
+        return ran
 
-
-def _worker(
-    rank: Rank, seat: WorkerContext, membership: ServerDirectory, log: EventLog, control: WorkerControl
-) -> Worker:
-    plan, clock, cpu = seat.plan, SystemClock(), torch.device("cpu")
-    task = build_task(plan)
-    replica = Replica(plan, task, cpu, clock)
-    store = ElasticStore(
-        PrimaryRoute(membership, plan.timeout_s),
-        rank,
-        token=seat.token,
-        clock=clock,
-        timeout_s=plan.timeout_s,
-    )
-    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
-    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
-    strategy: Strategy = strategy_class(plan.mode)(plan, links)
-    return Worker(
-        plan=plan,
-        rank=rank,
-        replica=replica,
-        strategy=strategy,
-        source=GradientSource(plan, task, cpu, clock, ahead=True),
-        clock=clock,
-        log=log,
-        control=control,
-        saver=RowSaver(plan, log),
+    run_participant(
+        log,
+        report,
+        clock=first,
+        about={"node": socket.gethostname()},
+        train=lambda: timed(SystemClock(), loop),
+        release=lambda: membership.close("it has finished"),
+        conclude=lambda ran: Ending(
+            steps=ran.finished, reason="done", facts=lambda: {**ran.facts, "stopped": False}
+        ),
     )
 
 
