@@ -94,8 +94,18 @@ def dialect_words_in_docs() -> Iterator[str]:
 def short_modules() -> Iterator[str]:
     for path, text in sources("src"):
         name = path.rpartition("/")[2]
-        if name not in ("__init__.py", "__main__.py") and len(text.splitlines()) < SHORT_MODULE_LINES:
+        is_short = len(text.splitlines()) < SHORT_MODULE_LINES
+        if is_short and name not in ("__init__.py", "__main__.py") and not _only_imports(text):
             yield path
+
+
+def _only_imports(text: str) -> bool:
+    """A module that keeps a former name: a docstring, imports and `__all__`."""
+    return all(
+        isinstance(node, ast.Import | ast.ImportFrom | ast.Expr)
+        or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
+        for node in ast.parse(text).body
+    )
 
 
 def long_modules() -> Iterator[str]:

@@ -57,14 +57,18 @@ def test_decisions_are_numbered_without_a_gap_and_say_what_was_rejected() -> Non
         assert {"context", "decision", "consequences", "rejected"} <= headings, path.name
 
 
-def test_the_rooms_are_named_as_the_import_rules_name_them() -> None:
+def test_contributing_names_the_layers_of_the_import_rules() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    floors = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert " · ".join(f"`{floor}`" for floor in floors) in " ".join(contributing.split())
-    rows = (ROOT / "docs" / "map.md").read_text(encoding="utf-8").split("## The rooms")[1].split("\n## ")[0]
-    named = re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\| (`.*?) \| ", rows.replace("\\|", ""), re.M)))
-    assert named == [room for floor in floors for room in re.findall(r"[a-z]+", floor)]
+    assert " · ".join(f"`{layer}`" for layer in layers) in " ".join(contributing.split())
+
+
+def test_commits_that_blame_ignores_are_whole_hashes() -> None:
+    lines = (ROOT / ".git-blame-ignore-revs").read_text(encoding="utf-8").splitlines()
+    hashes = [line for line in lines if line and not line.startswith("#")]
+    assert hashes
+    assert [line for line in hashes if not re.fullmatch(r"[0-9a-f]{40}", line)] == []
 
 
 def _leads_somewhere(page: Path, link: str) -> bool:

@@ -3,8 +3,6 @@
 That its pages are what the code says today is `test_reference.py`.
 """
 
-import re
-
 from docs.pages import ROOT
 
 
@@ -43,17 +41,6 @@ def test_every_failure_on_a_cluster_and_every_check_of_images_is_listed() -> Non
         assert f"| `{failure.name}` | " in _page("failures")
     for pattern in PATTERNS:
         assert f"`{pattern.id}`" in _page("image-checks")
-
-
-def test_the_seven_files_of_the_map_hold_what_it_names() -> None:
-    """From `paceline train` to the first gradient: each file, and each function that is named beside it."""
-    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d) \| \[[^]]+\]\(\.\./([^)]+)\) \| (.*) \|$", text, re.M)
-    assert [number for number, _, _ in rows] == list("1234567")
-    for _, path, prose in rows:
-        code = (ROOT / path).read_text(encoding="utf-8")
-        names = re.findall(r"`(?:\w+\.)?(\w+)`(?!\])", prose)
-        assert [name for name in names if not re.search(rf"\b{name}\(|\b{name}\b", code)] == [], path
 
 
 def _page(name: str) -> str:
