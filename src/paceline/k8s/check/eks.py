@@ -6,9 +6,10 @@ missing only where what was asked for needs it.
 
 from collections.abc import Iterator, Sequence
 
-from paceline.k8s.check.findings import Finding, Level, Need, Target, list_names, ok_finding
+from paceline.k8s.check.findings import Finding, Level, Need, list_names, ok_finding
 from paceline.k8s.check.nodes import gpus_of
 from paceline.k8s.check.snapshot import Addon, AddonRequest, EksFacts, NodeGroup
+from paceline.k8s.spec.job import Target
 
 AREA = "EKS"
 HYPERPOD_OPERATOR = "amazon-sagemaker-hyperpod-training-operator"

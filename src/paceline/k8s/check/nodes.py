@@ -12,7 +12,6 @@ from paceline.k8s.check.findings import (
     Finding,
     Level,
     Need,
-    Target,
     device_count_finding,
     list_names,
     ok_finding,
@@ -29,6 +28,7 @@ from paceline.k8s.objects import (
     mappings,
     read_quantity,
 )
+from paceline.k8s.spec.job import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
