@@ -1,4 +1,4 @@
-"""Is a cluster good for what is wanted of it? A snapshot is taken, or read from a file, and checked."""
+"""Cluster check: takes a snapshot of a cluster, or reads one from a file, and checks it."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Is a cluster sound on Amazon's side? Its state, its version, node groups, add-ons, who may enter, HyperPod.
+"""Checks of an EKS cluster on Amazon's side: state, version, node groups, add-ons, access, HyperPod.
 
 An add-on that is not there is no fault: it may be installed in another way, or be a part of Auto Mode. It is
 missing only where what was asked for needs it.

@@ -1,4 +1,4 @@
-"""What does a check say? How bad it is, what, by which evidence, why it matters, what to type next."""
+"""Findings of checks: level, message, evidence, why it matters, and the next command; and the user's need."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

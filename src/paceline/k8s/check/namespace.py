@@ -1,4 +1,4 @@
-"""Would the namespace let a job in, and let its pods talk? Pod Security, quotas, network policies, meshes."""
+"""Checks of a namespace: Pod Security, quotas, network policies, meshes, rights."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

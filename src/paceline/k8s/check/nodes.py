@@ -1,4 +1,4 @@
-"""Are there nodes, and how many GPUs can be used? Truth is `allocatable` and the ResourceSlices."""
+"""Checks of nodes and their usable GPUs, as `allocatable` and the ResourceSlices state them."""
 
 import json
 from collections import Counter, defaultdict

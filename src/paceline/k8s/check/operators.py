@@ -1,4 +1,4 @@
-"""Can PyTorchJobs run? The training operator of Kubeflow, version 1."""
+"""Checks of operators: Kubeflow's training operator and Trainer, KubeRay, HyperPod, Kueue."""
 
 import re
 from collections.abc import Iterator

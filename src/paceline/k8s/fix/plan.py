@@ -1,4 +1,4 @@
-"""Which fixes follow from the findings of a check, and from what was asked for? In the order of doing them.
+"""Plan of fixes, from the findings of a check and from what was asked for, in order of execution.
 
 Only what is wrong is mended: a note is no reason to write. What cannot be done safely is a command to read.
 """

@@ -1,4 +1,4 @@
-"""What does training-operator refuse, or silently not do, about a PyTorchJob? In its webhook's own words.
+"""Rules of training-operator, HyperPod and Trainer, in the words of their webhooks.
 
 See pkg/webhooks/pytorch of kubeflow/training-operator 1.9.
 """
