@@ -1,4 +1,4 @@
-"""Which node is struck by `paceline coordinator kill`, and which process is never?"""
+"""`paceline coordinator kill`: which node it kills, and which processes it never does."""
 
 import os
 from pathlib import Path

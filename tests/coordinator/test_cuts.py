@@ -1,4 +1,4 @@
-"""What does a node that is cut off hear and say? Nothing, for as long as was said; then all is as before."""
+"""Injected partitions: a partitioned node neither receives nor sends until the deadline, then recovers."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Is a leader that went away replaced sooner, a lost end sent again, and an impossible message kept out?"""
+"""Message validation, replacement of a departed leader, and retransmission of a lost log tail."""
 
 import pytest
 

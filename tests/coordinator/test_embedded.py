@@ -1,4 +1,4 @@
-"""Does a node inside a process do what any node does, and leave nothing behind when it is closed?"""
+"""The embedded node behaves as any node does, and leaves nothing behind when it is closed."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""When does the leader form the next generation, and of whom?"""
+"""When the leader forms the next generation, and of which workers."""
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state.generations import FIRST_WAIT_MS, JOIN_WAIT_MS, Later, next_generation

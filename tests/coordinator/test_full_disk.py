@@ -1,4 +1,4 @@
-"""Does a node stop cleanly when its disk is full or damaged, and lose nothing it promised?"""
+"""A node stops cleanly when its disk is full or damaged, and loses nothing it acknowledged."""
 
 import asyncio
 import os

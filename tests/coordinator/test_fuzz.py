@@ -1,4 +1,4 @@
-"""Is garbage refused, whoever sends it, and is nothing harmed? Seeded mistakes in what is really sent."""
+"""Malformed input from any caller is refused and harms nothing: seeded mutations of real messages."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Can each property that the simulation checks fail? One world for each in which it is broken."""
+"""Each property that the simulation checks can fail: one broken world for each."""
 
 from collections.abc import Sequence
 

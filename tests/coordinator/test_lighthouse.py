@@ -1,4 +1,4 @@
-"""Do torchft's managers notice nothing of leaders that die? Real nodes and proxies, played managers."""
+"""Lighthouse proxies hide leader failures from torchft's managers: real nodes and proxies, fake managers."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Does the checker accept what one register could have answered, and nothing else?"""
+"""The checker accepts exactly the histories that one register could have produced."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""Does a node count what its own doings take, and tell it?"""
+"""A node's latency histograms and counters, and their report."""
 
 import asyncio
 from pathlib import Path

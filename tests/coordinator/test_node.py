@@ -1,4 +1,4 @@
-"""Are commands applied once, silent workers lost, others kept, and watchers told everything in order?"""
+"""A node applies commands once, loses silent workers only, and sends watchers all changes in order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

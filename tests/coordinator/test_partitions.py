@@ -1,4 +1,4 @@
-"""Does a part of the cluster that is cut off refuse to answer, and join again without harm?"""
+"""A minority partition refuses to serve, and rejoins without harm."""
 
 import asyncio
 from pathlib import Path

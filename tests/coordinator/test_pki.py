@@ -1,4 +1,4 @@
-"""Are the certificates of a cluster what they should be, and is a bad one refused in words?"""
+"""A cluster's certificates: what they contain, and how bad ones are refused."""
 
 import time
 from datetime import UTC, datetime, timedelta

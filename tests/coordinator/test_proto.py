@@ -1,4 +1,4 @@
-"""Is the Python of our protos what protoc makes of them today?"""
+"""The generated Python of our protos is up to date."""
 
 import subprocess
 import sys

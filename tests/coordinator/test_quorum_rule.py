@@ -1,4 +1,4 @@
-"""Who is in the next quorum of a torchft job? The rule alone, told the time."""
+"""The quorum rule of torchft jobs, as a pure function of requests and time."""
 
 import math
 

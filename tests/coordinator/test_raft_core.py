@@ -1,4 +1,4 @@
-"""What must one node do, seen alone? The small promises that a whole cluster seldom shows."""
+"""Properties of a single Raft node that a whole cluster seldom shows."""
 
 from paceline.coordinator.raft.core import Raft, Role
 from paceline.coordinator.raft.log import RaftLog, empty_snapshot

@@ -1,4 +1,4 @@
-"""Do real coordinator processes keep what they acknowledged, whoever is killed or frozen?"""
+"""Real coordinator processes keep what they acknowledged, whichever node is killed or frozen."""
 
 import asyncio
 from pathlib import Path

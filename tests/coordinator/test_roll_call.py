@@ -1,4 +1,4 @@
-"""Does every request get its answer, whatever becomes of leaders? Stories on the real state machine."""
+"""Every quorum request is answered, across leader changes: stories on the real state machine."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Does Raft behave as the paper's figures and the thesis tell? Plain-text transcripts, for people.
+"""Raft transcripts: the scenarios of the paper's figures and of the thesis, as plain text.
 
-`pytest tests/coordinator/test_scenarios.py --rewrite` writes them anew; the difference must be explained.
+`pytest tests/coordinator/test_scenarios.py --rewrite` updates them; explain each difference.
 """
 
 from pathlib import Path

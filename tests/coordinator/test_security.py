@@ -1,4 +1,4 @@
-"""Is everybody refused who must be, with a status that says why, and does the node go on serving?"""
+"""Unauthorized callers are refused with a status that says why, and the node keeps serving."""
 
 import asyncio
 import gzip

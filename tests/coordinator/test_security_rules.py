@@ -1,4 +1,4 @@
-"""Who may do what, how often, and with which token? The rules, without a network."""
+"""Roles, rate limits and tokens: the rules, without a network."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Does a node with TLS speak to its own cluster's certificates, and to nobody else?"""
+"""A node with TLS accepts its own cluster's certificates, and no others."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Do whole clusters keep the properties of Raft's paper, whatever breaks, and would we notice if not?"""
+"""Simulated clusters keep the properties of Raft's paper under faults, and the checks detect mutants."""
 
 import random
 

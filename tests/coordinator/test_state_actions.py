@@ -1,4 +1,4 @@
-"""What may people ask of a run, how is it followed, and which alerts have they seen?"""
+"""Operator actions on a run and their phases, and acknowledged alerts."""
 
 import pytest
 from tests.fixtures.cluster import Cluster, changed

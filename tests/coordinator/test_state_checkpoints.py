@@ -1,4 +1,4 @@
-"""Does a checkpoint exist exactly when every shard of it is durable?"""
+"""A checkpoint is committed exactly when every shard of it is durable."""
 
 import pytest
 from hypothesis import given, settings

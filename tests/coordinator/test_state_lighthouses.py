@@ -1,4 +1,4 @@
-"""Is a quorum of torchft numbered, fenced and kept as it must be?"""
+"""Quorums of torchft jobs: numbering, fencing, persistence."""
 
 import pytest
 from tests.fixtures.cluster import Cluster, changed

@@ -1,4 +1,4 @@
-"""Does the same log give the same state everywhere, whatever is in it, and does the state stay small?"""
+"""The same log gives the same state on every node, for any content, and the state stays bounded."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""How do workers come and go, and what follows for the others?"""
+"""Workers join and leave, and the consequences for the others."""
 
 import pytest
 from tests.fixtures.cluster import Cluster, changed

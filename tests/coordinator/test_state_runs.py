@@ -1,4 +1,4 @@
-"""How does a run begin, form generations, advance and end?"""
+"""Runs begin, form generations, commit steps and end."""
 
 import pytest
 from tests.fixtures.cluster import Cluster, changed

@@ -1,7 +1,7 @@
-"""Is every sample of an epoch committed exactly once, whoever is lost when?
+"""Every sample of an epoch is committed exactly once, whichever worker is lost when.
 
-The state machine below is told everything that was leased and committed, one
-sample at a time, and knows nothing about ranges.
+The model below receives everything that was leased and committed, one sample at a time, and has no
+notion of ranges.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Does every shard of the parameters have one primary, and does each change fence the one before?"""
+"""Every shard of the parameters has one primary, and each change fences the previous one."""
 
 import pytest
 from tests.fixtures.cluster import Cluster, changed

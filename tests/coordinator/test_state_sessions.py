@@ -1,4 +1,4 @@
-"""Is a command that was sent again applied once, and is what must be remembered for that bounded?"""
+"""A command that is sent again is applied once, and the memory for that is bounded."""
 
 from tests.fixtures.cluster import Cluster, result
 

@@ -1,4 +1,4 @@
-"""What does the state say to those who ask?"""
+"""Queries of the replicated state."""
 
 from tests.fixtures.cluster import Cluster
 

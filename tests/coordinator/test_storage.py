@@ -1,4 +1,4 @@
-"""Does a node find again what it promised, and refuse to go on when it cannot know?"""
+"""A node recovers everything it acknowledged, and refuses to start from damaged data."""
 
 import random
 import resource

@@ -1,4 +1,4 @@
-"""Do torchft's own clients find in our coordinators the lighthouse that they know?"""
+"""torchft's own clients work with our lighthouse."""
 
 import signal
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Do many writes share one stream, is each judged by itself, and is nothing harmed by a bad one?"""
+"""Many writes share one stream; each is authorized by itself, and a bad one harms no other."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does `paceline benchmark keras` train one model in two ways? With real TensorFlow and a real Ray."""
+"""`paceline benchmark keras` trains one model in two ways. With real TensorFlow and a real Ray."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Does `paceline benchmark torch` train by torch, by Ray Train and by us on Ray, and compare them?"""
+"""`paceline benchmark torch` compares plain torch, Ray Train and Paceline on Ray."""
 
 import json
 from pathlib import Path

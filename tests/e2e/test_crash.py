@@ -1,4 +1,4 @@
-"""What is left when everything is killed at once? A run that can go on, and loses no share."""
+"""After everything is killed at once a run resumes, and loses no share."""
 
 import json
 from pathlib import Path

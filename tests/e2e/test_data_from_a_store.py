@@ -1,4 +1,4 @@
-"""Does a run that reads its data from an object store, over a bad line, end with the bits of a local one?"""
+"""A run on data from an object store, over a bad network, ends with the bits of a local one."""
 
 import shutil
 from collections.abc import Iterator

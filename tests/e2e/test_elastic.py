@@ -1,4 +1,4 @@
-"""Does a run go on when its workers are killed or frozen, and end with the bits of an undisturbed one?"""
+"""Elastic runs continue when workers are killed or frozen, with the bits of an undisturbed run."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Does an adaptive run go on when its workers are killed or frozen, and prove what it decided?"""
+"""Elastic adaptive runs continue when workers are killed or frozen, and their decisions are verified."""
 
 import signal
 from pathlib import Path

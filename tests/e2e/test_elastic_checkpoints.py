@@ -1,4 +1,4 @@
-"""When all workers die at once and the newest checkpoints are damaged, is the one before them used?"""
+"""After the loss of all workers, damaged checkpoints are skipped for the newest readable one."""
 
 import signal
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Does a run in rounds go on when its workers are killed inside one, and end with the plain mode's bits?"""
+"""Runs in rounds continue when workers are killed inside one, with the plain mode's bits."""
 
 import json
 from pathlib import Path

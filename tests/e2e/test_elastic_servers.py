@@ -1,4 +1,4 @@
-"""Does a run behind parameter servers go on when any of its workers or servers dies, with nothing lost?"""
+"""Runs behind parameter servers continue when a worker or server dies, with nothing lost."""
 
 import random
 import signal

@@ -1,4 +1,4 @@
-"""Do runs over torch's process group go on when workers are killed, frozen or sent away?"""
+"""Runs over torch's process group continue when workers are killed, frozen or removed."""
 
 import json
 import signal

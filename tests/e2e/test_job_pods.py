@@ -1,4 +1,4 @@
-"""Do the pods of a rendered job train together? Each is a torchrun here, filled in as by a cluster."""
+"""The pods of a rendered job train together. Each is a torchrun here, with a cluster's environment."""
 
 import json
 from contextlib import ExitStack

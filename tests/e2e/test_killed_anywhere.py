@@ -1,4 +1,4 @@
-"""Does a run that is killed at any moment, and resumed each time, end with the bits of one that never was?"""
+"""A run that is killed at any moment, and resumed each time, ends with the bits of an undisturbed one."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Do the experiments strike for real, and does what does not depend on the machine's mood hold?"""
+"""Fault experiments act for real, and what does not depend on the machine's timing holds."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Do the experiments about size, slowness and silence strike for real, and does what must hold hold?"""
+"""Fault experiments about resizing, slowness and silence act for real, and their guarantees hold."""
 
 import pytest
 from tests.fixtures.command import paceline

@@ -1,4 +1,4 @@
-"""Can a user check the laws of a mode from the command line?"""
+"""A user checks the laws of a mode from the command line."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Does text come from Hugging Face's hub? A data set streamed, a tokenizer by name: by their own clients."""
+"""Text from Hugging Face's hub: a streamed data set and a tokenizer by name, with their own clients."""
 
 from pathlib import Path
 

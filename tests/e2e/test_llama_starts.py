@@ -1,4 +1,4 @@
-"""Does it matter who starts a Llama's ranks? A PyTorchJob's command in two pods, beside `paceline train`."""
+"""A Llama trains the same under a PyTorchJob's command in two pods and under `paceline train`."""
 
 import json
 from contextlib import ExitStack

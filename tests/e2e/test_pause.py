@@ -1,4 +1,4 @@
-"""Does a run that would give up wait for an operator, with what it has saved, and go on when asked?"""
+"""A run that would give up pauses for an operator, with its saved state, and resumes on request."""
 
 import dataclasses
 import signal

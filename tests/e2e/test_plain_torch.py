@@ -1,4 +1,4 @@
-"""Is synchronous training bit by bit what a plain torch DDP script computes on the same samples?"""
+"""Synchronous training equals a plain torch DDP script on the same samples, bit by bit."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Does a plan that Ray's actors run end as it does without Ray, and go on when a node is lost?"""
+"""A plan on Ray actors ends as without Ray, and continues when a node is lost."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

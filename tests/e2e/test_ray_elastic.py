@@ -1,4 +1,4 @@
-"""Does an elastic run on Ray go on, in the same processes, when an actor dies and when a node is lost?"""
+"""Elastic runs on Ray continue, in the same processes, when an actor or a node is lost."""
 
 from collections.abc import Iterator
 from pathlib import Path

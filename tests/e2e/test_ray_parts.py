@@ -1,4 +1,4 @@
-"""Does a model in parts go on from its parts when Ray's actors start anew?"""
+"""A sharded model resumes from its shards when Ray's actors restart."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Does `paceline replay` prove a run, and find a forged one?"""
+"""`paceline replay` proves a run, and detects a forged one."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does every recorded schedule of real processes replay to the same bits? A few here, 200 in `make soak`."""
+"""Recorded schedules of real processes replay to the same bits. A few here, 200 in `make soak`."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is a worker that gets slow found, given less to do or replaced, and does the run end with the same bits?"""
+"""Slow workers are detected, given less work or replaced, and the run ends with the same bits."""
 
 from pathlib import Path
 

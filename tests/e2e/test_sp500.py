@@ -1,4 +1,4 @@
-"""Do two commands lead from daily closes to a confusion matrix, with the config file as it was asked for?"""
+"""Two commands lead from daily closes to a confusion matrix, with the given config file."""
 
 import json
 from pathlib import Path

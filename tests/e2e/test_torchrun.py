@@ -1,4 +1,4 @@
-"""Does a run that torchrun started do what the same run does when we start it ourselves?"""
+"""A run under torchrun does what the same run does under the local launcher."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Does `paceline train` do what a newcomer types first, in every mode and over every transport?"""
+"""`paceline train` as a newcomer types it, in every mode and over every transport."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Does a search by Ray Tune stop bad trials, survive its own end, and leave a file that trains the best?"""
+"""A Ray Tune search stops bad trials, survives its own end, and leaves a file that trains the best."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Does `paceline verify` find every share of a whole run's work, in every mode that counts its own way?"""
+"""`paceline verify` accounts for every share of a run's work, in every mode."""
 
 from pathlib import Path
 

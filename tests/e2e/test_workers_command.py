@@ -1,4 +1,4 @@
-"""Can an operator add and remove workers of a run that is at work, and is what cannot be refused?"""
+"""Operators add and remove workers of a live run, and impossible requests are refused."""
 
 import json
 import os

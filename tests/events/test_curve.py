@@ -1,4 +1,4 @@
-"""Is a running loss the same thing in every mode?"""
+"""The running loss means the same in every mode."""
 
 import math
 

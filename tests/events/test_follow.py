@@ -1,4 +1,4 @@
-"""Is a log that is still being written read as it grows, and never twice?"""
+"""A growing log is read as it grows, each line once."""
 
 from pathlib import Path
 

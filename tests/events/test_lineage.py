@@ -1,4 +1,4 @@
-"""Does the chain of generations show every step exactly once, and is a break in it found?"""
+"""The lineage of generations has every step exactly once, and breaks in it are found."""
 
 from paceline.events.lineage import Stretch, lineage_of
 from paceline.events.read import PlainEvent

@@ -1,4 +1,4 @@
-"""Is everything that was written read back, by however many processes it was written?"""
+"""Everything that was written is read back, with any number of writing processes."""
 
 import json
 import os

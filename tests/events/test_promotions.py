@@ -1,4 +1,4 @@
-"""Do the rows of servers that took over from each other make one history?"""
+"""Rows of servers that took over from each other merge into one history."""
 
 from pathlib import Path
 

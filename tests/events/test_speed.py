@@ -1,4 +1,4 @@
-"""Do tokens per second and MFU follow from the rows of a log?"""
+"""Tokens per second and MFU, from the rows of a log."""
 
 import pytest
 from tests.events.test_summary import row

@@ -1,4 +1,4 @@
-"""Do the numbers of a result follow from the rows of its log?"""
+"""The numbers of a result, from the rows of its log."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Does an event log make the same numbers whenever it is looked at, and those that it holds?"""
+"""The metrics of an event log are those of its rows, whenever it is read."""
 
 from collections.abc import Sequence
 from dataclasses import replace

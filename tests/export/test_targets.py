@@ -1,4 +1,4 @@
-"""Is what the user says about exports understood, and is whatever cannot work said before anything starts?"""
+"""Export options are parsed, and what cannot work is reported before anything starts."""
 
 from dataclasses import replace
 from pathlib import Path

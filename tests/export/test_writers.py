@@ -1,4 +1,4 @@
-"""Do the vendors' own readers find in their files what the run's own folder says?"""
+"""The vendors' own readers find in their files what the run's own folder says."""
 
 import json
 import math

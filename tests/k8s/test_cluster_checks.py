@@ -20,8 +20,9 @@ from tests.k8s.faults import (
 
 from paceline.core.errors import ConfigError
 from paceline.k8s.check.checks import CheckResult, run_checks
-from paceline.k8s.check.findings import Level, Need, Target, read_need
+from paceline.k8s.check.findings import Level, Need, read_need
 from paceline.k8s.check.snapshot import read_snapshot
+from paceline.k8s.spec.job import Target
 from paceline.k8s.validate.manifest import find_secrets
 
 Object = dict[str, Any]

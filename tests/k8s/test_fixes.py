@@ -12,13 +12,13 @@ from tests.k8s.test_cluster_checks import FITS
 from paceline.cli import cluster_fix
 from paceline.k8s.charts import CHARTS, EFA_PLUGIN
 from paceline.k8s.check.checks import run_checks
-from paceline.k8s.check.findings import Need, Target, read_need
+from paceline.k8s.check.findings import Need, read_need
 from paceline.k8s.check.nodes import efa_of, load_instance_types
 from paceline.k8s.check.snapshot import read_snapshot
 from paceline.k8s.fix import plan as manifests
 from paceline.k8s.fix.actions import Create, Fix, Install, Tier, without_secrets
 from paceline.k8s.fix.plan import NAMES, ClaimRequest, FixRequest, finished_helpers, plan_fixes
-from paceline.k8s.spec.job import Profile
+from paceline.k8s.spec.job import Profile, Target
 from paceline.k8s.validate.offline import find_problems
 
 Object = dict[str, Any]

@@ -95,7 +95,7 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("trainjob", "spec/runtimeRef/kind", "TrainRuntime",
      "unsupported runtime: TrainRuntime.trainer.kubeflow.org"),
     ("trainjob", "spec/managedBy", "me", "ManagedBy must be trainer.kubeflow.org/trainjob-controller or"),
-    ("trainjob", "spec/trainer/numProcPerNode", "many", "it must be a whole number"),
+    ("trainjob", "spec/trainer/numProcPerNode", "many", "must have an int value or [auto cpu gpu]"),
     ("trainjob", "spec/trainer/env", [{"name": "PET_NNODES", "value": "3"}],
      "must not have reserved envs, invalid envs configured: [PET_NNODES]"),
     ("trainjob", "spec/initializer", {"dataset": {"storageUri": "data"}}, "it must be a valid URI"),

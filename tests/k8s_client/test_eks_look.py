@@ -13,8 +13,9 @@ from paceline.cli.main import run
 from paceline.core.errors import ExitCode, NotReadyError
 from paceline.k8s.check.eks import HYPERPOD_OPERATOR, check
 from paceline.k8s.check.eks_probe import read_eks_facts
-from paceline.k8s.check.findings import Finding, Level, Need, Target
+from paceline.k8s.check.findings import Finding, Level, Need
 from paceline.k8s.client.eks import Aws
+from paceline.k8s.spec.job import Target
 from paceline.training.session import Session
 
 Object = dict[str, Any]

@@ -22,7 +22,7 @@ from tests.k8s_client.watched import follow
 from paceline.core.errors import ExitCode
 from paceline.k8s.check import checks
 from paceline.k8s.check.cluster import take_snapshot
-from paceline.k8s.check.findings import Level, Need, Target
+from paceline.k8s.check.findings import Level, Need
 from paceline.k8s.client.api import ForbiddenError
 from paceline.k8s.client.connection import ClusterConnection
 from paceline.k8s.client.kubernetes_api import KubernetesApi, connect
@@ -46,6 +46,7 @@ from paceline.k8s.rbac import (
     rendered_rights_for,
     role_and_binding,
 )
+from paceline.k8s.spec.job import Target
 from paceline.k8s.submit.job_objects import list_labelled_jobs
 from paceline.k8s.submit.jobs import explain_live, job_logs, job_status, list_jobs, stop_job
 from paceline.k8s.submit.submission import RightsError

@@ -1,4 +1,4 @@
-"""Does what runs in processes of its own answer, and is nothing of it left when it should not go on?"""
+"""Subprocess helpers answer, and leave no process behind."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does the warm helper say how many samples a task has, or what is wrong with it, and train afterwards?"""
+"""The warm helper reports a task's number of samples, or what is wrong with it, and trains afterwards."""
 
 from pathlib import Path
 

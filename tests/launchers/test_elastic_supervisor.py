@@ -1,4 +1,4 @@
-"""What does the supervisor order when workers are lost, asked to leave, or wanted by an operator?"""
+"""The supervisor's orders when workers are lost, asked to leave, or added by an operator."""
 
 from dataclasses import dataclass, field
 

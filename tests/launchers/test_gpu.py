@@ -1,4 +1,4 @@
-"""Does what needs a GPU work on one? Skipped, loudly, where there is none."""
+"""Tests that need a GPU. Skipped, loudly, where there is none."""
 
 from dataclasses import replace
 from pathlib import Path

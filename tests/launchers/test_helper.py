@@ -1,4 +1,4 @@
-"""Does an error keep its code, and the exit code that goes with it, on its way from another process?"""
+"""Errors keep their code and exit code on the way from another process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Does an elastic run end when a replacement would meet the same error, instead of trying again and again?"""
+"""An elastic run ends when a replacement would meet the same error."""
 
 from paceline.core.errors import ExitCode
 from paceline.launchers.elastic import ElasticSupervisor

@@ -1,4 +1,4 @@
-"""Do real processes end as promised: with a reason in words, in seconds, and with nothing left behind?"""
+"""Real processes end with a reason, in seconds, and leave nothing behind."""
 
 import json
 import signal

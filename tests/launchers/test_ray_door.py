@@ -1,4 +1,4 @@
-"""Is it said at once, and in plain words, what is wrong with Ray?"""
+"""Errors of Ray are reported at once and in plain words."""
 
 import importlib.metadata
 import socket

@@ -1,4 +1,4 @@
-"""What does the launcher of an elastic run on Ray do when actors die, find no room, or cannot be started?
+"""The launcher of an elastic run on Ray when actors die, find no room, or cannot be started.
 
 Ray is told by the test what its actors say; the processes that they say they are, and the supervisor, are
 real.

@@ -1,4 +1,4 @@
-"""Does a folder that the launcher writes for actors look as if they had been there?"""
+"""The launcher writes a run folder for actors as if they had written it themselves."""
 
 import json
 from pathlib import Path

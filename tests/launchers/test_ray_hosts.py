@@ -1,4 +1,4 @@
-"""When do actors meet on loopback?"""
+"""When actors communicate over loopback."""
 
 from paceline.launchers.ray.actor import network_id
 from paceline.launchers.ray.group import are_on_one_host

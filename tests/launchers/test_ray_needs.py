@@ -1,4 +1,4 @@
-"""Does a plan fit on a cluster, and is it said what is missing?"""
+"""Whether a plan fits on a Ray cluster, and what is missing."""
 
 from dataclasses import replace
 

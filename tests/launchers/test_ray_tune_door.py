@@ -1,4 +1,4 @@
-"""Is what goes wrong with whoever listens to Ray Tune told as it is, and not as the death of a trial?"""
+"""Failures of a Ray Tune listener are reported as such, and not as the death of a trial."""
 
 import json
 from collections.abc import Mapping

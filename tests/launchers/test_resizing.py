@@ -1,4 +1,4 @@
-"""Who is started and who leaves when an operator asks, and what is refused with which reason?"""
+"""Resizing: which workers start and leave on an operator's request, and which requests are refused."""
 
 import pytest
 

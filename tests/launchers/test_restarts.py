@@ -1,4 +1,4 @@
-"""Is a lost worker replaced by rule: later each time, not for ever, and with the reason in words?"""
+"""Restart rules: back-off, a limit, and a reason for each decision."""
 
 from itertools import pairwise
 

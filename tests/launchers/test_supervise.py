@@ -1,4 +1,4 @@
-"""Is the cause of a failed run the one that the user must hear about?"""
+"""The reported cause of a failed run is the one that matters to the user."""
 
 from paceline.launchers.supervision import Failure, Ledger
 

@@ -1,4 +1,4 @@
-"""Does rank 0's control side turn what ranks say into a run's end, and know its own runs again?"""
+"""Rank 0's control side turns the ranks' messages into a run's end, and recognises its own runs."""
 
 import json
 from collections.abc import Callable

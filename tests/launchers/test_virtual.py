@@ -1,4 +1,4 @@
-"""Does one process in virtual time compute what many processes compute, and leave the same run folder?"""
+"""One process in virtual time computes what many processes compute, and leaves the same run folder."""
 
 from dataclasses import replace
 from pathlib import Path

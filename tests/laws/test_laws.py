@@ -1,4 +1,4 @@
-"""Do all modes obey all laws, and do the laws find the mistakes they are there for?"""
+"""All modes obey all laws, and the laws detect the mistakes they are made for."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Are the known deviations of other libraries found, exactly these, and nothing else?"""
+"""The known deviations of other libraries are found, exactly these."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Do the laws find the mistakes that others published, and let the correct form pass?
+"""The laws detect published mistakes, and accept the corrected form.
 
 Each row: what is on trial, the mode whose laws it is tried by, the laws that
 must find it, and laws that it must still obey, so that a law that fails for

@@ -1,4 +1,4 @@
-"""Is it counted why something began anew, what that cost, and how long the coordinator's nodes take?"""
+"""Restarts and recoveries by cause, their cost, and the latencies of the coordinator's nodes."""
 
 import pytest
 from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan

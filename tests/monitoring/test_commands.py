@@ -1,4 +1,4 @@
-"""Do the commands that watch a run answer? On one small real run, and on scripted ones."""
+"""The monitoring commands, on one small real run and on scripted ones."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Is everything that is exported named in the catalogue, sound for Prometheus, and documented?"""
+"""Every exported metric is in the catalogue, valid for Prometheus, and documented."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is everybody told what they want to hear, once? Through real servers, processes and files."""
+"""Each notifier receives the alerts of its policy once: real servers, processes and files."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Do rings, trends, rules and scores say what they promise?"""
+"""Rings, trends, rules and scores."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Does Prometheus say the same as our engine? Both are given the same series, and promtool compares."""
+"""Prometheus and our engine agree: both get the same series, and promtool compares."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is known of processes, connections and machines that the launcher does not see?"""
+"""Processes, connections and machines that the launcher does not see."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Is a real run watched as promised? One whose worker is killed while somebody looks."""
+"""Monitoring of a real run, one of whose workers is killed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does what a view remembers stay within its room? Rows and samples are columns, and the oldest go."""
+"""The memory of a view is bounded: rows and samples are columns, and the oldest are dropped."""
 
 import math
 

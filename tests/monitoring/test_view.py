@@ -1,4 +1,4 @@
-"""Is a run shown as its log tells it, live and in replay alike?"""
+"""A view shows what the log says, live and in replay alike."""
 
 import json
 from pathlib import Path

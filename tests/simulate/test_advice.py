@@ -1,4 +1,4 @@
-"""Is the advice right where theory knows the answer, and silent where nothing differs?"""
+"""Advice: right where theory has an answer, and none where nothing differs."""
 
 from paceline.plan.plan import StrategyOptions
 from paceline.simulate.advice import REPEATS, Advice, advise, compare

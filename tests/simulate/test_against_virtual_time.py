@@ -1,4 +1,4 @@
-"""Does the simulator do what the real loop, strategies and server do in virtual time?"""
+"""The simulator equals the real loop, strategies and server in virtual time."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Do predictions of a plan and of a recorded run mean the same work in every mode?"""
+"""Predictions of a plan and of a recorded run mean the same work in every mode."""
 
 from pathlib import Path
 

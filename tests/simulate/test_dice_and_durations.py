@@ -1,4 +1,4 @@
-"""Does the simulator mean the same by a straggler, a seed and a step as a run does?"""
+"""The simulator's stragglers, seeds and steps equal those of a run."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Is the tight loop of full rounds what happens round by round?"""
+"""The fast path of full rounds equals the simulation round by round."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What must hold for every prediction, whatever the workers are like?"""
+"""Properties of every prediction, for any workers."""
 
 from dataclasses import replace
 

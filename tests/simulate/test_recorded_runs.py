@@ -1,4 +1,4 @@
-"""Is a real run predicted, from its plan and from its recording?"""
+"""A real run is predicted from its plan and from its recording."""
 
 from dataclasses import replace
 from pathlib import Path

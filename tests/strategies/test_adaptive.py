@@ -1,4 +1,4 @@
-"""Does adaptive compute the right thing whatever it decides, and go on where it stopped?"""
+"""Adaptive mode: correct results under every decision, and resume."""
 
 from dataclasses import replace
 from pathlib import Path

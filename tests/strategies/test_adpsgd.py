@@ -1,4 +1,4 @@
-"""Does a worker that averages with one neighbour at a time learn as it says, without waiting for anybody?"""
+"""AD-PSGD: pairwise averaging without barriers, on real processes."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Do the ways of combining gradients give the textbook's numbers, and survive what is no number?"""
+"""Aggregation rules: textbook values, and behaviour with non-finite gradients."""
 
 import pytest
 import torch

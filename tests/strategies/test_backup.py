@@ -1,4 +1,4 @@
-"""Does backup do without its late workers, and are their samples used all the same?"""
+"""Backup workers: late gradients are abandoned, and their samples are still used."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Do compressed runs hold up on real processes, over every transport? (Laws C1-C12 prove the rest.)"""
+"""Compressed runs on real processes, over every transport. (Laws C1-C12 prove the rest.)"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Do the variants of asgd hold up on real processes? (Laws Z1-Z4 prove what they compute.)"""
+"""Variants of asgd on real processes. (Laws Z1-Z4 prove what they compute.)"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Do all ranks of ddp end with the same batch-norm statistics, and with those of ssgd?"""
+"""ddp: all ranks end with the same batch-norm statistics, and with those of ssgd."""
 
 from pathlib import Path
 

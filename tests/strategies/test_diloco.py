@@ -1,4 +1,4 @@
-"""Does DiLoCo hold up on real processes? (Laws D1-D8 prove what it computes.)"""
+"""DiLoCo on real processes. (Laws D1-D8 prove what it computes.)"""
 
 from dataclasses import replace
 from pathlib import Path

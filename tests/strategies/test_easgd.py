@@ -1,4 +1,4 @@
-"""Does elastic averaging hold up on real processes, stopped, resumed and replayed? (Laws E1-E4: its sums.)"""
+"""Elastic averaging on real processes: stopped, resumed and replayed. (Laws E1-E4: its sums.)"""
 
 from dataclasses import replace
 from pathlib import Path

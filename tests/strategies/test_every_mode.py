@@ -1,4 +1,4 @@
-"""What must hold in every mode that a user can choose, whatever their task looks like?"""
+"""Properties of every mode that a user can choose, for any task."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does federated averaging hold up on real processes, with clients that sit out? (Laws F1-F4: its sums.)"""
+"""Federated averaging on real processes, with clients that sit out. (Laws F1-F4: its sums.)"""
 
 from dataclasses import replace
 from itertools import pairwise

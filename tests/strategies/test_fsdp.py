@@ -1,4 +1,4 @@
-"""Does a model that is split over workers train as one that is not?"""
+"""FSDP: a model sharded over workers trains like an unsharded one."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does a worker that only hears its neighbours learn as it says, and end with everybody's model?"""
+"""Gossip: workers learn from their neighbours only, and end with one common model."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is a mean that is no number noticed before it is applied, and does everybody decide the same?"""
+"""Non-finite means are detected before they are applied, with the same decision on all workers."""
 
 import dataclasses
 

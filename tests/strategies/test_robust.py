@@ -1,4 +1,4 @@
-"""Does training survive bad workers, in virtual time and with real processes?"""
+"""Training with Byzantine workers, in virtual time and with real processes."""
 
 from dataclasses import replace
 from pathlib import Path

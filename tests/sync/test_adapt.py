@@ -1,4 +1,4 @@
-"""When do adaptive workers change what they do, and when do they leave it?"""
+"""Adaptive policy: when the setting changes, and when it stays."""
 
 import pytest
 from hypothesis import given

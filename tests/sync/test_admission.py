@@ -1,4 +1,4 @@
-"""Does a server admit updates by the rule, under every schedule? Ho 2013 for the bound."""
+"""Admission rules under every schedule. Ho 2013 for the bound."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Is every share of the work done exactly once, whoever takes it?"""
+"""Assignment: every share of the work is done exactly once, by any worker."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Do LocalSGD workers average when they should, and with the right weights?"""
+"""LocalSGD averages after the right steps, with the right weights."""
 
 import itertools
 from fractions import Fraction

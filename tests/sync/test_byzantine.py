@@ -1,4 +1,4 @@
-"""Are attacks the same whoever asks, and at the steps that were said?"""
+"""Byzantine rules: reproducible attacks, at the configured steps."""
 
 from paceline.sync.fault_rules import Attack, Byzantine, ByzantineRule, bad_workers
 

@@ -1,4 +1,4 @@
-"""Are clients drawn fairly, the same for everybody who asks, and is all work done once?"""
+"""Client draws are fair and reproducible, and all work is done once."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Is work dealt so that nobody could finish earlier, with nothing left over?"""
+"""balance_units assigns all units, and no other assignment finishes earlier."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Are the dice fair, and do they remember nothing?"""
+"""Counter-based random numbers are uniform and stateless."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Does a moving bound stay in its range, and go up only where waiting later is foretold to be cheaper?"""
+"""Dynamic bound: stays in its range, and rises only where a shorter wait is predicted."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""When is a run's best evaluation far enough behind it?"""
+"""Early stopping: how many evaluations have passed since the best one."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Do the first K gradients of a version count, whoever is late, whoever leaves, to the last share?"""
+"""First arrivals: the first K gradients of a version count, to the last share."""
 
 from dataclasses import dataclass, field
 

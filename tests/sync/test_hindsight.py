@@ -1,4 +1,4 @@
-"""Is what a window would have taken computed as it is defined?"""
+"""Hindsight equals its definition."""
 
 from statistics import fmean, median, variance
 

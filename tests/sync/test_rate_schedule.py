@@ -1,4 +1,4 @@
-"""Does the learning rate rise and fall as it should?"""
+"""Learning-rate schedules: warm-up, cosine and linear decay."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Does every worker get its own samples, each once per epoch, whatever the batches?"""
+"""Sample order: every worker gets its own samples, each once per epoch, for any batches."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Do adaptive workers of an elastic run deal out whole shards, and remember speeds as others come and go?"""
+"""Adaptive shards of elastic runs: whole shards, and speeds that outlive a generation."""
 
 from paceline.sync.adaptive_setting import AdaptiveSetting, Allowed, SyncPolicy
 from paceline.sync.shard_balancing import FEWEST, AdaptiveMemory, AdaptiveShares, ShardTerms

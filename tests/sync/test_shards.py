@@ -1,4 +1,4 @@
-"""Does everybody who is there do a fair part of the shards, and together each exactly once?"""
+"""shards_of: equal parts, each shard exactly once."""
 
 from hypothesis import given
 from hypothesis import strategies as st

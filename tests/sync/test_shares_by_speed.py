@@ -1,4 +1,4 @@
-"""Are shards dealt out by speed, each exactly once, calmly, and can a slow worker come back?"""
+"""Shards by speed: each exactly once, without oscillation, and slow workers may return."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Is a worker that gets slow found, soon, and nobody else, whatever the noise?"""
+"""Slow-worker detection: soon, and without false alarms, for any noise."""
 
 import random
 

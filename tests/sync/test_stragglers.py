@@ -1,4 +1,4 @@
-"""Is slowness the same for everybody who asks, and what the rules say?"""
+"""Straggler rules: reproducible slowness, as configured."""
 
 import math
 

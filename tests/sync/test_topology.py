@@ -1,4 +1,4 @@
-"""Does mixing keep the mean, bring everybody together, and reach everybody in time, on any graph?"""
+"""Mixing keeps the mean, converges, and reaches all workers in time, on any graph."""
 
 import numpy as np
 import pytest

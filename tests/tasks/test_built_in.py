@@ -1,4 +1,4 @@
-"""Do the built-in tasks learn, in a real and short run?"""
+"""The built-in tasks learn, in a real and short run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Does the character model learn from text, from the training part alone, and refuse what is no text?"""
+"""The character model learns from the training part of a text, and refuses invalid text."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Does the picture task learn, replay bit by bit, and end with equal statistics on every worker?"""
+"""The picture task learns, replays bit by bit, and ends with equal statistics on every worker."""
 
 from collections.abc import Mapping
 from dataclasses import replace

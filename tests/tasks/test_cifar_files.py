@@ -1,4 +1,4 @@
-"""Are the images found and read, from a folder or the archive, and is every damage told with a way out?"""
+"""CIFAR files are read from a folder or the archive, and every damage is reported with a hint."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does the data set arrive whole, whatever the network does, and is every failure told with a way out?"""
+"""Downloads arrive whole over a bad network, and every failure is reported with a hint."""
 
 import hashlib
 import socket

@@ -1,4 +1,4 @@
-"""Are our experts Mixtral's? Beside Hugging Face's, on the same random weights, and split over two ranks."""
+"""The experts equal Mixtral's of Hugging Face on the same random weights, also sharded over two ranks."""
 
 from dataclasses import replace
 from pathlib import Path

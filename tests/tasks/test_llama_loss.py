@@ -1,4 +1,4 @@
-"""Is the loss in pieces the plain cross-entropy, with its gradients?"""
+"""The chunked loss equals plain cross-entropy, with its gradients."""
 
 import pytest
 import torch

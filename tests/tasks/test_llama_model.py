@@ -1,4 +1,4 @@
-"""Is our Llama the published one? Beside Hugging Face's, on the same random weights."""
+"""The Llama equals Hugging Face's on the same random weights."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is the gated network what its name says, and do gates and ups stay together?"""
+"""The gated feed-forward network equals its definition, and gates and ups stay together."""
 
 import torch
 from hypothesis import given

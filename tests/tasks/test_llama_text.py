@@ -1,4 +1,4 @@
-"""How does text become samples? Tokens, windows, and what is said when there is nothing to learn from."""
+"""Text becomes samples: tokens, windows, and the errors for unusable text."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""Does a Llama train the same alone, split, in parts of a batch, in bf16, and after a change of workers?"""
+"""A Llama trains the same alone, sharded, in micro-batches, in bf16, and after a change of workers."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is a user's own task found, and is every mistake in it said in words?"""
+"""A user's own task is loaded, and every mistake in it is reported."""
 
 from contextlib import chdir
 from pathlib import Path

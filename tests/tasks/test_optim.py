@@ -1,4 +1,4 @@
-"""Are our optimizers torch's, bit by bit?"""
+"""The optimizers equal torch's, bit by bit."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Is a pickle read as data, whoever wrote it, and refused as soon as it is more than data?"""
+"""A pickle is read as data, and refused as soon as it is more than data."""
 
 import functools
 import os

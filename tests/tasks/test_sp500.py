@@ -1,4 +1,4 @@
-"""Does the task sp500 keep time in order, look only at training for its scale, and count honestly?"""
+"""The task sp500 keeps time in order, scales by the training part only, and counts correctly."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""Is a built-in task on a data set in shards, bit for bit, the task on the files that it was made of?"""
+"""A built-in task on a sharded data set equals the task on its source files, bit for bit."""
 
 from pathlib import Path
 from typing import Any

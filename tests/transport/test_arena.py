@@ -1,4 +1,4 @@
-"""Is a model one vector, and does it stay that vector?"""
+"""Arena: a model is one vector, and stays bound to it."""
 
 import pytest
 import torch

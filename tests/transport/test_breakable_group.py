@@ -1,4 +1,4 @@
-"""Can a worker get out of a process group whose others are gone, and leave nothing behind?"""
+"""AbortableGroup: a worker leaves a process group whose peers are gone, and leaves nothing behind."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Do real processes that average a vector all end with the same bits, and survive the loss of one?"""
+"""Collectives between real processes: equal bits on all ranks, and the loss of a rank."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Do ranks that share nothing but a store hear each other, whole and in time?"""
+"""Rendezvous store: values between ranks arrive whole and in time."""
 
 import threading
 

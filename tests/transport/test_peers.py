@@ -1,4 +1,4 @@
-"""Do processes that average in pairs lose nothing, never deadlock, and survive the loss of one?"""
+"""Pairwise averaging between processes: nothing is lost, no deadlock, and the loss of a worker."""
 
 import json
 import os

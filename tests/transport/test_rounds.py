@@ -1,4 +1,4 @@
-"""Does everybody hold what each shard keeps, whole, until nobody can need it any more?"""
+"""Rounds: every worker holds each shard's own state, complete, for as long as it may be needed."""
 
 import os
 from functools import partial

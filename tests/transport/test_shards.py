@@ -1,4 +1,4 @@
-"""Do shards meet to the same bits whoever computed them, and does everybody see that a mean is not finite?"""
+"""Shards: equal bits for any number of workers, and non-finite means are seen by all."""
 
 import pytest
 import torch

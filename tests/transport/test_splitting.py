@@ -1,4 +1,4 @@
-"""Which parts of a model are gathered at once, when it is split over workers?"""
+"""Blocks of a sharded model that are gathered at once."""
 
 from torch import nn
 

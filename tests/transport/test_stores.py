@@ -1,4 +1,4 @@
-"""Does a parameter store carry every push once, whichever adapter it is, with a server of its own?"""
+"""Parameter stores: every push arrives once, with every adapter and a server process of its own."""
 
 import json
 import socket

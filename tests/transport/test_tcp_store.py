@@ -1,4 +1,4 @@
-"""Is a networked parameter store safe from strangers, and honest about lost ones?
+"""TCP parameter store: unauthenticated connections, and lost workers and servers.
 
 The server always is a process of its own, so that what it survives is real.
 """

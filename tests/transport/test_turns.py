@@ -1,4 +1,4 @@
-"""Do virtual workers take turns in an order that is always the same?"""
+"""Virtual time: workers run in a deterministic order."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""When all workers were lost, do they go on from the newest checkpoint that was noted and can be read?"""
+"""After the loss of all workers a run resumes from the newest recorded checkpoint that can be read."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Do adaptive workers that come and go decide alike, and end with the bits of the ways they decided on?"""
+"""Elastic adaptive workers decide alike, and end with the bits of the policies they chose."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Are rounds of drawn clients made whole or not at all, whoever dies, to the bits of plain fedavg?"""
+"""Elastic FedAvg: rounds are committed whole or not at all, with the bits of plain fedavg."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is a round of an elastic run made whole or not at all, whoever dies, to the bits of the plain mode?"""
+"""Elastic rounds are committed whole or not at all, with the bits of the plain mode."""
 
 from dataclasses import replace
 from pathlib import Path

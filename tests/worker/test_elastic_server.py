@@ -1,4 +1,4 @@
-"""Do primary and backup stay equal, and is each share applied once, whoever comes, dies or repeats itself?"""
+"""Primary and backup stay equal, and each share is applied once, with lost and repeated messages."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Is a run evaluated while it trains, by all workers together, without a change to what is trained?"""
+"""Evaluation during training, by all workers together, without a change to the training."""
 
 import json
 from dataclasses import replace

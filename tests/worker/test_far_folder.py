@@ -1,4 +1,4 @@
-"""Does rank 0 write for a rank that cannot reach the folder exactly what that rank would have written?"""
+"""Rank 0 writes for a remote rank exactly what that rank would have written."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Are samples that come from elsewhere announced in time, and is it only a hint?"""
+"""Samples from remote storage are announced in time, and only as a hint."""
 
 import torch
 from tests.fixtures.plans import small_plan

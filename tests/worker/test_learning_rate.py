@@ -1,4 +1,4 @@
-"""Does a learning rate that changes change alike in every mode, and do resume and replay find it again?"""
+"""Learning-rate schedules act alike in every mode, and after resume and replay."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does the one loop record what happened, to the nanosecond of virtual time, and stop when all agree?"""
+"""The training loop records what happened, to the nanosecond of virtual time, and stops consistently."""
 
 import itertools
 from dataclasses import replace

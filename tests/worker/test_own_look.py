@@ -1,4 +1,4 @@
-"""Does a worker tell what its launcher cannot see, and nothing where there is nothing to tell?"""
+"""A worker reports what its launcher cannot see, and nothing otherwise."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What does a server hear that asks the coordinator after its membership has ended?"""
+"""What the coordinator answers a server whose membership has ended."""
 
 import pytest
 from tests.fixtures.waiting import until

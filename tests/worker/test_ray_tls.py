@@ -1,4 +1,4 @@
-"""Does a worker accept the server of its own run, and no other?"""
+"""A worker accepts the server of its own run, and no other."""
 
 import socket
 import ssl

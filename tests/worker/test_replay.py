@@ -1,4 +1,4 @@
-"""Is a recorded run reproduced bit by bit, and is a false record found out where it is false?"""
+"""A recorded run is reproduced bit by bit, and a false record is located."""
 
 import itertools
 from dataclasses import replace

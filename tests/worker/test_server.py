@@ -1,4 +1,4 @@
-"""Does the parameter server do what its log says, and can it be taken up again where it was?"""
+"""The parameter server acts as its log says, and resumes where it was."""
 
 from collections.abc import Sequence
 from itertools import pairwise

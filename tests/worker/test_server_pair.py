@@ -1,4 +1,4 @@
-"""Two servers that both think they are primary: who is answered by whom, and does anything count twice?
+"""Two servers that both believe to be primary: which answers count, and nothing counts twice.
 
 Real servers, stores and sockets, in threads; only the coordinator is a table here, so that a test
 decides who hears what and when.

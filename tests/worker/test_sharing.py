@@ -1,4 +1,4 @@
-"""Do all workers of a generation come to the same shares, and may one leave only when another stays?"""
+"""All workers of a generation compute the same shares, and the last holder of the state stays."""
 
 from paceline.transport.generation_world import BoardRow
 from paceline.worker.elastic.sharing import (

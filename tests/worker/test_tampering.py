@@ -1,4 +1,4 @@
-"""Does an attack put into the arena what it says, and nowhere else?"""
+"""An attack changes the arena as configured, and nothing else."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Does what a task leaves arrive in the run folder, in every kind of run, and nothing else?"""
+"""Files that a task leaves arrive in the run folder, in every kind of run, and no others."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are complete, and what do they say? Without importing torch.
+"""Checkpoint catalog: which checkpoints of a run are complete, read without torch.
 
 `checkpoints/at-00000200/worker-0.safetensors` holds one participant's tensors,
 `worker-0.json` beside it the rest and the SHA-256 of both. The JSON is

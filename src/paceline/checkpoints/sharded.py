@@ -1,4 +1,4 @@
-"""How is a state that lies in parts on all ranks saved, and put back on any number of ranks?
+"""Sharded checkpoints: state split over all ranks, saved and restored on any number of ranks.
 
 Every rank writes its part as one snapshot (writer.py): which part of which
 tensor that is, is decided by torch's distributed checkpoint (DCP), and said in the
@@ -45,7 +45,8 @@ def part_of(state: Mapping[str, Tensor], *, rank: int, parts: int) -> Snapshot:
     tensors: dict[str, Tensor] = {}
     places: dict[str, object] = {}
     for item in create_default_local_save_plan(dict(state), is_coordinator=rank == 0).items:
-        name, data = item.index.fqn, item.tensor_data
+        name = item.index.fqn
+        data = item.tensor_data
         assert data is not None, f"{name} is a tensor"
         tensor = state[name]
         if not isinstance(tensor, DTensor) and rank != 0:

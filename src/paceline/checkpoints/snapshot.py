@@ -1,4 +1,4 @@
-"""How does a participant write its snapshot, whole or not at all, and read it back verified?
+"""Snapshots of one participant: written whole or not at all, verified when read.
 
 The layout is described in catalog.py. Tensors are stored as safetensors:
 nothing is ever unpickled.
@@ -132,7 +132,8 @@ class SnapshotImage:
         places: dict[str, tuple[int, int]] = {}
         end = 0
         for name, dtype, size in order:
-            begin, end = end, end + size.numel() * dtype.itemsize
+            begin = end
+            end = end + size.numel() * dtype.itemsize
             header[name] = {"dtype": _name(name, dtype), "shape": list(size), "data_offsets": [begin, end]}
             places[name] = (begin, end)
         text = json.dumps(header, separators=(",", ":")).encode()

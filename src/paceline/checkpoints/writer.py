@@ -1,4 +1,4 @@
-"""How are checkpoints written while training goes on? The step only copies; a thread does the rest.
+"""Background checkpoint writer: the step only copies, a thread writes.
 
 There are two images. While one is written, the other can take the next
 snapshot; with both in use the next one waits, where all participants must save
@@ -184,7 +184,9 @@ class CheckpointWriter:
                 self._changed.notify_all()
 
     def _carry_out(self, job: _Job) -> None:
-        clock, name, who = SystemClock(), job.folder.name, self.place.who
+        clock = SystemClock()
+        name = job.folder.name
+        who = self.place.who
         if self.disk.is_there(job.folder, who, job.facts.get("generation")):
             return  # of the same step of the same history, so it is the same
         at = int(job.facts.get("at", job.step))  # servers count versions

@@ -126,7 +126,8 @@ def check(
     policies, rights, health. It only looks, in at most 25 questions for 200 nodes. Exit code 4 when what was
     asked for (or, with nothing asked for, something that is installed) will not work."""
     from paceline.k8s.check.cluster import check_cluster, load_snapshot, probe_cluster, save_snapshot
-    from paceline.k8s.check.findings import Target, read_need
+    from paceline.k8s.check.findings import read_need
+    from paceline.k8s.spec.job import Target
 
     kind = None if target is None else Target(target)
     wanted = read_need(need, kind)

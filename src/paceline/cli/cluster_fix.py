@@ -80,8 +80,9 @@ def _refuse_with_undo(said: dict[str, Any], file: Path | None) -> None:
 
 
 def _fix(session: Session, said: dict[str, Any]) -> None:
-    from paceline.k8s.check.findings import Target, read_need
+    from paceline.k8s.check.findings import read_need
     from paceline.k8s.fix.apply import fix_cluster
+    from paceline.k8s.spec.job import Target
 
     target = None if said["target"] is None else Target(said["target"])
     need, asked = read_need(said["need"], target), _fix_options(said)
@@ -107,9 +108,10 @@ def _show(session: Session, done: "FixResult") -> None:
 
 def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
     from paceline.k8s.check.cluster import check_cluster, load_snapshot
-    from paceline.k8s.check.findings import Target, read_need
+    from paceline.k8s.check.findings import read_need
     from paceline.k8s.fix.actions import Tier
     from paceline.k8s.fix.plan import plan_fixes
+    from paceline.k8s.spec.job import Target
 
     for name in ("apply", "kubeconfig", "context", "namespace", "eks"):
         if said[name]:
@@ -188,8 +190,8 @@ def _target(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | 
 
 
 def _fix_options(said: dict[str, Any]) -> "FixRequest":
-    from paceline.k8s.check.findings import Target
     from paceline.k8s.fix.plan import FixRequest
+    from paceline.k8s.spec.job import Target
 
     return FixRequest(
         claims=tuple(_claim(text) for text in said["claim"]),

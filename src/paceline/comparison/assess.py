@@ -126,8 +126,10 @@ def _cell(
     target: Target | None,
     training_samples: int | None,
 ) -> Cell:
-    seconds, base_s = [run.seconds for run in mine], [run.seconds for run in base]
-    median_s, workers = statistics.median(seconds), mine[0].plan.processes
+    seconds = [run.seconds for run in mine]
+    base_s = [run.seconds for run in base]
+    median_s = statistics.median(seconds)
+    workers = mine[0].plan.processes
     speedup = statistics.median(base_s) / median_s
     is_base = mine is base
     interval = None if is_base else quotient_interval(base_s, seconds)

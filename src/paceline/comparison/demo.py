@@ -14,9 +14,14 @@ from paceline.sync.fault_rules import StragglerRule
 from paceline.training.progress import Watcher
 from paceline.training.run import train
 
-WORKERS, BATCH, STEPS, PACE_S = 4, 16, 200, 0.005
-STRAGGLER, FACTOR = 1, 3.0
-LOCAL_STEPS, BOUND = 8, 3
+WORKERS = 4
+BATCH = 16
+STEPS = 200
+PACE_S = 0.005
+STRAGGLER = 1
+FACTOR = 3.0
+LOCAL_STEPS = 8
+BOUND = 3
 # The same optimizer for all; and XOR's few numbers are not worth splitting.
 SHOWN = tuple(mode for mode in MODES.values() if not mode.optimizers and not mode.is_split)
 LEFT_OUT = tuple(mode.name for mode in MODES.values() if mode not in SHOWN)
@@ -82,7 +87,9 @@ def demo_plans() -> list[Plan]:
 def meaning(rows: list[DemoRow]) -> str:
     """What the table says, in a sentence, from the numbers in it."""
     by_mode = {row.mode: row for row in rows}
-    ssgd, asgd, ssp = by_mode["ssgd"], by_mode["asgd"], by_mode["ssp"]
+    ssgd = by_mode["ssgd"]
+    asgd = by_mode["asgd"]
+    ssp = by_mode["ssp"]
     single_worker_plan = by_mode["single"]
     return (
         f"With one worker {FACTOR:g}x slower, everyone who must wait runs at its pace: ssgd spends "
@@ -96,12 +103,15 @@ def meaning(rows: list[DemoRow]) -> str:
 
 
 def _row(mode: str, result: dict[str, Json], ssgd_s: float) -> DemoRow:
-    metrics, phases, moved = result["metrics"], result["phases_s"], result["bytes"]
+    metrics = result["metrics"]
+    phases = result["phases_s"]
+    moved = result["bytes"]
     staleness = result["staleness"]
     assert isinstance(metrics, dict), "a result holds metrics by name"
     assert isinstance(phases, dict), "a result holds seconds by phase"
     assert isinstance(moved, dict), "a result holds bytes out and in"
-    seconds, busy = _number(result["training_s"]), sum(_number(s) for s in phases.values())
+    seconds = _number(result["training_s"])
+    busy = sum(_number(s) for s in phases.values())
     return DemoRow(
         mode=mode,
         seconds=seconds,

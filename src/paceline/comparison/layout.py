@@ -1,8 +1,8 @@
-"""Who runs against whom, on which work, and in which order? Decided before anything starts.
+"""Layout of a comparison: contenders, equal work and the order of runs, decided before any starts.
 
-Everybody makes the same steps over the same samples: with N workers a step's
+Every contender makes the same steps over the same samples: with N workers a step's
 samples are dealt to N. The baseline `single` makes them alone. Each round has
-its own seed, which everybody shares: the same first parameters, the same order
+its own seed, which all contenders share: the same first parameters, the same order
 of samples, the same slow steps. Within a round the order is rotated, so that
 nobody always runs first. Pure. See docs/concepts/equal-work.md.
 """
@@ -95,7 +95,8 @@ def order_of(labels: Sequence[str], repeats: int, seed: int) -> list[list[str]]:
 
 
 def _turns(contenders: dict[str, Plan], repeats: int, config: TrainConfig) -> list[Turn]:
-    seed, prefix = config.seed or 0, "" if config.name is None else f"{config.name}-"
+    seed = config.seed or 0
+    prefix = "" if config.name is None else f"{config.name}-"
     found = []
     for number, labels in enumerate(order_of(list(contenders), repeats, seed)):
         for label in labels:

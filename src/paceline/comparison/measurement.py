@@ -1,4 +1,4 @@
-"""What does one finished run say of itself? Its folder, read once: result, plan and events."""
+"""Measurement of one finished run: its folder read once, result, plan and events."""
 
 import json
 import math

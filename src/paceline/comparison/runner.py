@@ -1,8 +1,8 @@
-"""What is distributing worth here? Runs everybody on equal work, in turns, and says who to take.
+"""Comparison runner: every mode on equal work, in turns, and the verdict.
 
 The folder: `runs/` with a run folder per turn, `comparison.json` and `.csv`,
 `report.html`, `plots/`, and a results file per contender. What is finished is
-not repeated: the same command goes on where it was interrupted.
+not repeated: the same command resumes where it was interrupted.
 See docs/guides/compare.md.
 """
 
@@ -191,7 +191,8 @@ def _execute(
     if waiting:
         _check_room([turn.plan for turn in waiting])
         folder.note_machine(inspect_machine())
-    started_s, done = monotonic_s(), len(layout.turns) - len(waiting)
+    started_s = monotonic_s()
+    done = len(layout.turns) - len(waiting)
     for number, turn in enumerate(waiting):
         spent_s = monotonic_s() - started_s
         left_s = spent_s / number * (len(waiting) - number) if number else None

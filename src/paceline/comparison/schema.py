@@ -1,4 +1,4 @@
-"""What is in comparison.json? Everything that a report shows, and nothing that it does not.
+"""Schema of comparison.json: everything that a report shows, and nothing else.
 
 Values that cannot be known are null: intervals of a single repeat, the accuracy
 of a task that has none, a target that was never reached. Numbers that are not

@@ -51,7 +51,10 @@ class _Judge:
     def __init__(
         self, cells: Mapping[str, Cell], baseline: str, quality: Quality | None, target: Target | None
     ) -> None:
-        self._cells, self._base, self._quality, self._target = cells, cells[baseline], quality, target
+        self._cells = cells
+        self._base = cells[baseline]
+        self._quality = quality
+        self._target = target
         self._counts = len(formatting.worker_counts(dict(cells), baseline))
         good = [cell for cell in cells.values() if is_good_enough(cell, self._base, quality)]
         better = [cell for cell in good if self._is_better(cell)]
@@ -90,7 +93,8 @@ class _Judge:
         return formatting.cell_name(cell, self._counts)
 
     def _headline(self) -> str:
-        use, base = self._use, self._base
+        use = self._use
+        base = self._base
         if self._has_learned_more:
             return self._headline_of_quality()
         if use is base:
@@ -112,7 +116,9 @@ class _Judge:
         )
 
     def _headline_of_quality(self) -> str:
-        use, base, quality = self._use, self._base, self._quality
+        use = self._use
+        base = self._base
+        quality = self._quality
         assert quality is not None, "it decided"
         assert use.quality is not None, "it is better"
         assert base.quality is not None, "it was compared with"

@@ -1,4 +1,4 @@
-"""What must a codec do? Turn a vector into bytes and back, with a size that is known beforehand.
+"""Codecs: a vector becomes bytes of a known size and back.
 
 A coder is pure: equal input gives equal bytes, on every worker. What it cannot
 represent (NaN, infinity, a block that holds one) comes back as NaN or
@@ -70,7 +70,8 @@ class Cast:
         return numel * self.short.itemsize
 
     def encode(self, vector: Tensor, nonce: int = 0) -> Tensor:
-        largest, limit = _largest(vector), torch.finfo(self.short).max
+        largest = _largest(vector)
+        limit = torch.finfo(self.short).max
         if limit < largest < math.inf:  # infinity itself passes, and stays visible
             raise TrainingError(
                 f"a number of size {largest:.4g} does not fit into {self.short}, which ends at {limit:.4g}",
@@ -267,5 +268,6 @@ class Stopwatch:
         self._spent_ns += self._clock.now_ns() - self._started_ns
 
     def traffic(self) -> Traffic:
-        spent_ns, self._spent_ns = self._spent_ns, 0
+        spent_ns = self._spent_ns
+        self._spent_ns = 0
         return Traffic(codec_ns=spent_ns)

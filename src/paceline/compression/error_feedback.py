@@ -1,4 +1,4 @@
-"""What happens to what a message leaves out? It is added to the next one (error feedback).
+"""Error feedback: what a message leaves out is added to the next one.
 
 p = g + e; c = C(p) is sent; e ← p - c. So nothing is lost, only late:
 Σ C(p) + e = Σ g at every moment. The memory is in the units of what is sent

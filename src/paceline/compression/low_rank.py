@@ -62,7 +62,11 @@ class Parts:
 
 
 def parts_of(numel: int, pieces: Sequence[Piece], rank: int) -> Parts:
-    matrices, plain, end, left, right = list[Matrix](), list[slice](), 0, 0, 0
+    matrices = list[Matrix]()
+    plain = list[slice]()
+    end = 0
+    left = 0
+    right = 0
     for piece in pieces:
         rows, columns = _as_matrix(piece.shape)
         if rank * (rows + columns) >= rows * columns:
@@ -70,7 +74,9 @@ def parts_of(numel: int, pieces: Sequence[Piece], rank: int) -> Parts:
         if piece.start > end:
             plain.append(slice(end, piece.start))
         matrices.append(Matrix(piece.start, rows, columns, left, right))
-        end, left, right = piece.start + rows * columns, left + rows * rank, right + columns * rank
+        end = piece.start + rows * columns
+        left = left + rows * rank
+        right = right + columns * rank
     if numel > end:
         plain.append(slice(end, numel))
     return Parts(tuple(matrices), tuple(plain), rank)
@@ -92,7 +98,9 @@ class LowRankMean:
         seed: int,
         clock: Clock,
     ) -> None:
-        self._parts, self._collective, self._watch = parts, collective, Stopwatch(clock)
+        self._parts = parts
+        self._collective = collective
+        self._watch = Stopwatch(clock)
         self._memory = memory_of(like, error_feedback=error_feedback)
         self._left = collective.allocate(parts.left_numel, like.dtype)
         self._right: Tensor | None = None
@@ -103,7 +111,9 @@ class LowRankMean:
     def reduce(self, part: Tensor) -> Traffic:
         if self._right is None:
             return self._average_plain(part)
-        parts, left, right = self._parts, self._left, self._right
+        parts = self._parts
+        left = self._left
+        right = self._right
         with self._watch:
             wanted = self._memory.corrected(part)
             for m in parts.matrices:

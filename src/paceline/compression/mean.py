@@ -1,6 +1,6 @@
-"""Which mean does a plan's compression make? The lossy part its own way, the rest exactly.
+"""Means under compression: the lossy part by its codec, the rest exactly.
 
-Buffers and the wish to stop, behind the lossy part, are averaged as they are
+Buffers and the request to stop, behind the lossy part, are averaged as they are
 in a short vector of their own. A memory that was saved by another number of
 workers belongs to other pieces and other means, so it is forgotten.
 """
@@ -45,8 +45,12 @@ class ScatteredMean:
     def __init__(
         self, coder: Coder, collective: Collective, like: Tensor, *, error_feedback: bool, clock: Clock
     ) -> None:
-        world, self._numel, self._dtype = collective.world_size, like.numel(), like.dtype
-        self._coder, self._collective, self._watch = coder, collective, Stopwatch(clock)
+        world = collective.world_size
+        self._numel = like.numel()
+        self._dtype = like.dtype
+        self._coder = coder
+        self._collective = collective
+        self._watch = Stopwatch(clock)
         self._pieces = split_by_rank(self._numel, world)
         self._slot_bytes = coder.payload_bytes(self._pieces[0].stop, self._dtype)
         self._outgoing = collective.allocate(world * self._slot_bytes, torch.uint8)
@@ -191,7 +195,8 @@ def _lossy_mean(
     pieces: Sequence[Piece],
     clock: Clock,
 ) -> LossyMean:
-    feedback, amount = compress.error_feedback, compress.amount
+    feedback = compress.error_feedback
+    amount = compress.amount
     match compress.codec:
         case Codec.TOPK:
             assert amount is not None, "the plan says which part topk sends"

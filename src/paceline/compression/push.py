@@ -1,4 +1,4 @@
-"""How does a compressed gradient lie in a worker's slot of a parameter server?
+"""Compressed gradients in a worker's slot of a parameter server.
 
 First, as they are, the numbers that must stay exact (buffers and tail), so
 that they start where a number may start; then the payload. The worker keeps
@@ -23,7 +23,9 @@ class PushFormat:
 
     def __init__(self, compress: Compression, layout: Layout, *, seed: int, rank: Rank) -> None:
         self.coder = coder_of(compress, seed=seed, rank=rank)
-        self._end, self._dtype, self._numel = layout.buffers_start, layout.dtype, layout.numel
+        self._end = layout.buffers_start
+        self._dtype = layout.dtype
+        self._numel = layout.numel
         self._exact_bytes = (layout.numel - layout.buffers_start) * layout.dtype.itemsize
         self.slot_bytes = self._exact_bytes + self.coder.payload_bytes(layout.buffers_start, layout.dtype)
         self.saved_bytes = layout.numel * layout.dtype.itemsize - self.slot_bytes
@@ -48,9 +50,11 @@ class Pusher:
 
     def __init__(self, shape: PushFormat, like: Tensor, *, error_feedback: bool, clock: Clock) -> None:
         """`like` is the part of the gradients that is compressed."""
-        self._format, self._end = shape, like.numel()
+        self._format = shape
+        self._end = like.numel()
         self._memory = memory_of(like, error_feedback=error_feedback)
-        self._watch, self._sent = Stopwatch(clock), 0
+        self._watch = Stopwatch(clock)
+        self._sent = 0
 
     @property
     def slot_bytes(self) -> int:

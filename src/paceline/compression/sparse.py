@@ -1,4 +1,4 @@
-"""How do workers average when each sends other places? All gather all, and add up.
+"""Sparse means: every worker gathers all messages of (place, value) and adds them up.
 
 Each message is places and values; every worker adds the N messages in rank
 order and divides by N. That is (N-1) messages out and in, so a part of the
@@ -50,7 +50,9 @@ class TopKSelection:
 
 class GatheredMean:
     def __init__(self, selection: Selection, collective: Collective, *, clock: Clock) -> None:
-        self._selection, self._collective, self._watch = selection, collective, Stopwatch(clock)
+        self._selection = selection
+        self._collective = collective
+        self._watch = Stopwatch(clock)
         self._places: dict[int, Tensor] = {}  # by size: a selection may send less as time goes on
 
     def reduce(self, part: Tensor) -> Traffic:
@@ -100,8 +102,11 @@ def density(step: int, *, part: float, warmup: int) -> float:
 
 class Dgc:
     def __init__(self, like: Tensor, *, part: float, warmup: int, clip: float | None) -> None:
-        self._part, self._warmup, self._clip = part, warmup, clip
-        self._velocity, self._owed = like.new_zeros(like.shape), like.new_zeros(like.shape)
+        self._part = part
+        self._warmup = warmup
+        self._clip = clip
+        self._velocity = like.new_zeros(like.shape)
+        self._owed = like.new_zeros(like.shape)
         self._step = 0
 
     def choose(self, part: Tensor) -> tuple[TopK, Tensor]:

@@ -1,8 +1,8 @@
-"""Which methods does the coordinator have, and what does each take and give? For servers and clients.
+"""Method table of the coordinator's API, shared by servers and clients.
 
-A write becomes the field `command` of a Command in the log, and its reply is
-the field `result` of the Outcome. A read is answered from the state, after
-agreement. What is not in here is a stream, or about one node alone.
+A write becomes the field `command` of a Command in the log, and its reply is the field `result`
+of the Outcome. A read is served from the state, after a read-index round. Methods that are not
+in the table are streams, or concern one node only.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,11 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 PACKAGE = "paceline.cluster.v1"
 
 # Metadata.
-SESSION, SEQUENCE, FIRST_OPEN = "paceline-session", "paceline-sequence", "paceline-open"
-WHY, LEADER = "paceline-why", "paceline-leader"
+SESSION = "paceline-session"
+SEQUENCE = "paceline-sequence"
+FIRST_OPEN = "paceline-open"
+WHY = "paceline-why"
+LEADER = "paceline-leader"
 NOT_LEADER = "NOT_LEADER"  # a `why` beside those of the proto
 
 # The status of what the cluster agreed to refuse.

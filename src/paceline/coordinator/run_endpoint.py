@@ -1,7 +1,7 @@
-"""Where does a command find the coordinator of a run that is at work? In a file of the run's folder.
+"""The file elastic.json: how commands reach the coordinator of a run that is training.
 
-It names the coordinator, the run there, and the file that holds the token; the
-token itself is not in it. Only its owner can read it, and it goes when the run ends.
+It names the coordinator, the run's name there, and the file that holds the token, but not the
+token itself. Only its owner can read it, and it is deleted when the run ends.
 """
 
 import json

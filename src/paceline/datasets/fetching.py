@@ -1,8 +1,8 @@
-"""How do blocks come here before they are needed, each once on this machine? Threads fetch what is announced.
+"""Block prefetching: threads fetch announced blocks, each once per machine.
 
-Whoever needs a block that is on its way waits for it and does not ask twice;
-nor do other processes with the same cache, which stand in line for a while at a
-lock of the block's own. What goes wrong on the way is raised where the block is needed, and
+A reader that needs a block under way waits for it and does not request it again;
+nor do other processes with the same cache, which wait for a while at a lock of
+the block. What goes wrong on the way is raised where the block is needed, and
 an announced block that nobody needs any more is nobody's trouble.
 """
 
@@ -52,7 +52,8 @@ _BLOCK = re.compile(r"[0-9a-f]{64}")
 
 class BlockCache:
     def __init__(self, folder: Path, *, limit_bytes: int) -> None:
-        self.folder, self._limit = folder, limit_bytes
+        self.folder = folder
+        self._limit = limit_bytes
         self._proved: set[str] = set()
         self._added = limit_bytes  # so that the first look is at once: somebody may have lowered the limit
         self.keeps = True
@@ -193,13 +194,16 @@ def with_retries(store: Store, ask: Callable[[], T], clock: Clock | None = None)
 
 
 THREADS = 8
-WAIT_S, POLL_S = 10.0, 0.05  # for the lock: it spares a second fetch, and who is frozen may hold up nobody
+WAIT_S = 10.0  # for the lock: it saves a second fetch, and a frozen holder must not block the others
+POLL_S = 0.05
 MAX_ANNOUNCED = 256  # blocks that wait to be fetched before anybody needs them
 
 
 class Fetcher:
     def __init__(self, store: Store, cache: BlockCache) -> None:
-        self._store, self.cache, self._clock = store, cache, SystemClock()
+        self._store = store
+        self.cache = cache
+        self._clock = SystemClock()
         self._pid = 0
         self._begin()
 

@@ -1,4 +1,4 @@
-"""How does text come from Hugging Face's `datasets`? As a stream, document by document, in its own order.
+"""Text from Hugging Face's `datasets`: a stream of documents in the data set's own order.
 
 `hf://allenai/c4:en` is a data set of the hub and its configuration (or a folder laid out as one,
 `hf:///data/c4:en`); anything else is a file here, by its ending (.txt, .json, .jsonl, .csv,

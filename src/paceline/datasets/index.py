@@ -1,4 +1,4 @@
-"""What does the index of a data set in shards say? Which bytes of which file hold record i, and checksums.
+"""Index of a data set in shards: which bytes of which file hold record i, and checksums.
 
 A data set has named parts (`train`, `test`). A part is cut into shards of equal
 numbers of records, the last may have fewer; a shard is an npy file of records

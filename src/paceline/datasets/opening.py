@@ -1,4 +1,4 @@
-"""How does a task open the data set it was told of? By its address; the cache is the machine's."""
+"""Opening a data set by its address, with the machine's cache."""
 
 import hashlib
 import os
@@ -30,8 +30,10 @@ class PartReader:
     """`source`: the folder, or who fetches what is not here."""
 
     def __init__(self, part: Part, source: FolderStore | Fetcher) -> None:
-        self.part, self._source = part, source
-        self._dtype, self._size = part.dtype, part.record_bytes
+        self.part = part
+        self._source = source
+        self._dtype = part.dtype
+        self._size = part.record_bytes
         self._proved: set[int] = set()  # blocks of a folder
         self._blocks: dict[int, Block] = {}
 
@@ -72,7 +74,8 @@ class PartReader:
                 count = min(left, follow)
                 size = count * self._size
                 pieces.setdefault(number, []).append(_Piece(to, place * self._size, size))
-                left, to = left - count, to + size
+                left = left - count
+                to = to + size
         return pieces
 
     def _copy_kept(self, pieces: dict[int, list[_Piece]], view: memoryview, fetcher: Fetcher) -> None:
@@ -124,7 +127,9 @@ FOLDER = "shards"  # below the folder of fetched data
 
 class DataSet:
     def __init__(self, url: str, index: Index, source: FolderStore | Fetcher) -> None:
-        self.url, self.index, self._source = url, index, source
+        self.url = url
+        self.index = index
+        self._source = source
 
     def reader(self, part: str) -> PartReader:
         if part not in self.index.parts:

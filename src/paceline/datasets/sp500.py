@@ -1,4 +1,4 @@
-"""How do daily closes become the file that the task sp500 reads? Windows, cut by time, written at once.
+"""Preparation of the sp500 file: daily closes become windows, split by time.
 
 Training comes before the test, and `embargo` samples between them are dropped:
 no close that any test sample looks at was looked at, or asked about, in
@@ -248,7 +248,8 @@ def features_of(closes: Floats) -> Floats:
 
 def _strength(returns: Floats) -> Floats:
     """Which part of all movement was upwards (RSI with plain means, from 0 to 1); a half if nothing moved."""
-    upwards, moved = np.maximum(returns, 0.0).sum(axis=1), np.abs(returns).sum(axis=1)
+    upwards = np.maximum(returns, 0.0).sum(axis=1)
+    moved = np.abs(returns).sum(axis=1)
     strength: Floats = np.divide(upwards, moved, out=np.full_like(moved, 0.5), where=moved > 0)
     return strength
 
@@ -284,7 +285,8 @@ def prepare(closes: Closes, out: Path, *, window: int, test_fraction: float) -> 
     train_to = test_from - gap
     if train_to < MIN_TRAINING:
         raise _too_few(len(closes.values), window, test_fraction)
-    train, test = _part(samples, 0, train_to), _part(samples, test_from, len(samples.y))
+    train = _part(samples, 0, train_to)
+    test = _part(samples, test_from, len(samples.y))
     meta = {
         "schema": SCHEMA,
         "label": "1: the next close is higher than that of the window's last day; 0: lower or equal",

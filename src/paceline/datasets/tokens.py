@@ -1,4 +1,4 @@
-"""Which tokens is a text? Bytes where no tokenizer is given, or what one of Hugging Face's makes of it.
+"""Tokens of a text: bytes where no tokenizer is given, or those of a Hugging Face tokenizer.
 
 A tokenizer is a `tokenizer.json`, the folder it is in, or a name such as
 hf-internal-testing/llama-tokenizer, which is fetched once and kept. Bytes are 0 to
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 
 BYTES = "bytes"
-TEXTS_AT_ONCE, CHARACTERS_AT_ONCE = 64, 1 << 18
+TEXTS_AT_ONCE = 64
+CHARACTERS_AT_ONCE = 1 << 18
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _ENDS = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>")  # how tokenizers call the end of a document
 
@@ -80,13 +81,15 @@ class TextTokenizer:
 
 
 def _some_at_once(texts: Iterable[str]) -> Iterator[list[str]]:
-    some, characters = list[str](), 0
+    some = list[str]()
+    characters = 0
     for text in texts:
         some.append(text)
         characters += len(text)
         if len(some) == TEXTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
             yield some
-            some, characters = [], 0
+            some = []
+            characters = 0
     yield some
 
 
@@ -128,7 +131,8 @@ def _fetched(name: str) -> Path:
 
 
 def _load(tokenizer: str) -> "Tokenizer":
-    made, file = _class(), tokenizer_file(tokenizer)
+    made = _class()
+    file = tokenizer_file(tokenizer)
     try:
         return made.from_file(str(file))
     except Exception as error:  # theirs is a bare Exception
@@ -157,7 +161,8 @@ def _problem(what: str, hint: str) -> ConfigError:
 # cut off when the writing goes on, so a stop at any moment loses a stretch and
 # nothing else, and the file has the same bytes as if there had been none.
 
-TOKENS, ABOUT = "tokens.bin", "tokens.json"
+TOKENS = "tokens.bin"
+ABOUT = "tokens.json"
 SCHEMA = "paceline.tokens/1"
 DOCUMENTS_AT_ONCE = 1000
 TOKENS_AT_ONCE = 1 << 22  # documents may be as long as books
@@ -226,7 +231,9 @@ def write_tokens(
             waiting += len(kept[-2]) + len(kept[-1])
             about = replace(about, documents=about.documents + 1)
             if len(kept) >= 2 * DOCUMENTS_AT_ONCE or waiting >= TOKENS_AT_ONCE:
-                about, kept, waiting = _written(file.fileno(), folder, about, kept, most), [], 0
+                about = _written(file.fileno(), folder, about, kept, most)
+                kept = []
+                waiting = 0
             if most is not None and about.tokens + waiting >= most:
                 break
         about = _written(file.fileno(), folder, about, kept, most)

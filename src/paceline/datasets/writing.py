@@ -1,7 +1,7 @@
-"""How does a data set get into a store, shard by shard, so that it can be interrupted? The index comes last.
+"""Writing a data set into a store, shard by shard, resumable; the index is written last.
 
-The same samples always become the same bytes. So whoever runs it again writes
-only what is not there, or is other than it should be; and where an index says
+The same samples always become the same bytes. So a second run writes
+only what is missing or differs; and where an index says
 that something else lies there, nothing is written.
 """
 
@@ -113,7 +113,8 @@ def _shards(name: str, part: PartSource, count: int) -> Iterator[tuple[int, Shar
     for number, first in enumerate(range(0, part.records, count)):
         records = part.read(first, min(first + count, part.records))
         assert records.dtype == dtype, "a source's records have its columns"
-        header, body = _header(records), records.tobytes()
+        header = _header(records)
+        body = records.tobytes()
         step = block * dtype.itemsize
         blocks = [hashlib.sha256(body[at : at + step]).hexdigest() for at in range(0, len(body), step)]
         data = header + body
@@ -183,7 +184,9 @@ class _File:
 
 
 def arrays_source(paths: Sequence[Path]) -> Source:
-    files, columns, first = [], None, 0
+    files = []
+    columns = None
+    first = 0
     for path in paths:
         arrays = _arrays(path)
         found = tuple(_column(path, name, array) for name, array in sorted(arrays.items()))
@@ -191,7 +194,8 @@ def arrays_source(paths: Sequence[Path]) -> Source:
             raise _refused(
                 f"{path} has other columns than {paths[0]}: {_said(found)}, and not {_said(columns)}"
             )
-        columns, rows = found, _rows(path, arrays)
+        columns = found
+        rows = _rows(path, arrays)
         files.append(_File(path, first, rows))
         first += rows
     assert columns is not None, "at least one file is named"
@@ -202,13 +206,15 @@ def arrays_source(paths: Sequence[Path]) -> Source:
 
 class _Reader:
     def __init__(self, files: Sequence[_File], columns: tuple[Column, ...]) -> None:
-        self._files, self._columns = files, columns
+        self._files = files
+        self._columns = columns
         self._open: tuple[Path, Arrays] | None = None
 
     def read(self, first: int, end: int) -> Records:
         records = np.empty(end - first, dtype=record_type(self._columns))
         for file in self._files:
-            start, stop = max(first, file.first), min(end, file.first + file.rows)
+            start = max(first, file.first)
+            stop = min(end, file.first + file.rows)
             if start < stop:
                 for name, array in self._arrays(file.path).items():
                     records[name][start - first : stop - first] = array[

@@ -1,1 +1,1 @@
-"""What happened? An append-only, versioned log per run; everything that shows a run reads it."""
+"""Event log of a run: append-only and versioned; everything that shows a run reads it."""

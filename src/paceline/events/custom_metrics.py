@@ -1,12 +1,12 @@
-"""How does a task tell a number of its own? `paceline.metric("name", value)`, wherever a step is computed.
+"""Custom metrics of a task: `paceline.metric("name", value)`, called while a step is computed.
 
     class MyTask:
         def loss(self, model, batch):
             paceline.metric("sharpness", …)
 
-The call only notes it; the worker writes what was noted with the step, in batches,
-into the event log. It is bounded: at most 64 names, and 64 values in a step; what is
-beyond is counted, and told as `paceline.dropped`. Outside of a run it does nothing.
+The call only stores the value in memory; the worker writes the values of a step, in batches, into
+the event log. Memory is bounded: at most 64 names, and 64 values per step. Values beyond that are
+counted, and the count is logged as `paceline.dropped`. Outside of a run the values go nowhere.
 """
 
 import re
@@ -19,7 +19,7 @@ MAX_PER_STEP = 64
 DROPPED = "paceline.dropped"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
-# Of this process; a worker empties it after each step.
+# Values of this process; a worker clears the list after each step.
 recorded: list[tuple[str, float]] = []
 _names: set[str] = set()
 _dropped = 0
@@ -45,7 +45,7 @@ def metric(name: str, value: float) -> None:
 
 
 def rows_of_step(step: int, at_ns: int) -> list[CustomRow]:
-    """What was told since the step before; called by the worker, once for each step."""
+    """The values since the previous step; called by the worker, once for each step."""
     global _dropped
     rows = [CustomRow(at_ns, step, name, value) for name, value in recorded]
     recorded.clear()

@@ -1,8 +1,8 @@
 """Following a log that is still being written: each read takes only what is new.
 
-All plain events are kept, and of each worker's steps the newest: a reader that looks a
-hundred times a second at a long run must not read it a hundred times a second. Lines that
-cannot be read are skipped and counted, as in events/read.py.
+`LogFollower` keeps all plain events, and the newest steps of each worker: polling a long run a
+hundred times a second must not read it a hundred times a second. Lines that cannot be read are
+skipped and counted, as in events/read.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,12 +1,16 @@
-"""Which steps were committed in which generation, and is each step of the run there exactly once?
+"""Lineage of an elastic run: which generation committed which steps, under which policy.
 
-Workers say how many steps their replica had when they entered a generation and
-when it was lost. The steps between belong to that generation. Where a worker
-had committed one more than those who went on, that step died with it, and the
-next generation made it again, from the same state. When all died at once, the
-next generation goes back to a checkpoint, and what came after it is made again.
-In modes with rounds whole rounds are committed, so a generation can only begin
-where a round does. Pure.
+Each worker logs how many steps its replica had committed when it entered a generation and when
+the generation was lost. The steps between belong to that generation. A step that only a lost
+worker had committed is lost with it, and the next generation computes it again, from the same
+state. When all workers are lost at once, the next generation starts from a checkpoint, and the
+steps after it are computed again. In modes with rounds whole rounds are committed, so a generation
+can only begin at a round boundary.
+
+Mode adaptive switches between policies: the workers log the policy that a generation begins with,
+and one of them logs each switch. A switch behind the last step of a generation that counts was
+decided by lost workers, and never took effect; so the policies of a run follow from its lineage.
+Pure.
 """
 
 from collections.abc import Callable, Iterator, Sequence

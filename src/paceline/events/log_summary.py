@@ -5,7 +5,7 @@ restored server what came after its version. The first reading finds these event
 rows. The second is needed only where a server discarded gradients: it finds which. The last one adds up
 the rows that count, column by column.
 
-A backup that takes over begins with the rows that the lost primary may not have written (put_in_order in
+A backup that takes over begins with the rows that the lost primary may not have written (sort_history in
 events/read.py). Only these can be in the log twice, so only these are held. The numbers are those of
 `summarise(read_history(path))`.
 """

@@ -1,10 +1,14 @@
-"""How did the loss fall, over time and over samples? A running mean of what the steps recorded.
+"""Loss curves and training speed, from the rows of a log.
 
-The loss of a moment is the mean over the last so many samples, in the order in
-which their gradients were finished, whoever computed them: so a mode with small
-gradients and one with large gradients are smoothed alike. It is the loss on the
-parameters that each gradient was computed on: a worker's own under `localsgd`,
-older ones under `asgd`. Pure.
+The running loss is the mean over the last `window` samples, in the order in which their gradients
+were finished, over all workers: so a mode with small gradients and one with large gradients are
+smoothed alike. It is the loss on the parameters that each gradient was computed on: a worker's own
+under `localsgd`, older ones under `asgd`.
+
+Speed excludes the first steps, which compile and warm up, and evaluations. MFU (model FLOP
+utilisation) is the work that the model needs, samples per second times the task's
+`flops_per_sample`, over the peak of all GPUs together. Recomputation by activation checkpointing
+is not counted as work. A CPU, or a GPU that is not in the table, has FLOP/s but no MFU. Pure.
 """
 
 from collections import deque

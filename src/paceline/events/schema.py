@@ -1,4 +1,4 @@
-"""Which events exist, and what is in each?
+"""Schema of the event log: kinds of events, their fields, and the rows of frequent ones.
 
 Line 1 of `events.jsonl` is the header. Each further line is one object with
 `kind`, `who` (worker-0, server-0, launcher) and either plain fields or, for

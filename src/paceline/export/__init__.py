@@ -1,1 +1,1 @@
-"""How a run's record gets to where people already look: TensorBoard, MLflow, W&B."""
+"""Export of a run's metrics to experiment trackers: TensorBoard, MLflow, W&B."""

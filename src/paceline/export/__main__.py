@@ -1,9 +1,8 @@
-"""`python -m paceline.export RUN NAME[=WHERE] live SINCE` or `… once`: one writer, in a process of its own.
+"""Exporter process: `python -m paceline.export RUN NAME[=WHERE] live SINCE`, or `… once`.
 
-So that no vendor's code can slow the training, catch its signals, or end it.
-It answers with JSON lines on what was its stdout; whatever the vendor prints
-goes into the run's logs. Live, it ends when its stdin does: when the run is over,
-or when the command is gone.
+A process of its own, so that no vendor SDK can slow the training, catch its signals, or end it.
+It reports with JSON lines on its original stdout; output of the SDK goes to the run's logs. In
+live mode it ends when its stdin closes: when the run is over, or when the launcher is gone.
 """
 
 import json

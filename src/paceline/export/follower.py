@@ -1,8 +1,8 @@
-"""How does a record travel from an event log to a writer, whether the run is over or still at work?
+"""Feed the points of an event log to a writer: live while the run trains, or once afterwards.
 
-Live, every look writes what is new. Afterwards, what was taken back by a resume
-is left out before anything is written. Either way the points are the same,
-because `Series` makes them from the lines alone.
+Live, every poll writes the new points. Afterwards, points that a resume discarded are left out
+before anything is written. Either way the points are the same, because `Series` computes them from
+the lines alone.
 """
 
 import json

@@ -1,11 +1,10 @@
-"""Which numbers does an event log make, step by step? Pure, line by line, in the log's own order.
+"""Metrics per step of a run, computed from its event log line by line. Pure.
 
-A step of the run is the shares [s·N, (s+1)·N): in synchronous modes exactly what
-its N workers did at their step s. Long runs are told in stretches of several
-steps, so that there are at most POINTS of them. A stretch is told when all its
-shares are done, or when nobody who is still there can add to it, or when many
-later ones are complete: all of that depends on the log alone, never on when it
-was looked at, so a run that is followed gives the numbers of a finished one.
+A step of the run is the shares [s·N, (s+1)·N): in synchronous modes exactly what its N workers
+computed at their step s. Long runs are exported in stretches of several steps, so that there are
+at most POINTS of them. A stretch is exported when all its shares are done, when no remaining
+worker can add to it, or when many later ones are complete. All of that depends on the log alone,
+never on when it was read, so a followed run gives the same numbers as a finished one.
 """
 
 import json

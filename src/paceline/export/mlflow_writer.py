@@ -1,4 +1,4 @@
-"""How does a run get into MLflow? Through its client: a tracking server, or files on this machine."""
+"""MLflow writer: its client, for a tracking server or for files on this machine."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""How does a run's record go elsewhere while it trains? One process per target reads the event log beside it.
+"""Exporter processes of a run: one subprocess per target follows the event log.
 
-The run neither waits for them nor fails with them: what one of them has to say
-comes as a note. At the end they get a while to write the rest.
+The run neither waits for an exporter nor fails with it: the report of an exporter becomes a
+note. At the end of the run exporters have FINISH_S to write the rest.
 """
 
 import json

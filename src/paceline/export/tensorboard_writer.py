@@ -1,6 +1,6 @@
-"""How does a run get into TensorBoard? As an event file, of TensorBoard's own messages and records.
+"""TensorBoard writer: an event file of TensorBoard's own messages and records.
 
-Not by its EventFileWriter: that one imports the whole of TensorFlow where it is installed.
+Not by its EventFileWriter, which imports all of TensorFlow where that is installed.
 """
 
 import os

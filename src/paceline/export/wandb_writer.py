@@ -1,7 +1,7 @@
-"""How does a run get into Weights & Biases? By its SDK; offline, unless asked, nothing leaves the machine.
+"""Weights & Biases writer: its SDK, offline by default, so that nothing leaves the machine.
 
-`wandb sync FOLDER` sends later what was written offline. The API key is read
-from the environment (WANDB_API_KEY) or from its own file, by the SDK itself.
+`wandb sync FOLDER` uploads an offline run later. The SDK reads the API key from the environment
+(WANDB_API_KEY) or from its own file.
 """
 
 from collections.abc import Sequence

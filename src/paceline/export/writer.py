@@ -1,4 +1,4 @@
-"""What must a writer do? Take a run's sheet, then its points as they come, then how it ended."""
+"""The writer port of exporters, and the data that writers receive: run info, points, outcome."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The run went back: what was said of this step and of later ones no longer counts."""
+    """The run went back: points of this step and later ones no longer count."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """What is known of a run before its first step."""
+    """Facts about a run that are known before its first step."""
 
     name: str
     folder: Path  # the run's own
     parameters: Mapping[str, Parameter]
     started_unix_s: float
-    goes_on: bool  # a run that was exported before, and was resumed
+    goes_on: bool  # a resumed run that was exported before
 
 
 class Outcome(StrEnum):
@@ -44,11 +44,11 @@ class Outcome(StrEnum):
 
 
 class Writer(Protocol):
-    """Whatever it raises ends the export, and never the run."""
+    """An error of a writer ends the export, never the run."""
 
     @property
     def place(self) -> str:
-        """Where the record is, without anything secret, for a person."""
+        """Where the exported run is, for display, without secrets."""
         ...
 
     def write(self, points: Sequence[Point]) -> None: ...
@@ -61,6 +61,8 @@ class Writer(Protocol):
 
 
 class VendorRunId:
+    """The file with the vendor's id of an exported run, so that a resumed run continues it."""
+
     def __init__(self, run_dir: Path, vendor: str) -> None:
         self._path = run_dir / "export" / f"{vendor}.json"
 
@@ -68,7 +70,7 @@ class VendorRunId:
         try:
             return str(json.loads(self._path.read_bytes())["run"])
         except (FileNotFoundError, ValueError, LookupError, TypeError):
-            return None  # without it, or where it is damaged, the vendor gives a new name
+            return None  # missing or damaged: the vendor creates a new run
 
     def write(self, run: str) -> None:
         self._path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which charts does a fix install, in which versions? Pinned: the same command makes the same cluster.
+"""Helm charts that a fix installs, in pinned versions: the same command makes the same cluster.
 
 `--atomic --wait`: what does not get ready is taken back by Helm itself.
 """

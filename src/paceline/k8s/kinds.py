@@ -1,4 +1,4 @@
-"""Which kinds of objects are there, and under which path does a server keep them?"""
+"""Kinds of Kubernetes objects, and the paths under which a server keeps them."""
 
 from dataclasses import dataclass
 from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""How are fields of an object reached, without asking at every step whether they are there?"""
+"""Readers of plain Kubernetes objects: fields, names, quantities, times, log lines."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,1 +1,1 @@
-"""How is a run? What its log says, as tables, series, metrics, alerts and a score; live and replayed."""
+"""Monitoring of a run from its event log: views, series, metrics, alerts and health; live and replayed."""

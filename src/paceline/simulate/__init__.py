@@ -1,1 +1,1 @@
-"""What would happen if? Pure: a profile and a seed in, a prediction out; nothing is started."""
+"""Discrete-event simulator and advisor. Pure: a profile and a seed in, a prediction out."""

@@ -1,8 +1,8 @@
-"""How long does it take when the work is shared out by measured speed? By the very policy of real runs.
+"""Simulator of adaptive mode, with the policy of real runs (sync/adaptive_policy.py).
 
-Between two decisions nothing changes, so a whole stretch of steps, or a round
-of local steps, is computed at once. A step of fewer samples than planned takes
-proportionally less, but for its delay.
+Between two decisions nothing changes, so all steps up to the next one, or a round
+of local steps, are computed at once. A step with fewer samples than planned takes
+proportionally less, except for its delay.
 """
 
 from functools import lru_cache

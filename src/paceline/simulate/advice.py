@@ -1,7 +1,11 @@
-"""Which mode should this user take, and why? A ranking, reasons in words, and what it does not know.
+"""Advisor: ranks the modes by predicted time, with reasons and caveats.
 
-Among those that differ by no more than noise, the one with the least staleness
-and the fewest parts is taken.
+Every candidate is simulated with the same draws, so the comparison is of paired
+differences, not of two noisy means. A difference is significant if the 90 %
+confidence interval of its mean (Student's t) excludes 0 and it is at least 2 % of
+the best time: more repeats separate smaller differences. Among the candidates that
+do not differ significantly from the best, the simplest mode is advised (least
+staleness, fewest parts).
 """
 
 from collections.abc import Sequence

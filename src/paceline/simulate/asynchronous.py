@@ -1,9 +1,13 @@
-"""In which order do gradients reach a server, and when, if nobody meets? Event by event.
+"""Discrete-event simulator of the asynchronous modes: asgd, ssp, dssp and easgd.
 
-An event is the arrival of a gradient. The server takes them one at a time, in
-the order of arrival (ties: who began earlier), by the rules of
-sync/admission.py and sync/assignment.py. With costs of zero this is what
-worker/virtual.py does, to the nanosecond.
+An event is the arrival of a gradient. The server handles them one at a time, in the
+order of arrival (ties: the worker that began earlier), by the rules of
+sync/admission.py and sync/assignment.py. With zero costs it equals
+worker/entry/virtual.py, to the nanosecond.
+
+`BoundedServer` is the server of sync/admission.py as one tight loop. The slowest
+clock moves when the last worker reaches it; then the workers held for it are
+released, in (index, rank) order. A controller may let a worker run further ahead.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,15 @@
-"""When do the first K of N gradients arrive, and what of the rest is lost? (backup) Round by round.
+"""Simulator of backup workers (mode backup): the first K of N gradients make a round.
 
-A round ends with the K-th arrival. Whoever is late hears of it at once, also in
-the middle of a step, and begins another share; what was abandoned goes back to
-the shares to be done. With costs of zero this is what worker/virtual.py does,
-to the nanosecond. Real compute is only left between forward and backward.
+A round ends with the K-th arrival. Late workers are notified at once, also in the
+middle of a step, and begin another share; the abandoned share is returned. With
+zero costs it equals worker/entry/virtual.py, to the nanosecond. Real compute stops
+only between forward and backward.
+
+`BackupRounds` simulates any round. `FullRounds` is a fast path for rounds in which
+all workers take part and find another share: then every worker begins one share per
+round, whether the last one counted or was abandoned, and shares are assigned in the
+order of the answers, so this order stands for their numbers. That does not hold at
+both ends of a run, which `BackupRounds` handles; a test compares the two.
 """
 
 from collections.abc import Iterator

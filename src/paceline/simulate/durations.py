@@ -1,7 +1,9 @@
-"""How many nanoseconds does each step of each worker take? The same for every mode and however it is asked.
+"""Step durations: the nanoseconds of each step of each worker, the same for every mode.
 
-Step k of worker r is the same number in all modes with the same seed, so two
-modes can be compared without the noise that they share.
+Step k of worker r has the same duration in all modes with the same seed, so two
+modes can be compared without their common noise. Straggler rules are evaluated for
+whole ranges of steps, because a simulator needs millions; every number equals
+`Stragglers.at` bit for bit, which a test checks.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What would this way of agreeing do with these workers? The simulator's one entry."""
+"""Simulator entry: predicts one strategy model for the workers of a profile."""
 
 from typing import assert_never
 

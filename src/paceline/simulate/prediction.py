@@ -1,4 +1,4 @@
-"""What does the simulator say about one way of agreeing? Numbers that a real run's result.json also has."""
+"""Simulation results: `Outline` in nanoseconds, and `Prediction` with the numbers of a run's result.json."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

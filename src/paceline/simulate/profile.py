@@ -1,4 +1,19 @@
-"""What must be known about workers and links to predict a run? Frozen, JSON, from a plan or a recording."""
+"""Simulation profile: step-time models and link costs of a run, from a plan or a recording.
+
+Costs: an all-reduce takes `collective` (or `torch`) after the last worker has
+arrived, then every worker applies. Behind a server a gradient takes `push` to
+arrive; the server, one request at a time, takes `apply_s` for the update and
+`answer_s` for each worker it answers; the answer takes `pull`. `wake_up_s` passes
+from then until the worker computes again. Workers that are woken all at once and
+share processors take turns: each keeps one for `turn_s` before it sleeps again.
+
+Step times: `Recorded` repeats a run's own steps in their order; after the last it
+continues with the second, because the first one warms up. `Resampled` draws from
+them, again without the first, in blocks, so that slow phases stay together (a
+moving-block bootstrap).
+
+A profile is frozen, and serialized as JSON.
+"""
 
 import dataclasses
 import json

@@ -1,9 +1,9 @@
-"""How fast were the workers and links of a recorded run? Its history, as a profile.
+"""Profile of a recorded run: step times and link costs from its event log.
 
 A step's time is data, forward, backward and delay, as recorded (stragglers and
-pace are in it). The cost of an exchange is what usually passed between the last
+pace are included). The cost of an exchange is the typical time between the last
 worker's arrival, or a gradient's, and the next step's compute. Only the channel
-that the run used was measured; the others are taken to cost the same.
+that the run used was measured; the others are assumed to cost the same.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Which ways of agreeing can be predicted? Most modes of plan/catalog.py, each a way with its settings.
+"""Strategy models: the simulator's model of each mode, with its settings.
 
-A mode that agrees in a way of this list is one row of `_WAYS`; a new way is a
-class here and an arm each in `flags_of`, `_settings`, simulate/predict.py and
+A mode with an existing model is one row of `_MODELS`; a new model is a class here
+and a case each in `flags_of`, `_settings`, simulate/predict.py and
 simulate/advice.py.
 """
 

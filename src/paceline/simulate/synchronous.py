@@ -1,7 +1,8 @@
-"""How long does it take when workers meet? Alone, at every step, or every H steps.
+"""Simulator of the synchronous modes: single, ssgd, ddp, ps, localsgd, diloco and fedavg.
 
-Between two meetings nobody depends on anybody, so a run is the sum, over its
-meetings, of the slowest worker's time: whole arrays at once, no queue.
+Between two synchronizations workers are independent, so a run is the sum, over its
+synchronizations, of the slowest worker's time: whole arrays at once, no event queue.
+FedAvg draws its clients with sync/averaging.py, as the workers do.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What would each mode do? From a plan, or from a recorded run; nothing is started."""
+"""What-if use cases: simulate every mode, or advise one, from a plan or a recorded run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Where may a data set lie? In a folder, in an S3-compatible store, or wherever fsspec finds its way to.
+"""Stores of data sets: a folder, an S3-compatible store, or any that fsspec opens.
 
-A store has files with names; it reads stretches of them and writes them whole.
-Reading may end early: whoever asks goes on from there (reading.py).
+A store has named files; it reads ranges of them and writes them whole. A read may
+end early: the caller continues from there (datasets/fetching.py).
 """
 
 import hashlib
@@ -157,7 +157,8 @@ class Store(Protocol):
 
 class FolderStore:
     def __init__(self, folder: Path) -> None:
-        self.url, self._folder = str(folder), folder
+        self.url = str(folder)
+        self._folder = folder
 
     def read(self, name: str, start: int, size: int | None) -> bytes:
         try:

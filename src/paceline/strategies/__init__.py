@@ -1,1 +1,1 @@
-"""How workers agree: one file per mode, each on the same six-method port."""
+"""Synchronization strategies: one file per mode, each on the same six-method port (port.py)."""

@@ -1,13 +1,13 @@
-"""Adaptive: the work is shared out by measured speed, and the way of agreeing may change meanwhile.
+"""Adaptive mode: divides the work by measured speed, and changes the synchronization policy if it pays.
 
-It begins as `ssgd`, or as the plan says. Now and then all workers see how long
-each one's latest steps took and come to the same decision (sync/adaptive_policy.py):
-- ssgd, batch: a meeting at every step. The samples of a step are always those
-  of ssgd; only the cut between workers moves, and each gradient is weighted by
-  its samples, so that the result stays that of ssgd.
-- local steps: a round is `sync_every` steps of the run. Its shares are dealt
-  out by speed, fast workers do more of them; then parameters are averaged. All
-  count the same: every gradient has weight 1/N, whoever made it.
+It begins as `ssgd`, or as the plan says. At intervals all workers exchange how
+long their latest steps took and reach the same decision (sync/adaptive_policy.py):
+- ssgd, batch: gradients are averaged at every step. The samples of a step are
+  always those of ssgd; only the split between workers moves, and each gradient is
+  weighted by its samples, so the result stays that of ssgd.
+- local steps: a round is `sync_every` steps of the run. Its shares are assigned
+  by speed, fast workers do more of them; then parameters are averaged. Every
+  gradient has weight 1/N, whichever worker computed it.
 Rounds and steps are whole, so every share of the run is done exactly once.
 """
 

@@ -1,15 +1,15 @@
-"""AD-PSGD: after each gradient a worker averages with one random neighbour, and nobody waits.
+"""AD-PSGD: after each gradient a worker averages with one random neighbour, without a barrier.
 
-xᵢ, worker i's parameters and buffers, lies where its neighbours reach it too. A
-step: copy xᵢ, compute a gradient on the copy, hold xᵢ and a neighbour's xⱼ,
-let both become their mean, update xᵢ by one's own optimizer, let go (Lian 2018,
-arXiv 1710.06952). Two are always held in the order of ranks, so that no circle
-of waiting can arise. Meanwhile the gradient may have become stale: others have
-averaged with xᵢ since it was copied.
+xᵢ, worker i's parameters and buffers, lies where its neighbours can lock it. A
+step: copy xᵢ, compute a gradient on the copy, lock xᵢ and a neighbour's xⱼ,
+replace both by their mean, update xᵢ with the own optimizer, unlock (Lian 2018,
+arXiv 1710.06952). Two vectors are always locked in the order of ranks, so that no
+deadlock can arise. The gradient may be stale: other workers may have averaged
+with xᵢ since it was copied.
 
-Work is shared out first come, first served, by a common counter. Who finds
-nothing left waits for the others, and then the exact mean of all is the model
-of all. Unequal batches scale the gradient, so that each sample counts the same.
+Work is assigned first come, first served, by a shared counter. A worker that
+finds nothing left waits for the others; then the exact mean of all becomes the
+model of all. Unequal batches scale the gradient, so that each sample counts the same.
 """
 
 from typing import ClassVar

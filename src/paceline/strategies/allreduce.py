@@ -1,8 +1,12 @@
-"""What do all modes share in which everybody's gradient is averaged at every step?
+"""Base of the strategies that all-reduce gradients at every step, and the guard against NaN.
 
-Everybody starts from rank 0's parameters. Buffers are averaged along with the
-gradients, and a wish to stop rides in the same vector: all stop together. What
-differs between ssgd and onebit is only which mean a step takes.
+All workers start from rank 0's parameters. Buffers are averaged along with the
+gradients, and the stop flag travels in the same vector: all workers stop after
+the same step. A subclass (ssgd, onebit) chooses the mean of each step.
+
+A NaN or infinity anywhere in the mean makes its sum non-finite, so one pass
+detects it. All workers hold the same mean and reach the same decision without
+communication: stop with an error, or skip the update (`--on-nan`).
 """
 
 import math
@@ -22,17 +26,13 @@ from paceline.strategies.port import Begun, Links, Outcome, Replica, Weighted, o
 from paceline.sync.averaging import mean_weight
 from paceline.transport.arena import STOP_FLAG
 
-# One NaN anywhere in the mean makes its sum no number, so one pass over it is
-# enough. Everybody has the same mean, so everybody comes to the same decision
-# without asking: stop with an error, or make no update at this step.
-
 
 def is_non_finite(mean: Tensor) -> bool:
     return not math.isfinite(float(mean.sum()))
 
 
 def non_finite_shards(slots: Sequence[Tensor]) -> list[int]:
-    """Whose gradient it was."""
+    """The shards whose gradient is not finite."""
     return [shard for shard, slot in enumerate(slots) if is_non_finite(slot)]
 
 
@@ -41,7 +41,7 @@ def describe_shards(shards: Sequence[int]) -> str:
 
 
 class NonFiniteGuard:
-    """Asked with every mean; remembers what a step changes before its update, so that it can be undone."""
+    """Checks every mean; keeps a copy of what a step changes before its update, so that it can be undone."""
 
     def __init__(self, plan: Plan, module: nn.Module) -> None:
         self.on_nan = plan.strategy.on_nan
@@ -49,7 +49,7 @@ class NonFiniteGuard:
         self._before = [buffer.clone() for buffer in self._buffers]
 
     def skips(self, mean: Tensor, step: int, *, whose: str) -> bool:
-        """Is there to be no update? HopelessError when the run is to stop."""
+        """Is the update to be skipped? Raises HopelessError when the run is to stop."""
         if self.on_nan is None or not is_non_finite(mean):
             return False
         if self.on_nan is OnNan.STOP:
@@ -58,7 +58,7 @@ class NonFiniteGuard:
         return True
 
     def keep(self) -> None:
-        """The step is over: what its batch statistics are now is what a next one begins with."""
+        """The step is done: a later undo() restores the present batch statistics."""
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
 
@@ -99,7 +99,7 @@ class AllReduceStrategy(ABC):
         self._sums: SharedSums | None = None
         if self._plan.strategy.sync_batchnorm:
             self._sums = synchronize_batch_norm(arena.module, self._collective)
-            # Losses meet in the statistics' gradients, so they are weighted before the backward pass.
+            # Losses are mixed in the statistics' gradients, so they are weighted before the backward pass.
             assert isinstance(replica, Weighted), "a worker's replica weights its loss"
             replica.loss_weight = self._weight
             self._weight = 1.0
@@ -108,11 +108,11 @@ class AllReduceStrategy(ABC):
 
     @abstractmethod
     def _make_means(self, shared: Tensor) -> None:
-        """The gradients of all will meet in `shared`."""
+        """Create the means over `shared`, the vector in which gradients are averaged."""
 
     @abstractmethod
     def _mean_at(self, step: Step) -> Mean:
-        """How this step averages; the gradient is weighted, and may still be changed."""
+        """The mean for this step; the gradient is already weighted, and may still be changed."""
 
     def begin_step(self, step: Step) -> Begun | None:
         return own_share(self._plan, self._links, step)

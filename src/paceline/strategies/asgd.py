@@ -1,9 +1,9 @@
-"""Asynchronous SGD: the server applies every gradient as it comes, nobody waits.
+"""Asynchronous SGD: the server applies every gradient on arrival, and no worker waits.
 
-Work is handed out first come, first served: a fast worker does more of it, so
-a slow one delays nobody. Each gradient is applied alone, so the plan divides the learning rate by the
-number of workers: equal samples then move the parameters equally far. What the
-server does about staleness (`--asgd`) is in corrections.py.
+Work is assigned first come, first served: a fast worker does more of it, so a
+slow one delays no other. Each gradient is applied alone, so the plan divides the
+learning rate by the number of workers: equal samples then move the parameters
+equally far. Staleness corrections (`--asgd`) are in server_updates.py.
 """
 
 from collections.abc import Set as AbstractSet

@@ -1,9 +1,9 @@
 """Backup workers: of N gradients the first K = N - b make the update, and late workers abandon theirs.
 
-So an update takes as long as the K-th fastest worker, and nothing is stale: all K were computed on the
-current version (Chen 2016, arXiv 1604.00981). The share of an abandoned step goes back and is done by
-whoever is next. So every sample is applied exactly once, also a slow worker's; only who computes it changes.
-With b = 0 nobody is late, and it is ps bit by bit.
+An update takes as long as the K-th fastest worker, and nothing is stale: all K gradients were computed
+on the current version (Chen 2016, arXiv 1604.00981). The share of an abandoned step is returned and done
+by the next free worker. So every sample is applied exactly once, also a slow worker's; only the worker
+that computes it changes. With b = 0 no worker is late, and the result equals ps bit by bit.
 """
 
 from collections.abc import Set as AbstractSet

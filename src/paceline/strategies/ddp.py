@@ -1,11 +1,16 @@
 """torch DistributedDataParallel, as torch ships it: the reference for ssgd.
 
-torch reduces the gradients during backward by its own buckets. The wish to
-stop cannot ride along there, so every few steps one extra number is reduced.
-Compression is torch's own too (torch_hooks.py). One thing is not torch's: the
-buffers of batch normalisation are averaged after every step, as in ssgd, where
-torch hands out rank 0's before the next one; ranks would end with different
-statistics, and rank 0's would know its own samples only (decision 0030).
+torch reduces the gradients during backward in its own buckets. The stop flag
+cannot travel in them, so one extra number is reduced every few steps.
+Compression uses torch's own communication hooks: fp16 and bf16 are summed in that
+type, after dividing by N; PowerSGD begins after two plain steps, because torch
+rebuilds its buckets after the first, and keeps its own error memory, which no
+checkpoint holds.
+
+One thing differs from torch: the buffers of batch normalisation are averaged
+after every step, as in ssgd. torch broadcasts rank 0's before the next step, so
+ranks would end with different statistics, and rank 0's would cover only its own
+samples (decision 0030).
 """
 
 from typing import ClassVar, Protocol

@@ -2,14 +2,14 @@
 
 All workers hold the same θ. After H local steps each, Δ = θ - mean of their
 parameters is the outer gradient, and θ makes one step of SGD with Nesterov
-momentum; everybody goes on from θ (Douillard 2023, arXiv 2311.08105). The
+momentum; all workers continue from θ (Douillard 2023, arXiv 2311.08105). The
 inner optimizers keep their state.
 
-Streaming (arXiv 2501.18512): the parameters are cut into fragments that take
-turns within the H steps; what a fragment's workers agreed on is applied
-`sync_delay` steps later, and mixed: mixing·local + (1 - mixing)·θ. One
-fragment, no delay and no mixing is plain DiLoCo. After the last step all
-fragments are synced and all workers hold θ.
+Streaming (arXiv 2501.18512): the parameters are split into fragments that take
+turns within the H steps; the mean of a fragment is applied `sync_delay` steps
+later, and mixed: mixing·local + (1 - mixing)·θ. One fragment, no delay and no
+mixing is plain DiLoCo. After the last step all fragments are synced and all
+workers hold θ.
 """
 
 from dataclasses import dataclass

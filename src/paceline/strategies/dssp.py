@@ -1,8 +1,8 @@
-"""SSP with a bound that moves: a fast worker goes further ahead when waiting later costs less.
+"""Dynamic SSP: a fast worker runs further ahead when waiting later costs less.
 
 The bound of each worker lies between `staleness` and `staleness` plus
-`staleness_range`; a range of 0 is ssp, act by act. What is foretold, and from
-what, is in sync/admission.py.
+`staleness_range`; a range of 0 equals ssp, event by event. The prediction is
+`BoundController` in sync/admission.py.
 """
 
 from paceline.plan.plan import Plan

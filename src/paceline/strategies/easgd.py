@@ -1,12 +1,12 @@
-"""Elastic averaging SGD: every worker trains its own copy, tied to a centre by a spring.
+"""Elastic averaging SGD: every worker trains its own copy, pulled towards a centre on the server.
 
-After `sync_every` local steps a worker hands its state x to the server, which
-holds the centre x̃ and makes, at once: e = alpha·(x - x̃); x ← x - e; x̃ ← x̃ + e
-(Zhang 2015, arXiv 1412.6651). alpha is `elasticity` divided by the number of
-workers. Nobody waits for anybody; work is handed out in blocks of `sync_every`
-shares, first come, first served, so fast workers do more blocks. Buffers are
-part of the state and move along. Each worker's optimizer, with its momentum,
-stays its own. What is trained is the centre.
+After `sync_every` local steps a worker sends its state x to the server, which
+holds the centre x̃ and computes, atomically: e = alpha·(x - x̃); x ← x - e;
+x̃ ← x̃ + e (Zhang 2015, arXiv 1412.6651). alpha is `elasticity` divided by the
+number of workers. No worker waits for another; work is assigned in blocks of
+`sync_every` shares, first come, first served, so fast workers do more blocks.
+Buffers are part of the state. Each worker keeps its own optimizer with its
+momentum. The trained model is the centre.
 """
 
 from collections.abc import Set as AbstractSet
@@ -26,13 +26,13 @@ class Easgd(PushPull):
         super().__init__(plan, links)
         self._elastic = ElasticExchange.of(plan)
         self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
-        self._block: list[WorkUnit] = []  # what is left to do before the next exchange
+        self._block: list[WorkUnit] = []  # shares left before the next exchange
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
         own_gradients = replica.arena.gradients
         super().prepare(replica, clock)
-        replica.arena.place_gradients(own_gradients)  # what is pushed is the state; gradients stay here
+        replica.arena.place_gradients(own_gradients)  # the state is pushed; gradients stay local
 
     def begin_step(self, step: Step) -> Begun | None:
         if self._block:

@@ -2,10 +2,10 @@
 
 A part of the workers (`clients_per_round`) is drawn. Each of them starts from
 the common parameters with a fresh optimizer, makes `sync_every` steps on its
-own samples, and counts in the mean by the samples that it used (McMahan 2016,
-arXiv 1602.05629). The others wait, and take over the mean. Rounds follow until
-everybody has done all of its work. With everybody drawn, and an optimizer
-without a memory, this is localsgd.
+own samples, and is weighted in the mean by the samples that it used (McMahan
+2016, arXiv 1602.05629). The others wait, and copy the mean. Rounds follow until
+all workers have done all of their work. With all workers drawn, and a stateless
+optimizer, this is localsgd.
 """
 
 from typing import ClassVar
@@ -48,7 +48,7 @@ class Fedavg:
             self._plan, self._links, arena.state, lossy_end=layout.buffers_start, pieces=layout.parameters
         )
         self._mean.restore({name: t for name, t in self._saved.items() if name != "round"})
-        # What all agreed on last: a lossy mean is taken of the distances from it.
+        # The last common parameters: a lossy mean is taken of the differences from them.
         self._common = arena.state[: layout.buffers_start].clone() if self._mean.is_lossy else None
         while self._saved and self._rounds.number < int(self._saved["round"]):
             self._rounds.finish()
@@ -92,19 +92,19 @@ class Fedavg:
         self._collective.close()
 
     def _weight(self) -> float:
-        """What to multiply by before an unweighted mean over all workers: N times our part of the samples."""
+        """The factor before an unweighted mean over all workers: N times the own part of the samples."""
         batches = self._plan.batch_sizes
         used = {rank: batches[rank] * steps for rank, steps in self._rounds.current().items()}
         return used[self._links.rank] * self._plan.num_workers / sum(used.values())
 
     def _sit_out(self) -> Outcome:
-        """Wait for this round's clients, and take over what they agree on."""
+        """Wait for this round's clients, and copy their mean."""
         traffic, stop = self._average(0.0, wants_stop=False)
         self._missed += traffic
         return Outcome(synced=True, stop=stop, shares_done=sum(self._rounds.done))
 
     def _average(self, weight: float, *, wants_stop: bool) -> tuple[Traffic, bool]:
-        """Everybody's state becomes the mean of the clients'; also whether anyone wants to stop."""
+        """Replace every worker's state by the mean of the clients'; also whether any worker wants to stop."""
         state = self._arena.state
         layout = self._arena.layout
         parameters = state[: layout.buffers_start]

@@ -1,10 +1,10 @@
-"""torch's fully_shard (FSDP2), as torch ships it: every worker keeps only its part of the model.
+"""torch's fully_shard (FSDP2), as torch ships it: every worker keeps only its shard of the model.
 
 Before a block computes, its parameters are gathered from all workers; after
-backward each worker gets the mean of everybody's gradients for its own part and
-updates that. So parameters, gradients and optimizer state take 1/N of the
-memory. What comes out is what ssgd computes, up to the order of summing. As in
-ddp, the wish to stop cannot ride along, so it is asked every few steps.
+backward each worker receives the mean gradient of its own shard and updates
+that. Parameters, gradients and optimizer state take 1/N of the memory. The
+result equals ssgd, up to the order of summation. As in ddp, the stop flag cannot
+travel with the gradients, so it is reduced every few steps.
 """
 
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Gossip: at every step a worker mixes its parameters with its neighbours', and nobody meets everybody.
+"""Gossip: at every step a worker mixes its parameters with its neighbours', without a global barrier.
 
 xᵢ is worker i's parameters and buffers, gᵢ its gradient on xᵢ as it was before
 the step, W the weights of sync/topology.py. The optimizer and its state are local.
@@ -9,9 +9,9 @@ the step, W the weights of sync/topology.py. The optimizer and its state are loc
                a weight wᵢ is mixed along, and the model is zᵢ = xᵢ / wᵢ (Assran 2019, arXiv 1811.10792)
 
 Unequal batches scale the gradient, so that each sample counts the same in the
-mean over workers. After the last step, one exact all-reduce makes one model of
-all. A wish to stop is passed on from neighbour to neighbour as a countdown
-that ends for all at the same step.
+mean over workers. After the last step, one exact all-reduce gives all workers the
+same model. A stop request travels from neighbour to neighbour as a countdown that
+reaches 0 at the same step on all workers.
 """
 
 from collections.abc import Sequence

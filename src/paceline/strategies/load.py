@@ -1,4 +1,4 @@
-"""How is the class of a mode found, or a function of the user's? By the catalog's name, or by its module."""
+"""Loaders: the strategy class of a built-in mode, and a user's function named `module:function`."""
 
 import importlib
 import os

@@ -44,7 +44,7 @@ class Localsgd:
             self._plan, self._links, arena.state, lossy_end=layout.buffers_start, pieces=layout.parameters
         )
         self._mean.restore(self._saved)
-        # What all agreed on last: a lossy mean is taken of the distances from it.
+        # The last common parameters: a lossy mean is taken of the differences from them.
         self._common = arena.state[: layout.buffers_start].clone() if self._mean.is_lossy else None
 
     def begin_step(self, step: Step) -> Begun | None:
@@ -67,7 +67,7 @@ class Localsgd:
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=True, stop=stop)
 
     def _average(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
-        """Everybody's state becomes the mean; also whether anyone wants to stop."""
+        """Replace every worker's state by the mean; also whether any worker wants to stop."""
         state = self._arena.state
         layout = self._arena.layout
         parameters = state[: layout.buffers_start]

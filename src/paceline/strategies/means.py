@@ -1,8 +1,8 @@
-"""How do workers that meet average one vector? As it is, or compressed if the plan says so.
+"""Means over all workers: exact or compressed as the plan says; optimizer moments; the outer step.
 
 A strategy makes one `Mean` for each vector that it averages. `lossy_end` is
 where the part of the vector ends that may be approximated; what follows
-(buffers, the wish to stop) is always averaged exactly.
+(buffers, the stop flag) is always averaged exactly.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from paceline.transport.ports import NO_TRAFFIC, Collective, Traffic
 class Mean(Protocol):
     @property
     def is_lossy(self) -> bool:
-        """Must the vector hold differences from something common, so that a small error stays small?"""
+        """Must the vector hold differences from common values, so that a small error stays small?"""
         ...
 
     def reduce(self) -> Traffic:
@@ -30,7 +30,7 @@ class Mean(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What must be remembered from one averaging to the next."""
+        """The state that is kept from one averaging to the next."""
         ...
 
     def restore(self, saved: dict[str, Tensor]) -> None: ...
@@ -54,7 +54,7 @@ class ExactMean:
 def mean_of(
     plan: Plan, links: Links, vector: Tensor, *, lossy_end: int, pieces: Sequence[Piece] = ()
 ) -> Mean:
-    """The plan's way of averaging `vector` (from `allocate`); `pieces` are the tensors it consists of."""
+    """The plan's mean of `vector` (from `allocate`); `pieces` are the tensors it consists of."""
     assert links.collective is not None, "averaging needs a collective"
     if plan.compress is None or lossy_end == 0:
         return ExactMean(links.collective, vector)
@@ -70,19 +70,19 @@ def mean_of(
 
 
 def strip_prefix(saved: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Of what was saved, what belongs to one of several means; the names without their prefix."""
+    """The saved tensors of one of several means; the names without their prefix."""
     return {name.removeprefix(prefix): t for name, t in saved.items() if name.startswith(prefix)}
 
 
 class Moments:
-    """The same tensors each time; they are copied into one vector, which is made when first needed."""
+    """Averages the optimizer's tensors, the same ones each time, through one vector made on first use."""
 
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
         self._shared: Tensor | None = None
 
     def average(self, tensors: Sequence[Tensor], *, weight: float = 1.0) -> Traffic:
-        """Every tensor becomes the mean over all workers, in place."""
+        """Replace every tensor by its mean over all workers, in place."""
         if not tensors:
             return NO_TRAFFIC
         sizes = [t.numel() for t in tensors]
@@ -99,12 +99,12 @@ class Moments:
         return traffic
 
 
-# θ ← θ - lr·(Δ + μ·v) with v ← μ·v + Δ, where Δ = θ - mean. Written from the mean,
-# so that lr = 1 without momentum gives the mean to the bit.
-
-
 def outer_step(theta: Tensor, velocity: Tensor, mean: Tensor, *, lr: float, momentum: float) -> None:
-    """Moves θ and its velocity, in place."""
+    """One step of SGD with Nesterov momentum on θ and its velocity, in place.
+
+    θ ← θ - lr·(Δ + μ·v) with v ← μ·v + Δ, where Δ = θ - mean. Computed from the
+    mean, so that lr = 1 without momentum gives the mean to the bit.
+    """
     delta = theta - mean
     velocity.mul_(momentum).add_(delta)
     theta.copy_(mean).add_(delta, alpha=1.0 - lr)

@@ -1,11 +1,11 @@
 """1-bit Adam (Tang 2021, arXiv 2102.02888): Adam at first, then signs of the momentum.
 
-During the first `freeze_after` steps this is ssgd with Adam, bit by bit. Then
-the second moment is frozen, and each worker mixes its own gradient into the
-common momentum; these momenta are averaged as signs with error feedback both
-ways, and everybody moves by m / (√v + ε). A frozen v is what makes it work:
-the rest of Adam is linear, so errors can be made up for. Adam's correction of
-v for its short past is frozen too, so that the step does not jump.
+During the first `freeze_after` steps this equals ssgd with Adam, bit by bit. Then
+the second moment v is frozen, and each worker mixes its own gradient into the
+common momentum; these momenta are averaged as signs with error feedback in both
+directions, and every worker moves by m / (√v + ε). With v frozen the rest of Adam
+is linear, so error feedback can compensate the compression. Adam's bias correction
+of v is frozen too, so that the step size does not jump.
 """
 
 from dataclasses import replace
@@ -59,7 +59,7 @@ class Onebit(AllReduceStrategy):
 
 
 def _adam_of(replica: Replica) -> Freezable:
-    # Not part of the port: no other strategy needs to know which optimizer it is.
+    # Not part of the port: no other strategy depends on the kind of optimizer.
     optimizer: object = getattr(replica, "optimizer", None)
     if not isinstance(optimizer, Freezable):
         raise MisfitError(

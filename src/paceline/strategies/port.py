@@ -1,11 +1,14 @@
-"""What must a way of agreeing do? Six methods, called by the one training loop.
+"""The strategy port: six methods that the training loop (worker/loop.py) calls.
 
     prepare → (begin_step → forward, backward → finish_step)* → close
 
-A strategy sees a replica (the model as vectors, and `update()`), the plan and
-the links to the others; never the task, the launcher or another strategy. A
-class with these methods can be named as `--mode module:Class` and proved with
-`paceline laws --mode module:Class`.
+A strategy uses a replica (the model as vectors, and `update()`), the plan and
+the links to the other workers; never the task, the launcher or another strategy.
+A class with these methods can be named as `--mode module:Class` and checked with
+`paceline laws --mode module:Class`. See docs/guides/your-own-strategy.md.
+
+Optional capabilities are protocols of their own: `Interruptible`, `Settles`,
+`Decides`, and `ServerSide` for modes with a parameter server.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +33,10 @@ from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Pee
 
 
 class Replica(Protocol):
-    """A worker's own copy of what is trained."""
+    """A worker's own copy of the model, with its optimizer."""
 
     arena: Arena
-    forward: nn.Module  # what the loss is computed with; a strategy may wrap it
+    forward: nn.Module  # the module that computes the loss; a strategy may wrap it
 
     @property
     def keeps_gradients(self) -> bool:
@@ -41,7 +44,7 @@ class Replica(Protocol):
         ...
 
     def update(self) -> int:
-        """One optimizer step on the gradients as they now are, clipped if the plan says so.
+        """One optimizer step on the present gradients, clipped if the plan says so.
 
         Returns how long it took, in nanoseconds.
         """
@@ -52,31 +55,31 @@ class Replica(Protocol):
         ...
 
     def forget_optimizer_state(self) -> None:
-        """The next update is made as if it were the first."""
+        """Reset the optimizer: the next update is made as if it were the first."""
         ...
 
     def optimizer_numbers(self) -> dict[str, Tensor]:
-        """Tensors of a single number that a torch optimizer keeps, likewise."""
+        """The optimizer's tensors of a single number by name, to read or to write in place."""
         ...
 
     def count_steps(self, steps: int) -> None:
-        """Let the optimizer count so many steps behind it."""
+        """Set the optimizer's step counter."""
         ...
 
 
 @runtime_checkable
 class Weighted(Protocol):
-    """What a replica also has whose gradient is handed to torch to be averaged, unweighted."""
+    """A replica that weights its loss, for gradients that torch averages unweighted."""
 
-    loss_weight: float  # which the gradient is multiplied by
+    loss_weight: float  # the gradient is multiplied by this
 
 
 @runtime_checkable
 class OwnState(Protocol):
-    """What a replica also has whose place another may take: all that averaging leaves to each worker."""
+    """A replica whose local state (what averaging leaves to each worker) can be saved and replaced."""
 
     def own_state(self) -> bytes:
-        """The optimizer's state, and buffers that are counters."""
+        """The optimizer's state, and the integer buffers."""
         ...
 
     def restore_own_state(self, saved: bytes) -> None: ...
@@ -84,16 +87,16 @@ class OwnState(Protocol):
     def average_own_states(
         self, saved: Sequence[bytes], weights: Sequence[float], *, with_numbers: bool = False
     ) -> list[bytes]:
-        """The same own states, but for the optimizers' tensors: these become their weighted mean.
+        """The same own states, with the optimizers' tensors replaced by their weighted mean.
 
-        `with_numbers`: also those that are a single number.
+        `with_numbers`: also the tensors of a single number.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """How this worker reaches the others; the channel of its strategy says which one is set."""
+    """This worker's links to the others; the channel of its strategy determines which one is set."""
 
     rank: Rank
     world_size: int
@@ -107,7 +110,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """The parameters are ready: which share of the work to do with them."""
+    """A step has begun: the parameters are ready for this share of the work."""
 
     share: WorkUnit
     traffic: Traffic = NO_TRAFFIC
@@ -115,26 +118,26 @@ class Begun:
 
 
 def own_share(plan: Plan, links: Links, step: Step) -> Begun | None:
-    """What a worker does whose work nobody hands out: its own steps, one after another."""
+    """The step of a worker with static work: its own shares, one after another; None after the last."""
     return Begun(share=WorkUnit(links.rank, step)) if step < plan.steps else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a step's agreement cost and decided."""
+    """The result of a step: what its synchronization cost and decided."""
 
     traffic: Traffic = NO_TRAFFIC
     apply_ns: int = 0
     version: int = 0  # of the parameters the gradient was computed on
     synced: bool = False  # after this step all replicas hold the same bits
     stop: bool = False  # the workers agreed to stop after this step
-    shares_done: int | None = None  # by all workers; said where they make different numbers of steps
-    resumable: bool = False  # what all save after this same step fits together, even if replicas differ
-    peer: int | None = None  # whom we averaged with, if with one worker alone
-    exchange: int | None = None  # the number of that exchange in the order of all, from 1
-    adapted: Adapted | None = None  # the workers changed how they share out the work
-    skipped: str | None = None  # no update was made, because of these shards' gradients
-    is_last: bool = False  # the run's work is done; said where its steps do not say so
+    shares_done: int | None = None  # by all workers; set where workers make different numbers of steps
+    resumable: bool = False  # checkpoints of all workers after this step are consistent, if replicas differ
+    peer: int | None = None  # the rank this worker averaged with, if with exactly one
+    exchange: int | None = None  # the number of that exchange in the global order, from 1
+    adapted: Adapted | None = None  # the workers changed the adaptive setting
+    skipped: str | None = None  # the shards whose gradients prevented the update
+    is_last: bool = False  # the run's work is done; set where the number of steps does not tell
 
 
 class Strategy(Protocol):
@@ -143,22 +146,22 @@ class Strategy(Protocol):
     def __init__(self, plan: Plan, links: Links) -> None: ...
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
-        """Place the replica's vectors; `clock` steps are already behind us (0, or resumed)."""
+        """Place the replica's vectors; `clock` steps are already done (0, or resumed)."""
         ...
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
         """Make the parameters ready for this step; may wait. None: there is nothing left to do.
 
-        An Outcome: the others agreed on something that this worker had no step in; it is asked again.
+        An Outcome: the other workers synchronized without a step of this worker; the loop calls again.
         """
         ...
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        """The gradients are in the arena: agree, and update."""
+        """The gradients are in the arena: synchronize, and update."""
         ...
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What a checkpoint needs beyond the replica's state and the optimizer's."""
+        """The strategy's own part of a checkpoint, besides the replica's and the optimizer's state."""
         ...
 
     def restore(self, saved: dict[str, Tensor]) -> None: ...
@@ -168,55 +171,55 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Interruptible(Protocol):
-    """What a strategy also has if others may go on without our step; the loop then asks while it computes."""
+    """A strategy whose current step may become obsolete; the loop checks while it computes."""
 
     def is_obsolete(self) -> bool:
-        """Is the gradient that we are computing not wanted any more? Cheap, and never waits."""
+        """Is the gradient that this worker computes no longer needed? Cheap, and never waits."""
         ...
 
     def wait_unless_obsolete(self, duration_s: float) -> bool:
-        """Let this much time pass, or less: True, at once, when our gradient is not wanted any more."""
+        """Sleep for at most this long; returns True at once when the gradient is no longer needed."""
         ...
 
     def abandon_step(self) -> None:
-        """We have stopped in the middle of the step; `begin_step` comes next."""
+        """The loop has stopped in the middle of the step; `begin_step` comes next."""
         ...
 
 
 @runtime_checkable
 class Settles(Protocol):
-    """What a strategy also has whose replica holds something of its worker's own between two commits."""
+    """A strategy whose replica holds worker-specific state between two commits."""
 
     def settle(self) -> None:
-        """Everything is committed: let the replica be as every worker would have it."""
+        """Everything is committed: put the replica into the state that is equal on all workers."""
         ...
 
 
 @runtime_checkable
 class Decides(Protocol):
-    """What a strategy also has that decides while it runs: a way to decide again as was recorded."""
+    """A strategy that makes decisions during a run; a replay repeats the recorded ones."""
 
     @classmethod
     def following(cls, history: History) -> Callable[[Plan, Links], Strategy]: ...
 
 
 class ServerSide(Protocol):
-    """What a strategy whose channel is STORE also says: how its server admits updates."""
+    """The server's half of a strategy whose channel is STORE."""
 
     @classmethod
     def rule(cls, plan: Plan) -> Rule: ...
 
     @classmethod
     def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
-        """How its server hands out the work that is not yet `done`."""
+        """The assignment of the work that is not yet `done`."""
         ...
 
     @classmethod
     def correction(cls, plan: Plan) -> Correction:
-        """What its server does about stale gradients."""
+        """The server's correction of stale gradients."""
         ...
 
     @classmethod
     def exchange(cls, plan: Plan) -> Exchange | None:
-        """How its server takes in parameters; None: what is pushed are gradients, for the optimizer."""
+        """The exchange, if workers push parameters; None: they push gradients, for the optimizer."""
         ...

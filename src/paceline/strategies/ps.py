@@ -1,4 +1,4 @@
-"""A synchronous parameter server: it averages everybody's gradient, then applies once."""
+"""Synchronous parameter server: averages all workers' gradients, then applies one update per step."""
 
 from paceline.plan.plan import Plan
 from paceline.strategies.push_pull import PushPull

@@ -1,7 +1,7 @@
-"""The worker's half of every mode with a parameter server: pull, compute, push.
+"""Base of the modes with a parameter server: the worker's half, pull → compute → push.
 
-What differs between ps, asgd and ssp is only how the server admits updates and
-hands out work, so those files hold nothing but that.
+ps, asgd, ssp, dssp, backup and easgd differ in how the server admits updates and
+assigns work, so their files define only that.
 """
 
 from collections.abc import Set as AbstractSet
@@ -37,7 +37,7 @@ class PushPull:
         self._pusher = pusher_of(self._plan, arena, self._links.rank, self._links.clock)
         push_bytes = None if self._pusher is None else self._pusher.slot_bytes
         self._slots = self._store.open(arena.layout.numel, arena.layout.dtype, push_bytes)
-        # On a CPU the model lives in the slots, and nothing is copied; a GPU has memory of its own.
+        # On a CPU the model lives in the slots without a copy; a GPU has its own memory.
         self._copies = arena.state.device != self._slots.parameters.device
         if not self._copies:
             arena.place_state(self._slots.parameters)

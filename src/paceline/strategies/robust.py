@@ -1,8 +1,14 @@
-"""How do ssgd and ps survive bad workers? They see all gradients and combine them by the plan's rule.
+"""Byzantine-robust aggregation for ssgd and ps: median, trimmed mean, krum, or a user's function.
 
-Gradients and buffers are combined one after the other by the same rule, so that
-neither can hide in the other; padding takes no part. Whoever combines the same
-vectors gets the same bits: under ssgd every worker does, for itself.
+Median and trimmed mean (Yin 2018, arXiv 1803.01498) work on each coordinate alone,
+krum (Blanchard 2017, arXiv 1703.02757) selects one whole gradient. None depends on
+the order of the rows. No honest gradient is NaN or infinite, so such a value is
+removed first, as one of the `tolerance` bad ones; where none is left, the result
+is NaN.
+
+Gradients and buffers are aggregated separately by the same rule, so that neither
+can hide in the other; padding is excluded. Equal vectors give equal bits: under
+ssgd every worker aggregates for itself.
 """
 
 from collections.abc import Callable, Sequence

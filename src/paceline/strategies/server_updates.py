@@ -1,8 +1,12 @@
-"""What does an asynchronous server do about a gradient that comes late?
+"""Server-side updates: corrections of stale gradients (asgd) and the elastic exchange (easgd).
 
-All see the gradient, how stale it is (updates applied since its worker read),
-the state now and the state its worker read. With staleness 0 none of them
-changes anything, so one worker is always the plain optimizer.
+A correction gets the gradient, its staleness (updates applied since its worker
+read), the present state and the state its worker read. With staleness 0 no
+correction changes anything, so a run with one worker is the plain optimizer.
+
+An exchange replaces the optimizer where workers push parameters. Vectors have the
+layout of the state: parameters, buffers, and a tail that is not used here. An
+exchange is atomic: the server makes one at a time.
 """
 
 from dataclasses import dataclass
@@ -19,7 +23,7 @@ class Correction(Protocol):
         ...
 
     def rate_factor(self, staleness: int) -> float:
-        """What the learning rate is multiplied by for this update."""
+        """The factor of the learning rate for this update."""
         ...
 
     def compensate(self, gradient: Tensor, now: Tensor, read: Tensor) -> None:
@@ -50,7 +54,7 @@ class StalenessAware(Plain):
 class DelayCompensated(Plain):
     """DC-ASGD (Zheng 2017, arXiv 1609.08326): g + λ·g·g·(w - what this worker read).
 
-    The state that each worker read still lies in its slot, so no copy is kept.
+    The state that each worker read is still in its slot, so no copy is kept.
     """
 
     strength: float
@@ -83,23 +87,19 @@ def correction_of(plan: Plan) -> Correction:
             return Ringmaster(options.max_staleness)
 
 
-# The vectors have the layout of the state: parameters, then buffers, then a tail
-# that means nothing here. An exchange is atomic: the server makes one at a time.
-
-
 class Exchange(Protocol):
     def shares(self, position: int) -> range:
-        """The shares of the work that a worker does between two exchanges, when it is handed `position`."""
+        """The shares of a worker between two exchanges, beginning with `position`."""
         ...
 
     def swap(self, centre: Tensor, pushed: Tensor, answer: Tensor) -> None:
-        """Move the centre in place, and write what the worker goes on with into `answer`."""
+        """Move the centre in place, and write the worker's new state into `answer`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticExchange:
-    """Both move towards each other by the same part of their distance (Zhang 2015, arXiv 1412.6651)."""
+    """Centre and worker move towards each other by the same fraction (Zhang 2015, arXiv 1412.6651)."""
 
     alpha: float
     every: int  # local steps between two exchanges
@@ -114,7 +114,7 @@ class ElasticExchange:
         return range(position, min(position + self.every, self.total))
 
     def swap(self, centre: Tensor, pushed: Tensor, answer: Tensor) -> None:
-        # One difference for both sides: what the worker gives is what the centre takes.
+        # One difference for both sides: the worker loses exactly what the centre gains.
         moved = (pushed - centre).mul_(self.alpha)
         answer.copy_(pushed).sub_(moved)
         centre.add_(moved)

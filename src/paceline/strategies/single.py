@@ -1,4 +1,4 @@
-"""One worker, nobody to agree with: the baseline that every other mode is compared to."""
+"""Single worker without synchronization: the baseline that every other mode is compared to."""
 
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ class Single:
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
-        # Nobody reads the gradient as one vector; on a GPU gathering it would cost a pass over memory.
+        # The gradient is not needed as one vector; on a GPU gathering it would cost a pass over memory.
         if replica.arena.state.is_cuda and not self._plan.byzantine:
             replica.arena.gathers_gradients = False
 

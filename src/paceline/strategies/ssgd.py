@@ -2,8 +2,8 @@
 
 Every worker then makes the same update, so all replicas stay bitwise equal.
 With unequal batches each gradient is weighted by its batch, so the mean is
-that of the union of the batches. How gradients meet is in gradients_meet.py;
-here is which mean they take: exact, compressed, or one that survives bad workers.
+that of the union of the batches. The all-reduce is in allreduce.py; this file
+chooses the mean: exact, compressed, or robust against Byzantine workers.
 """
 
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""Stale synchronous parallel: asynchronous, but nobody runs far ahead of the slowest.
+"""Stale synchronous parallel (SSP): asynchronous, with a bound on the lead over the slowest worker.
 
-The bound is `--staleness`; 0 computes what synchronous SGD computes, no bound
-what asgd computes. The rule and its versioned reads are in sync/admission.py.
+The bound is `--staleness`; 0 gives synchronous SGD, no bound gives asgd. The rule
+and its versioned reads are in sync/admission.py.
 """
 
 from collections.abc import Set as AbstractSet
@@ -19,6 +19,6 @@ class Ssp(PushPull):
 
     @classmethod
     def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:
-        if plan.strategy.staleness is None:  # nobody is held back, so fast workers may do more
+        if plan.strategy.staleness is None:  # no worker is held back, so fast workers may do more
             return FirstCome(plan.total_gradients, done)
         return Static(plan.num_workers, plan.steps)

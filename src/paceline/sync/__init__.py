@@ -1,1 +1,1 @@
-"""The pure rules by which workers agree. No IO, no time, no dice of their own."""
+"""Pure synchronization rules: admission, assignment, averaging, balancing. No I/O, no clock, no RNG state."""

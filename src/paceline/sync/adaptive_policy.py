@@ -1,12 +1,13 @@
-"""Should the workers share out the work differently, or agree in another way? Numbers in, a decision out.
+"""Adaptive policy: chooses the synchronization policy and the shares from measured step times.
 
-Every so many steps everybody sees how long each worker's latest steps took, per
-sample: a window. What the window would have taken under each way of agreeing
-can be computed from that. A way is chosen if its shares, dealt by the speeds of
-the window before, would have been enough faster in this one: so speeds that
-flip from window to window lead to nothing. A more intrusive way must be worth
-10 %, in two windows running; other shares in the same way 3 %; a simpler way is
-taken again once it costs no more than 3 %. See docs/decisions/0016.
+At every decision all workers exchange how long each worker's latest steps took,
+per sample: a window. `Hindsight` computes what a step would have taken in that
+window under each policy. A policy is chosen if its shares, computed from the
+speeds of the previous window, would have been sufficiently faster in this one,
+so speeds that flip from window to window change nothing. A more intrusive policy
+must gain 10 % in two consecutive windows; other shares under the same policy
+3 %; a simpler policy returns once it costs no more than 3 %. Pure: all workers
+have the same numbers and reach the same decision. See docs/decisions/0016.
 """
 
 from collections.abc import Callable, Sequence

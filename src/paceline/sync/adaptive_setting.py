@@ -1,7 +1,8 @@
-"""On what do adaptive workers agree? On a way, and on how much of the work each of them does.
+"""Adaptive settings: a synchronization policy, and the share of the work of each worker.
 
-`Terms` is what the plan says about that; `Setting` is what holds at present,
-and `Adapted` how a change of it is recorded.
+`AdaptiveTerms` holds what the plan fixes for the run; `AdaptiveSetting` is what
+holds at present, and `Adapted` is the record of a change. `balance_units` computes
+shares by speed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""When may a parameter server apply an update, and who may read afterwards?
+"""Admission rules of a parameter server: when an update is applied, and which workers read next.
 
 A worker's clock is the number of gradients it has pushed. Its update with
 index k is *held* until the rule admits it; only then is it applied, and only
@@ -6,16 +6,16 @@ then does the worker get parameters for its next step.
 
 - unbounded (asgd): admitted at once.
 - bounded by s (ssp): admitted once k <= slowest + s - 1, that is, once the
-  pusher may start again. So no one ever sees an update from a worker that is
-  beyond the bound. This versioned read is what makes s = 0 equal to
-  synchronous SGD; with "apply on push" it is not.
-- bounded by a moving s (dssp): the same, see sync/dynamic_bound.py.
+  pusher may start again. No worker ever reads an update from a worker that is
+  beyond the bound. This versioned read makes s = 0 equal to synchronous SGD;
+  "apply on push" would not.
+- dynamic bound (dssp): the same, with a bound per worker (`BoundController`).
 - barrier (ps): all workers' updates are admitted together, as one mean.
 - first arrivals (backup): the first K updates on a version are admitted, as
-  one mean; whoever still computes on that version is told to abandon its step.
+  one mean; workers that still compute on that version abandon their step.
 
-Released updates are applied in (index, rank) order, so what a bound of 0 or a
-barrier computes does not depend on who was fast. See docs/concepts/staleness.md.
+Released updates are applied in (index, rank) order, so the result of a bound of
+0 or a barrier does not depend on arrival order. See docs/concepts/staleness.md.
 """
 
 from collections.abc import Collection
@@ -35,18 +35,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What the server does now: apply each group as one update, in order; then answer."""
+    """The server's next actions: apply each group as one update, in order; then answer the readers."""
 
     groups: tuple[tuple[Held, ...], ...] = ()
     readers: tuple[Rank, ...] = ()
-    late: tuple[Rank, ...] = ()  # they shall abandon the step that they are in
+    late: tuple[Rank, ...] = ()  # they must abandon their current step
 
 
 class Rule(Protocol):
-    """Two questions, asked again whenever a clock has moved."""
+    """An admission rule; evaluated again whenever a clock has moved."""
 
     def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]:
-        """Which of the held updates are applied now, in which groups?"""
+        """The held updates that are applied now, in groups."""
         ...
 
     def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
@@ -56,13 +56,13 @@ class Rule(Protocol):
 
 @runtime_checkable
 class ObservesPushes(Protocol):
-    """What a rule may also do: look at the clock on the wall whenever somebody pushes (dssp)."""
+    """A rule that also records when each push arrives (dssp)."""
 
     def note(self, rank: Rank, now_ns: int, clocks: dict[Rank, Clock]) -> None: ...
 
 
 def slowest(clocks: dict[Rank, Clock]) -> Clock | None:
-    """The smallest clock; None when nobody is left to wait for."""
+    """The smallest clock; None when no worker is left."""
     return min(clocks.values(), default=None)
 
 
@@ -82,7 +82,7 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A synchronous server: one mean of everybody's gradient per step."""
+    """A synchronous server: one mean of all workers' gradients per step."""
 
     def admit(self, held: list[Held], clocks: dict[Rank, Clock]) -> tuple[tuple[Held, ...], ...]:
         if not held:
@@ -101,7 +101,7 @@ class Barrier:
 class FirstArrivals:
     """Backup workers (Chen 2016): one mean of the first `needed` gradients; late workers abandon theirs.
 
-    Everything held was computed on the current version: the others were told to stop when it came to be.
+    Every held update was computed on the current version: late workers were stopped when it was made.
     """
 
     needed: int
@@ -115,38 +115,38 @@ class FirstArrivals:
 
 @dataclass(slots=True)
 class Admission:
-    """The server's view of who is where. Feed it joins, pushes and leaves in order.
+    """The server's state of all workers. Call it with joins, pushes and leaves in order.
 
-    `clocks` begins with everybody who is expected: a worker that has not joined
-    yet holds the others back just as a slow one does.
+    `clocks` begins with every expected worker: one that has not joined yet
+    blocks the others just as a slow one does.
     """
 
     rule: Rule
-    clocks: dict[Rank, Clock]  # of the workers that take part; those that left are gone
+    clocks: dict[Rank, Clock]  # of the workers that take part; those that left are removed
     held: dict[Rank, Held] = field(default_factory=dict)
-    waiting: list[Rank] = field(default_factory=list)  # nothing of theirs is held; they want to read
-    computing: set[Rank] = field(default_factory=set)  # they have read, and what they make is wanted
-    abandoned: set[Rank] = field(default_factory=set)  # they were told to stop, and have not answered yet
-    is_exhausted: bool = False  # no share is left: whoever has none will contribute nothing
+    waiting: list[Rank] = field(default_factory=list)  # they have no held update and want to read
+    computing: set[Rank] = field(default_factory=set)  # they have read, and their gradient counts
+    abandoned: set[Rank] = field(default_factory=set)  # they were sent Obsolete and have not answered yet
+    is_exhausted: bool = False  # no share is left: a worker without one will contribute nothing
 
     @property
     def takes_back(self) -> bool:
-        """May a share that was handed out be done by somebody else?"""
+        """May a share that was handed out be done by another worker?"""
         return isinstance(self.rule, FirstArrivals)
 
     def join(self, rank: Rank, clock: Clock) -> Release:
-        """A worker has started (or resumed) with `clock` gradients behind it, and wants to read."""
+        """A worker has started (or resumed) after `clock` gradients, and wants to read."""
         self.clocks[rank] = clock
         self.waiting.append(rank)
         return self._release()
 
     def push(self, rank: Rank, *, now_ns: int = 0, steps: int = 1) -> Release:
-        """This worker has made so many steps since it read, and hands over what came of them."""
+        """This worker pushes an update made of `steps` steps since its last read."""
         assert rank in self.clocks, f"worker {rank} pushed before it joined"
         assert rank not in self.held, f"worker {rank} pushed twice without reading"
         index = self.clocks[rank]
         self.clocks[rank] = Clock(index + steps)
-        if rank in self.abandoned:  # it crossed with our word, and is not wanted any more
+        if rank in self.abandoned:  # the push crossed with our Obsolete message, and does not count
             return self.again(rank)
         self.computing.discard(rank)
         self.held[rank] = Held(rank, Step(index))
@@ -155,13 +155,13 @@ class Admission:
         return self._release()
 
     def again(self, rank: Rank) -> Release:
-        """A worker has abandoned its step, as it was told, and wants to read."""
+        """A worker has abandoned its step after an Obsolete message, and wants to read."""
         self.abandoned.discard(rank)
         self.waiting.append(rank)
         return self._release()
 
     def leave(self, rank: Rank) -> Release:
-        """A worker that has finished (or died) no longer holds anybody back."""
+        """A worker that has finished (or died) no longer blocks the others."""
         self.clocks.pop(rank, None)
         self.computing.discard(rank)
         self.abandoned.discard(rank)
@@ -170,7 +170,7 @@ class Admission:
     def furthest(self, between_steps: Collection[Rank] = ()) -> Clock:
         """The largest clock, counting the step that a worker is in as finished.
 
-        `between_steps` have not been given another step yet, whether or not they may read.
+        Workers in `between_steps` have no current step, whether or not they may read.
         """
         idle = {*self.held, *self.waiting, *between_steps}
         return Clock(max((clock + (rank not in idle) for rank, clock in self.clocks.items()), default=0))
@@ -194,7 +194,7 @@ class Admission:
         return Release(groups, readers, late)
 
     def _expected(self) -> dict[Rank, Clock]:
-        """The workers whose gradients may still come, as far as the rule counts them."""
+        """The clocks of the workers whose gradients may still arrive."""
         if not (self.is_exhausted and self.takes_back):
             return self.clocks
         return {r: c for r, c in self.clocks.items() if r in self.computing or r in self.held}
@@ -208,20 +208,21 @@ class Admission:
         return late
 
 
-# From the two latest pushes of this worker and of the slowest it is foretold
-# when each will push next; the worker is let go for as many extra steps as make
-# it wait least, at most `extra`. What it was granted holds until it is within
-# the lower bound again. So the bound that a worker meets is always at least the
-# lower one, and at most the lower one plus `extra`. The server and the
-# simulator ask the same `Controller`.
-
-
 @dataclass(slots=True)
 class BoundController:
-    extra: int  # steps beyond the lower bound, at most
+    """Dynamic staleness bound (DSSP, Zhao 2019): grants a worker extra steps when that shortens its wait.
+
+    The two latest pushes of a worker and of the slowest one predict when each will
+    push next. The worker is granted the number of extra steps, at most `extra`, that
+    makes it wait least. A grant holds until the worker is within the lower bound
+    again. So a worker's bound is at least the lower one and at most the lower one
+    plus `extra`. The server and the simulator share this class.
+    """
+
+    extra: int  # maximum number of steps beyond the lower bound
     num_workers: int
-    granted: list[int] = field(init=False)  # extra steps that each worker may make now
-    # Each worker's latest push, and the one before. The simulator keeps them itself: it cannot afford a call.
+    granted: list[int] = field(init=False)  # extra steps of each worker at present
+    # Each worker's last two pushes. The simulator writes them itself to avoid a call per event.
     pushed_ns: list[int | None] = field(init=False)
     before_ns: list[int | None] = field(init=False)
 
@@ -231,7 +232,7 @@ class BoundController:
         self.before_ns = [None] * self.num_workers
 
     def note(self, rank: int, now_ns: int, *, beyond: int, slowest: int) -> None:
-        """This worker has pushed, and is now `beyond` steps past the lower bound (0 or less: within it)."""
+        """Record a push of this worker, now `beyond` steps past the lower bound (0 or less: within it)."""
         self.before_ns[rank] = self.pushed_ns[rank]
         self.pushed_ns[rank] = now_ns
         if beyond <= 0:
@@ -240,7 +241,7 @@ class BoundController:
             self.grant(rank, slowest)
 
     def grant(self, rank: int, slowest: int) -> int:
-        """This worker is beyond the lower bound, and nothing is granted yet: how many steps may it go?"""
+        """Grant extra steps to a worker that is beyond the lower bound and has no grant; how many."""
         best = self.granted[rank] = self._best(rank, slowest)
         return best
 
@@ -250,7 +251,7 @@ class BoundController:
         last = self.pushed_ns[slowest]
         last_before = self.before_ns[slowest]
         if own is None or own_before is None or last is None or last_before is None:
-            return 0  # one of them has not pushed twice yet: nothing can be foretold
+            return 0  # one of them has not pushed twice yet: nothing can be predicted
         ahead_ns = own - last
         step_ns = own - own_before
         period_ns = last - last_before
@@ -259,7 +260,7 @@ class BoundController:
         wait_ns = shortest_ns = -ahead_ns % period_ns
         best = 0
         for more in range(1, self.extra + 1):
-            # From this worker's push after `more` steps to the slowest one's next.
+            # From this worker's push after `more` steps to the slowest worker's next push.
             wait_ns = (wait_ns - step_ns) % period_ns
             if wait_ns < shortest_ns:
                 shortest_ns = wait_ns
@@ -269,7 +270,7 @@ class BoundController:
 
 @dataclass(slots=True)
 class DynamicBounded:
-    """The rule of a server: like `Bounded`, with a bound of its own for each worker and moment."""
+    """Like `Bounded`, with a bound per worker that the controller moves."""
 
     low: int
     controller: BoundController
@@ -284,10 +285,10 @@ class DynamicBounded:
         return tuple((h,) for h in held if low is None or h.index + 1 - low <= self.bound_of(h.rank))
 
     def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
-        """Whose update was admitted may go on; who joins has at most the run of the whole range."""
+        """A worker whose update was admitted may start; one that joins is bound by the whole range."""
         low = slowest(clocks)
         return low is None or clock - low <= self.low + self.controller.extra
 
     def bound_of(self, rank: Rank) -> int:
-        """The bound that this worker meets right now."""
+        """This worker's current bound."""
         return self.low + self.controller.granted[rank]

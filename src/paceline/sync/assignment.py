@@ -1,11 +1,11 @@
-"""Which share of the work does a worker take next?
+"""Work assignment: which share of a run's work each worker takes next.
 
 The work of a run is the shares 0 … T·N-1; share p is what worker p mod N does
-at its step p div N in a synchronous run (its samples, its dice). Static: each
-worker does its own T shares. First come, first served: whoever is free takes
-the lowest share not yet handed out, so fast workers do more of the same work;
-or the lowest block of them, named by its first share.
-Either way every share is done once, so modes can be compared.
+at its step p div N in a synchronous run (its samples, its random numbers).
+`Static`: each worker does its own T shares. `FirstCome`: a free worker takes the
+lowest share not yet handed out, or the lowest block of shares, named by its first
+one, so fast workers do more of the same work. Either way every share is done
+once, so modes can be compared. `Ranges` stores which shares are done.
 """
 
 from bisect import bisect_right, insort

@@ -1,8 +1,9 @@
-"""After which steps do LocalSGD workers average, and what is each one's weight?
+"""Averaging schedules: periodic (LocalSGD), by fragment (DiLoCo) and by drawn clients (FedAvg).
 
-Step numbers here count finished steps, so a period of 4 averages after steps
-4, 8, 12 … and once more after the last one. During the first
-`post_local_after` steps every step averages (post-local SGD, Lin 2018).
+Step numbers count finished steps, so a period of 4 averages after steps 4, 8,
+12 … and once more after the last one. During the first `post_local_after` steps
+every step averages (post-local SGD, Lin 2018). All schedules are pure functions,
+so every worker computes them alone and gets the same result.
 """
 
 import math

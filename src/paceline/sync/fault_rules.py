@@ -1,9 +1,10 @@
-"""How slow is worker r at step t? Heterogeneity as data, the same for every mode.
+"""Fault rules: injected stragglers (`--straggler`) and Byzantine workers (`--byzantine`) as data.
 
-A rule multiplies the duration of a step's compute, or adds to it, for some
-workers and steps; with a probability the choice is drawn from (seed, worker,
-step), so it is the same whichever mode runs and however often. Rules combine:
-factors multiply, delays add.
+A straggler rule multiplies the duration of a step's compute, or adds to it, for
+some workers and steps; rules combine: factors multiply, delays add. A Byzantine
+rule replaces a worker's gradient by an attack. Both are the same for every mode
+and every replay: with a probability the choice is drawn from (seed, worker, step).
+What an attack does to a vector is in worker/byzantine.py. See docs/concepts/robust.md.
 """
 
 from collections.abc import Sequence

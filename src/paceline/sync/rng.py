@@ -1,7 +1,7 @@
-"""The same random number for the same place, whoever asks and in whatever order.
+"""Counter-based random numbers: a draw is a hash of (seed, *place).
 
-Counter-based: a draw is a hash of (seed, *place), so a worker that restarts,
-a replay and a simulator all see what the first run saw.
+A draw does not depend on the order of draws or on the process, so a restarted
+worker, a replay and a simulator see the same numbers as the first run.
 """
 
 _MASK = (1 << 64) - 1
@@ -16,7 +16,7 @@ def _mix(value: int) -> int:
 
 
 def draw_u64(seed: int, *place: int) -> int:
-    """Draw number `place` of the generator seeded with all that comes before it in the place."""
+    """A 64-bit integer for this place; every number of the place starts a new stream."""
     state = _mix((seed + _GAMMA) & _MASK)
     for number in place:
         # A sum, not an exclusive or of two hashes: seed 1 of worker 0 must not be seed 0 of worker 1.

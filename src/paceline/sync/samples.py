@@ -1,4 +1,4 @@
-"""Which samples does worker r use for its step t? The same in every mode.
+"""Sample order: which samples worker r uses at step t, the same in every mode.
 
 The run reads one endless stream: epoch 0's permutation, then epoch 1's, and so
 on. Step t of all workers together owns positions [t*B, (t+1)*B) of the stream,

@@ -1,9 +1,10 @@
-"""By how much is the learning rate multiplied at a step of the run?
+"""Learning-rate schedule and early stopping: pure functions of the step and of past evaluations.
 
-It may rise over the first `warmup` steps, by equal amounts, and then stay,
-fall along a half cosine, or fall in a straight line; either way it would be 0
-one step after the last. A pure function of the step whose gradient is applied:
-there is nothing to save, and a resumed or replayed run finds the same rates.
+The rate rises over the first `warmup` steps in equal amounts, and then stays,
+falls along a half cosine, or falls linearly; it would reach 0 one step after the
+last. The factor depends only on the step whose gradient is applied: nothing is
+saved, and a resumed or replayed run gets the same rates. Early stopping compares
+evaluations: all workers that have the same numbers decide the same.
 """
 
 import math

@@ -1,9 +1,18 @@
-"""On what do adaptive workers of an elastic run agree? On a way, and on how many shards each of them does.
+"""Shard balancing for elastic runs: how many logical shards each worker of a generation computes.
 
-The unit of work is a shard, and speeds are seconds for one. Whoever does which shards, the result is the
-same: it depends on the ways alone, and on the steps at which they changed. What is remembered of speeds
-outlives a generation: the dead are left out, and whoever comes is taken to be as fast as the middle one.
-Pure.
+The work of a step is V shards, however many workers are alive. A shard's samples,
+random numbers and position in the sum belong to the shard, so the number of
+workers changes who computes it and when, never the result. Three rules assign
+contiguous runs of shards to workers:
+
+- `shards_of`: equal counts.
+- `SharesBySpeed` (`--on-slow rebalance`): counts by measured seconds per shard.
+- `AdaptiveShares` (mode adaptive): a policy of sync/adaptive_policy.py with its
+  counts. The result depends on the policies and on the steps at which they changed,
+  not on who computed which shards. Speeds outlive a generation: lost workers are
+  dropped, and a newcomer starts with the median speed.
+
+Pure: workers that observe the same numbers make the same assignment.
 """
 
 from collections.abc import Collection, Mapping, Sequence

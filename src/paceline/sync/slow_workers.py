@@ -1,10 +1,10 @@
-"""Which worker has become slow? Told how long each one's shards took, step by step; says so with the reason.
+"""Slow-worker detection from the time per shard of each worker, step by step.
 
-Step times are the same for everybody who meets, so what counts is the time
-before the meeting. A worker is slow when the median of its newest times lies
-well above that of its peers, by more than the noise and by more than a moment,
-and stays there for a while. It has recovered when it comes near them again.
-Everybody is told the same numbers, so everybody finds the same. Pure.
+Workers that synchronize have equal step times, so the time before the barrier
+counts. A worker is slow when the median of its latest times exceeds its peers'
+by a factor, by more than the noise and by a minimum difference, for a minimum
+time. It has recovered when it comes near them again. Pure: all workers observe
+the same numbers and reach the same result.
 """
 
 from collections import deque

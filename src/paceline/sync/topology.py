@@ -1,4 +1,4 @@
-"""Who hears whom when workers agree with neighbours only, and how much does each voice count?
+"""Gossip topologies: the neighbours of each worker, and their mixing weights.
 
 Between two workers that are neighbours both ways, Metropolis weights make the
 matrix W symmetric and doubly stochastic on any graph: mixing keeps the mean of

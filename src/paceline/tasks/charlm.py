@@ -1,4 +1,4 @@
-"""Which character comes next? A small transformer, on any text file or on a built-in toy text.
+"""Task charlm: a small transformer that predicts the next character of any text file.
 
 The first nine tenths of the text are for training: sample i is the window that
 begins at character i. The last tenth is only ever looked at by `metrics` and
@@ -26,7 +26,9 @@ class StoredText:
     """Characters `first` to `first + count` of a text that lies elsewhere."""
 
     def __init__(self, reader: PartReader, first: int, count: int) -> None:
-        self._reader, self._first, self._count = reader, first, count
+        self._reader = reader
+        self._first = first
+        self._count = count
 
     def __len__(self) -> int:
         return self._count
@@ -74,7 +76,10 @@ class CharlmTask:
         text, self.characters = _text(seed, None if file is None else str(file), data_cache, data_cache_mb)
         check_length("the toy text" if file is None else repr(str(file)), len(text), context)
         self._train, self._validation = text.cut(int(len(text) * TRAINING_PART))
-        self._context, self._width, self._layers, self._heads = context, width, layers, heads
+        self._context = context
+        self._width = width
+        self._layers = layers
+        self._heads = heads
         self._lr = lr
 
     def model(self) -> nn.Module:
@@ -115,7 +120,8 @@ class CharlmTask:
 
     def _summed(self, model: nn.Module, rows: range) -> float:
         """The losses of these windows, added up."""
-        windows, total = Windows(self._validation, self._context), 0.0
+        windows = Windows(self._validation, self._context)
+        total = 0.0
         for first in range(rows.start, rows.stop, EVAL_BATCH):
             some = np.arange(first, min(first + EVAL_BATCH, rows.stop), dtype=np.int64) * self._context
             read, following = (column.to(device_of(model)) for column in windows.batch(some))
@@ -163,7 +169,8 @@ class Windows:
     """Every stretch of `context` characters, with the one that follows each of them."""
 
     def __init__(self, text: Text, context: int) -> None:
-        self._text, self._context = text, context
+        self._text = text
+        self._context = context
 
     def __len__(self) -> int:
         return len(self._text) - self._context

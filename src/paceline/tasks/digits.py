@@ -25,7 +25,9 @@ TEST_ROWS = 360
 class DigitsTask:
     def __init__(self, *, seed: int, hidden: int = 64, layers: int = 1, lr: float = 0.1) -> None:
         del seed  # the data is fixed; the model is seeded by the run
-        self._hidden, self._layers, self._lr = hidden, layers, lr
+        self._hidden = hidden
+        self._layers = layers
+        self._lr = lr
         table = _read_table()
         pixels = torch.as_tensor(table[:, :64] / 16.0, dtype=torch.get_default_dtype())
         digits = torch.as_tensor(table[:, 64].astype(np.int64))

@@ -116,5 +116,6 @@ def _is_in(file: str, folders: tuple[Path, ...]) -> bool:
 
 
 def _shown(file: str) -> str:
-    path, here = Path(file), Path.cwd()
+    path = Path(file)
+    here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -72,7 +72,8 @@ class Sgd(_Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:
-        group, gradients = self.param_groups[0], self._gradients()
+        group = self.param_groups[0]
+        gradients = self._gradients()
         if group["weight_decay"]:
             gradients = list(torch._foreach_add(gradients, self.parameters, alpha=group["weight_decay"]))
         if group["momentum"]:
@@ -126,9 +127,11 @@ class Adam(_Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:
-        group, gradients = self.param_groups[0], self._gradients()
+        group = self.param_groups[0]
+        gradients = self._gradients()
         self.steps += 1
-        first, second = self._slot("first_moment"), self._slot("second_moment")
+        first = self._slot("first_moment")
+        second = self._slot("second_moment")
         if self._is_one_kernel:
             self._in_one_kernel(gradients, first, second)
             return

@@ -1,4 +1,4 @@
-"""What must a task say about itself? Five methods, all of them the user's own subject.
+"""Task port: the five methods of a task, and the optional ones.
 
 A task knows nothing of workers, strategies or launchers. It is built once in
 every process that needs it, as `MyTask(seed=…, **options)`, and must build the

@@ -1,4 +1,4 @@
-"""What do `paceline data shard` and `verify` do? Write a data set in shards; read one, and prove it."""
+"""`paceline data shard` and `verify`: write a data set in shards; read one and check it."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +113,9 @@ def shard(words: Sequence[str], *, out: str, shard_records: int | None, on_bytes
 def verify(url: str, on_bytes: OnBytes) -> Verified:
     store = _store(url)
     index = read_index(store)
-    wrong, done, shards = list[str](), 0, 0
+    wrong = list[str]()
+    done = 0
+    shards = 0
     for part in index.parts.values():
         for one in part.shards:
             shards += 1

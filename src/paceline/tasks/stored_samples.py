@@ -1,4 +1,4 @@
-"""How does a task train on a data set in shards? As on one in memory; only what is asked for is read.
+"""Samples of a data set in shards: as those in memory, but only requested records are read.
 
     StoredSamples(open_data_set("s3://bucket/prefix").reader("train"))
 
@@ -18,7 +18,8 @@ class StoredSamples:
     """Those of the part from `first` on, and `count` of them; None: all that follow."""
 
     def __init__(self, reader: PartReader, *, first: int = 0, count: int | None = None) -> None:
-        self._reader, self._first = reader, first
+        self._reader = reader
+        self._first = first
         self._count = len(reader) - first if count is None else count
         assert 0 <= first <= first + self._count <= len(reader), "they are within the part"
 

@@ -1,4 +1,4 @@
-"""Which text does charlm learn, and which number stands for which character? Any file's, or a toy text."""
+"""Text of charlm: any file or a built-in toy text, and the numbers of its characters."""
 
 import shlex
 from pathlib import Path
@@ -47,7 +47,9 @@ class _Rng:
 
 def toy_text(seed: int, length: int) -> str:
     """So many characters of sentences; the same for the same seed."""
-    dice, parts, size = _Rng(seed), list[str](), 0
+    dice = _Rng(seed)
+    parts = list[str]()
+    size = 0
     while size < length:
         parts.append(_sentence(dice))
         size += len(parts[-1])
@@ -56,7 +58,8 @@ def toy_text(seed: int, length: int) -> str:
 
 def _sentence(dice: _Rng) -> str:
     plural = dice.number() % 2 == 0
-    noun, verb = dice.pick(_NOUNS), dice.pick(_VERBS)
+    noun = dice.pick(_NOUNS)
+    verb = dice.pick(_VERBS)
     subject = f"the {dice.pick(_ADJECTIVES)} {noun}{'s' * plural}"
     other = f"{dice.pick(('a', 'the', 'every'))} {dice.pick(_NOUNS)}"
     match dice.number() % 3:
@@ -84,7 +87,8 @@ def _agreeing(verb: str, plural: bool) -> str:
 
 TOY_CHARACTERS = 1 << 16
 TOY = "paceline train --task charlm"
-PART, CODE = "text", "code"  # of a data set in shards
+PART = "text"  # of a data set in shards
+CODE = "code"
 _COMMAND = f"{TOY} --task-option file=input.txt"
 
 

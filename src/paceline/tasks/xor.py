@@ -26,9 +26,12 @@ class XorTask:
         noise: float = 0.05,
         lr: float = 0.5,
     ) -> None:
-        self._seed, self._noise = seed, noise
-        self._hidden, self._layers = hidden, layers
-        self._num_samples, self._lr = num_samples, lr
+        self._seed = seed
+        self._noise = noise
+        self._hidden = hidden
+        self._layers = layers
+        self._num_samples = num_samples
+        self._lr = lr
 
     def model(self) -> nn.Module:
         widths = [2, *[self._hidden] * self._layers]

@@ -1,11 +1,11 @@
-"""How does a model become one flat vector that a transport can move in one piece?
+"""Arena: a model's state and its gradients as flat vectors that a transport can move in one piece.
 
 The state vector holds every parameter, then every floating-point buffer, then
 a short tail; parameters and buffers of the module are views into it. The
 gradient vector has the same layout: gradients, room for the buffers, tail.
-Every tensor starts on a 64-byte boundary, wherever the vector lies, so that
-the same numbers go through the same instructions in every process: bitwise
-replay depends on it. Storage is bound once and never rebound afterwards.
+Every tensor starts on a 64-byte boundary in every vector, so that the same numbers
+go through the same instructions in every process: bitwise replay depends on it.
+Storage is bound once and never rebound afterwards.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from paceline.core.errors import MisfitError
 
 ALIGN = 16  # elements: 64 bytes of float32
 TAIL = ALIGN
-STOP_FLAG = 0  # the place in the tail where a worker says that it wants to stop
-WEIGHT = 1  # the place where push-sum keeps the weight by which the vector is divided
+STOP_FLAG = 0  # index in the tail of a worker's stop request
+WEIGHT = 1  # index in the tail of push-sum's weight, by which the vector is divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each tensor lies in the vector."""
+    """The position of each tensor in the vector."""
 
     parameters: tuple[Piece, ...]
     buffers: tuple[Piece, ...]
@@ -83,7 +83,7 @@ class Arena:
         self._buffers = [b for b in module.buffers() if b.is_floating_point()]
         self._owners = _buffer_owners(module)
         device = self._parameters[0].device
-        self.gathers_gradients = True  # False: someone else (torch DDP) owns `.grad`
+        self.gathers_gradients = True  # False: another owner (torch DDP) manages `.grad`
         self.state = torch.zeros(self.layout.numel, dtype=self.layout.dtype, device=device)
         self.gradients = torch.zeros_like(self.state)
         self._known_vectors: dict[int, tuple[Tensor, list[Tensor], list[Tensor]]] = {}
@@ -109,27 +109,27 @@ class Arena:
     def place_gradients(self, flat: Tensor) -> None:
         """Gradients are read from and written to `flat` from now on."""
         self.gradients = flat
-        if flat.data_ptr() not in self._known_vectors:  # a server changes between its workers' slots
+        if flat.data_ptr() not in self._known_vectors:  # cached: a server alternates between workers' slots
             views = [piece.view(flat) for piece in self.layout.parameters]
             room = [piece.view(flat) for piece in self.layout.buffers]
             self._known_vectors[flat.data_ptr()] = (flat, views, room)
         _, self._gradient_views, self._room_for_buffers = self._known_vectors[flat.data_ptr()]
 
     def forget_vectors(self) -> None:
-        """Where gradients are now stays known; what they were placed in before may be freed."""
+        """Drop the cached views of all vectors but the present one, so that their memory can be freed."""
         present = self.gradients.data_ptr()
         self._known_vectors = {present: self._known_vectors[present]}
 
     def expect_backward(self) -> None:
-        """Let backward write fresh gradients; accumulating into old ones would cost two more passes."""
+        """Clear `.grad`, so that backward writes new gradients; accumulating would cost two more passes."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def expect_more(self, *, more: bool) -> None:
-        """Will another backward add to the same gradients? Only a split model wants to know."""
+        """Will another backward add to the same gradients? Only a sharded model uses it."""
 
     def collect_gradients(self) -> None:
-        """Gather what backward wrote into the vector; `.grad` becomes a view of it."""
+        """Copy the gradients of backward into the vector; `.grad` becomes a view of it."""
         if not self.gathers_gradients:
             return
         fresh = []
@@ -145,12 +145,12 @@ class Arena:
             torch._foreach_copy_(views, fresh)
 
     def bind_gradients(self) -> None:
-        """Let `.grad` of every parameter be the vector's part for it, for an optimizer to read."""
+        """Bind `.grad` of every parameter to its view of the vector, for an optimizer to read."""
         for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
             parameter.grad = view
 
     def buffers_to_gradients(self) -> None:
-        """Let the buffers (batch-norm statistics) travel with the gradients."""
+        """Copy the buffers (batch-norm statistics) into the gradient vector, to be averaged along."""
         if self._buffers:
             torch._foreach_copy_(self._room_for_buffers, self._buffers)
 

@@ -1,11 +1,17 @@
-"""How does a worker keep to its parameter server when servers die? It finds the next one, and asks again.
+"""Parameter store of an elastic run over TCP: `ElasticStore` (worker) and `ElasticHost` (server).
 
-A share is handed out under a ticket, and whatever a worker asks names its
-ticket. So a push without an answer is simply sent again to whoever is primary
-by then: a server that has it already gives the answer that belongs to it, and
-applies nothing twice. A worker that was given up meanwhile is told so; it joins
-again as a new incarnation, and what it had computed does not count. While it
-computes it may hear that the others went on without its share (backup workers).
+Worker: a share is handed out under a ticket, and every request names its ticket. A
+push without an answer is sent again to the server that is primary by then: a server
+that has it already repeats its answer and applies nothing twice. A worker that was
+declared lost is answered FENCED; it joins again as a new incarnation, and what it
+had computed does not count. While it computes it may receive OBSOLETE: the others
+continued without its share (backup workers).
+
+Server: each connection has a thread of its own, and all of them put events into one
+queue, from which the server's loop takes one at a time. A worker that is frozen or
+slow to receive blocks its own thread only. A pushed gradient stays in its
+connection's own memory until the server takes it: a fenced worker cannot write into
+memory of its successor.
 """
 
 import queue

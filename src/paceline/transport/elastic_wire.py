@@ -1,8 +1,13 @@
-"""What goes over the wire between workers, a primary server and its backup in an elastic run?
+"""Wire protocol of elastic parameter servers: frames, and the connection to the present primary.
 
-Frames of a fixed size, then raw bytes whose number was announced and is
-checked before they are received; nothing is ever unpickled. Whoever connects
-proves that it holds the run's token first (see tcp_wire.py). Loopback only.
+Frames have a fixed size and are followed by raw bytes whose number was announced
+and is checked before they are received; nothing is ever unpickled. Both sides of a
+connection first prove that they hold the run's token (see tcp_wire.py). Loopback
+only.
+
+`PrimaryConnection` keeps a request until it is answered, so that it can be sent
+again to the next primary; servers recognise requests that they have already served
+and do nothing twice.
 """
 
 import select

@@ -1,10 +1,18 @@
-"""What do the workers of one generation on a host share, if any of them may die at any moment?
+"""Shared memory of one generation of an elastic run, whose workers may die at any time.
 
-The same as in shm.py (memory, counted posts to wait for, a switch that ends all
-waits), but made while the run goes on, by processes that already live: rank 0
-makes a memory file without a name, the others open it through /proc. It
-vanishes with the last of them. Each number has one writer, so nobody can leave
-a lock behind; a wait looks up now and then, so no wake-up can be lost for ever.
+The same interface as in shm.py (memory, counted posts, a switch that ends all
+waits), but created during the run by processes that already exist: rank 0 makes an
+unnamed memory file, the others open it through /proc. It vanishes with the last
+process. Each counter has one writer, so a dead process leaves no lock behind.
+
+Waiting uses futexes: unlike a semaphore a futex needs nothing but the number in
+memory, so processes that were not forked from each other can wait on it. A wait
+also polls at intervals, so no lost wake-up blocks for ever.
+
+`GenerationBoard` and `GenerationWindow` exchange numbers at a barrier: each worker
+writes its own row before it and reads all rows after it. There are two sets of rows,
+used alternately: a worker that is one barrier ahead writes rows that no worker reads
+any more, because it could not have passed the barrier in between.
 """
 
 import ctypes

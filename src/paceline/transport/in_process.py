@@ -1,8 +1,9 @@
-"""How do threads of one process, run one at a time, average a vector? The promises of `Collective`.
+"""In-process transport: collective, peers and parameter store for workers that are threads.
 
-Time is virtual and handed in as a `Turns` (see transport/turns.py): a wait
-gives the turn away. This is what the laws run on, and what tests use to put
-workers into any order they like.
+Exactly one thread runs at a time, in virtual time: a wait yields the turn (`Turns`
+in virtual_time.py), so no locks are needed, and one seed gives one order of events.
+The laws run on it, and tests use it to choose any order of workers. The server of a
+store answers in the caller's own turn.
 """
 
 from collections.abc import Callable, Iterator, Sequence

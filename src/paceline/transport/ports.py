@@ -1,8 +1,8 @@
-"""What may a strategy ask of a transport? Three ports; every adapter keeps the same promises.
+"""Transport ports: `Collective`, `Shards`/`Rounds`, `Peers` and `ParameterStore`.
 
-Promises: nobody waits longer than the plan's timeout (PeerLostError instead);
-a wait never polls; bytes are counted as handed over, both ways; after a
-reduction every rank holds the same bits, summed in rank order where the
+Every adapter keeps the same guarantees: no wait is longer than the plan's timeout
+(PeerLostError instead); a wait never polls; bytes are counted in both directions;
+after a reduction every rank holds the same bits, summed in rank order where the
 adapter controls the order (shared memory, in-process).
 """
 

@@ -1,8 +1,8 @@
-"""How do processes that somebody else started tell each other things? By a store that all can reach.
+"""Rendezvous store: key-value exchange between the processes that a foreign launcher started.
 
-torchrun (or rank 0) keeps torch's TCPStore at MASTER_ADDR:MASTER_PORT. What is `shown` stays for
-everybody; what is `sent` is taken once by its receiver. Long things travel in pieces, because the
-store refuses long values. A store serves one call at a time: each thread has a place of its own.
+torchrun (or rank 0) hosts torch's TCPStore at MASTER_ADDR:MASTER_PORT. A value that is `show`n stays for
+all processes; one that is `sent` is received once and deleted. Long values are sent in chunks, because the
+store refuses long ones. A store serves one call at a time, so each thread opens its own (`another`).
 """
 
 import json

@@ -1,9 +1,9 @@
-"""How does a model look to the loop whose parameters lie in parts on all ranks? As an arena without vectors.
+"""Sharded arena: an arena without vectors for a model whose parameters are sharded over all ranks.
 
-torch's `fully_shard` (FSDP2) cuts every parameter along its first dimension. A
-rank keeps one part of each, with the gradient and the optimizer's state for
-it; whole parameters exist only while a block computes. Buffers are small
-and stay whole on every rank.
+torch's `fully_shard` (FSDP2) splits every parameter along its first dimension. A
+rank keeps one shard of each, with its gradient and optimizer state; whole
+parameters exist only while a block computes. Buffers are small and stay whole on
+every rank.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,10 +1,11 @@
-"""What do the processes of one host share? Memory, semaphores to wait on, one abort switch.
+"""Shared memory of one host: mapped vectors, semaphores, an abort switch, and a barrier.
 
 A `SharedWorld` is made before the processes are forked; they inherit it, so it
-has no name, needs no clean-up, and vanishes with the last of them even after
+has no name, needs no clean-up, and vanishes with the last process even after
 `kill -9`. Vectors live in a memory file that grows as participants allocate.
-Waiting is done on semaphores: no polling, and POSIX makes what was written
-before a post visible after the wait.
+Processes wait on semaphores: no polling, every wait has a limit, and POSIX makes
+what was written before a post visible after the wait. generation_world.py
+implements the same interface for processes that were not forked from each other.
 """
 
 import mmap

@@ -1,10 +1,22 @@
-"""How do processes on one host average a vector without copying it anywhere?
+"""Collectives in shared memory: `ShmCollective`, and the means of shards (`ShmShards`, `ShmRounds`).
 
-Each rank's vector lies in shared memory. Everybody meets; rank r averages
-piece r of all vectors, in rank order, and writes the mean back into all of
-them; everybody meets again. Each rank reads (N-1)/N of the bytes from others
-and writes as many to others, the same as a ring. One rank alone computes each
-piece, so all ranks end with the same bits.
+`ShmCollective`: each rank's vector lies in shared memory. After a barrier rank r
+averages piece r of all vectors, in rank order, and writes the mean back into all
+of them; a second barrier ends the reduction. Each rank reads (N-1)/N of the bytes
+from others and writes as many to others, the same as a ring. One rank alone
+computes each piece, so all ranks end with the same bits, and no vector is copied.
+
+`ShmShards`: every shard has a slot in shared memory, and there is one more for the
+mean. Between the two barriers worker r of W averages piece r of all slots, in the
+order of the shards. So the number of workers changes who adds which piece, never
+the sum.
+
+`ShmRounds`: each shard also has a slot for its own bytes (its optimizer's state).
+There are two banks of these slots, used alternately, and a bank is written only
+between the two barriers of an averaging. A worker that is still at the previous
+round keeps the others from reaching that point again, so the bank of a worker's
+last committed round is complete, whenever other workers die. A survivor keeps it
+mapped, also after the end of the generation.
 """
 
 import math

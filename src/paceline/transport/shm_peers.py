@@ -1,11 +1,11 @@
-"""How do processes on one host average in pairs, without a server and without meeting?
+"""Peers in shared memory: pairwise averaging on one host, without a server and without barriers.
 
-Every worker's vector lies in shared memory, with a lock of its own. Whoever
-averages holds the two locks it needs and no other; the rest go on. A few
-common numbers (shares taken, exchanges made, the wish to stop) have one more
-lock, held for a moment at a time and only after all others. A lock is a
-semaphore that is posted once: a holder that died makes the others' waits end
-with the timeout, or with the abort of the run.
+Every worker's vector lies in shared memory, with a lock of its own. A worker
+holds only the two locks that an averaging needs; the others continue. The common
+counters (shares taken, exchanges made, the stop flag) have one more lock, held
+briefly and always acquired last. A lock is a semaphore that is posted once: if
+its holder dies, the others' waits end with the timeout, or with the abort of the
+run.
 """
 
 from collections.abc import Iterator, Sequence

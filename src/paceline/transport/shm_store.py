@@ -1,10 +1,15 @@
-"""How do workers reach a parameter server on the same host? Through slots in shared memory.
+"""Parameter store in shared memory, for a server on the same host; on a GPU by CUDA IPC.
 
-Each worker has two vectors there: the server reads the pushed gradient where
-the worker wrote it, and writes the parameters where the worker reads them, so
-a step costs no copy beyond those two. A request is a few words and one
-semaphore post; the answer is one post back. That a step is not wanted any more
-is a word to look at, and a post on a semaphore of its own for who sleeps.
+Each worker has two vectors there: the server reads the pushed gradient where the
+worker wrote it, and writes the parameters where the worker reads them, so a step
+costs no copy beyond those two. A request is a few words and one semaphore post;
+the answer is one post back. An obsolete step is signalled by a word, and by a post
+on a separate semaphore for a worker that sleeps.
+
+`CudaStore` uses the same words and semaphores; only the vectors lie on the GPU. The
+server allocates all slots as one block and leaves its IPC handle in shared memory,
+where workers open it. Work on a GPU is asynchronous, so each side synchronizes its
+stream before it notifies the other.
 """
 
 import json

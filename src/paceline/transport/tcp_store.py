@@ -1,10 +1,11 @@
-"""How do workers on several hosts reach a parameter server? By framed TCP into the slots.
+"""Parameter store over TCP, for workers on several hosts: `TcpStore` and `TcpStoreHost`.
 
-One connection and one thread per worker: the thread receives a push straight
-into the worker's slot, hands the request to the one server loop, and sends
-the answer when the loop has filled the slot. So a slow network never blocks
+The server has one connection and one thread per worker. The thread receives a push
+straight into the worker's slot, queues the request for the single server loop, and
+sends the answer when the loop has filled the slot. So a slow network never blocks
 the server, and updates are still applied one at a time. While a worker computes,
-its thread listens to both sides: the loop may have to say that this is in vain.
+its thread polls both the connection and a socket pair, by which the loop wakes it to
+send OBSOLETE.
 """
 
 import queue

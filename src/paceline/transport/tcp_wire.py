@@ -1,12 +1,12 @@
-"""What goes over the wire between a worker and a networked parameter server?
+"""Wire protocol of the TCP parameter store: frames, and authentication by the run's token.
 
-Fixed-size frames, then the raw bytes of one vector, received straight into its
-place. Lengths are checked against what both sides already know before a byte
-is received, and nothing is ever unpickled. Both sides first prove that they
-hold the run's token, without sending it: an HMAC over the other side's nonce.
-Beyond loopback the connection must be TLS (see tcp_store.py). Until a connection
-has proven the token it is a stranger: `Strangers` bounds how many there are and
-how long each may take, and `accept` goes on when the process has no more files.
+Frames have a fixed size and are followed by the raw bytes of one vector, received
+straight into its memory. Lengths are checked against what both sides already know
+before a byte is received, and nothing is ever unpickled. Both sides first prove that
+they hold the run's token, without sending it: an HMAC over the other side's nonce.
+Beyond loopback the connection must be TLS (see tcp_store.py).
+`UnauthenticatedConnections` limits how many connections have not proven the token,
+and for how long; `accept` survives an exhausted file-descriptor table.
 """
 
 import errno

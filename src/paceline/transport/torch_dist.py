@@ -1,7 +1,17 @@
-"""How do ranks reduce a vector over gloo or NCCL? By torch.distributed, as it is.
+"""torch.distributed transport: collectives over gloo or NCCL, and a gloo group that can be aborted.
 
-Works on any number of hosts. The ring moves 2(N-1)/N of the vector each way
-per rank, which is what the byte counters say.
+`TorchCollective` works on any number of hosts. The ring moves 2(N-1)/N of the vector
+per rank in each direction, which the byte counters report.
+
+`AbortableGroup` (elastic runs): a killed process closes its sockets, and its peers
+get an error at once. A frozen process does not, nor does one that left while
+something still refers to its group. gloo's own abort does nothing, so the group's
+sockets are shut for reading: gloo takes that for an end of file, and every operation
+on them fails. They are shut only for reading, and closed later: gloo forgets a send
+that finds its socket shut, at either end, and would wait for it until the timeout.
+The peers learn of the generation's end in the same way and shut their own. Connecting
+cannot be interrupted, so a thread does it, and is abandoned if the generation ends
+meanwhile.
 """
 
 import os

@@ -1,9 +1,10 @@
-"""How do threads take turns in virtual time, in an order that is always the same?
+"""Virtual time: a deterministic scheduler for threads that run one at a time.
 
 Exactly one worker runs at a time; it keeps the turn until it sleeps or waits.
-The turn then goes to whoever wakes first (ties: whoever asked first). Time
-jumps to that moment, so an hour of sleeping costs nothing, and one seed gives
-one order of events.
+The turn then goes to the worker that wakes first (ties: in the order of their
+calls). Time jumps to that moment, so an hour of sleeping costs nothing, and one
+seed gives one order of events. Each worker blocks on its own semaphore; `run`
+releases one worker and waits until it yields, so shared state needs no lock.
 """
 
 import heapq

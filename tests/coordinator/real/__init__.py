@@ -1,1 +1,1 @@
-"""Clusters of real coordinator processes, on real sockets and real disks, and ways to hurt them."""
+"""Clusters of real coordinator processes, on real sockets and real disks, and ways to break them."""

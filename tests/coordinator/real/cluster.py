@@ -1,7 +1,7 @@
-"""How does a test run a cluster of real coordinator processes? It starts, kills, freezes and asks them.
+"""A cluster of real coordinator processes for tests: start, kill, freeze and query nodes.
 
 Every cluster has a loopback address of its own (127.x.y.z), so two of them never
-want the same port, and a port stays free while its node is dead.
+need the same port, and a port stays free while its node is dead.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What does one node answer, without anybody who asks again or elsewhere? Protos, or raw bytes."""
+"""Direct calls to one node, without retries or redirects: protos, or raw bytes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,7 @@
-"""How long is a cluster without a leader after `kill -9`, and is anything lost? Killed again and again.
+"""Failover measurement: time without a leader after repeated `kill -9`, and lost writes.
 
-Clients that are already connected keep writing and reading all the time. A kill
-is over when its node is back and has everything.
+Connected clients keep writing and reading all the time. A kill is over when its node is back and
+has caught up.
 """
 
 import asyncio

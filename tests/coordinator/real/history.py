@@ -1,7 +1,7 @@
-"""What did clients ask, and what were they told? Written down, and checked afterwards.
+"""Histories of client operations: recorded while a test runs, and checked afterwards.
 
-A register is an acknowledged alert: its note is the value. A marker is an alert
-that is acknowledged once and never again: if the cluster said so, it must be there.
+A register is an acknowledged alert: its note is the value. A marker is an alert that is
+acknowledged once and never again: if the cluster acknowledged it, it must be there.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How does a test run whole coordinator nodes inside its own process? On real sockets and disks."""
+"""Whole coordinator nodes inside the test's own process, on real sockets and disks."""
 
 import asyncio
 from collections.abc import AsyncIterator

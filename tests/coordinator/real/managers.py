@@ -1,4 +1,4 @@
-"""How does a test play torchft's managers? Over real sockets, with the calls that torchft makes."""
+"""Fake torchft managers: real sockets, and the calls that torchft makes."""
 
 import asyncio
 from collections.abc import AsyncIterator

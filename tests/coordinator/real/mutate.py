@@ -1,4 +1,4 @@
-"""What does garbage look like that is nearly right? Valid bytes with a few seeded mistakes."""
+"""Mutations of valid bytes: a few seeded mistakes."""
 
 import random
 from collections.abc import Sequence

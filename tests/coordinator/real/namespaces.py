@@ -1,8 +1,8 @@
-"""How does a test cut a real network? Each node in a network namespace of its own, on one bridge.
+"""Network partitions of real nodes: each node in a network namespace of its own, on one bridge.
 
-The addresses are not loopback, so the nodes speak TLS with certificates of
-their own. A route that leads nowhere cuts one node's way to another, in that
-direction, and leaves the test's own way to both.
+The addresses are not loopback, so the nodes use TLS with certificates of their own. A blackhole
+route cuts the way from one node to another, in that direction, and leaves the way from the test to
+both.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""How is one line between two processes cut? By a TCP proxy on it that stops passing bytes on, also one way.
+"""TCP proxy that can stop forwarding, in one or both directions.
 
-A line that is cut is silent, not closed: what was sent meanwhile arrives when it
-is whole again, as it would from a network that lost and resent it.
+A partitioned link is silent, not closed: bytes sent meanwhile arrive when it heals, as they would
+from a network that lost and resent them.
 """
 
 import asyncio

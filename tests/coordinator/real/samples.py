@@ -1,4 +1,4 @@
-"""What do nodes and clients really send? One of each, as bytes, to be spoiled."""
+"""Samples of every message that nodes and clients send, as bytes, for mutation."""
 
 from google.protobuf.message import Message as AnyMessage
 

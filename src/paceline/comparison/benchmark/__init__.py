@@ -1,1 +1,1 @@
-"""What do several ways of training one model cost, measured alike? Other people's ways beside ours."""
+"""Benchmarks of other frameworks beside ours: one model, the same work, measured alike."""

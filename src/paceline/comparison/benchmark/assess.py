@@ -1,4 +1,4 @@
-"""What do the runs of a benchmark say side by side? Measured runs in, rows with speedups out. Pure."""
+"""Benchmark rows: measured runs in, speedups, efficiencies and warnings out. Pure."""
 
 import math
 import statistics
@@ -149,7 +149,8 @@ def compare(runs: Runs, *, baseline: str, subject: str, task: str, machine: Mach
     names = [baseline, *(name for name in runs if name != baseline)]
     rows = {name: _row(runs[name], runs[baseline], quality) for name in names}
     batches = {row.global_batch for row in rows.values()}
-    base, mine = rows[baseline], rows[subject]
+    base = rows[baseline]
+    mine = rows[subject]
     started = sorted(
         (r.started_unix_s, f"{name}-{n + 1}") for name, rs in runs.items() for n, r in enumerate(rs)
     )
@@ -177,7 +178,8 @@ def compare(runs: Runs, *, baseline: str, subject: str, task: str, machine: Mach
 
 
 def _row(mine: Sequence[Measured], base: Sequence[Measured], quality: Quality | None) -> Row:
-    totals, first = [run.total_s for run in mine], mine[0]
+    totals = [run.total_s for run in mine]
+    first = mine[0]
     total_s = statistics.median(totals)
     typical = min(mine, key=lambda run: abs(run.total_s - total_s))
     steady = [run.steady_samples_per_s for run in mine]
@@ -241,7 +243,8 @@ def _quality(mine: Sequence[Measured], quality: Quality | None) -> Estimate | No
 def _difference(
     mine: Sequence[Measured], base: Sequence[Measured], quality: Quality | None
 ) -> Estimate | None:
-    ours, theirs = _values(mine, quality), _values(base, quality)
+    ours = _values(mine, quality)
+    theirs = _values(base, quality)
     if ours is None or theirs is None:
         return None
     value = statistics.fmean(ours) - statistics.fmean(theirs)

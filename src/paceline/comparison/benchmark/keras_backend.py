@@ -1,4 +1,4 @@
-"""How does Paceline use TensorFlow? Through this file: nobody else imports it, nor Keras.
+"""TensorFlow and Keras backend of `paceline benchmark keras`; the only importer of both.
 
 The Keras is tf_keras, because the `fit` of Keras 3 does not work under MultiWorkerMirroredStrategy. Baseline
 and workers call the same functions; only the strategy differs. TensorFlow is never imported by the command.
@@ -111,7 +111,8 @@ def train(
     with nullcontext() if strategy is None else strategy.scope():
         model = compiled_model(settings, normalisation)
     validation, validation_steps = _looked_at(part.validation, strategy)
-    began_s, busy_s = monotonic_s(), _processor_s()
+    began_s = monotonic_s()
+    busy_s = _processor_s()
     done = model.fit(
         _trained_on(part, strategy),
         epochs=settings.epochs,
@@ -121,7 +122,8 @@ def train(
         callbacks=[*_default_callbacks(), _reporter(on_epoch)],
         verbose=0,
     )
-    fit_s, busy_s = monotonic_s() - began_s, _processor_s() - busy_s
+    fit_s = monotonic_s() - began_s
+    busy_s = _processor_s() - busy_s
     test, test_steps = _looked_at(part.test, strategy)
     measured = model.evaluate(test, steps=test_steps, return_dict=True, verbose=0)
     return {
@@ -171,7 +173,8 @@ def _reporter(on_epoch: OnEpoch) -> Any:  # Any: Keras's own
             self.trained_s = monotonic_s()
 
         def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-            ended_s, seen = monotonic_s(), logs or {}
+            ended_s = monotonic_s()
+            seen = logs or {}
             on_epoch(
                 {
                     "epoch": epoch + 1,

@@ -1,4 +1,4 @@
-"""Which images does each process train on, and in which order?
+"""Division of images among Keras processes: which images each trains on, and in which order.
 
 Worker r of N owns every N-th image, from the r-th: these, and no others, are given to it. In each epoch it
 takes its own in an order of its own, by the seed. The baseline takes in each step what all workers together
@@ -85,7 +85,8 @@ def part_of_baseline(pictures: Pictures, settings: KerasSettings) -> Part:
 
 def worker_steps(training: int, settings: KerasSettings, rank: int) -> Rows:
     """Rows of the worker's own images, (epochs, steps, its batch); those left over wait for another epoch."""
-    own, batch = training // settings.num_workers, settings.batch_of_worker
+    own = training // settings.num_workers
+    batch = settings.batch_of_worker
     steps = own // batch
     epochs = [
         np.random.default_rng((settings.seed, rank, epoch)).permutation(own)[: steps * batch]

@@ -1,7 +1,7 @@
-"""What does each side of `paceline benchmark keras` do in its own process? `alone` or `on_ray`, by apart.py.
+"""Subprocess entry points of `paceline benchmark keras`: `alone` and `on_ray` (launchers/isolated.py).
 
 The order: `settings`, `folder` (of this turn), `log` (where all that is printed goes), and Ray's `address`.
-The answer: `images`, `epochs`, `end`, and of Ray its `cluster`; keras_measured.py says what they mean.
+The answer: `images`, `epochs`, `end`, and of Ray its `cluster`; keras_schema.py defines them.
 """
 
 import json

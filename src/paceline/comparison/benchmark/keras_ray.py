@@ -1,4 +1,4 @@
-"""How does Paceline use Ray Train's TensorflowTrainer? Through this file.
+"""Ray Train backend of `paceline benchmark keras`: a TensorflowTrainer and its reports.
 
 It is imported in processes of its own alone: Ray's trainer imports all of TensorFlow. What workers report
 comes back as lines of JSON in a file beside the driver, where Ray's controller runs too. What workers print
@@ -167,7 +167,8 @@ def report(said: Mapping[str, Json]) -> None:
 # Ray Train calls `train_loop` in each worker's process, with TF_CONFIG set. Every epoch is reported by all
 # workers, and at the end each says what it ended with.
 
-EPOCH, END = "epoch", "end"
+EPOCH = "epoch"
+END = "end"
 
 
 def train_loop(config: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Who takes part in `paceline benchmark keras`? Keras alone, and Ray Train with the same model and images."""
+"""Runner of `paceline benchmark keras`: Keras alone, and Ray Train with the same model and images."""
 
 import importlib.metadata
 import importlib.util
@@ -144,7 +144,8 @@ def _side(settings: KerasSettings, address: str | None) -> Callable[[Path, int, 
     entry = f"{_SIDES}:{'alone' if address is None else 'on_ray'}"
 
     def run(folder: Path, seed: int, note: LogFunction) -> Measured:
-        seeded, log = replace(settings, seed=seed), folder.resolve() / LOG
+        seeded = replace(settings, seed=seed)
+        log = folder.resolve() / LOG
         order = {
             "settings": seeded.to_json(),
             "folder": str(folder.resolve()),

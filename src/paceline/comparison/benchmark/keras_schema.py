@@ -1,4 +1,4 @@
-"""What does `paceline benchmark keras` compare? One model on one set of images, with and without Ray Train.
+"""Settings and measurements of `paceline benchmark keras`: one model with and without Ray Train.
 
 Both sides have the same global batch, the same images in every step, and the same number of threads in each
 process. What cannot work is refused here, before anything starts.
@@ -43,7 +43,8 @@ class KerasSettings:
 
 def check_settings(settings: KerasSettings) -> None:
     """ConfigError with everything that cannot work, whatever the data is."""
-    problems, workers = [], settings.num_workers
+    problems = []
+    workers = settings.num_workers
     if settings.batch_size % workers:
         fitting = -(-settings.batch_size // workers) * workers
         problems.append(
@@ -101,7 +102,8 @@ class ProcessReport:
 
     @classmethod
     def of(cls, answer: Message) -> "ProcessReport":
-        epochs, cluster = answer["epochs"], answer["cluster"]
+        epochs = answer["epochs"]
+        cluster = answer["cluster"]
         assert isinstance(epochs, list), "a list of epochs"
         return cls(
             images=_object(answer["images"]),
@@ -113,7 +115,8 @@ class ProcessReport:
 
 def format_epoch(epoch: Message, epochs: int) -> str:
     """For a person who waits."""
-    loss, accuracy = number(epoch, "loss"), number(epoch, "val_accuracy")
+    loss = number(epoch, "loss")
+    accuracy = number(epoch, "val_accuracy")
     said = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, validation accuracy {100 * accuracy:.1f} %"
     return f"     {said}, {number(epoch, 'seconds'):.1f} s"
 
@@ -176,7 +179,8 @@ def _cluster(said: Message | None) -> Cluster | None:
 
 
 def _facts(told: ProcessReport, settings: KerasSettings, workers: int) -> dict[str, str]:
-    end, images = told.end, told.images
+    end = told.end
+    images = told.images
     busy = number(end, "processor_seconds") / max(number(end, "fit_seconds"), 1e-9)
     norm = "over the global batch" if settings.has_shared_norm else "over each worker's batch"
     found = {

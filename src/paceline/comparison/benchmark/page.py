@@ -1,4 +1,4 @@
-"""What does a person read to know what distributing was worth? Sentences, a table, pictures, how."""
+"""Benchmark report page: sentences, warnings, the table, figures and how it was measured."""
 
 from collections.abc import Callable, Iterable
 
@@ -59,10 +59,12 @@ def _efficiency(benchmark: Benchmark, kind: str, of: Callable[[Row], Estimate | 
 def _bars(
     benchmark: Benchmark, of: Callable[[Row], Estimate | None], shown: Callable[[float], str]
 ) -> tuple[Bar, ...]:
-    numbers, found = colours(benchmark), []
+    numbers = colours(benchmark)
+    found = []
     for name, row in benchmark.rows.items():
         if (estimate := of(row)) is not None:
-            parts, note = ((row.title, numbers[name], estimate.value),), shown(estimate.value)
+            parts = ((row.title, numbers[name], estimate.value),)
+            note = shown(estimate.value)
             found.append(Bar(label=row.title, parts=parts, note=note, error=_error(estimate)))
     return tuple(found)
 
@@ -152,7 +154,8 @@ def _table(benchmark: Benchmark) -> Markup:
     quality = "quality" if judged is None else formatting.quality_name(judged)
     heads = ["workers", "batch, of each", "start", "total", "speedup, total", "efficiency, total"]
     heads += ["samples/s, steady", "speedup, steady", "efficiency, steady", quality, "difference"]
-    numbers, body = colours(benchmark), []
+    numbers = colours(benchmark)
+    body = []
     for name, row in benchmark.rows.items():
         chip = tag("span", class_=f"chip {colour_class(numbers[name])}", aria_hidden="true")
         shown = row.title + (" (baseline)" if name == benchmark.baseline else "")
@@ -166,8 +169,10 @@ def _table(benchmark: Benchmark) -> Markup:
 
 
 def _cells(benchmark: Benchmark, row: Row) -> list[Markup]:
-    key, judged = f"/rows/{row.name}", benchmark.quality
-    rate, factor = row.steady_samples_per_s, 100.0 if judged is not None and judged.is_share else 1.0
+    key = f"/rows/{row.name}"
+    judged = benchmark.quality
+    rate = row.steady_samples_per_s
+    factor = 100.0 if judged is not None and judged.is_share else 1.0
     return [
         number_cell(str(row.workers), f"{key}/workers", row.workers),
         number_cell(str(row.worker_batch), f"{key}/worker_batch", row.worker_batch),

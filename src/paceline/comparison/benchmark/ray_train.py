@@ -1,4 +1,4 @@
-"""How is Ray Train used? Through this file: a trainer of its own runs a loop of ours, as its manual has it.
+"""Ray Train backend of the benchmarks: runs a training loop of ours in a trainer, unchanged.
 
 Ray Train is what we are compared with, so nothing of it is changed but where it writes. `run_trainer` is
 called in a process of its own (launchers/isolated.py), because a trainer imports its framework.

@@ -1,4 +1,4 @@
-"""How is a benchmark run? Every contender in every round, one after another, and everything is written.
+"""Benchmark runner: every contender once per round, in turns, and the files of the result.
 
 The folder: `runs/` with a folder for each turn, `baseline_results.json`, `NAME_results_Nworkers.json`,
 `comparison.json` and `.csv`, `plots/`, `report.html`. Half a benchmark leaves its finished turns, and no
@@ -177,7 +177,9 @@ def benchmark(
         for folder in folders.values():
             _may_be_replaced(folder)
         remove_results(out)  # else half a benchmark would leave the comparison of an earlier one
-        machine, began_s, done = inspect_machine(), monotonic_s(), 0
+        machine = inspect_machine()
+        began_s = monotonic_s()
+        done = 0
         runs: dict[str, list[Measured]] = {name: [] for name in by_name}
         for number, names in enumerate(order):
             for name in names:

@@ -1,4 +1,4 @@
-"""What is in a benchmark's comparison.json? Everything that its page shows.
+"""Schema of a benchmark's comparison.json: everything that its page shows.
 
 `speedup` and `efficiency` at the top are those of `subject`, by total time: the baseline's seconds over its
 own, and that over its workers. Beside them is the same of the steady part. What is not known is null.

@@ -1,7 +1,7 @@
-"""Who takes part in `paceline benchmark torch`, with which plan? Decided before anything starts. Pure.
+"""Contenders of `paceline benchmark torch` and their plans, decided before anything starts. Pure.
 
 `batch_size` is the global batch here: what a step takes in all, dealt to the workers, and whole to the one
-that trains alone. So everybody makes the same steps over the same samples.
+that trains alone. So all make the same steps over the same samples.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,8 @@ SETTINGS_READ = (
 DEFAULT_MODES = ("ssgd",)
 DEFAULT_BATCH = 64
 _LAUNCHERS = (Launcher.LOCAL, Launcher.RAY)
-DDP, RAY_TRAIN = "ddp", "ray"
+DDP = "ddp"
+RAY_TRAIN = "ray"
 _PEERS = (DDP, RAY_TRAIN)
 
 

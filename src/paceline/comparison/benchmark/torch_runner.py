@@ -1,7 +1,7 @@
-"""What is distributing one torch task worth, by whom? Plain torch, its DDP, Ray Train and modes of ours.
+"""Runner of `paceline benchmark torch`: plain torch, DDP, Ray Train and modes of ours.
 
-Everybody trains the same model on the same samples with the same global batch, in processes of its own that
-are started for it: each pays for its own imports and its own cluster. See docs/guides/benchmark.md.
+Every contender trains the same model on the same samples with the same global batch, in processes that are
+started for it: each pays for its own imports and its own cluster. See docs/guides/benchmark.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,8 @@ LogFunction = Callable[[str], None]
 def contenders_of(layout: Layout, *, num_samples: int) -> list[Contender]:
     """The baseline first, then others' ways, then ours."""
     measure = _Measuring(num_samples)
-    alone, together = layout.alone, layout.together
+    alone = layout.alone
+    together = layout.together
     found = [Contender(name=BASELINE, title="torch alone", run=measure.plain(alone))]
     if DDP in layout.peers:
         found.append(Contender(name=DDP, title="torch DDP", run=measure.plain(together)))
@@ -104,7 +105,8 @@ class _Measuring:
         self, plan: Plan, answered: IsolatedResult, said: dict[str, Json], cluster: Cluster | None = None
     ) -> Measured:
         """Of what rank 0 of a plain loop says; its peers wait for it at every step."""
-        starts_s, losses = _numbers(said["starts_s"]), _numbers(said["losses"])
+        starts_s = _numbers(said["starts_s"])
+        losses = _numbers(said["losses"])
         rate = steady_rate(starts_s, plan.batch_sizes[0], default_warm_up(plan.steps))
         metrics = said["metrics"]
         assert isinstance(metrics, dict), "metrics come by name"
@@ -122,7 +124,8 @@ class _Measuring:
         self, plan: Plan, answered: IsolatedResult, run: RunMeasured, cluster: Cluster | None
     ) -> Measured:
         """Of a run folder: every worker has its own rate, and steps of all make one curve."""
-        first_ns, warm_up = first_step_ns(run.history), default_warm_up(plan.steps)
+        first_ns = first_step_ns(run.history)
+        warm_up = default_warm_up(plan.steps)
         rates = [
             steady_rate([row.start_ns / 1e9 for row in rows], plan.batch_sizes[rank], warm_up)
             for rank, rows in run.history.steps.items()
@@ -178,7 +181,8 @@ def train_apart(order: dict[str, Json], note: LogFunction) -> dict[str, Json]:
 
     from paceline.training.run import train
 
-    plan, run_dir = loads(str(order["plan"]), where="the benchmark's plan"), Path(str(order["run_dir"]))
+    plan = loads(str(order["plan"]), where="the benchmark's plan")
+    run_dir = Path(str(order["run_dir"]))
     watcher = _Notes(note)
     if plan.ray is None:
         result = train(plan, run_dir, watcher)

@@ -1,1 +1,1 @@
-"""What do finished runs say, side by side? Statistics, verdicts and pages, made of run folders alone."""
+"""Reports: figures, tables and pages made from run folders alone."""

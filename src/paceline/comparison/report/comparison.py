@@ -1,6 +1,6 @@
-"""Which files does a comparison leave, and what is in each?
+"""Files of a comparison: JSON, CSV, results files, plots and the report page.
 
-`comparison.json` is everything; the others say parts of it in other ways: a CSV
+`comparison.json` is everything; the others hold parts of it: a CSV
 with a line per contender, a results file for each as the classic baseline
 scripts write them, pictures, and a page.
 """
@@ -48,7 +48,8 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def _verdict(comparison: Comparison) -> Markup:
-    verdict, names = comparison.verdict, formatting.names(comparison)
+    verdict = comparison.verdict
+    names = formatting.names(comparison)
     why_not = [
         tag("li", tag("strong", names[label]), f": {_lower_first(text)}")
         for label, text in verdict.others.items()
@@ -90,8 +91,10 @@ def _speed_table(comparison: Comparison) -> Markup:
 
 
 def _speed_row(comparison: Comparison, cell: Cell) -> list[Markup]:
-    key, judged = f"/cells/{cell.label}", comparison.quality
-    quality, difference = cell.quality, cell.quality_difference
+    key = f"/cells/{cell.label}"
+    judged = comparison.quality
+    quality = cell.quality
+    difference = cell.quality_difference
     factor, digits = (100.0, 1) if judged is not None and judged.is_share else (1.0, 4)
     is_baseline = cell.label == comparison.baseline
     return [
@@ -154,7 +157,8 @@ def _cost_table(comparison: Comparison) -> Markup:
     )
     rows = []
     for cell in comparison.cells.values():
-        key, stale = f"/cells/{cell.label}", cell.staleness
+        key = f"/cells/{cell.label}"
+        stale = cell.staleness
         each = ", ".join(f"{value:.2f}" for value in cell.seconds_all)
         waiting = cell.phases["wait"]
         hides = hides_waiting(cell.mode)  # torch waits inside backward
@@ -286,7 +290,9 @@ def csv_with_heads(rows: Sequence[Mapping[str, str | int | float | None]]) -> st
 
 
 def _row(cell: Cell) -> dict[str, str | int | float | None]:
-    quality, difference, stale = cell.quality, cell.quality_difference, cell.staleness
+    quality = cell.quality
+    difference = cell.quality_difference
+    stale = cell.staleness
     return {
         "mode": cell.mode,
         "num_workers": cell.workers,

@@ -1,4 +1,4 @@
-"""What is shown in a picture? Figures as data: the page draws them one way, picture files another. Pure."""
+"""Figures as data: lines and bars, drawn by svg.py in pages and files. Pure."""
 
 import math
 import re
@@ -216,7 +216,8 @@ def _loss_over_samples(comparison: Comparison) -> LineFigure | None:
 
 def _evaluations(comparison: Comparison) -> list[LineFigure]:
     """One for each metric that was looked at on the way."""
-    names, numbers = formatting.names(comparison), colours(comparison)
+    names = formatting.names(comparison)
+    numbers = colours(comparison)
     evaluated = {
         label: [(e.seconds, e.metrics) for e in cell.evaluations]
         for label, cell in comparison.cells.items()
@@ -296,7 +297,8 @@ def _efficiency(comparison: Comparison) -> BarFigure:
 def _bars(
     comparison: Comparison, shown: Callable[[Cell], Estimate], in_words: Callable[[float], str]
 ) -> tuple[Bar, ...]:
-    names, numbers = formatting.names(comparison), colours(comparison)
+    names = formatting.names(comparison)
+    numbers = colours(comparison)
     estimates = {label: shown(cell) for label, cell in comparison.cells.items()}
     return tuple(
         Bar(

@@ -1,4 +1,4 @@
-"""What do finished runs say? One page: of a run, of several side by side, or of a comparison once more."""
+"""Report page of finished runs: of one, of several side by side, or of a comparison again."""
 
 import math
 from collections.abc import Sequence

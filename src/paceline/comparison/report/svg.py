@@ -41,7 +41,8 @@ def scale_for(
     values: Sequence[float], first: float, last: float, *, from_zero: bool = False, is_log: bool = False
 ) -> Scale:
     """From the least to the most of these, with a little room."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     if is_log:
         return Scale(low / 1.08, high * 1.08, first, last, is_log=True)
     low = min(0.0, low) if from_zero else low
@@ -69,9 +70,15 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [t for t in found if math.log10(t).is_integer()] if len(found) > 7 else found
 
 
-WIDTH, HEIGHT = 480.0, 290.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 12.0, 44.0
-_ROW, _LABEL, _NOTE = 30.0, 112.0, 92.0
+WIDTH = 480.0
+HEIGHT = 290.0
+_LEFT = 54.0
+_RIGHT = 14.0
+_TOP = 12.0
+_BOTTOM = 44.0
+_ROW = 30.0
+_LABEL = 112.0
+_NOTE = 92.0
 _TITLE = 26.0  # height of a file's title
 _LEGEND_ROW = 18.0
 _LEGEND_GAP = 14.0
@@ -278,10 +285,12 @@ def _bars(figure: BarFigure) -> tuple[list[Markup], float]:
 
 
 def _bar(bar: Bar, x: Scale, top: float) -> Iterator[Markup]:
-    middle, begin = top + _ROW / 2, 0.0
+    middle = top + _ROW / 2
+    begin = 0.0
     yield tag("text", _short(bar.label), x=_LABEL - 6, y=middle + 4, class_="end")
     for name, colour, length in bar.parts:
-        left, right = x.at(begin), x.at(begin + length)
+        left = x.at(begin)
+        right = x.at(begin + length)
         title = tag("title", f"{bar.label}, {name}") if len(bar.parts) > 1 else ""
         box = tag("rect", x=left, y=top + 5, width=max(0.0, right - left), height=_ROW - 10)
         yield tag("g", title, box, class_=f"{colour_class(colour)} fill")

@@ -1,8 +1,11 @@
-"""How does one get a cluster on this machine? One process for each node, as if each had been started by hand.
+"""Local coordinators: run a group of nodes as processes, or write a Docker Compose file for it.
 
-The cluster lives in one folder: where its nodes are (cluster.json), and what
-each has written. Whoever comes back to the folder finds the same cluster. No
-node outlives this process: each holds a pipe to it, and stops when that closes.
+The group lives in one folder: the addresses of its nodes (cluster.json) and the data of each
+node. A later `up` in the same folder starts the same group. No node outlives this process: each
+reads from a pipe that this process holds, and stops when the pipe closes.
+
+In the Compose file each container mounts its own certificate and key, read-only, and never the
+authority's key. Its data is on a volume of its own.
 """
 
 import asyncio

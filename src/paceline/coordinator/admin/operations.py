@@ -1,4 +1,10 @@
-"""How does one change a cluster of coordinators? By asking its leader, or for a snapshot each node."""
+"""Operations on a coordinator group: add and remove nodes, step down, take snapshots, kill a node.
+
+Membership changes and leadership transfer go to the leader. Snapshots are taken by each node.
+
+Only nodes that `paceline coordinator up` started on this machine can be killed: it writes their
+process ids beside their data. Each kill, and who led at that time, is appended to kills.jsonl.
+"""
 
 import asyncio
 import json

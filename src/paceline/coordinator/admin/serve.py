@@ -1,4 +1,15 @@
-"""How does a coordinator node run as a process? It starts, says where it listens, and stops when asked to."""
+"""A coordinator node as a process of its own (`serve`), or inside another process (`EmbeddedNode`).
+
+    with EmbeddedNode(run_dir) as node:
+        node.client.write("Runs.Create", pb.CreateRun(run="a"), pb.Run)
+
+An embedded node runs the same code as any node, as a group of one: its data is in
+RUN_DIR/coordinator, survives the process, and is shown by `paceline coordinator status --dir`.
+
+A node stops when its disk fails, because it cannot know what the disk holds. The embedded node
+is then reopened under the same address, from the data on disk, until it succeeds; no command
+that was acknowledged is lost. `news` reports the failure, its cause, and the recovery.
+"""
 
 import asyncio
 import gc

@@ -1,6 +1,7 @@
-"""How is a cluster of coordinators? Every node is asked for its own view; what they say is put together.
+"""Status of a coordinator group: every node reports its own view, and the views are merged.
 
-Nobody has to agree for this, so it also works when nobody can.
+No consensus is needed for this, so it also works when the group has no leader. `CoordinatorProbe`
+samples the same status while a run trains, as rows for the run's event log.
 """
 
 import asyncio

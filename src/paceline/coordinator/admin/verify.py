@@ -1,8 +1,8 @@
-"""Can this log be trusted? Everything in a node's folder is read and applied, and nothing in it is changed.
+"""Offline verification of a node's data: read and replay its log without changing a file.
 
-A torn end is harmless: it was never promised to anybody, and the node cuts it
-off when it starts. Anything else that does not verify is damage. Which entries
-are committed is not on disk, so the last ones may still be replaced by others.
+A torn end is harmless: it was never acknowledged, and the node truncates it on start. Any
+other record that does not verify is damage. The commit index is not on disk, so the last
+entries may still be replaced by a leader.
 """
 
 import fcntl

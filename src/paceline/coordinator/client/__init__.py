@@ -1,0 +1,1 @@
+"""Clients of the coordinator: asyncio, blocking, and where they find their nodes."""

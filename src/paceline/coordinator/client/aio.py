@@ -1,8 +1,12 @@
-"""How does one talk to a cluster of coordinators, whoever leads it? Ask, be sent on, ask again; apply once.
+"""Asyncio client of the coordinator: follows the leader, retries, and applies each write once.
 
-Writes carry a session and a number, so that a request whose answer was lost can
-be sent again to another leader without being done twice. A caller sees a
-refusal (RefusedError) or gives up after `patience_s` (UnreachableError).
+Writes carry a session and a sequence number, so a request whose answer was lost can be sent again
+to another leader without being applied twice. A call raises RefusedError when the coordinator
+refuses it, and UnreachableError after `patience_s`.
+
+All writes to one node share one stream (`WriteStream`), which costs a quarter of a call per
+write. When the stream breaks, all pending writes fail with the same error, and the client opens
+another one to the current leader.
 """
 
 import asyncio

@@ -1,9 +1,11 @@
-"""How does code without an event loop talk to a cluster? As `Client` does, one call after the other.
+"""Blocking client of the coordinator, for code without an event loop.
 
     with BlockingClient(["127.0.0.1:7401"], access) as client:
         client.write("Runs.Create", pb.CreateRun(run="a"), pb.Run)
 
-Any thread may call it, several at once too.
+Thread-safe: several threads may call at once. All clients of a process share one event loop in a
+background thread, because gRPC's poller works best with a single loop. The first user starts the
+thread; it stops when the last user closes its `Background`.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Where is a cluster of coordinators, and what does one show it? What was said, else what is usual.
+"""Endpoint discovery: addresses and credentials from options, environment, or default files.
 
-Tokens are one file for each user, so that nodes and commands on one machine
-find each other without a word. See docs/guides/coordinator.md.
+Tokens are stored in one file per user, so that nodes and commands of one user on one machine
+find each other without configuration. See docs/guides/coordinator.md.
 """
 
 from collections.abc import Sequence

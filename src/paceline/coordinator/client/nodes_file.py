@@ -1,4 +1,4 @@
-"""Where are the nodes of a cluster that runs on this machine? Its folder says so, in cluster.json."""
+"""The file cluster.json: the nodes of a coordinator group that runs on this machine."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from paceline.core.disk import write_durably
 from paceline.core.errors import ClusterOptionError, Problem
 
 FILE_NAME = "cluster.json"
-KILLS_NAME = "kills.jsonl"  # whom `paceline coordinator kill` struck, and who led then
+KILLS_NAME = "kills.jsonl"  # nodes killed by `paceline coordinator kill`, and the leader at that time
 SCHEMA = "paceline.cluster/1"
 _HINT = "say --at HOST:PORT, set PACELINE_COORDINATOR, or start a cluster with `paceline coordinator up`"
 
@@ -44,7 +44,7 @@ def read_nodes_file(folder: Path) -> NodesFile:
 
 
 def pid_file(folder: Path, node: int) -> Path:
-    """Which process `up` started for a node."""
+    """The file with the process id of a node that `up` started."""
     return folder / f"node-{node}.pid"
 
 

@@ -1,1 +1,1 @@
-"""What travels between nodes, workers and commands, and what the log holds: cluster.proto and its Python."""
+"""Wire and log formats: cluster.proto, torchft.proto, and the Python generated from them."""

@@ -1,1 +1,1 @@
-"""The Raft consensus algorithm as a pure state machine: no input, no output, no clock, no dice of its own."""
+"""The Raft consensus algorithm as a pure state machine: no I/O, no clock, no random numbers of its own."""

@@ -1,15 +1,14 @@
-"""How does a group of nodes agree on one log, whatever fails? Raft, as a pure state machine.
+"""Raft consensus as a pure state machine.
 
-    tick()              a moment has passed
-    step(message)       another node said something
-    propose(data)       a client wants something (leader only)
+    tick()              one unit of time has passed
+    step(message)       a message from another node has arrived
+    propose(data)       append a command (leader only)
     ready()             what must now be persisted, sent and applied, in that order
-    persisted(…)        what `ready` gave is on disk
+    persisted(…)        what `ready` returned is on disk
 
-Nothing is decided by anything but these calls and the dice passed in, so every
-schedule can be replayed. With pre-vote and check-quorum (9.6, 6.2), read-index
-reads (6.4), snapshots (5), single-voter membership changes by way of learners
-(4) and leadership transfer (3.10).
+Only these calls and the random numbers passed in decide anything, so every schedule can be
+replayed. With pre-vote and check-quorum (9.6, 6.2), read-index reads (6.4), snapshots (5),
+single-voter membership changes by way of learners (4) and leadership transfer (3.10).
 """
 
 from collections.abc import Callable
@@ -66,8 +65,11 @@ class Raft:
         timing: Timing | None = None,
     ) -> None:
         """A node as its disk remembers it. It always begins as a follower."""
-        self.me, self.log, self.timing = me, log, timing or Timing()
-        self.term, self.vote = hard_state.term, hard_state.vote
+        self.me = me
+        self.log = log
+        self.timing = timing or Timing()
+        self.term = hard_state.term
+        self.vote = hard_state.vote
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
         self._dice = dice
@@ -145,7 +147,8 @@ class Raft:
         leading = self._leading
         if leading is None or to == self.me or to not in self.membership.voters:
             return False
-        leading.transferee, leading.transfer_age = to, 0
+        leading.transferee = to
+        leading.transfer_age = 0
         self._hand_over_if_ready(to)
         return True
 
@@ -187,13 +190,16 @@ class Raft:
         if hard_state != self._written:
             ready.hard_state = self._written = hard_state
         ready.entries = self.log.unstable()
-        ready.messages, self._outbox = self._outbox, []
+        ready.messages = self._outbox
+        self._outbox = []
         if self._leading is not None:
             outbox = ready.early if self._leading.is_term_on_disk else ready.messages
             self._leading.fill(outbox, self.log, self.term, self.timing.append_bytes)
             self._reads_served += self._leading.confirmed_reads(self.membership)
-        ready.reads, self._reads_served = self._reads_served, []
-        ready.lost_reads, self._reads_lost = self._reads_lost, []
+        ready.reads = self._reads_served
+        self._reads_served = []
+        ready.lost_reads = self._reads_lost
+        self._reads_lost = []
         ready.committed = self.log.to_apply()
         self._snapshot = None
         return ready
@@ -256,11 +262,14 @@ class Raft:
 
     def _campaign(self, role: Role, *, is_transfer: bool = False) -> None:
         self._stop_leading()
-        self.role, self.leader = role, None
-        self._elapsed, self._votes = 0, {}
+        self.role = role
+        self.leader = None
+        self._elapsed = 0
+        self._votes = {}
         self._draw_timeout()
         if role is Role.CANDIDATE:
-            self.term, self.vote = Term(self.term + 1), self.me
+            self.term = Term(self.term + 1)
+            self.vote = self.me
         self._count_vote(self.me, granted=True)
         if self.role is not role:
             return  # alone, we have already won
@@ -276,7 +285,8 @@ class Raft:
         grants = self._may_vote_for(message)
         reply = Kind.VOTE_REPLY if is_real else Kind.PRE_VOTE_REPLY
         if grants and is_real:
-            self.vote, self._elapsed = message.sender, 0
+            self.vote = message.sender
+            self._elapsed = 0
         # A granted pre-vote answers in the term that was asked about; everything else in our own.
         term = message.term if grants else self.term
         self._outbox.append(Message(reply, self.me, message.sender, term, rejected=not grants))
@@ -310,13 +320,16 @@ class Raft:
     def _become_follower(self, term: Term) -> None:
         self._stop_leading()
         if term > self.term:
-            self.term, self.vote = term, None
-        self.role, self.leader = Role.FOLLOWER, None
+            self.term = term
+            self.vote = None
+        self.role = Role.FOLLOWER
+        self.leader = None
         self._elapsed = 0
         self._draw_timeout()
 
     def _become_leader(self) -> None:
-        self.role, self.leader = Role.LEADER, self.me
+        self.role = Role.LEADER
+        self.leader = self.me
         self._elapsed = 0
         self._leading = Leading(self.me, self.log.last_index)
         # Others are only asked once the disk knows the term. Who needs nobody else must wait for it still, or
@@ -343,7 +356,9 @@ class Raft:
     def _follow(self, leader: NodeId) -> None:
         """A sign of life of this term's leader."""
         assert self.role is not Role.LEADER, f"two leaders in term {self.term}: {self.me} and {leader}"
-        self.role, self.leader, self._elapsed = Role.FOLLOWER, leader, 0
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self._elapsed = 0
 
     def _on_append(self, message: Message) -> None:
         log = self.log
@@ -370,7 +385,8 @@ class Raft:
                 self._adopt(entry)
 
     def _on_snapshot(self, message: Message) -> None:
-        snapshot, log = message.snapshot, self.log
+        snapshot = message.snapshot
+        log = self.log
         assert snapshot is not None, "a snapshot message carries one"
         if snapshot.index > log.commit:
             if log.matches(snapshot.index, snapshot.term):
@@ -392,7 +408,9 @@ class Raft:
         hint_term: Term = NO_TERM,
     ) -> None:
         reply = Message(Kind.APPEND_REPLY, self.me, message.sender, self.term, index=index, rejected=rejected)
-        reply.hint, reply.hint_term, reply.round = hint, hint_term, message.round
+        reply.hint = hint
+        reply.hint_term = hint_term
+        reply.round = message.round
         self._outbox.append(reply)
 
     def _adopt(self, entry: Entry) -> None:
@@ -406,7 +424,8 @@ class Raft:
     def _tick_leader(self, leading: Leading) -> None:
         leading.heartbeat_elapsed += 1
         if leading.heartbeat_elapsed >= self.timing.heartbeat:
-            leading.is_beating, leading.heartbeat_elapsed = True, 0
+            leading.is_beating = True
+            leading.heartbeat_elapsed = 0
         leading.tick(self.timing.election)
         if self._elapsed >= self.timing.election:
             self._elapsed = 0

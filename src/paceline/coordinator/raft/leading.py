@@ -1,6 +1,6 @@
-"""What does a leader keep while it leads? How far each follower is, open reads, a handover under way.
+"""Volatile state of a leader: progress of each follower, pending reads, a transfer under way.
 
-Everything here is lost when leadership is, and nothing here is ever on disk.
+All of it is discarded when leadership is lost, and none of it is ever on disk.
 """
 
 from dataclasses import dataclass, field
@@ -78,7 +78,8 @@ class Leading:
             if progress.sending is Sending.SNAPSHOT:
                 progress.snapshot_age += 1
                 if progress.snapshot_age >= patience:
-                    progress.sending, progress.in_flight = Sending.PROBE, 0
+                    progress.sending = Sending.PROBE
+                    progress.in_flight = 0
 
     def fill(self, outbox: list[Message], log: RaftLog, term: Term, append_bytes: int) -> None:
         """One message to everybody who lacks entries; to all when it is time for a sign of life.
@@ -88,7 +89,8 @@ class Leading:
         """
         if self.wants_round:
             self.round += 1
-            self.wants_round, self.is_beating = False, True
+            self.wants_round = False
+            self.is_beating = True
         for node, progress in self.progress.items():
             if progress.sending is not Sending.SNAPSHOT and progress.next <= log.snapshot.index:
                 progress.sent_snapshot(log.snapshot.index)

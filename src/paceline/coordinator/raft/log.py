@@ -1,8 +1,8 @@
-"""What is in a node's log, and up to where is it safe? In memory; the shell keeps the copy on disk.
+"""The Raft log in memory, with its stable, commit and applied indexes.
 
-Indices count from 1. Everything up to the snapshot's index is gone from the
-list. `stable` is the last index that the disk has; only what is stable is
-acknowledged, counted or applied.
+Indexes count from 1. Entries up to the snapshot's index are no longer in the list. `stable` is
+the last index on disk; only stable entries are acknowledged, counted or applied. The server
+writes the copy on disk (server/storage.py).
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,8 @@ class RaftLog:
     def slice(self, first: Index, limit_bytes: int) -> tuple[Entry, ...]:
         """Entries from `first` on, of about so many bytes, but at least one if there is one."""
         start = first - self.snapshot.index - 1
-        size, end = 0, start
+        size = 0
+        end = start
         while end < len(self._entries):
             size += len(self._entries[end].data) + 16
             if end > start and size > limit_bytes:
@@ -108,7 +109,8 @@ class RaftLog:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Another node's snapshot takes the place of everything."""
-        self.snapshot, self._entries = snapshot, []
+        self.snapshot = snapshot
+        self._entries = []
         self.stable = self.commit = self.applied = snapshot.index
 
     def memberships(self) -> list[tuple[Index, bytes]]:

@@ -1,4 +1,4 @@
-"""Who takes part, as of which entry? One change at a time, and each holds from where it is in the log.
+"""Membership history: the voters and learners that hold as of each entry of the log.
 
 A node uses the newest membership in its log, committed or not (4.1); when such
 an entry is overwritten, the one before it holds again. Changing one voter at a

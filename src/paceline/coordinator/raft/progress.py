@@ -1,8 +1,8 @@
-"""What does a leader know about one follower? How far it is, and how much more it may be sent.
+"""Replication progress of one follower, as the leader tracks it, with flow control.
 
-Probe: one message at a time, until we know where the logs agree. Replicate:
-many at a time, without waiting (pipelining). Snapshot: it needs one, and gets
-nothing else until it has it.
+Probe: one message at a time, until the leader has found where the logs agree. Replicate: many
+at a time, without waiting (pipelining). Snapshot: the follower needs a snapshot, and receives
+nothing else until it has installed it.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,9 @@ class Progress:
             self.next = Index(self.next + count)
 
     def sent_snapshot(self, index: Index) -> None:
-        self.sending, self.snapshot_index, self.snapshot_age = Sending.SNAPSHOT, index, 0
+        self.sending = Sending.SNAPSHOT
+        self.snapshot_index = index
+        self.snapshot_age = 0
 
     def acknowledged(self, index: Index) -> bool:
         """It has everything up to here; is that news?"""
@@ -63,7 +65,9 @@ class Progress:
         if self.next == self.match + 1:
             self.in_flight = 0  # also what was lost on the way, or whose answer was
         if self.sending is not Sending.REPLICATE:
-            self.sending, self.in_flight, self.next = Sending.REPLICATE, 0, Index(self.match + 1)
+            self.sending = Sending.REPLICATE
+            self.in_flight = 0
+            self.next = Index(self.match + 1)
         return is_news
 
     def rejected(self, index: Index, hint: Index) -> bool:
@@ -77,5 +81,6 @@ class Progress:
         # we asked last: then its disk has lost what it had acknowledged, and it must get that again.
         lowest = Index(1) if index <= self.match else Index(self.match + 1)
         self.next = max(lowest, min(index, Index(hint + 1)))
-        self.sending, self.in_flight = Sending.PROBE, 0
+        self.sending = Sending.PROBE
+        self.in_flight = 0
         return True

@@ -1,4 +1,4 @@
-"""What do Raft nodes remember, and what do they say to each other? Plain data, no behaviour.
+"""Data types of Raft: log entries, membership, persistent state, messages. No behaviour.
 
 Names follow the paper (Ongaro and Ousterhout 2014) and the thesis (Ongaro
 2014); section numbers in comments are the thesis's unless they say "paper".

@@ -1,8 +1,8 @@
-"""Could a node that works as it should have said this, now? What it could not is not let in.
+"""Validation of incoming Raft messages: drop those that no correct peer can send.
 
-The core trusts what it is given, and its assertions are for our own mistakes. A
-message that would break one of them, or that claims what cannot be, is dropped
-here: losing a message never harms (paper 5.1). Lies that could be true get through.
+The core trusts its input, and its assertions are for bugs of our own. A message that would break
+an assertion, or that claims what cannot be true, is dropped here: losing a message is always
+safe (paper 5.1). A false message that could be true is not detected.
 """
 
 from paceline.coordinator.raft.core import Raft

@@ -1,1 +1,1 @@
-"""What keeps a coordinator node alive around its pure core: disk, network, clock, clients."""
+"""A coordinator node around its pure core: disk, network, clock, clients."""

@@ -1,7 +1,11 @@
-"""Who may call what? A role for every caller, and for every method the roles that may call it.
+"""Access policy: roles of callers, the roles that each method admits, and rate limits.
 
-A method that is not in the table may be called by nobody, so a new method is refused
-until somebody has decided who may use it. See docs/guides/coordinator-security.md.
+A method that is not in the table is refused to every role, so a new method stays closed until
+its row is written. See docs/guides/coordinator-security.md.
+
+Rates are limited by token buckets. A bucket holds up to `burst` requests and is refilled by
+`per_s` every second; a request that finds it empty is refused. A full bucket is dropped, since
+a new one would be equal, so a stream of unknown callers does not fill the memory.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""What changed since? The newest changes of the state, in log order, for whoever watches.
+"""Change feed: the newest changes of the state, in log order, for watchers.
 
-A watcher that falls behind what is kept, or a node that got a snapshot instead
-of entries, ends the watching: the watcher reads everything again. Orders are
-the few kinds of change that every worker of a run must hear of; with a bell of
-their own, because thousands of workers need not wake up when one of them joins.
+A watcher that falls behind the changes in memory, or whose node installed a snapshot instead of
+applying entries, gets TooOldError and reads the state again. Orders are the few kinds of change
+that every worker of a run must receive; they have an event of their own, so that thousands of
+workers do not wake up when one of them joins.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Who is calling, and may they? Asked for every call, before its body is read.
+"""Guard in front of every method: authentication, authorization and rate limits.
 
-The guard looks at a call once its headers are here. It hands every method to gRPC as one that
-reads its own requests, so that nothing of a body is read, parsed or kept for a caller who is
-refused. Refusals are statuses: what happened, a line break, what to do.
+The guard checks a call as soon as its headers have arrived. It registers every method with gRPC
+as one that reads its own requests, so that no body is read, parsed or kept for a caller that is
+refused. A refusal is a gRPC status: what happened, a line break, what to do.
 """
 
 import inspect

@@ -1,8 +1,7 @@
-"""How long do a node's own doings take? Counted where they end: a look at a clock, and one more in a bucket.
+"""Latency histograms and counters of a node: commit, fsync, round trips, elections.
 
-Commands are counted by the batch that they were proposed in, and of the entries that are
-on their way to another node only one message is timed at a time: so it costs the same
-however many there are.
+Commits are timed per batch of proposals, and per peer one append message is timed at a time, so
+the cost does not grow with the number of commands or entries.
 """
 
 from collections import deque

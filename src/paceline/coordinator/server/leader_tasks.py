@@ -1,7 +1,10 @@
-"""The leader's task that turns silence into losses: a lease for every living worker, and losses in the log.
+"""Tasks of the leader: worker leases (LeaseMonitor) and new generations (GenerationManager).
 
-The task looks every `LOOK_S`. When it finds that it did not run for longer than a worker's beat takes, the
-process stood still, and the leases are counted from then on (leases.py).
+Heartbeats stay on the leader; only losses enter the Raft log. A lease is counted from the last
+heartbeat, from the start of leadership, or from the end of the leader's last standstill,
+whichever is latest. A leader that did not run has received no heartbeats, so after a gap every
+worker holds a whole lease again before any is judged lost. The process stood still if the
+monitor, which polls every LEASE_POLL_S, did not run for longer than a heartbeat interval.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""What does one node do all day? Collect what came in, ask Raft, write to disk, send, apply, answer.
+"""The event loop of a node: collect input, step Raft, persist, send, apply, reply.
 
-In that order, by one task, so nothing in here needs a lock. While the disk is
-busy more comes in, and the next write takes all of it: many commands share one
-fsync. Nothing is promised before it is on disk, nothing applied before it is
-committed, nothing answered before it is applied.
+One task does this, in that order, so nothing in here needs a lock. More input arrives while the
+disk is busy, and the next write takes all of it: many commands share one fsync. Nothing is
+acknowledged before it is on disk, nothing applied before it is committed, and no request is
+answered before its entry is applied.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What can be asked of one node about the cluster of coordinators itself? Its status, and who takes part."""
+"""The service Nodes: status of a node, membership changes, step-down, snapshots, injected partitions."""
 
 import asyncio
 from collections.abc import Callable

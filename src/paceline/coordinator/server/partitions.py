@@ -1,9 +1,9 @@
-"""Whom does a node not hear for a while, because somebody wants to see what happens? An experiment's fault.
+"""Injected partitions: ignore given peers and clients until a deadline (fault injection).
 
-A cut is silence, not an error: messages between nodes are dropped, calls of others wait,
-and what they said is heard, and answered, when it is mended. The node mends it
-by its own clock, so it lasts no longer than was said, whatever became of who asked for it.
-What is asked about the nodes themselves (service Nodes) always passes: else nobody could look.
+A partition is silence, not an error: messages between nodes are dropped, and calls of clients
+wait; they are received and answered when the partition heals. The node heals it by its own
+clock, so it never outlasts its duration, even if the process that requested it is gone. Calls to
+the service Nodes always pass, so that a partitioned node can still be inspected.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""How do messages reach the other nodes? By one long-lived gRPC stream to each, or not at all.
+"""Raft transport: one long-lived gRPC stream to each peer, and the service that receives them.
 
-What cannot be sent now is dropped: Raft asks again. Nothing here waits for a
-peer, so a dead one costs the others nothing.
+Messages that cannot be sent now are dropped: Raft retries. Nothing here waits for a peer, so a
+dead peer does not delay the others. Snapshots travel in parts, by a call of their own, and are
+verified before they are delivered.
 """
 
 import asyncio

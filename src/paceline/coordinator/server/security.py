@@ -1,8 +1,8 @@
-"""How do nodes and clients reach each other safely? Loopback with a token, or TLS on both sides.
+"""Transport security: loopback with a token, or mutual TLS.
 
-A token travels in plain text, so it never leaves the machine: an address that is not loopback
-is refused without TLS, for listening and for calling. With TLS the certificate says who a
-caller is, and no token is needed. See docs/guides/coordinator-security.md.
+A token travels in plain text, so it never leaves the machine: without TLS an address that is not
+loopback is refused, for listening and for calling. With TLS the certificate identifies the
+caller, and no token is needed. See docs/guides/coordinator-security.md.
 """
 
 from ipaddress import ip_address

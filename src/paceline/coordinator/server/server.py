@@ -1,4 +1,4 @@
-"""What makes a whole coordinator node? Storage, Raft, state, leases, peers, behind one guarded server."""
+"""A complete coordinator node: storage, Raft, state, leases and peers behind one guarded gRPC server."""
 
 import asyncio
 import json

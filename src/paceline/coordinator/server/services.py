@@ -1,4 +1,4 @@
-"""How does a request become an entry of the log, and what came of it a reply? By one table of methods."""
+"""gRPC handlers of the method table: writes become log entries, reads are served from the state."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NoReturn

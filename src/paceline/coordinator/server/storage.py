@@ -1,12 +1,15 @@
-"""What does a node find again after it was killed? Its term, its vote, its log and its snapshot, on disk.
+"""Durable storage of a node: write-ahead log and snapshots.
 
-`wal-NNNNNNNN.log` holds records in the order in which they were written; only the
-one with the largest number counts, because each begins with all that is needed
-beside the snapshot of its time. `snapshot-INDEX.bin` holds a snapshot. What
-`save` was given is on disk when it returns (one write, one fsync). A record that
-was torn by a crash can only be the last, and was never promised to anybody: it is
-left out. Damage anywhere else is an error: a node that forgot what it promised
-must not vote.
+`wal-NNNNNNNN.log` holds records in the order in which they were written; only the file with the
+largest number counts, because each file begins with everything that is needed in addition to the
+snapshot of its time. `snapshot-INDEX.bin` holds a snapshot. The arguments of `save` are on disk
+when it returns (one write, one fsync).
+
+A record that was torn by a crash can only be the last one, and was never acknowledged: it is left
+out. Damage anywhere else is an error: a node that has lost a promise must not vote.
+
+Record format: all numbers are little-endian. The CRC covers length, kind and payload, so that a
+wrong length cannot make wrong bytes verify.
 """
 
 import errno

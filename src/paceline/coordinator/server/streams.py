@@ -1,4 +1,7 @@
-"""What flows while somebody listens? Changes to watchers; signs of life from workers, orders to them."""
+"""Streaming services: changes to watchers, heartbeats and orders of workers, pipelined writes.
+
+Each command of a write stream is authorized and rate-limited as a call of its own would be.
+"""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable

@@ -1,8 +1,13 @@
-"""Is this certificate good, and whose is it? Looked at before it is used, so that problems have names.
+"""Certificates: load and check them (`load_certificate`), and create an authority (`init_pki`).
 
-A folder for TLS holds `ca.crt`, and for each identity in it `NAME.crt` and `NAME.key`. Whose a
-certificate is stands in its subject alternative names, as `paceline://ROLE/NAME`. What is wrong
-with a certificate is found out here, with words; what a handshake says of it is seldom clear.
+A TLS folder holds `ca.crt`, and for each identity `NAME.crt` and `NAME.key`. The identity of a
+certificate is in its subject alternative names, as `paceline://ROLE/NAME`. Certificates are
+checked before they are used, with an error that names the problem; the error of a failed
+handshake is seldom clear.
+
+`init_pki` creates everything before it writes the first file, and never overwrites: to replace
+a lost key, its files must be deleted first. The authority's key is needed only to create further
+certificates, so it can be kept away from the nodes.
 """
 
 import re

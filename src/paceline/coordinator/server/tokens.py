@@ -1,8 +1,8 @@
-"""Which token proves which role, and where does a client find its own?
+"""Tokens: one random secret per role, and how a client finds its own.
 
-A node keeps one random token for each role in a file that only its owner can read, and
-makes the file when it first starts. Tokens travel in metadata, as `authorization: Bearer …`,
-and only over loopback: see security.py.
+A node stores one token for each role in a file that only its owner can read, and creates the
+file when it first starts. Tokens travel in metadata, as `authorization: Bearer …`, and only over
+loopback: see security.py.
 """
 
 import hmac

@@ -1,1 +1,1 @@
-"""What the cluster has agreed on: a pure, deterministic machine that the log is fed into."""
+"""The replicated state: a pure, deterministic machine to which the log is applied."""

@@ -1,4 +1,4 @@
-"""What did people ask of a run, and how far has it come?"""
+"""Operator actions on a run, with their phases, and acknowledged alerts."""
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import results

@@ -1,9 +1,9 @@
-"""Which checkpoints exist? Those whose every shard is durable; nobody resumes from any other.
+"""Checkpoints: a checkpoint is committed when every shard of it is durable.
 
-A checkpoint is begun and completed in one generation. Revoking that abandons
-it, so that shards of two lineages never meet in one checkpoint. Where parameter
-servers hold the state, it is theirs to save, and the epoch of part 0 may take the
-place of the generation: then workers may come and go meanwhile.
+A checkpoint begins and completes in one generation. Revoking the generation abandons it, so that
+shards of two lineages never mix in one checkpoint. Where parameter servers hold the state, they
+save it, and the epoch of part 0 takes the place of the generation: then workers may join and
+leave meanwhile.
 """
 
 import re

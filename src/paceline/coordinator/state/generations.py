@@ -1,8 +1,14 @@
-"""Who works together from which step on? One generation at a time; whoever is of another one changes nothing.
+"""Generations: which workers train together, starting at which step.
 
-The number only grows and is in everything that a worker says (fencing). A
-generation ends by being revoked: by a request, by the loss of a member, by the
-next one, or with its run.
+A run has one generation at a time. Its number only grows and is part of every worker's request
+(fencing): a request of another generation changes nothing. A generation ends by being revoked:
+by a request, by the loss of a member, by the next generation, or with its run.
+
+`next_generation` decides when to form one. The first waits until `want_workers` have joined, or
+none has joined for FIRST_WAIT_MS. After a loss the survivors continue at once. Later joiners
+wait JOIN_WAIT_MS for others, since every new generation interrupts a step. The leader counts the
+waiting by its own monotonic clock from when it saw the last join, so a new leader starts to wait
+again; no calendar time is compared.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""How does one entry of the log change the state? The same on every node, or not at all.
+"""The replicated state machine: apply one log entry, take and restore snapshots.
 
-No clock, no dice, no exceptions: time comes with the command, numbers are log
-indexes, and a command that cannot be applied is answered with a refusal. Calendar
-time is recorded and never compared: clocks are set, and leaders' clocks differ.
-What depends on time depends on `elapsed_ms`, the time that leaders have run.
+Every node computes the same result. There is no clock, no random number and no exception: time
+comes with the command, ids are log indexes, and a command that cannot be applied is answered
+with a refusal. Calendar time is recorded and never compared, because clocks are set, and those of
+two leaders differ. Timeouts use `elapsed_ms`, the time that leaders have run.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""What is remembered? Plain dictionaries of the records that cluster.proto describes.
+"""Records of the replicated state: plain dictionaries of the messages in cluster.proto.
 
-Living and ended things are kept apart, so that finding the living is one
-look-up and forgetting the oldest ended ones is cheap. The order of every
-dictionary is part of the state: it says what is forgotten first.
+Live and ended records are kept separately, so that finding a live one is one look-up and
+dropping the oldest ended ones is cheap. The order of every dictionary is part of the state: it
+decides which record is dropped first.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""What is the state, for those who ask? Copies, in an order that a person expects."""
+"""Queries of the replicated state: copies, in an order that a person expects."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What does one command do? It is given the state and its place in the log, and notes what it changed."""
+"""Results of commands: changes, outcomes and refusals, and the look-ups that commands share."""
 
 from dataclasses import dataclass, field
 

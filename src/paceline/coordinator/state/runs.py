@@ -1,4 +1,13 @@
-"""How does a run begin, advance and end? An ended run stays as it is."""
+"""Runs, their workers, and the placement of parameter servers.
+
+A run is created, commits steps and ends; an ended run never changes.
+
+An incarnation is the log index at which a worker joined, so a worker that comes back is a new
+one, and commands about the previous incarnation do not affect it.
+
+The epoch of a shard's placement grows with every change. Each push carries it, so that a former
+primary that has not been notified yet is refused.
+"""
 
 import re
 

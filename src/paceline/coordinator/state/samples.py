@@ -1,9 +1,8 @@
-"""Who trains on which samples? In each epoch every sample is committed exactly once.
+"""Sample leases: in each epoch every sample is committed exactly once.
 
-A sample is never leased, open in one lease, returned, or committed. A lease is
-open only while its generation is: revoking that returns all of them, and only
-then can a sample be leased again. So a worker that was cut off cannot consume
-what somebody else was given.
+A sample is unleased, open in one lease, returned, or committed. A lease is open only while its
+generation is: revoking the generation returns all of its leases, and only then can a sample be
+leased again. So a worker that was partitioned cannot consume samples that another worker holds.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
-"""Was this command applied before? Then its first answer is given again, and nothing is done twice.
+"""Client sessions: a command that is sent twice is applied once (exactly-once semantics).
 
-A client numbers its commands in a session and says which answers it has got
-(`first_open`). Opening is made safe by a nonce: opened twice, it is one session.
-Everything is bounded: of too many sessions the longest unused goes, of too many
-bytes of answers the session that holds most of them.
+A client numbers its commands in a session and acknowledges the answers that it has received
+(`first_open`). A repeated command gets its first answer again. A nonce makes opening idempotent:
+opened twice, it is one session. Everything is bounded: beyond MAX_SESSIONS the least recently
+used session is dropped, beyond MAX_TOTAL_BYTES of answers the session that holds most of them.
 """
 
 from paceline.coordinator.proto import cluster_pb2 as pb

@@ -1,1 +1,1 @@
-"""What stands between torchft's managers and the coordinators: a proxy on loopback."""
+"""torchft on the coordinator: a lighthouse proxy on loopback for torchft's managers."""

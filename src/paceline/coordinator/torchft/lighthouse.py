@@ -1,4 +1,4 @@
-"""How do torchft jobs use the coordinators? Through a proxy on their machine; people see and end jobs."""
+"""Lighthouses of torchft jobs: serve a proxy, list the jobs, forget one."""
 
 import asyncio
 from collections.abc import Callable

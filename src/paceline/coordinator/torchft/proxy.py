@@ -1,9 +1,12 @@
-"""What do torchft's managers talk to? A lighthouse on loopback that asks the coordinators for them.
+"""Lighthouse proxy: answers torchft's managers on loopback, by way of the coordinator's leader.
 
-A manager's question is held open here and sent to whoever leads, as often as it
-takes, always under the same nonce: so it is answered once. Signs of life are
-taken here, and passed on together. A question that a manager gave up and asks
-again, word by word, keeps its nonce too: its answer may be in the log already.
+A manager's quorum request is held open and sent to the current leader, as often as it takes,
+always under the same nonce: so it is answered once. A request that a manager abandoned and
+repeats byte by byte keeps its nonce too, because its answer may already be in the log.
+Heartbeats are collected and forwarded in batches.
+
+`LeaderLink` cancels a call to a node that has stopped leading and sends the same bytes to the
+next one; the caller sees only a delay. A call ends with an error only if the caller can act on it.
 """
 
 import asyncio

@@ -1,6 +1,9 @@
-"""Who answers the proxies of torchft jobs? The leader: it calls the roll, and logs each quorum first.
+"""The service Lighthouses: the leader collects quorum requests and logs each quorum before it answers.
 
-See state/quorum.py for who is in a quorum, and docs/guides/torchft.md for all of it.
+The registry of waiting replicas is not in the log. A new leader starts with the members of the
+last quorum, grants each a whole heartbeat timeout, and receives the other requests soon, because
+proxies repeat what was not answered. See torchft/state.py for the quorum rule, and
+docs/guides/torchft.md.
 """
 
 import asyncio

@@ -1,8 +1,14 @@
-"""Which quorums has a torchft job been given? Each is in the log before any member hears of it.
+"""Quorums of torchft jobs: the replicated record of each job, and the rule of the next quorum.
 
-So a member whose answer was lost with a leader is given the same one by the
-next: it is found by the nonce of the request. The quorum's number is the log's
-index, and changes only when its members do or one of them could not commit.
+Each quorum is in the log before any member receives it. A member whose answer was lost with a
+leader gets the same quorum from the next one, which finds it by the nonce of the request. The
+quorum id is a log index, and changes only when the members change or one of them could not commit.
+
+The rule (`next_quorum`) is torchft's, or stricter. If all members of the last quorum request the
+next one, they and all other requesters form it, at once. Otherwise at least `min_replicas` must
+request it, and more than half of the live replicas; live replicas that have not requested it are
+awaited, up to a limit. A replica that has been silent too long, or did not request it, is never
+in a quorum.
 """
 
 import re

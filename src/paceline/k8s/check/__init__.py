@@ -1,1 +1,1 @@
-"""What is a cluster good for? Checks over a snapshot of plain dicts; one file per subject."""
+"""Checks of a cluster over a snapshot of plain dicts; one file per subject."""

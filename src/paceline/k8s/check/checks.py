@@ -1,4 +1,4 @@
-"""What do all checks say about a snapshot, and is what was asked for fine?"""
+"""All checks of a snapshot, and the verdict on what was asked for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

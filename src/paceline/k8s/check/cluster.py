@@ -1,4 +1,4 @@
-"""Is a cluster good for what is wanted of it? A snapshot is taken, or read from a file, and checked."""
+"""Cluster check: takes a snapshot of a cluster, or reads one from a file, and checks it."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from paceline.k8s.check import operators
 from paceline.k8s.check.checks import CheckResult, run_checks
 from paceline.k8s.check.eks import AREA
 from paceline.k8s.check.eks import check as check_eks
-from paceline.k8s.check.findings import Finding, Level, Need, Target
+from paceline.k8s.check.findings import Finding, Level, Need
 from paceline.k8s.check.namespace import rights_in
 from paceline.k8s.check.snapshot import EksFacts, Object, Rule, Snapshot, prune_object, read_snapshot
 from paceline.k8s.client.api import (
@@ -56,6 +56,7 @@ from paceline.k8s.kinds import (
 )
 from paceline.k8s.objects import mapping
 from paceline.k8s.rbac import rendered_rights_for
+from paceline.k8s.spec.job import Target
 
 if TYPE_CHECKING:
     from paceline.k8s.client.eks import Aws, EksCluster

@@ -1,4 +1,4 @@
-"""Does what hands out GPUs work: GPU operator, device plugin, DRA? That one of them is absent is no fault."""
+"""Checks of GPU allocation: GPU operator, device plugin, DRA. That one of them is absent is no fault."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Is a cluster sound on Amazon's side? Its state, its version, node groups, add-ons, who may enter, HyperPod.
+"""Checks of an EKS cluster on Amazon's side: state, version, node groups, add-ons, access, HyperPod.
 
 An add-on that is not there is no fault: it may be installed in another way, or be a part of Auto Mode. It is
 missing only where what was asked for needs it.
@@ -6,9 +6,10 @@ missing only where what was asked for needs it.
 
 from collections.abc import Iterator, Sequence
 
-from paceline.k8s.check.findings import Finding, Level, Need, Target, list_names, ok_finding
+from paceline.k8s.check.findings import Finding, Level, Need, list_names, ok_finding
 from paceline.k8s.check.nodes import gpus_of
 from paceline.k8s.check.snapshot import Addon, AddonRequest, EksFacts, NodeGroup
+from paceline.k8s.spec.job import Target
 
 AREA = "EKS"
 HYPERPOD_OPERATOR = "amazon-sagemaker-hyperpod-training-operator"

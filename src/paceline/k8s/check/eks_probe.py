@@ -1,4 +1,4 @@
-"""How is one cluster of EKS looked at? With rights to look only; what is refused is noted by its action."""
+"""Reader of one EKS cluster, with read-only rights; a refused call is recorded by its action."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""What does a check say? How bad it is, what, by which evidence, why it matters, what to type next."""
+"""Findings of checks: level, message, evidence, why it matters, and the next command; and the user's need."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +9,7 @@ from paceline.core.errors import ManifestError, Problem
 from paceline.core.redaction import redact
 from paceline.k8s.check.snapshot import AddonRequest, Object, Snapshot, labels_of, name_of
 from paceline.k8s.objects import mapping, mappings
+from paceline.k8s.spec.job import Target
 from paceline.plan.codec import Json
 
 _SHOWN = 3
@@ -69,29 +70,6 @@ def device_count_finding(
 
 
 NEED_SYNTAX = "gpus=N, nodes=N, efa, rwx"
-
-
-class Target(Enum):
-    JOB = "job"
-    PYTORCHJOB = "pytorchjob"
-    TRAINJOB = "trainjob"
-    RAYJOB = "rayjob"
-    RAYCLUSTER = "raycluster"
-    HYPERPOD = "hyperpod"
-
-    @property
-    def resource(self) -> str:
-        return _RESOURCES[self]
-
-
-_RESOURCES = {
-    Target.JOB: "jobs.batch",
-    Target.PYTORCHJOB: "pytorchjobs.kubeflow.org",
-    Target.TRAINJOB: "trainjobs.trainer.kubeflow.org",
-    Target.RAYJOB: "rayjobs.ray.io",
-    Target.RAYCLUSTER: "rayclusters.ray.io",
-    Target.HYPERPOD: "hyperpodpytorchjobs.sagemaker.amazonaws.com",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

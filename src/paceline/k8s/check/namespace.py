@@ -1,11 +1,12 @@
-"""Would the namespace let a job in, and let its pods talk? Pod Security, quotas, network policies, meshes."""
+"""Checks of a namespace: Pod Security, quotas, network policies, meshes, rights."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from paceline.k8s.check.findings import Finding, Level, Need, Target, ok_finding
+from paceline.k8s.check.findings import Finding, Level, Need, ok_finding
 from paceline.k8s.check.snapshot import Object, Rule, Snapshot, labels_of, name_of
 from paceline.k8s.objects import GPU, mapping, mappings, read_quantity
 from paceline.k8s.rbac import Right, grant, rendered_rights_for
+from paceline.k8s.spec.job import Target
 
 POLICY_AREA = "policy and quotas"
 _POLICIES = "networkpolicies.networking.k8s.io"

@@ -1,4 +1,4 @@
-"""Are there nodes, and how many GPUs can be used? Truth is `allocatable` and the ResourceSlices."""
+"""Checks of nodes and their usable GPUs, as `allocatable` and the ResourceSlices state them."""
 
 import json
 from collections import Counter, defaultdict
@@ -12,7 +12,6 @@ from paceline.k8s.check.findings import (
     Finding,
     Level,
     Need,
-    Target,
     device_count_finding,
     list_names,
     ok_finding,
@@ -29,6 +28,7 @@ from paceline.k8s.objects import (
     mappings,
     read_quantity,
 )
+from paceline.k8s.spec.job import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Can PyTorchJobs run? The training operator of Kubeflow, version 1."""
+"""Checks of operators: Kubeflow's training operator and Trainer, KubeRay, HyperPod, Kueue."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from paceline.k8s.check.findings import (
     Finding,
     Level,
     Need,
-    Target,
     check_operator,
     deployments,
     has_label,
@@ -21,6 +20,7 @@ from paceline.k8s.check.findings import (
 )
 from paceline.k8s.check.snapshot import Object, Snapshot, labels_of, name_of
 from paceline.k8s.objects import HYPERPOD_HEALTH, mapping, mappings
+from paceline.k8s.spec.job import Target
 
 TRAINING_OPERATOR_AREA = "training operator"
 _WEBHOOK = "validator.pytorchjob.training-operator.kubeflow.org"

@@ -1,4 +1,4 @@
-"""What was seen of a cluster at one moment? Plain dicts, by `plural.group`, as they are checked and saved.
+"""Snapshot of a cluster at one moment: plain dicts by `plural.group`, as they are checked and saved.
 
 What the server refused to show is not empty but absent, with the rule that would allow it: nobody may take
 "we may not look" for "there is none".

@@ -1,4 +1,4 @@
-"""Where can data and checkpoints lie? Does the default class work, can several nodes share a volume?"""
+"""Checks of storage: the default class, drivers, and volumes that several nodes can share."""
 
 from collections.abc import Iterator
 

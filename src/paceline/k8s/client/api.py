@@ -1,6 +1,6 @@
-"""What may be asked of a cluster? Few verbs, over plain dicts; a no of the server is an ApiError.
+"""Port to a cluster's API server: few verbs over plain dicts; a refusal is an ApiError.
 
-The port is what the rest of the product knows. `kubernetes_door.py` is the one adapter; tests talk through
+The port is what the rest of the product knows. `kubernetes_api.py` is the one adapter; tests talk through
 it to a server of their own over real HTTP.
 """
 

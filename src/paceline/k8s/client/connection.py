@@ -1,4 +1,4 @@
-"""Which cluster is meant, and in which namespace? Found as kubectl finds it, and closed again afterwards."""
+"""Connection to a cluster: context and namespace, resolved as kubectl does, closed after use."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

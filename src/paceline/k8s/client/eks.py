@@ -1,4 +1,4 @@
-"""What does Amazon say about its clusters? Asked through boto3, with the user's usual credentials."""
+"""EKS client over boto3, with the user's usual credentials."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

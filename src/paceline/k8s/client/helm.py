@@ -1,4 +1,4 @@
-"""How is a chart installed? By the user's own `helm`, as a process, with nothing of ours in between."""
+"""Helm client: runs the user's own `helm` as a process."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""How is `hyp` called? As a process in a folder of its own; nothing but verbs is on its command line."""
+"""Client of HyperPod's `hyp`: a process in a folder of its own, with only verbs on its command line."""
 
 import shutil
 import subprocess

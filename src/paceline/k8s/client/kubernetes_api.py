@@ -1,4 +1,4 @@
-"""How is a cluster reached? By the official client, used for its configuration, credentials and sockets.
+"""Adapter of the API port: the official client, for its configuration, credentials and sockets.
 
 The only file that imports it. Paths are made here and answers stay plain dicts: the client's own models
 change from one release to the next, and forget fields that they do not know.

@@ -1,1 +1,1 @@
-"""What of our own services runs on a cluster, and as which objects? Pure."""
+"""Our own services on a cluster, and their objects."""

@@ -1,4 +1,4 @@
-"""How do our own services come to a cluster? Rendered, checked by our own rules, tried by the server, made.
+"""Deployment of our own services: rendered, validated, tried by a dry run, created.
 
 What is there and agrees is not written again; what differs is changed, after the server has tried all of it.
 """

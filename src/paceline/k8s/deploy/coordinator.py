@@ -1,4 +1,4 @@
-"""Which objects are a coordinator on Kubernetes? A StatefulSet, its names, its budget, and who may reach it.
+"""The objects of a coordinator: a StatefulSet, its Services, its disruption budget, its network policy.
 
 Pods are numbered from 1, as nodes are: pod NAME-2 is node 2, with the address and the certificate of node 2.
 Each container sees its own key and no other, and no key is in these objects: they stay in a Secret.

@@ -1,4 +1,4 @@
-"""Which objects are a dashboard on Kubernetes? A Deployment, its name, and who may reach it.
+"""The objects of a dashboard: a Deployment, its Service, its network policy.
 
 It shows the runs that are on a claim, and can do nothing to them: the volume is mounted read-only, and the
 token that opens the page is a file from a Secret. There is one pod and no budget: a budget for one pod either

@@ -1,4 +1,4 @@
-"""What do all objects of one of our own services carry? Its labels, its name, and pods without privileges."""
+"""What all objects of one of our own services share: labels, names, pods without privileges."""
 
 from collections.abc import Iterable
 

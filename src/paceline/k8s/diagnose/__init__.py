@@ -1,1 +1,1 @@
-"""Why is a job on a cluster stuck or dead, and what shall be done? Pure: told what was seen, and when."""
+"""Diagnosis of jobs that are stuck or dead, and the decision what to do. Pure."""

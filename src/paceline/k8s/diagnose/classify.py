@@ -1,4 +1,4 @@
-"""Which failure does a piece of text tell of? The first words of the table that fit it."""
+"""Classification of a text by the first row of the table of failures that matches it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

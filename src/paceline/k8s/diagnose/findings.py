@@ -1,4 +1,4 @@
-"""What is a known failure, and what is a sign of one? The words that all rows of the table are written in."""
+"""Known failures and their signs: the types in which all rows of the table are written."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Could these pods ever run on these nodes, were they empty? What a pod needs, and the most a node has."""
+"""Node fit: whether pods could run on these nodes if they were empty."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

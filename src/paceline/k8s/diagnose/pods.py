@@ -1,4 +1,4 @@
-"""In which state is a pod, what do its containers say, and which rank is it? Readers of plain objects."""
+"""Readers of pods: state, containers, rank."""
 
 import re
 from collections.abc import Iterator

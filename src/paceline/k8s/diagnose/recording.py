@@ -1,4 +1,4 @@
-"""How is a recording read? As `kubectl get … -o json` prints it, or with logs, times and answers around it.
+"""Reader of recordings: `kubectl get … -o json`, or the same with logs, times and responses around it.
 
 A list of objects is enough. When a recording does not say when it was made, its newest time is taken for it.
 """

@@ -1,4 +1,4 @@
-"""Shall the whole gang be started again, when, where, and who pays? Decided from what failed, now and before.
+"""Retry decision for a whole job: whether, when, where, and from which budget, by what failed now and before.
 
 - The cluster's failures and the program's own have budgets of their own; wrong settings have none.
 - The same failure of the same rank at about the same step twice is not transient: stop.

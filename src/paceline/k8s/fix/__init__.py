@@ -1,1 +1,1 @@
-"""What would mend a cluster, who may do it, and what is done? Pure: findings in, actions out."""
+"""Fixes of a cluster. Pure: findings in, actions out."""

@@ -1,4 +1,4 @@
-"""What can be done about a finding, and by whom? Three tiers; a fix is of one of them, and says why.
+"""Actions for a finding, in three tiers by who may carry them out, each with its reason.
 
 safe: in the user's namespace, ours, and can be taken back. planned: for the whole cluster, by a pinned chart
 or an add-on of EKS, and only with --apply. never: a command for a person; no program of ours types it.

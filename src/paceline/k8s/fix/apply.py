@@ -1,4 +1,5 @@
-"""How is a cluster mended? Look, plan, try everything on the server, and only then write: each step recorded.
+"""Cluster fix: take a snapshot, plan, try everything by a dry run, and only then write; each step is
+recorded.
 
 A second run finds that everything is there, and writes nothing.
 """

@@ -1,4 +1,4 @@
-"""How is one object made, and taken back, without touching anybody else's?
+"""Creation and removal of single objects that leaves the objects of others alone.
 
 What we make carries an annotation with the id of the fix: only what carries it is ever removed by `undo`.
 """

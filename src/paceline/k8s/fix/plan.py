@@ -1,4 +1,4 @@
-"""Which fixes follow from the findings of a check, and from what was asked for? In the order of doing them.
+"""Plan of fixes, from the findings of a check and from what was asked for, in order of execution.
 
 Only what is wrong is mended: a note is no reason to write. What cannot be done safely is a command to read.
 """
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from paceline.k8s.charts import EFA_PLUGIN, GPU_PLUGIN, KUBERAY, TRAINER
 from paceline.k8s.check.devices import why_no_efa_plugin, why_no_gpu_plugin
-from paceline.k8s.check.findings import Finding, Level, Target
+from paceline.k8s.check.findings import Finding, Level
 from paceline.k8s.check.snapshot import Snapshot, name_of
 from paceline.k8s.fix.actions import ByHand, ChangeAddon, Create, Fix, Install, RemovePod, object_label
 from paceline.k8s.objects import mapping
 from paceline.k8s.rbac import all_rights_for, role_and_binding
 from paceline.k8s.render.pod import USER, Object
+from paceline.k8s.spec.job import Target
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 PACELINE_LABELS: Object = {"app.kubernetes.io/name": "paceline", MANAGED_BY: "paceline"}

@@ -1,4 +1,4 @@
-"""What was changed, and how is it taken back? A folder for each run: `record.json`, before and after as YAML.
+"""Record of a fix, and its undo: a folder for each run with `record.json`, before and after as YAML.
 
 A step is written down before it is done: whoever is killed in between can still undo it.
 """

@@ -1,1 +1,1 @@
-"""Which kinds of object can a job become? One file each."""
+"""Manifests of a job, one file for each family of kinds."""

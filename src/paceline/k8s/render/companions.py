@@ -1,4 +1,4 @@
-"""What comes with a job, where it is asked for? Settings, claims, an identity, and who may reach its pods."""
+"""Objects that come with a job on request: settings, claims, an identity, a network policy."""
 
 from paceline.k8s.render.pod import GPUS, Object, claim_name, config_name, labels, metadata, require_torch
 from paceline.k8s.spec.job import Claim, JobSpec

@@ -1,4 +1,4 @@
-"""How is a job handed to HyperPod's own command, `hyp`, and what can `hyp` not carry?
+"""A job as HyperPod's own command `hyp` takes it, and what `hyp` cannot carry.
 
 `hyp create` reads a folder: config.yaml says which template and whose job, k8s.jinja is the manifest. It
 reads the manifest by models of its own, which are narrower than the API: what they lack is left out here and

@@ -1,4 +1,4 @@
-"""What does every pod of ours carry, whichever kind of object it belongs to?
+"""What every pod of a job carries, whichever kind of object it belongs to.
 
 Strict by default: a pod passes Pod Security "restricted", has no API token, and
 takes every secret by reference. `relaxed` says in words what `compat` gives up.

@@ -1,4 +1,4 @@
-"""How is a run written down for training-operator 1.9? PyTorchJob, `kubeflow.org/v1`.
+"""Jobs of torchrun: PyTorchJob of training-operator 1.9, indexed Job, HyperPodPyTorchJob.
 
 Static: a Master and Workers, rank 0 is in the Master. c10d: Workers alone, and the
 operator tells torchrun everything by PET_* variables, so that no flag can contradict them.

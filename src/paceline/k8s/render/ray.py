@@ -1,4 +1,4 @@
-"""How is a standing Ray cluster written down? RayCluster of KubeRay 1.7, `ray.io/v1`."""
+"""RayCluster and RayJob of KubeRay 1.7, `ray.io/v1`."""
 
 import shlex
 

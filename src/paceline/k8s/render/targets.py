@@ -1,4 +1,4 @@
-"""Which objects does an intent become, and how do they look as YAML? The same bytes, every time."""
+"""The objects of a job spec for each target, and their YAML: the same bytes every time."""
 
 from collections.abc import Callable, Sequence
 

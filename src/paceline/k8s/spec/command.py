@@ -1,4 +1,4 @@
-"""Which `paceline train` does a job run? Exactly the settings that make its plan, and none that are default.
+"""The command of a job: exactly the settings that make its plan, and none that are default.
 
 A setting is left out when the plan is the same without it. So whoever reads the
 manifest sees what is special about the run; and a test reads the command back

@@ -10,6 +10,8 @@ from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from paceline.k8s.kinds import HYPERPOD_JOB, JOB, PYTORCH_JOB, RAY_CLUSTER, RAY_JOB, TRAIN_JOB
+
 RAY_VERSION = "2.60.0"  # of the image that docker/ray.Dockerfile builds
 
 PORT = 29500  # torchrun's own
@@ -28,7 +30,20 @@ class Target(StrEnum):
     RAYJOB = "rayjob"  # one run on a cluster of its own
     RAYCLUSTER = "raycluster"  # a cluster that stays
 
+    @property
+    def resource(self) -> str:
+        """As `kubectl` and rights name it, such as `jobs.batch`."""
+        return _KINDS[self].resource
 
+
+_KINDS = {
+    Target.PYTORCHJOB: PYTORCH_JOB,
+    Target.TRAINJOB: TRAIN_JOB,
+    Target.JOB: JOB,
+    Target.HYPERPOD: HYPERPOD_JOB,
+    Target.RAYJOB: RAY_JOB,
+    Target.RAYCLUSTER: RAY_CLUSTER,
+}
 ON_RAY = (Target.RAYJOB, Target.RAYCLUSTER)
 
 

@@ -1,4 +1,4 @@
-"""What does a wish mean for a job that torchrun starts? One intent, whatever kind of object asks for it.
+"""The spec of a job that torchrun starts, the same for every kind of object.
 
 Either a complete intent, or a ConfigError with every problem.
 """

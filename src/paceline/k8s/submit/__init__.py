@@ -1,1 +1,1 @@
-"""How is a job brought to a cluster, followed there, and tried again? The rules; nothing is sent."""
+"""Submission of a job to a cluster, following it, and new attempts."""

@@ -1,4 +1,4 @@
-"""Could this job ever run here, as the nodes and quotas are? What it needs beside what there is.
+"""Capacity: what a job needs beside what nodes and quotas have.
 
 Nodes are counted as if they were empty: who is only busy is waited for. Where somebody adds nodes when they
 are needed, nothing about nodes is known to be impossible.

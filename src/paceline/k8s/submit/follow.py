@@ -1,4 +1,4 @@
-"""How is a job followed to its end, or until the shell wants to return? Look, ask the core, carry out.
+"""Follower of a job, to its end or to a time limit: observe, decide, carry out.
 
 Only one watcher may start a job again. Whoever follows asks for that right by an annotation with a date, and
 keeps it by renewing it; others only show what happens.

@@ -1,4 +1,4 @@
-"""Where is a job in the cluster, and how does it come and go with all that belongs to it?"""
+"""The objects of a job in a cluster: found, created and removed together."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast

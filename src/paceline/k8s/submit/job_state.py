@@ -1,4 +1,4 @@
-"""What does a job carry about itself, so that any machine can follow it? Labels and annotations.
+"""State that a job carries in labels and annotations, so that any machine can follow it.
 
 The cluster is the only memory: who submitted it, which attempt this is, what failed before, what it looked
 like when it was sent, what came with it, and who watches it until when.

@@ -1,4 +1,4 @@
-"""What can be known of jobs in a cluster, from any machine? State, list, logs, cause; and their end."""
+"""Queries about jobs in a cluster, from any machine: state, list, logs, cause; and stopping one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which lines of a log are new, when it was cut and is asked for again? None is lost, and none comes twice.
+"""New lines of a log that was cut and requested again: none is lost, and none comes twice.
 
 A server gives lines from a second on, not from a line on. So a stream that is opened again begins a little
 earlier, and what was seen before is known by its time and a hash of its text. Equal lines of one time are

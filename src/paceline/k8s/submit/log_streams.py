@@ -1,4 +1,4 @@
-"""How do the logs of all pods of a job arrive, whatever happens to connections? A thread for each container.
+"""Log streams of all pods of a job, across lost connections. A thread for each container.
 
 A stream that is cut is opened again a little before the point where it was cut; k8s/submit/log_lines.py
 knows which lines are new.

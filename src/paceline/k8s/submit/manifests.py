@@ -1,4 +1,4 @@
-"""How does a wish become a manifest, and is a manifest file sound? Nothing is sent anywhere."""
+"""Manifests from options, and validation of manifest files. Nothing is sent."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Where is an attempt that was decided on and not made yet? In a ConfigMap, which only one may carry out."""
+"""Attempts that are decided and not yet made: a ConfigMap, which only one watcher may carry out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

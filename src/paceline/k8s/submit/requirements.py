@@ -1,4 +1,4 @@
-"""Which pods will a job want all at once? Read from its manifests, before anything exists."""
+"""Requirements of a job, read from its manifests: pods, references, versions."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How does a job come to a cluster? All is asked first; it is created when nothing speaks against it."""
+"""Submission of a job: everything is checked first, and created when nothing speaks against it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where are a job's results, and how do they come here? Its claim is found, and its folder fetched."""
+"""Fetching a job's results: its claim is found, and its folder copied."""
 
 import hashlib
 import io

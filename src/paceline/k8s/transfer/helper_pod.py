@@ -1,4 +1,4 @@
-"""How does a pod carry files for us? It is made, waited for, asked again after a cut, and removed.
+"""The helper pod that carries files: created, waited for, asked again after a lost connection, removed.
 
 However the work ends (Ctrl-C too), the pod goes. Whoever loses power leaves one that ends by itself; the
 next helper in the namespace takes away what has ended.

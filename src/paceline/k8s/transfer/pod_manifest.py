@@ -1,4 +1,4 @@
-"""Which pod carries files to a volume and back, and why does it not start?
+"""The manifest of the helper pod, and the reasons why it does not start.
 
 It passes Pod Security "restricted", has no API token and a root that nobody writes to. It ends by itself when
 nobody takes it away.

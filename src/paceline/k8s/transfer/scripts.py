@@ -1,4 +1,4 @@
-"""Which commands run in the helper pod? Short shell scripts, for busybox and coreutils alike.
+"""Shell scripts that run in the helper pod, for busybox and coreutils alike.
 
 Values come as words behind the script, never inside of it. What comes on stdin has no end: the last word says
 how many bytes it has, and it is read before anything can fail. Exit code 65: what came is not what was sent.

@@ -1,4 +1,4 @@
-"""What is to be uploaded, and is it too much? Files are read here, once, before anything is asked for."""
+"""Upload of files to a volume: they are read once, and their size is checked, before any request."""
 
 import hashlib
 import io

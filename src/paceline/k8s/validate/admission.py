@@ -1,4 +1,4 @@
-"""What does a cluster refuse about a pod whose fields are all right one by one?"""
+"""Rules of Kubernetes' own kinds that go beyond single fields."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

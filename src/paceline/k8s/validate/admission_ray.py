@@ -1,4 +1,4 @@
-"""What does KubeRay refuse, or silently not do, about objects whose fields are all right one by one?"""
+"""Rules of KubeRay that go beyond single fields: what it refuses, or silently does not do."""
 
 import re
 import shlex

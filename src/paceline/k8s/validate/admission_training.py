@@ -1,4 +1,4 @@
-"""What does training-operator refuse, or silently not do, about a PyTorchJob? In its webhook's own words.
+"""Rules of training-operator, HyperPod and Trainer, in the words of their webhooks.
 
 See pkg/webhooks/pytorch of kubeflow/training-operator 1.9.
 """
@@ -186,6 +186,7 @@ _MANAGERS = (f"{_GROUP}/trainjob-controller", "kueue.x-k8s.io/multikueue")
 _RESERVED = ("PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE")
 _OWN = ("dataset-initializer", "model-initializer", "node")
 _POLICIES = ("torch", "mpi", "jax", "xgboost", "flux")
+_WORDS_OF_PROCS = ("auto", "cpu", "gpu")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 _PATCHED = ("template", "spec", "replicatedJobs")
 
@@ -236,6 +237,9 @@ def _references(spec: Spec, path: Path) -> Iterator[Finding]:
 
 def _trainer(trainer: Spec, path: Path) -> Iterator[Finding]:
     procs = trainer.get("numProcPerNode")
+    if isinstance(procs, str) and procs not in _WORDS_OF_PROCS:
+        what = f"must have an int value or [{' '.join(_WORDS_OF_PROCS)}]"
+        yield Finding((*path, "numProcPerNode"), what, "write numProcPerNode: 1, for example")
     names = {str(variable.get("name")) for variable in mappings(trainer, "env")}
     if taken := sorted(names.intersection(_RESERVED)):
         what = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"

@@ -1,4 +1,4 @@
-"""What does a file of manifests say, and on which line? YAML to plain values, never to objects."""
+"""Reader of manifest files: YAML to plain values with their lines, never to objects; and secrets in them."""
 
 import re
 from collections.abc import Iterator

@@ -1,8 +1,11 @@
-"""Who sends messages while a run trains? One herald for each run, however many look at it.
+"""Alert delivery while a run trains: one `AlertNotifier` per run follows its log and sends.
 
-It follows the log as everybody does, asks each notifier's courier what is due, and
-hands that to the notifier's own thread: one that hangs holds up nobody. What was sent,
-and what was not, goes into the log.
+It asks the policy of each notifier what is due, and hands the message to the notifier's own
+thread, so a notifier that hangs does not delay the others. Sent and failed messages are
+recorded in the log. A file lock makes sure that only one process sends for a run.
+
+Each session of a run (it may be resumed, on another machine or after a reboot) has its own clock
+origin: events that are appended here use the clock of the newest session (`RunClock`).
 """
 
 import fcntl

@@ -1,8 +1,12 @@
-"""Which alerts are there now? inactive → pending → firing → resolved, as Prometheus evaluates its rules.
+"""Alert engine: inactive → pending → firing → resolved, as Prometheus evaluates its rules.
 
-An alert is known by its rule and labels: as long as it lasts it is one, however often
-it is evaluated. It fires when its conditions have held for `for`, and is kept while
-`keep_firing_for` runs or until `clear_when` holds. Pure: told the time and the samples.
+The identity of an alert is its rule and labels: it stays the same alert for as long as it is
+active, however often it is evaluated. It fires when its conditions have held for `for`, and is
+kept while `keep_firing_for` runs or until `clear_when` holds.
+
+`Memory` keeps the samples of each series as far back as some rule reads. A series without a
+sample at the newest evaluation has ended: it has no newest value, but its samples stay in their
+windows. Pure: the time and the samples are given.
 """
 
 import hashlib

@@ -1,8 +1,9 @@
-"""Who must be told about which alert now? Each firing once, each end once, and never more than wanted. Pure.
+"""Notification policy: which alerts are due for a notifier now. Pure.
 
-An alert that is silenced, inhibited or injected is not told; when that ends while it
-still fires, it is. The end is told to those who heard of its beginning. What a limit
-holds back is told as soon as there is room, and what was not delivered half a minute later.
+Each alert is sent once when it fires and once when it resolves, within the rate limit. An alert
+that is silenced, inhibited or injected is not sent; if that ends while it still fires, it is. A
+resolution is sent only to notifiers that were sent the firing. What the rate limit holds back is
+sent as soon as the limit allows, and a failed message after RETRY_S.
 """
 
 import math

@@ -1,7 +1,9 @@
-"""How does a message get to somebody? By one of six ways, each tried again when it fails.
+"""Notifiers: terminal, log file, webhook, command, e-mail, Alertmanager.
 
-What is sent is the same for all: the alerts, as a snapshot tells them. A secret may be in
-a file of its own (`url_file`, `password_file`), and no error says it.
+All of them send the same content: the alerts as dictionaries of a snapshot. A secret may be in a
+file of its own (`url_file`, `password_file`), and no error contains it: the path of a webhook's
+URL is a password, so errors name only its host. Redirects are refused: a redirected POST becomes a
+GET, to which any other host may answer 200.
 """
 
 import http.client

@@ -1,4 +1,4 @@
-"""How is a file of alert rules read? Every key is known or refused, and all problems are told at once."""
+"""Parser of alert rule files (YAML): unknown keys are refused, and all problems are reported at once."""
 
 import math
 import re

@@ -1,7 +1,7 @@
-"""What is an alert rule? Conditions on metrics, how long they must hold, and what to say then.
+"""Alert rules as data: conditions on metrics, hold times, severities, inhibitions, notifiers.
 
-One YAML file holds the rules; our engine (alerts.py) and Prometheus (promql.py) are
-given the same ones. Parsed once at the edge: all problems of a file are told at once.
+One YAML file holds the rules (rule_file.py); our engine (engine.py) and Prometheus
+(metrics/provisioning.py) evaluate the same ones.
 """
 
 from collections.abc import Mapping

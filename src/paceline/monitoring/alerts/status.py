@@ -1,8 +1,12 @@
-"""How well is a run, in one number, and why? 100 less what its alerts cost, and never without the sum.
+"""Health score of a run, and its alerts as dictionaries.
 
-A warning that fires costs 10 to 20, by how far its value is past its limit, an info 3, a
-pending one nothing. A critical one costs 30 and caps the score at 40, no leader at 20.
-Without any data the score is unknown, not 0. See docs/concepts/health.md. Pure.
+The score is 100 minus the cost of the firing alerts, and is always given with its arithmetic. A
+firing warning costs 10 to 20, by how far its value is past its limit, an info 3, a pending alert
+nothing. A critical one costs 30 and caps the score at 40, a missing leader at 20. Without any data
+the score is unknown, not 0. See docs/concepts/health.md.
+
+An alert that is silenced, inhibited by another, or caused by an injected fault keeps its state; it
+is shown, and not notified. Pure.
 """
 
 import math

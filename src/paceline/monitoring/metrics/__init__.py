@@ -1,0 +1,1 @@
+"""Metrics of a run: catalogue, samples, series, Prometheus and Grafana."""

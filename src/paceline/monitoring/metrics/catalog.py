@@ -1,16 +1,15 @@
-"""Which metrics are there? The one table that names them; everything else looks here.
+"""Catalogue of all exported metrics: names, kinds, units, labels.
 
-The endpoint, the rules, Grafana's panels and docs/reference/metrics.md are all made from
-it, and tests hold them to it. A family is exported only where its number is known.
+The endpoint, the alert rules, the Grafana panels and docs/reference/metrics.md are generated from
+it or checked against it by tests. A family is exported only where its value is known.
 """
+
+# ruff: noqa: E501  # one row a line
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
-
-# ruff: noqa: E501  # one row a line
-
 
 PREFIX = "paceline_"
 
@@ -35,7 +34,9 @@ def _family(group: str, kind: MetricKind, name: str, unit: str, labels: str, tex
     return Family(PREFIX + name, kind, unit, tuple(labels.split()), text, group)
 
 
-_G, _C, _H = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM
+_G = MetricKind.GAUGE
+_C = MetricKind.COUNTER
+_H = MetricKind.HISTOGRAM
 
 FAMILIES: tuple[Family, ...] = tuple(
     _family(*row)

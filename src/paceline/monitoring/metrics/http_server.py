@@ -1,7 +1,7 @@
-"""How does Prometheus read a run that has no dashboard? From a small server that follows the run's log.
+"""HTTP server of `/metrics` for a run without a dashboard; it follows the run's log.
 
-It listens where it is told, by default for this machine alone. There it also refuses what was meant for
-another name: a page in a browser could have its own name lead here (DNS rebinding).
+By default it listens on loopback. There it also refuses requests whose Host header is another
+name: a web page could make its own name resolve to this machine (DNS rebinding).
 """
 
 import threading
@@ -16,8 +16,8 @@ from paceline.core.clock import monotonic_s
 from paceline.core.errors import MissingPackageError, PacelineError, PortError
 from paceline.monitoring.view.feed import Feed
 
-FRESH_S = 1.0  # a page younger than this is given out again
-SILENT_S = 10.0  # whoever connects and says nothing for so long is let go
+FRESH_S = 1.0  # a younger page is served from the cache
+SILENT_S = 10.0  # idle connections are closed after this long
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -26,7 +26,7 @@ def is_for_this_machine(host: str) -> bool:
 
 
 def name_of(header: str) -> str:
-    """What a Host header calls us, without the port."""
+    """The name in a Host header, without the port."""
     return header.rpartition("]")[0].lstrip("[") if header.startswith("[") else header.partition(":")[0]
 
 
@@ -38,13 +38,14 @@ def require_prometheus() -> None:
 
 
 class MetricsPage:
-    """The text of `/metrics`, made anew at most once a second, whoever asks."""
+    """The text of `/metrics`, rendered at most once a second for all clients."""
 
     def __init__(self, run_dir: Path) -> None:
         require_prometheus()
         self._feed = Feed(run_dir)
         self._lock = threading.Lock()
-        self._text, self._made_s = b"", -FRESH_S
+        self._text = b""
+        self._made_s = -FRESH_S
 
     def text(self) -> bytes:
         from paceline.monitoring.metrics.prometheus import exposition
@@ -58,7 +59,7 @@ class MetricsPage:
 
 
 class MetricsServer:
-    """Answers `/metrics` between `with` and its end."""
+    """Serves `/metrics` inside a `with` block."""
 
     def __init__(self, run_dir: Path, host: str, port: int) -> None:
         page = MetricsPage(run_dir)
@@ -108,14 +109,18 @@ def _handler(page: MetricsPage, *, is_guarded: bool) -> type[BaseHTTPRequestHand
             from paceline.monitoring.metrics.prometheus import CONTENT_TYPE
 
             try:
-                status, kind, body = 200, CONTENT_TYPE, page.text()
+                status = 200
+                kind = CONTENT_TYPE
+                body = page.text()
             except PacelineError as error:  # a log that cannot be read
-                status, kind, body = 500, "text/plain; charset=utf-8", f"{error.what}\n".encode()
+                status = 500
+                kind = "text/plain; charset=utf-8"
+                body = f"{error.what}\n".encode()
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            with suppress(ConnectionError):  # it did not wait for the answer
+            with suppress(ConnectionError):  # the client did not wait for the response
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None: ...  # a scrape is no news

@@ -1,6 +1,6 @@
-"""What does Prometheus get to read? Every metric of a run's view, in its text format.
+"""Prometheus exposition: every metric of a run's view, in the text format.
 
-The only place that imports prometheus_client (extra `watch`).
+The only module that imports prometheus_client (extra `watch`).
 """
 
 from collections.abc import Iterator

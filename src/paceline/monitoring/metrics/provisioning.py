@@ -1,7 +1,7 @@
-"""How does Prometheus say the same as our rules? Each as an expression of its language, in a file of rules.
+"""Prometheus rules and Grafana dashboards, generated from the alert rules and the panel table.
 
-What our engine computes for a rule and what these expressions give agree: a test feeds
-both with the same series and compares every alert.
+Our engine and the generated expressions agree: a test feeds both with the same series and compares
+every alert.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""What does every exported metric read now? One sample for each series of each family. Pure.
+"""Samples and histograms of every exported metric, at one moment. Pure.
 
-Only numbers that are known are given out: a family without any is absent, never 0.
+Only known values are exported: a family without any is absent, never 0.
 """
 
 import math

@@ -1,11 +1,10 @@
-"""How is a number remembered for two days in little room? In rings of ever wider buckets.
+"""Time series in bounded memory: rings of ever wider buckets, for two days.
 
-Each bucket keeps the least, the greatest and the last value of its time, so that no
-peak is lost, however coarse it gets. Ten values a second for ten minutes (only where
-numbers come that fast), one a second for two hours, one in ten seconds for 48 hours.
-A number that comes once a second has one value in a bucket of a second: that one is all
-that is kept of it, in a third of the room.
-Pure; a bucket without values is NaN inside, and left out of what is given out.
+Each bucket keeps the minimum, the maximum and the last value of its time, so that no peak is lost,
+however coarse it gets. Ten values a second for ten minutes (only for fast series), one a second
+for two hours, one in ten seconds for 48 hours. A series with one value a second has one value in a
+one-second bucket: only that one is stored, in a third of the memory.
+Pure; a bucket without values is NaN inside, and left out of the output.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Does a number rise or fall, and when did it change? By ways that a few wild values do not mislead.
+"""Robust statistics: quantiles, trends, change points.
 
-The slope is Theil's and Sen's: the median of the slopes between all pairs of points. A
-change is found by a two-sided CUSUM over the deviations from the median, in units of
-their spread: it is told where the sum began to grow. Pure.
+The slope is the Theil-Sen estimator: the median of the slopes between all pairs of points. A
+change is detected by a two-sided CUSUM over the deviations from the median, in units of their
+spread, and is dated to where the sum began to grow. A few outliers affect neither. Pure.
 """
 
 import math

@@ -1,0 +1,1 @@
+"""Probes of this machine: host, processes, connections, GPUs."""

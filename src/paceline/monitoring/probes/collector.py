@@ -1,7 +1,7 @@
-"""Who looks at the machine while a run trains? A thread of the launcher, once a second, off the step path.
+"""Collector: a thread of the launcher that samples machine and processes once a second.
 
-What it sees goes into the run's own event log, so that whoever follows or replays the
-log sees it too. If a look fails the run does not: the failure is noted once.
+It is off the step path. The samples go into the run's own event log, so that live and replayed
+views show the same. A failing probe never ends the run: the failure is noted once.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""How are the GPUs of this machine? Asked of the driver by nvidia-ml-py; none, where there is none.
+"""GPU probe: NVML by way of nvidia-ml-py; no rows without a driver.
 
-The only place that imports it (extra `gpu`). A driver may lack any single answer: each
-is asked for alone, and None where it fails.
+The only module that imports it (extra `gpu`). A driver may lack any single value: each is queried
+alone, and is None if the query fails.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
-"""How is this machine? Asked of psutil and the kernel; what cannot be had is None, and nothing fails.
+"""Host probe: CPU, memory, disk and network by way of psutil and the kernel.
 
-The only place that imports psutil (extra `watch`).
+A value that is not available is None; the probe never fails. The only module that imports psutil
+(extra `watch`).
 """
 
 import socket

@@ -1,7 +1,12 @@
-"""How are processes of this machine? Read from /proc, one small file for each: this is done every second.
+"""Process and TCP probes: /proc/PID/stat, and the kernel's TCP_INFO of each connection.
 
-A process is known by its number and the moment it began: a number that is used again is
-another process, and its share of time begins anew. Where there is no /proc, nobody is seen.
+A process is identified by its pid and start time: a reused pid is a new process, and its CPU share
+starts from 0. Without /proc there are no rows.
+
+The kernel measures round trips on every TCP connection by the traffic that is sent anyway, so the
+probe sends nothing. It covers all connections of this process: gloo's and NCCL's to other workers,
+ours to a parameter server, gRPC's to the coordinator. Shared memory, CUDA and InfiniBand are not
+TCP, and not covered.
 """
 
 import os

@@ -1,0 +1,1 @@
+"""Views of a run, built line by line from its event log."""

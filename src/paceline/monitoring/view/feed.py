@@ -1,7 +1,7 @@
-"""How does a view get a run's lines? As they are written, or again from the beginning by another clock.
+"""Feed of a run's lines to a view: live as they are written (`Feed`), or replayed (`Replay`).
 
-The run's clock is the calendar's, counted from the header's first moment: so it is the
-same for whoever looks, on whatever machine.
+The run's clock is the calendar's, counted from the origin in the header, so it is the same for
+every reader, on any machine.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What do a run's sums mean at this moment? Rates, states, shares and ages. Pure."""
+"""Figures of a run at one moment, derived from its sums: rates, states, shares, ages; snapshots. Pure."""
 
 import math
 from dataclasses import dataclass

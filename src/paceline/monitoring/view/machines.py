@@ -1,4 +1,4 @@
-"""What is known about the machines of a run: hosts, GPUs, and the nodes of its coordinator? Pure."""
+"""Machines of a run: hosts, GPUs, and the nodes of its coordinator. Pure."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""How did the generations of an elastic run follow each other, and what did each change cost?
+"""Recoveries of an elastic run: its generations, the cost of each change, and restarts by cause.
 
-The time from the last step before a loss to the first step after it is split where the
-log knows a moment: `detect` ends when the loss is noticed (so it is at most that long: a
-killed worker cannot say when), `stop` when the last survivor has left the old generation,
-`reform` when the first has entered the new one, `restore` when the last has, with its
-state, and `resume` with the first step finished there. Pure.
+The time from the last step before a loss to the first step after it is split at the moments that
+the log records: `detect` ends when the loss is noticed (an upper bound: a killed worker does not
+log when it was killed), `stop` when the last survivor has left the old generation, `reform` when
+the first has entered the new one, `restore` when the last has, with its state, and `resume` with
+the first step finished there. Pure.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""What has a run's log told so far? The sums and newest values that everything shown is made from.
+"""State of a run as its log records it: the sums and newest values that all views derive from.
 
-Every line of the log changes it, and nothing else does: no clock, no file. Pure.
+Every line of the log updates it, and nothing else does: no clock, no file. Pure.
 """
 
 import json

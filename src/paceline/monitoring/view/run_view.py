@@ -1,9 +1,9 @@
-"""What does a run look like? One picture of everything, built line by line from its event log.
+"""View of a run: state, series, alerts and health, built line by line from its event log.
 
-The same view feeds what is shown live and what is replayed: it knows no file and no
-clock, so the same lines and the same moment give the same bytes. Alerts are evaluated
-where the log says that a second has passed (the launcher's lines of kind `hosts`), or where it
-says nothing for so long that time must have gone on (`advance`). Pure.
+Live and replayed displays use the same view: it reads no file and no clock, so the same lines and
+the same moment give the same bytes. Alerts are evaluated where the log shows that a second has
+passed (the launcher's lines of kind `hosts`), or after a silence so long that time must have
+passed (`advance`). Pure.
 """
 
 from collections import deque

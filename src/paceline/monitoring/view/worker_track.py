@@ -1,7 +1,11 @@
-"""What does a run's log say about one worker? How far it is, how fast, and where its time goes.
+"""State of one worker as the log records it: progress, speed, and where its time goes.
 
-Sums are kept by the second, for the last two minutes, so that a look costs the same
-however many steps there are in a second. Pure.
+Sums are kept per second, for the last two minutes, so that a snapshot costs the same however many
+steps there are in a second.
+
+A row of Python floats takes 400 bytes, and 64 workers produce 640 of them a second. A lane keeps
+the newest rows of one worker in 52 bytes each: times in double precision, durations and the loss
+in single. A batch holds the rows of one line of the log, exactly. Pure.
 """
 
 import math

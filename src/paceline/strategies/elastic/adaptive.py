@@ -1,10 +1,10 @@
-"""Adaptive over logical shards: what comes out depends on the ways that were decided on, not on who is there.
+"""Elastic adaptive mode: switches between synchronous steps and local rounds over logical shards.
 
-Either all gradients of a step meet (sharded.py), or shards train alone for a round and their parameters do
-(sharded_rounds.py). Whoever shares out the shards says which, and that changes only when something was
-committed. From ssgd to local steps every shard takes the common optimizer state along; on the way back
-the shards' states become their mean. So the bits are those of plain `adaptive` with a worker for each
-shard that decides for the same ways at the same steps.
+Either the gradients of a step are averaged (synchronous.py), or shards train alone for a round and their
+parameters are averaged (rounds.py). The sharing rule chooses the policy, which changes only at a commit.
+From ssgd to local steps every shard copies the common optimizer state; on the way back the shards' states
+are replaced by their mean. The result depends on the policies, not on the number of workers: its bits are
+those of plain `adaptive` with one worker per shard and the same policies at the same steps.
 """
 
 from typing import ClassVar, Protocol

@@ -1,12 +1,12 @@
-"""LocalSGD and DiLoCo over logical shards: what comes out depends on them, never on who is there.
+"""Elastic LocalSGD, DiLoCo and FedAvg over logical shards, independent of the number of workers.
 
 A shard is a logical worker that trains alone for a round: from the common
-parameters, with its own optimizer state, samples and dice. Whoever is there
-trains its shards one after another. A round is committed as a whole: all
-shards' parameters are averaged in the order of shards, DiLoCo makes its outer
-step, and everybody holds what each shard keeps for itself. A round that is
-interrupted never happened, and is made again from the last commit, so the bits
-are those of the plain mode with as many workers as shards.
+parameters, with its own optimizer state, samples and random numbers. A worker
+trains its shards one after another. A round is committed as a whole: all shards'
+parameters are averaged in the order of shards, DiLoCo makes its outer step, and
+every worker receives each shard's own state. An interrupted round leaves no trace
+and is repeated from the last commit, so the bits are those of the plain mode with
+as many workers as shards.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""Streaming DiLoCo over logical shards: fragments are on their way, and yet what is committed is whole.
+"""Elastic Streaming DiLoCo over logical shards: commits are complete although fragments are pending.
 
-No moment has parameters that are common to all shards. So everybody holds each
-shard's own ones, as they were when it last showed them, besides what is common:
-θ, its velocity, and the means that wait to be applied. A round ends wherever a
-fragment is averaged. What a mean does to θ is the same for every shard, so it is
-worked out ahead, and each shard follows it at the step at which it is due. The
-bits are those of the plain mode with a worker for each shard.
+At no time do all shards have common parameters. So every worker holds each
+shard's own parameters, as last published, besides the common state: θ, its
+velocity, and the means that are pending. A round ends at every step that averages
+a fragment. What a mean does to θ is the same for every shard, so it is computed
+ahead, and each shard applies it at the step at which it is due. The bits are those
+of the plain mode with one worker per shard.
 """
 
 from dataclasses import dataclass

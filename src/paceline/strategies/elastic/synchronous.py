@@ -1,10 +1,11 @@
-"""Synchronous SGD over logical shards: what comes out depends on them, never on how many workers there are.
+"""Elastic synchronous SGD over logical shards, independent of the number of workers.
 
-A step is V gradients, one for each shard, computed by whoever is there; their
-mean is taken in the order of the shards. With as many workers as shards this
-is ssgd, bit by bit; with fewer, some do several shards in turn. `committed` is
-how many steps everybody who went on agrees on: a step counts once its mean was
-complete and the update is made. Who does which shards is decided elsewhere.
+A step is V gradients, one for each shard, computed by the workers of the present
+generation; their mean is taken in the order of the shards. With as many workers as
+shards this equals ssgd, bit by bit; with fewer, some compute several shards in
+turn. `committed` is the number of steps that all surviving workers agree on: a step
+counts once its mean is complete and the update is made. A `ShardSharing` rule
+assigns the shards.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""How do workers of one generation step together by torch's process group, if any of them may die?
+"""Elastic DDP and FSDP: one generation of workers in a torch process group, any of which may die.
 
-The samples of a step are the shards' samples, whoever lives; each worker takes
-those of its neighbouring shards as one batch, and its gradient counts by how
-many samples it saw. So a step is the same mean whatever the number of workers, but for the
-order of summing. `committed` is how many steps this replica has. Whoever
-misses a peer sees an error out of forward or backward, and the replica is put back to its last step.
+The samples of a step are the shards' samples, whatever the number of workers; each
+worker computes its contiguous shards as one batch, weighted by its number of
+samples. So a step is the same mean for any number of workers, up to the order of
+summation. `committed` is the number of steps of this replica. If a peer is lost,
+forward or backward raises an error, and the replica is restored to its last step.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
-"""Where are the CIFAR-10 images, and what is in their files?
+"""CIFAR-10 images: finding, reading and checking their files, and synthetic stand-ins.
 
 Either the standard folder `cifar-10-batches-py` with its five training batches
 and one test batch, or the official archive of it, which is read as it is. The
-files are pickles, read as data and never unpickled (plain_pickle.py). Images
-stay the bytes that they are. Every problem says what to type next.
+files are pickles, read by a restricted unpickler (plain_pickle.py). Images stay
+bytes. Every problem names the command to type next.
 """
 
 import tarfile

@@ -1,8 +1,8 @@
-"""How does the CIFAR-10 data set get to where tasks look for it? Downloaded, proved, unpacked, each once.
+"""Download of CIFAR-10: fetched, verified by SHA-256 and unpacked, each once.
 
-Run again, it goes on where it was: an archive that is there, however it came,
-is proved and unpacked without a network, and a folder that is there is read.
-Nothing of an archive is believed: only the files with the expected names are
+Run again, it resumes: an archive that is there, however it came,
+is verified and unpacked without a network, and a folder that is there is read.
+An archive is not trusted: only the files with the expected names are
 taken out, under these names, and read as data before the folder gets its own.
 """
 
@@ -35,14 +35,15 @@ from paceline.tasks.cifar10.data import (
     read_images,
 )
 
-# What has come lies in NAME.part, and the next try asks for the rest of it (HTTP
-# Range). Only when its SHA-256 is the expected one is it renamed to NAME, so
-# whatever bears the name is whole.
+# A download is written to NAME.part, and the next attempt requests the rest of it
+# (HTTP Range). It is renamed to NAME only when its SHA-256 is the expected one, so
+# a file of that name is whole.
 
 PIECE = 1 << 18
 TIMEOUT_S = 30.0
 OnBytes = Callable[[int, int | None], None]  # how many have come, of how many (None: not said)
-_PARTIAL, _RANGE_NOT_SATISFIABLE = 206, 416
+_PARTIAL = 206
+_RANGE_NOT_SATISFIABLE = 416
 
 
 class UnreachableFileError(PacelineError):
@@ -203,7 +204,8 @@ class Fetched:
 
 
 def fetch_cifar10(to: Path, *, url: str = URL, sha256: str = SHA256, on_bytes: OnBytes) -> Fetched:
-    folder, archive = to / FOLDER, to / ARCHIVE
+    folder = to / FOLDER
+    archive = to / ARCHIVE
     if folder.is_dir():
         return _looked_at(folder, was_downloaded=False, was_there=True)
     is_new = not archive.is_file()

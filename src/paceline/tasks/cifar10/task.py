@@ -1,9 +1,9 @@
-"""What is on the picture? A small convolutional network on the 60,000 images of CIFAR-10.
+"""Task cifar10: a small convolutional network on the 60,000 images of CIFAR-10.
 
 Three blocks of two convolutions (64, 128, 256 filters) with batch
 normalisation, then a dense layer of 512: 3.2 million parameters. Images stay
 bytes in memory; each batch is normalised, and if wanted flipped and shifted,
-where the model is. These dice are torch's own generator, which the worker
+where the model is. The random numbers are those of torch's own generator, which the worker
 seeds for every share of the work, so a replay shows the same pictures.
 """
 
@@ -38,7 +38,8 @@ from paceline.tasks.port import device_of
 from paceline.tasks.stored_samples import StoredSamples
 from paceline.tasks.tensor_samples import TensorSamples
 
-TRAINING, TEST = "train", "test"
+TRAINING = "train"
+TEST = "test"
 IMAGE = "image"
 
 
@@ -66,7 +67,8 @@ class SubsetSizes:
 
 def open_images(url: str, wanted: SubsetSizes, cache: str | None, cache_mb: int | None) -> ImageSamples:
     found = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "cifar10")
-    training, test = found.reader(TRAINING), found.reader(TEST)
+    training = found.reader(TRAINING)
+    test = found.reader(TEST)
     count = len(training) if wanted.subset is None else min(wanted.subset, len(training))
     cut = count - wanted.hold_out
     if cut < 1:
@@ -87,14 +89,16 @@ def open_images(url: str, wanted: SubsetSizes, cache: str | None, cache_mb: int 
 
 def _statistics(reader: PartReader, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Of the first so many images: whole shards by the sums in the index, the rest by reading it."""
-    sums, squares = np.zeros(3, dtype=np.uint64), np.zeros(3, dtype=np.uint64)
+    sums = np.zeros(3, dtype=np.uint64)
+    squares = np.zeros(3, dtype=np.uint64)
     whole = [s for number, s in enumerate(reader.part.shards) if _end(reader, number) <= count]
     for shard in whole:
         sums += np.array(shard.sums["sums"], dtype=np.uint64)
         squares += np.array(shard.sums["squares"], dtype=np.uint64)
     for start in range(sum(shard.records for shard in whole), count, 2000):
         some = colour_sums(reader.rows(range(start, min(start + 2000, count)))[IMAGE])
-        sums, squares = sums + some[0], squares + some[1]
+        sums = sums + some[0]
+        squares = squares + some[1]
     return statistics_of(sums, squares, count=count)
 
 
@@ -133,17 +137,23 @@ class Cifar10Task:
     ) -> None:
         _check(subset=subset, test_subset=test_subset, width=width, hidden=hidden)
         _check_rest(valid, dropout, augment, amp)
-        self._width, self._hidden, self._dropout = width, hidden, float(dropout)
-        self._augment, self._has_amp, self._lr = augment, amp == "bf16", lr
+        self._width = width
+        self._hidden = hidden
+        self._dropout = float(dropout)
+        self._augment = augment
+        self._has_amp = amp == "bf16"
+        self._lr = lr
         wanted = SubsetSizes(subset=subset, test_subset=test_subset, hold_out=valid)
         if data is not None and is_data_set(str(data)):
             read = open_images(str(data), wanted, data_cache, data_cache_mb)
         else:
             read = _in_memory(_read(seed, data, subset, test_subset, valid))
-        self._train, self._test = read.training, read.test
+        self._train = read.training
+        self._test = read.test
         # Without images to spare, whoever looks on the way looks at the test images, and the name says so.
         self._valid, self._seen = (read.held_out, "valid") if valid else (self._test, "test")
-        self._means, self._deviations = read.means, read.deviations
+        self._means = read.means
+        self._deviations = read.deviations
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def model(self) -> nn.Module:
@@ -171,11 +181,13 @@ class Cifar10Task:
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
         count = len(self._test)
-        total, right = 0.0, 0
+        total = 0.0
+        right = 0
         with torch.no_grad():
             for start in range(0, count, EVAL_BATCH):
                 loss, hits = self._sums(model, self._test, range(start, min(start + EVAL_BATCH, count)))
-                total, right = total + loss, right + hits
+                total = total + loss
+                right = right + hits
         return {"test_loss": total / count, "test_accuracy": right / count}
 
     def validation_size(self) -> int:
@@ -220,7 +232,8 @@ class Cifar10Task:
 
 def flipped_and_shifted(inputs: Tensor) -> Tensor:
     """Half of them mirrored, each moved by up to 4 pixels either way; what moves in is the mean colour."""
-    count, size = len(inputs), inputs.shape[-1]
+    count = len(inputs)
+    size = inputs.shape[-1]
     # One draw for each picture, on the CPU, whose generator is the worker's; one small copy to the device.
     dice = torch.randint(2 * NUM_OFFSETS * NUM_OFFSETS, (count,)).to(inputs.device, non_blocking=True)
     mirrored = torch.where((dice < NUM_OFFSETS * NUM_OFFSETS).view(-1, 1, 1, 1), inputs.flip(-1), inputs)

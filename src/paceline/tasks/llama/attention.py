@@ -1,4 +1,4 @@
-"""Who mixes the tokens? FlashAttention's own kernels where they are installed, torch's fastest elsewhere.
+"""Attention of a Llama: FlashAttention's kernels where installed, torch's fastest elsewhere.
 
 `pip install 'paceline[flash]'` brings flash-attn-4, which compiles itself for the GPU when it
 is first called. On an H200 its backward takes a fifth less time than cuDNN's, and the longer the samples are,

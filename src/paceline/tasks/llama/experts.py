@@ -1,4 +1,4 @@
-"""Which networks does a token go through? Where a model has experts, the few that fit it best (Mixtral).
+"""Mixture of experts (Mixtral): each token goes through the few experts that score highest.
 
 A layer scores its experts for every token, and mixes what the best of them say by
 their scores (softmax over those few). Tokens are sorted by expert, so each
@@ -68,9 +68,11 @@ def experts_to_huggingface(state: Mapping[str, Tensor], shape: LlamaShape) -> di
     """Under the names in Mixtral's files, where each expert has three matrices of its own."""
     found: dict[str, Tensor] = {}
     for number in range(shape.layers):
-        ours, theirs = f"layers.{number}.network.", _theirs(number)
+        ours = f"layers.{number}.network."
+        theirs = _theirs(number)
         found[f"{theirs}gate.weight"] = state[f"{ours}choice.weight"]
-        pairs, down = state[f"{ours}gate_up_pairs"], state[f"{ours}down"]
+        pairs = state[f"{ours}gate_up_pairs"]
+        down = state[f"{ours}down"]
         for expert in range(shape.experts):
             gate, up = split_pairs(pairs[expert])
             parts = {"w1": gate, "w2": down[expert], "w3": up}
@@ -82,7 +84,8 @@ def experts_to_huggingface(state: Mapping[str, Tensor], shape: LlamaShape) -> di
 def experts_from_huggingface(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for number in range(shape.layers):
-        ours, name = f"layers.{number}.network.", _theirs(number)
+        ours = f"layers.{number}.network."
+        name = _theirs(number)
         each = [f"{name}experts.{expert}." for expert in range(shape.experts)]
         found[f"{ours}choice.weight"] = theirs[f"{name}gate.weight"]
         pairs = [pair_rows(theirs[f"{one}w1.weight"], theirs[f"{one}w3.weight"]) for one in each]

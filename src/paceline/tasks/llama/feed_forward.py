@@ -1,4 +1,4 @@
-"""What does a gated network compute? `to + (silu(gate) * up) @ down`, of two products of the same numbers.
+"""Gated feed-forward network: `to + (silu(gate) * up) @ down`, fused where the GPU can.
 
 A gate's row is followed by its up's row in one matrix, so both come out of a product side by side. On a
 Hopper GPU with `pip install 'paceline[flash]'` the gate is then part of the product itself (quack's

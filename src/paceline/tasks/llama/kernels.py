@@ -58,7 +58,8 @@ def scores_to_gradient(scores: Tensor, following: Tensor, share: float) -> Tenso
 def _gated(both, out, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own language
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * block_size
-    at, pairs_at = first + tl.arange(0, block_size), 2 * first + tl.arange(0, 2 * block_size)
+    at = first + tl.arange(0, block_size)
+    pairs_at = 2 * first + tl.arange(0, 2 * block_size)
     pairs = tl.load(both + row * 2 * inner + pairs_at, mask=pairs_at < 2 * inner, other=0.0).to(tl.float32)
     gate, up = tl.split(tl.reshape(pairs, (block_size, 2)))
     tl.store(out + row * inner + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=at < inner)
@@ -68,7 +69,8 @@ def _gated(both, out, inner, block_size: tl.constexpr):  # type: ignore[no-untyp
 def _gated_backward(both, gradient, found, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * block_size
-    at, pairs_at = first + tl.arange(0, block_size), 2 * first + tl.arange(0, 2 * block_size)
+    at = first + tl.arange(0, block_size)
+    pairs_at = 2 * first + tl.arange(0, 2 * block_size)
     inside = pairs_at < 2 * inner
     pairs = tl.load(both + row * 2 * inner + pairs_at, mask=inside, other=0.0).to(tl.float32)
     gate, up = tl.split(tl.reshape(pairs, (block_size, 2)))

@@ -1,4 +1,4 @@
-"""How is the loss computed without ever holding all scores? Some tokens at a time, with their gradient.
+"""Cross entropy in pieces: loss and gradient without ever holding all scores.
 
 The scores of 16 thousand tokens over 128 thousand words are 8 GB in float32, and
 their gradient as much again. But the gradient of a token's scores follows from
@@ -65,7 +65,8 @@ def _by_torch(
     stream: Tensor, weight: Tensor, following: Tensor, at_once: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of the losses, and the gradients of their mean."""
-    to_stream, to_weight = torch.empty_like(stream), torch.empty_like(weight)
+    to_stream = torch.empty_like(stream)
+    to_weight = torch.empty_like(weight)
     total = torch.zeros((), dtype=_exact(stream), device=stream.device)
     for first in range(0, len(stream), at_once):
         piece = slice(first, first + at_once)

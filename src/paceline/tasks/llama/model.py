@@ -1,9 +1,9 @@
-"""What is a Llama? The whole model: norms, rotary places, grouped heads, gated networks.
+"""Llama model: RMS norms, rotary positions, grouped-query attention, gated feed-forward networks.
 
-Llama 2 and 3 and Mistral are this with other numbers (tasks/llama_shapes.py). The
+Llama 2 and 3 and Mistral are this with other numbers (tasks/llama/shapes.py). The
 three projections of attention, and the two that open the gated network, are
 one matrix each: a GPU does one large product sooner than several small ones.
-Hugging Face's names and layout are in tasks/llama_files.py.
+Hugging Face's names and layout are in tasks/llama/weights.py.
 
 Called with the tokens that follow, the model returns the mean loss and never
 holds all scores (tasks/llama_loss.py): with 128 thousand words they would be by far
@@ -195,7 +195,9 @@ class Attention(nn.Module):
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
-        self._heads, self._shared, self._size = shape.heads, shape.shared_heads, shape.head_size
+        self._heads = shape.heads
+        self._shared = shape.shared_heads
+        self._size = shape.head_size
         self._window = shape.window
         outputs = (shape.heads + 2 * shape.shared_heads) * shape.head_size
         self.query_key_value = unfilled(nn.Linear, shape.width, outputs, bias=False)
@@ -231,7 +233,8 @@ def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:
 def turned(heads: Tensor, turns: Tensor) -> Tensor:
     """Each pair (i, i + half) of a head's numbers, turned by the angle of its place; at least in float32."""
     first, second = heads.to(torch.promote_types(heads.dtype, turns.dtype)).chunk(2, dim=-1)
-    cosine, sine = turns[:, 0].unsqueeze(-2), turns[:, 1].unsqueeze(-2)
+    cosine = turns[:, 0].unsqueeze(-2)
+    sine = turns[:, 1].unsqueeze(-2)
     both = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     return both.to(heads.dtype)
 

@@ -1,4 +1,4 @@
-"""Which parts of a Llama does a compiler not do well on a GPU? Four, each in plain torch elsewhere.
+"""Operations of a Llama that a compiler does badly on a GPU: four, each in plain torch elsewhere.
 
 added        a product and a sum: one kernel instead of two
 gated        silu(gate) * up: a compiler joins the two gradients by reading both twice
@@ -29,7 +29,8 @@ def gated(both: Tensor) -> Tensor:
 
         found: Tensor = on_gpu(both)
         return found
-    gate, up = both[..., ::2], both[..., 1::2]
+    gate = both[..., ::2]
+    up = both[..., 1::2]
     return functional.silu(gate) * up
 
 
@@ -66,12 +67,14 @@ class _EmbedTokens(torch.autograd.Function):
         ctx: Any, weight: Tensor, tokens: Tensor, owed: TiedGradient | None
     ) -> Tensor:  # Any: torch's own shape
         ctx.save_for_backward(tokens)
-        ctx.rows, ctx.owed = len(weight), owed
+        ctx.rows = len(weight)
+        ctx.owed = owed
         return functional.embedding(tokens, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # Any: torch's own shape
-        (tokens,), gradient = ctx.saved_tensors, gradients[0]
+        (tokens,) = ctx.saved_tensors
+        gradient = gradients[0]
         found = None if ctx.owed is None else ctx.owed.gradient
         if found is None:
             found = gradient.new_zeros(ctx.rows, gradient.shape[-1])

@@ -1,4 +1,4 @@
-"""Which Llamas are there? The published numbers, by the names that `--model` takes."""
+"""Published Llama sizes, by the names that `--model` takes."""
 
 from dataclasses import dataclass, replace
 

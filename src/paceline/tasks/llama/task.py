@@ -1,4 +1,4 @@
-"""Which token comes next? A Llama of a published size, on any text.
+"""Task llama: a Llama of a published size predicts the next token of any text.
 
 `--model` names the size (tasks/llama/shapes.py), `--seq-len` how long a sample is;
 tokens are bytes, or those of a tokenizer (tasks/llama/text.py). What the model is:
@@ -54,8 +54,10 @@ class LlamaTask:
             activation_checkpointing, {k.value: k for k in RecomputePolicy}, "activation checkpointing"
         )
         # An expert's share of the tokens is known only when it computes: nothing to compile beforehand.
-        self._start, self._compiled = start, compiled and not self.shape.experts
-        self._lr, self._weight_decay = lr, weight_decay
+        self._start = start
+        self._compiled = compiled and not self.shape.experts
+        self._lr = lr
+        self._weight_decay = weight_decay
         if start is not None:
             check_folder(Path(start), self.shape)
         self._check(vocabulary_of(data, tokenizer))
@@ -93,7 +95,8 @@ class LlamaTask:
 
     def _summed(self, model: nn.Module, rows: range) -> float:
         """The losses of these samples, added up; as many at once as make a few thousand tokens."""
-        device, total = device_of(model), 0.0
+        device = device_of(model)
+        total = 0.0
         at_once = max(1, VALIDATED_AT_ONCE // self.seq_len)
         for first in range(rows.start, rows.stop, at_once):
             some = np.arange(first, min(first + at_once, rows.stop))

@@ -1,4 +1,4 @@
-"""How does text become samples for a Llama? Tokens, one after the other, cut into windows of equal length.
+"""Text as samples for a Llama: packed tokens, cut into windows of equal length.
 
 Documents are packed: a window ends where it ends, and goes on in the next one.
 Window i is tokens i * length to (i + 1) * length, with the one behind: so where a
@@ -41,7 +41,8 @@ class Windows:
     """Stretches of `length` tokens that do not overlap, each with the tokens that follow."""
 
     def __init__(self, tokens: Tokens, length: int) -> None:
-        self._tokens, self._length = tokens, length
+        self._tokens = tokens
+        self._length = length
 
     def __len__(self) -> int:
         return max(0, (len(self._tokens) - 1) // self._length)

@@ -1,4 +1,4 @@
-"""How does Hugging Face name and lay out the same model? Their safetensors folders, read and written.
+"""Hugging Face checkpoints of a Llama: safetensors folders, read and written.
 
 Ours keeps query, key and value in one matrix, theirs one after the other, and gate and up
 in another, a row of each in turn. Nothing else differs, so both ways are exact.
@@ -89,7 +89,8 @@ def check_folder(folder: Path, shape: LlamaShape) -> None:
     path = folder / "config.json"
     if not path.is_file():
         return
-    said, ours = json.loads(path.read_text()), config(shape, "")
+    said = json.loads(path.read_text())
+    ours = config(shape, "")
     # In one object, as transformers 5 writes it, or beside the rest.
     rope = said.get("rope_parameters") or said
     said = {**said, "rope_theta": rope.get("rope_theta")}
@@ -161,9 +162,11 @@ def config(shape: LlamaShape, dtype: str) -> dict[str, object]:
 
 def _family(shape: LlamaShape) -> dict[str, object]:
     """A window or experts are known to other classes of theirs than Llama's."""
-    name, more = "Llama", dict[str, object]()
+    name = "Llama"
+    more = dict[str, object]()
     if shape.window or shape.experts:
-        name, more = "Mistral", {"sliding_window": shape.window or None}
+        name = "Mistral"
+        more = {"sliding_window": shape.window or None}
     if shape.experts:
         name = "Mixtral"
         more |= {"num_local_experts": shape.experts, "num_experts_per_tok": shape.experts_used}
@@ -172,7 +175,8 @@ def _family(shape: LlamaShape) -> dict[str, object]:
 
 def _layers(shape: LlamaShape) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     for number in range(shape.layers):
-        ours, theirs = f"layers.{number}.", f"model.layers.{number}."
+        ours = f"layers.{number}."
+        theirs = f"model.layers.{number}."
         for mine, name in _ALIKE.items():
             if not _is_of_experts(mine, shape):
                 yield ours + mine, theirs + name

@@ -1,4 +1,4 @@
-"""What does a file of samples for the task sp500 hold? Four arrays, checked before anything is trained.
+"""Samples of the task sp500: four arrays, checked before anything is trained.
 
 `paceline data prepare sp500` writes such a file; any other with X_train,
 y_train, X_test and y_test, in the order of time, is as good. Nothing in it is
@@ -64,7 +64,8 @@ def _labelled(path: Path, part: str, x: NDArray[np.generic], y: NDArray[np.gener
         what = f"{path}: X_{part} has the shape {x.shape} and y_{part} {y.shape}, but sp500 reads samples of"
         raise _refused(f"{what} days of features, and one label for each", _again(path))
     try:
-        values, labels = x.astype(np.float64), y.astype(np.float64)
+        values = x.astype(np.float64)
+        labels = y.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise _refused(
             f"{path}: X_{part} or y_{part} holds something else than numbers", _again(path)
@@ -84,8 +85,10 @@ def _refused(what: str, hint: str) -> ConfigError:
     return TaskDataError([Problem(what, hint)])
 
 
-TRAINING, TEST = "train", "test"
-WINDOW, UP = "window", "up"
+TRAINING = "train"
+TEST = "test"
+WINDOW = "window"
+UP = "up"
 
 
 def read_stored_sp500(url: str, cache: str | None, cache_mb: int | None) -> Sp500File:

@@ -1,4 +1,4 @@
-"""Does the index rise tomorrow? An LSTM on windows of daily closes.
+"""Task sp500: an LSTM predicts from windows of daily closes whether the index rises.
 
 The samples are in the order of time, and every part comes after the one
 before: training, validation (the latest part of X_train), test. Means and
@@ -106,7 +106,8 @@ def as_svg(confusion: Confusion) -> str:
         parts.append(f'<text x="{130 + 120 * place}" y="300" font-size="13">{label}</text>')
         parts.append(f'<text x="48" y="{111 + 120 * place}" font-size="13">{label}</text>')
     for cell in _cells(confusion):
-        x, y = 70 + 120 * cell.column, 40 + 120 * cell.row
+        x = 70 + 120 * cell.column
+        y = 40 + 120 * cell.row
         ink = "white" if cell.shade > 0.5 else "black"
         parts.append(
             f'<rect x="{x}" y="{y}" width="118" height="118" fill="#08519c" fill-opacity="{cell.shade:.3f}"/>'
@@ -168,8 +169,12 @@ class Sp500Task:
             shuffle_train=shuffle_train,
             save_cm=save_cm,
         )
-        self._hidden, self._layers, self._dropout = hidden, layers, dropout
-        self._threshold, self._save_cm, self._lr = threshold, read_bool(save_cm), lr
+        self._hidden = hidden
+        self._layers = layers
+        self._dropout = dropout
+        self._threshold = threshold
+        self._save_cm = read_bool(save_cm)
+        self._lr = lr
         if is_data_set(str(npz_path)):
             file = read_stored_sp500(str(npz_path), data_cache, data_cache_mb)
         else:

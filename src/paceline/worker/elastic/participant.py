@@ -1,4 +1,4 @@
-"""A worker of an elastic run: it joins, trains in generations, and reports."""
+"""What does a worker of an elastic run do from birth to end? It joins, trains in generations, and reports."""
 
 import socket
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 On top of membership.py: whenever anything changes, and for servers now and then
 anyway, the whole standing of the run is read: which server is primary and
-which is its backup, and who lives. A server that was given up is not taken in
+backup of which part, and who lives. A server that was given up is not taken in
 again: what it knows may be behind, so its process ends, and a new one starts.
 """
 

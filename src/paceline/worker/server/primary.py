@@ -1,4 +1,4 @@
-"""What does the primary server do? It hands out shares, keeps clocks, and saves.
+"""What does the primary server of part 0 do? It hands out shares, keeps clocks, and saves.
 
 How it keeps to its backup is in guarded.py; what an order does in elastic_server.py.
 """

@@ -3,7 +3,7 @@
 Every order goes to the backup before it is carried out here, and nobody is
 answered before it is safe (backup_line.py says when): whatever a worker was told
 survives us. One thread does it all, order after order. What is asked of a server,
-and what it does then, is in primary.py.
+and what it does then, is in primary.py (part 0) and part_primary.py (the others).
 """
 
 import queue

@@ -1,4 +1,4 @@
-"""Does it take too long: a deadline, a submission, a hang? Rows 44 to 46."""
+"""Failures by time: a deadline, a submission, a hang. Rows 44 to 46."""
 
 from collections.abc import Iterator
 from itertools import pairwise
