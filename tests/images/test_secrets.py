@@ -175,10 +175,21 @@ def test_a_private_key_is_hidden_as_a_whole_and_line_by_line(body: list[str]) ->
         "npm_config_registry=https://registry.npmjs.org pypi-attestations hf_hub_download ghp_x AKIA sk-",
         "worker-3 lost: connection reset by peer while reading from 10.0.0.4:29500",
         "key: value, sort_key=name",
+        "tiktoken==0.7.0; python_version > '3.8'",
+        "conda install tiktoken=0.7.0",
+        'tiktoken = "^0.7"',
+        "auth-token == 1.2.0rc1",
+        "my-secret===2024.1.post2",
+        "tiktoken==${TIKTOKEN_VERSION}",
     ],
 )
 def test_ordinary_words_stay_as_they_are(text: str) -> None:
     assert redact(text) == text
+
+
+@pytest.mark.parametrize("text", ["api-token=={}", "tiktoken={}", "PASSWORD={}", "my-secret == {}"])
+def test_a_value_that_is_no_version_is_hidden_behind_any_sign(text: str) -> None:
+    assert "c0rrect-horse9battery" not in redact(text.format("c0rrect-horse9battery"))
 
 
 def test_redaction_reads_a_hostile_line_once() -> None:

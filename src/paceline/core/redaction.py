@@ -319,7 +319,9 @@ _CLOSED = r"(?=[\s,;:)\]}]|$)"
 _WORD = rf"(?:{_DOUBLE}{_CLOSED}|{_SINGLE}{_CLOSED}|(?:\\.|{_DOUBLE}|{_SINGLE}|[^\s\"'\\`]|\\$)+)"
 # Possessive, from the start of a word: a long line of letters is read once.
 _NAME = r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]++)"
-_EQUALS = re.compile(rf"{_NAME}(?P<between>[\"']?[ \t]{{0,5}}:?=[ \t]{{0,5}})(?P<value>{_WORD}|[\"'][^\n]*)")
+_EQUALS = re.compile(
+    rf"{_NAME}(?P<between>[\"']?[ \t]{{0,5}}:?={{1,3}}[ \t]{{0,5}})(?P<value>{_WORD}|[\"'][^\n]*)"
+)
 # The quote that opens before the name closes behind the value: -e "TOKEN=two words".
 _QUOTED_PAIR = re.compile(
     r"(?P<quote>[\"'])-{0,2}(?P<name>[A-Za-z_][A-Za-z0-9_.-]{0,100})\s{0,3}[=:]\s{0,3}"
@@ -413,6 +415,8 @@ def _named(found: re.Match[str]) -> Iterator[Secret]:
     default = _DEFAULT.fullmatch(value.strip("\"'"))
     if not is_meant or (default is None and is_reference(value)) or value.strip("\"'") == HIDDEN:
         return
+    if _is_pin(found):
+        return
     start, end = found.span("value")
     if default is not None:
         start = start + value.index(default["value"])
@@ -421,6 +425,26 @@ def _named(found: re.Match[str]) -> Iterator[Secret]:
         start, end = start + 1, end - 1
     if not is_reference(found.string[start:end]):
         yield Secret(f"the value of {name.strip('-')}", start, end)
+
+
+# A version, as pip, conda and poetry pin it: `0.7.0`, `"^0.7"`, `$VERSION`.
+_PIN = re.compile(
+    r"[\s\"'^~<>!=]{0,5}+v?"
+    r"(?:[0-9]{1,4}+(?P<rest>(?:\.(?:[0-9]{1,10}+|\*)){0,8}+)(?:\.?(?:a|b|rc|post|dev)[0-9]{0,10}+)?"
+    r"(?:\+[a-z0-9.]{1,20}+)?|\$\{?\w{1,80}+\}?)"
+    r"(?=[\s\"',;#&|)\]\\]|$)"
+)
+
+
+def _is_pin(found: re.Match[str]) -> bool:
+    """`tiktoken==0.7.0` pins a package; with one `=`, only where `token` is the end of a longer word."""
+    pin = _PIN.match(found.string, found.start("value"))
+    if pin is None:
+        return False
+    words = [word for word in _SEPARATOR.split(found["name"]) if word]
+    is_package = bool(words) and words[-1] != "token" and words[-1].endswith("token")
+    compares = "==" in (found.groupdict().get("between") or "")
+    return compares or (is_package and bool(pin["rest"]))
 
 
 _DEFAULT = re.compile(r"\$\{\w+:?[-=+](?P<value>[^{}$]+)\}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from paceline.core.errors import ConfigError, ImageOptionError, Problem
 from paceline.images.lint.check import changed_files
-from paceline.images.lint.dependency_files import read_requirements
-from paceline.images.lint.dockerfile import read_dockerfile
+from paceline.images.lint.dependency_files import is_manifest, read_requirements
+from paceline.images.lint.dockerfile import read_dockerfile, substituted
 from paceline.images.lint.installs import pip_installs
 from paceline.images.lint.project import DOCKERFILE, Project, Source
 from paceline.images.lint.rules.secrets import is_secret_file
@@ -109,7 +109,7 @@ def _secret_files(folder: Path) -> Iterator[str]:
 
 
 def _named(folder: Path, name: str, text: str) -> Iterator[Path]:
-    """Files that `pip install -r` names, where a file of that path or that name is in the context."""
+    """Files that pip and conda are given, where a file of that path or that name is in the context."""
     docker = read_dockerfile(name, text)
     for stage in docker.stages:
         for step in stage.instructions:
@@ -118,6 +118,10 @@ def _named(folder: Path, name: str, text: str) -> Iterator[Path]:
                 for said in by.values("requirement", "constraint"):
                     yield folder / said.lstrip("/")
                     yield folder / Path(said).name
+            words = [word for command in step.commands for word in command.texts]
+            for said in [*words, *(step.values[:-1] if step.word == "COPY" else ())]:
+                if said.endswith((".yml", ".yaml")) and is_manifest(said):
+                    yield folder / substituted(said, values).lstrip("/")
 
 
 def _add(found: dict[str, Source], folder: Path, file: Path, *, is_wanted: bool) -> None:

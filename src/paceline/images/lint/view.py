@@ -58,6 +58,7 @@ _WRITERS = frozenset(
         "freeze",
     ]
 )
+_ONLY_UV = re.compile(r"^https://astral\.sh/uv/|/uv-installer\.sh$")  # it installs nothing but uv
 _LOCAL_CUDA = re.compile(r"^cu(\d{2})(\d)$")
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.S)
 
@@ -158,7 +159,9 @@ class Place:
             for step in stage.instructions:
                 words = [word for command in step.commands for word in command.texts]
                 listed = [word for one in system_installs(step) for word in one.packages]
-                if any(word.endswith(".sh") for word in words) or ("xargs" in words and "install" in words):
+                if any(word.endswith(".sh") and not _ONLY_UV.search(word) for word in words) or (
+                    "xargs" in words and "install" in words
+                ):
                     return False
                 if any(re.search(r"[$`]", substituted(word.text, values)) for word in listed):
                     return False

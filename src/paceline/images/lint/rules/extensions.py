@@ -1,6 +1,5 @@
 """Rules about packages that are compiled against CUDA and torch, when installed or when run (8, 9, 32)."""
 
-import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
@@ -15,12 +14,11 @@ from paceline.images.lint.edits import (
     dropped,
     lines_added_behind,
     nearest_cuda_tag,
-    system_packages_added,
     with_flag,
 )
 from paceline.images.lint.installs import PipInstall, conditional_commands
 from paceline.images.lint.matrix import matrix
-from paceline.images.lint.project import Edit, Finding, Kind, Level
+from paceline.images.lint.project import Edit, Finding, Level
 from paceline.images.lint.rules.pattern import Pattern
 from paceline.images.lint.view import Installed, Place
 
@@ -42,13 +40,7 @@ ORDER = Pattern(
     what="A package that imports torch while it is built is installed before torch, or in the same command.",
     fix="it is installed behind torch",
 )
-NO_CC = Pattern(
-    number=32,
-    id="triton-without-compiler",
-    what="Triton compiles its launchers when the program runs, and the image has no C compiler.",
-    fix="gcc and, for a Python of the system, its headers",
-)
-PATTERNS = (NO_COMPILER, ISOLATED, ORDER, NO_CC)
+PATTERNS = (NO_COMPILER, ISOLATED, ORDER)
 # Their setup.py imports torch without saying so.
 IMPORT_TORCH = frozenset(
     [
@@ -110,10 +102,6 @@ _NEED_NVCC = frozenset(
 )
 # On PyPI these are ready wheels: only a build from the repository is compiled.
 _COMPILED_FROM_SOURCE = frozenset({"vllm", "sageattention", "natten", "exllamav2", "auto-gptq", "nvdiffrast"})
-# They run kernels of Triton on any GPU.
-_RUN_TRITON = frozenset(
-    ["vllm", "sglang", "unsloth", "liger-kernel", "flash-linear-attention", "fla-core", "triton", "mamba-ssm"]
-)
 _NVCC = re.compile(
     r"cuda-nvcc|cuda-toolkit|cuda-compiler|cuda-minimal-build|cuda_\d[\d._]*linux|cuda-\d+-\d+$|nvhpc|^cuda$|cudatoolkit"
     r"|/cuda-[\d.]+/bin/nvcc"
@@ -526,59 +514,6 @@ def _is_all_known(place: Place, one: Installed) -> bool:
     return not unread and not copies and place.are_packages_known and not place.has_conditional
 
 
-def _purges(place: Place) -> Iterator[tuple[str, ...]]:
-    """The words of apt-get purge and remove."""
-    for step in place.steps:
-        for command in step.commands:
-            if command.texts[0] in ("apt-get", "apt") and {"purge", "remove"} & set(command.texts[1:4]):
-                yield command.texts
-
-
-def triton_without_compiler(place: Place) -> Iterator[Finding]:
-    base = place.base
-    if (
-        not place.is_last
-        or not base.is_slim
-        or base.family not in ("cuda", "python", "debian", "ubuntu", "pytorch")
-    ):
-        return
-    purged = {w for words in _purges(place) for w in words}
-    there = place.system_packages - purged
-    if there & {"gcc", "g++", "build-essential", "clang", "gcc-11", "gcc-12", "gcc-13"} or place.has_conda:
-        return
-    if not place.are_packages_known or place.kind is Kind.CPU or place.base.system == "alpine":
-        return
-    if "CC" in place.variables or any(
-        re.search(r"gcc|clang|build-essential", word) for word in place.words if word not in purged
-    ):
-        return
-    said = " ".join(v for s in place.steps if s.word in ("CMD", "ENTRYPOINT", "ENV") for v in s.values)
-    asked = next((one for one in place.installed if one.asked.name in _RUN_TRITON), None)
-    torch = place.find("torch")
-    compiles = re.search(r"torch[._-]?compile\b|--compile\b|inductor", said, re.I) is not None
-    # At the beginning of a line of the program itself: neither optional nor inside of a branch.
-    code = [one.text for one in place.project.code if posixpath.basename(one.path) in said]
-    compiles |= any(
-        re.search(r"^(?:\w+ = )?\w+ ?= ?torch\.compile\(|^@torch\.compile", text, re.M) for text in code
-    )
-    if asked is None and (torch is None or not compiles):
-        return
-    one = asked or torch
-    if one is None or (place.torch is not None and place.torch.build == "cpu"):
-        return
-    headers = [] if base.family == "python" else ["python3-dev"]
-    packages = ["gcc", "libc6-dev", *headers]
-    yield NO_CC.found(
-        place,
-        one.asked,
-        f"{one.asked.name} compiles with Triton when it runs, and {base.reference} has no C compiler: "
-        "`Failed to find C compiler`",
-        f"{one.asked.text}; system packages: {', '.join(sorted(there)) or 'none'}",
-        f"install {' '.join(packages)}",
-        system_packages_added(place, one.by.instruction, packages) if one in place.own else (),
-    )
-
-
 def apart(place: Place, one: Installed) -> tuple[Edit, ...]:
     """A step of its own behind the one that installs the others, torch among them."""
     torch = place.find("torch")
@@ -609,4 +544,4 @@ def _can_go_on_elsewhere(by: PipInstall) -> bool:
     return begins and plain and not by.values("target", "prefix", "root") and "--user" not in by.flags
 
 
-RULES = (needs_nvcc, build_isolation, torch_comes_later, triton_without_compiler)
+RULES = (needs_nvcc, build_isolation, torch_comes_later)

@@ -4,7 +4,8 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from paceline.images.lint.dockerfile import env_values, substituted
+from paceline.images.lint.bases import read_base
+from paceline.images.lint.dockerfile import Instruction, env_values, substituted
 from paceline.images.lint.installs import conditional_commands
 from paceline.images.lint.project import Finding, Level
 from paceline.images.lint.rules.pattern import Pattern
@@ -38,37 +39,95 @@ INTERFACE = Pattern(
 PATTERNS = (EFA, MODULE, LOADER, INTERFACE)
 
 
+_INSTALLS_EFA = re.compile(r"efa[-_]installer|ofi[-_]nccl|libfabric|/amazon/(?:efa|ofi)", re.I)
+_EFA_SETTING = re.compile(
+    r"\b(?:FI_PROVIDER=[\"']?efa|FI_EFA_\w+=|OFI_NCCL_\w+=|NCCL_NET(?:_PLUGIN)?=[\"']?\S*ofi)", re.I
+)
+# A comment that states the network, not one about its absence or about another image.
+_EFA_REMARK = re.compile(
+    r"\b(?:over|via|through|with|uses?|using|on|for)\s+(?:the\s+)?(?:AWS\s+|Amazon\s+)?EFA\b"
+    r"|\bEFA[- ](?:enabled|ready|support)",
+    re.I,
+)
+_NO_REMARK = re.compile(
+    r"\b(?:no|not|non|without|instead|disable[ds]?|unless|optional|todo|see|mount|host|n't)\b", re.I
+)
+
+
 def no_efa(place: Place) -> Iterator[Finding]:
     if not place.is_last or place.base.family in ("dlc", "ngc") or "efa" in place.base.reference.lower():
         return
-    if not place.base.family or not place.are_packages_known:
+    if not place.base.family or not place.are_packages_known or _may_have_efa(place):
         return
-    words = " ".join(place.words)
-    if re.search(r"efa[-_]installer|aws-ofi-nccl|libfabric|efa_installer", words):
-        return
-    if any(step.flag("from") is not None for step in place.steps if step.word in ("COPY", "ADD")):
-        return
+    statement = next(_efa_statements(place), None)
+    if statement is not None:
+        step, text = statement
+        yield EFA.found(
+            place,
+            step,
+            "NCCL is told to use EFA, and the image has no libfabric and no plugin: `No EFA provider`, "
+            "or sockets in its place",
+            text[:140],
+            "run EFA's installer (aws-efa-installer) in the image, or use a base that has it",
+        )
+
+
+def _may_have_efa(place: Place) -> bool:
+    """A command installs it, or it may come with a copy from another stage or image."""
+    if any(_INSTALLS_EFA.search(word) for word in place.words):
+        return True
     for step in place.steps:
-        values = env_values(step) if step.word == "ENV" else {}
-        wants = [name for name, value in values.items() if _is_for_efa(name, value)]
-        if wants:
-            yield EFA.found(
-                place,
-                step,
-                "NCCL is told to use EFA, and the image has no libfabric and no plugin: `No EFA provider`, "
-                "or sockets in its place",
-                f"ENV {wants[0]}={values[wants[0]]}",
-                "run EFA's installer (aws-efa-installer) in the image, or use a base that has it",
-            )
-            return
+        name = step.flag("from") if step.word in ("COPY", "ADD") else None
+        if name is None:
+            continue
+        stages = [one for one in place.docker.stages if name.lower() in (one.name, str(one.number))]
+        texts = [word for one in stages for s in one.instructions for c in s.commands for word in c.texts]
+        bases = [place.docker.chain(one)[0].base for one in stages] or [name]
+        unknown = any(
+            not read_base(base).family or read_base(base).family in ("dlc", "ngc") for base in bases
+        )
+        copied = " ".join(step.values)
+        if _INSTALLS_EFA.search(" ".join([*texts, copied])) or (unknown and not _NOT_EFA.search(copied)):
+            return True
+    return False
+
+
+_NOT_EFA = re.compile(r"(?:venv|/uvx?\b|site-packages|/wheels?\b|/app\b)")
+
+
+def _efa_statements(place: Place) -> Iterator[tuple[Instruction, str]]:
+    """Where the image says that it runs over EFA: ENV, LABEL, its start and the script of it, a comment."""
+    for step in place.steps:
+        values = env_values(step) if step.word in ("ENV", "LABEL") else {}
+        for name, value in values.items():
+            if _is_for_efa(name, value) if step.word == "ENV" else _is_efa_label(name, value):
+                yield step, f"{step.word} {name}={value}"
+        if step.word in ("CMD", "ENTRYPOINT"):
+            text = " ".join(step.values)
+            if _EFA_SETTING.search(text):
+                yield step, f"{step.word} {text}"
+            for script in place.project.code:
+                name = posixpath.basename(script.path)
+                setting = _EFA_SETTING.search(script.text) if name.endswith(".sh") and name in text else None
+                if setting is not None:
+                    yield step, f"{script.path}: {setting[0]}"
+    for line in place.docker.text.splitlines():
+        remark = line.strip()
+        if remark.startswith("#") and _EFA_REMARK.search(remark) and not _NO_REMARK.search(remark):
+            yield place.stage.origin, remark
+
+
+def _is_efa_label(name: str, value: str) -> bool:
+    stated = re.search(r"\befa\b", f"{name} {value}".replace("_", " "), re.I) is not None
+    return stated and not re.search(r"\b(?:false|no|none|off|0|without|disabled)\b", value, re.I)
 
 
 def _is_for_efa(name: str, value: str) -> bool:
     return (
         (name == "FI_PROVIDER" and "efa" in value)
-        or name.startswith("FI_EFA_")
-        or (name in ("LD_LIBRARY_PATH", "PATH") and "/opt/amazon/efa" in value)
-        or (name == "NCCL_NET" and "ofi" in value.lower())
+        or name.startswith(("FI_EFA_", "OFI_NCCL_"))
+        or (name in ("LD_LIBRARY_PATH", "PATH") and re.search(r"/opt/amazon/(?:efa|ofi)", value) is not None)
+        or (name in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN") and "ofi" in value.lower())
     )
 
 

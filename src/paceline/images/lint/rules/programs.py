@@ -26,12 +26,6 @@ WRONG_MANAGER = Pattern(
     what="The package manager of another system is called: apt-get on Alpine, yum on Debian.",
     fix="only reported: the package manager of the base",
 )
-NOT_ON_PATH = Pattern(
-    number=30,
-    id="not-on-path",
-    what="An installer puts a program below the home folder, and a later step calls it without that PATH.",
-    fix="only reported: ENV PATH",
-)
 NO_GPU = Pattern(
     number=37,
     id="no-gpu-in-build",
@@ -50,7 +44,7 @@ NO_VENV = Pattern(
     what="`uv pip install` without a virtual environment and without `--system`.",
     fix="only reported: `--system`, or `uv venv` before it",
 )
-PATTERNS = (NO_PROGRAM, WRONG_MANAGER, NOT_ON_PATH, NO_GPU, NO_USER, NO_VENV)
+PATTERNS = (NO_PROGRAM, WRONG_MANAGER, NO_GPU, NO_USER, NO_VENV)
 
 _PLAIN = ("debian", "ubuntu", "cuda")
 _FAMILIES = (*_PLAIN, "python")
@@ -115,7 +109,7 @@ def no_such_program(place: Place) -> Iterator[Finding]:
             return
         maybe = conditional_commands(step)
         for command in step.commands:
-            program = _program_of(command)
+            program = program_of(command)
             is_mine = id(step) in place.own_steps and id(command) not in maybe and "||" not in step.values[0]
             if program in _PROGRAMS and is_mine and program not in reported:
                 reported.add(program)
@@ -129,7 +123,7 @@ def no_such_program(place: Place) -> Iterator[Finding]:
 def _missing(
     place: Place, step: Instruction, command: Command, there: set[str], *, with_recommended: bool
 ) -> Iterator[Finding]:
-    program = _program_of(command)
+    program = program_of(command)
     source = _PROGRAMS[program]
     base = place.base
     is_full = base.family == "python" and not base.is_slim
@@ -184,7 +178,7 @@ def _takes_recommended(command: Command) -> bool:
     return "install" in words and not any("no-install-recommends" in word.lower() for word in words)
 
 
-def _program_of(command: Command) -> str:
+def program_of(command: Command) -> str:
     """The first word that is neither an assignment nor a wrapper; "" for the shell's own words."""
     for word in command.texts:
         if re.match(r"^\w+=", word) or word in _WRAPPERS:
@@ -268,10 +262,10 @@ def no_python(place: Place) -> Iterator[Finding]:
         return
     for step in place.stage.instructions:
         maybe = conditional_commands(step)
-        commands = [one for one in _commands_of(step) if id(one) not in maybe]
+        commands = [one for one in commands_of(step) if id(one) not in maybe]
         if step.values and "||" in step.values[0]:
             continue
-        called = next((one for one in commands if _program_of(one) == "python"), None)
+        called = next((one for one in commands if program_of(one) == "python"), None)
         if called is not None and (step.word == "RUN" or place.is_last):
             yield NO_PROGRAM.found(
                 place,
@@ -297,9 +291,9 @@ def other_python(place: Place) -> Iterator[Finding]:
         maybe = conditional_commands(step)
         if step.values and "||" in step.values[0]:
             continue
-        for command in [one for one in _commands_of(step) if id(one) not in maybe]:
+        for command in [one for one in commands_of(step) if id(one) not in maybe]:
             links = command.texts[0] in ("ln", "update-alternatives")
-            named = command.texts[1:] if links else (_program_of(command),)
+            named = command.texts[1:] if links else (program_of(command),)
             found = [re.fullmatch(r"(?:/usr(?:/local)?/bin/)?(?:python|pip)(3\.\d+)", word) for word in named]
             missing = next((one for one in found if one is not None and one[1] != base.python), None)
             if missing is None or any(f"python{missing[1]}" in package for package in place.system_packages):
@@ -317,7 +311,7 @@ def other_python(place: Place) -> Iterator[Finding]:
             return
 
 
-def _commands_of(step: Instruction) -> list[Command]:
+def commands_of(step: Instruction) -> list[Command]:
     """The commands of RUN, CMD and ENTRYPOINT."""
     if step.word == "RUN":
         return list(step.commands)
@@ -355,84 +349,6 @@ def wrong_package_manager(place: Place) -> Iterator[Finding]:
             return
 
 
-class _Installer(NamedTuple):
-    address: re.Pattern[str]
-    folder: str  # below the home folder
-    programs: frozenset[str]
-    variable: str  # moves the folder elsewhere
-
-
-_INSTALLERS = (
-    _Installer(re.compile(r"astral\.sh/uv"), ".local/bin", frozenset({"uv", "uvx"}), "UV_INSTALL_DIR"),
-    _Installer(
-        re.compile(r"install\.python-poetry\.org"), ".local/bin", frozenset({"poetry"}), "POETRY_HOME"
-    ),
-    _Installer(
-        re.compile(r"sh\.rustup\.rs"), ".cargo/bin", frozenset({"cargo", "rustc", "rustup"}), "CARGO_HOME"
-    ),
-    _Installer(
-        re.compile(r"pyenv\.run|pyenv/pyenv\.git|pyenv-installer"),
-        ".pyenv",
-        frozenset({"pyenv"}),
-        "PYENV_ROOT",
-    ),
-    _Installer(re.compile(r"nvm-sh/nvm"), ".nvm", frozenset({"nvm", "node", "npm"}), "NVM_DIR"),
-)
-
-
-def not_on_path(place: Place) -> Iterator[Finding]:
-    if place.base.family not in (*_FAMILIES, "pytorch", "conda"):
-        return
-    for installer in _INSTALLERS:
-        fetching = next(
-            (s for s in place.stage.instructions if any(installer.address.search(w) for w in _words(s))), None
-        )
-        if fetching is None or _is_reachable(place, installer):
-            continue
-        for step in place.stage.instructions:
-            if step.first <= fetching.first or step.word != "RUN" or step.is_json:
-                continue
-            called = next((one for one in step.commands if _program_of(one) in installer.programs), None)
-            sources = re.search(r"(?:^|\s)(?:\.|source|export)\s|PATH=|-\w*[li]c?\s", step.values[0])
-            if called is not None and sources is None and id(called) not in conditional_commands(step):
-                name = _program_of(called)
-                yield NOT_ON_PATH.found(
-                    place,
-                    step,
-                    f"{name} was installed below ~/{installer.folder}, which is not on this step's PATH: "
-                    f"`{name}: not found`",
-                    " ".join(called.texts[:5]),
-                    f"put ~/{installer.folder} of that user on PATH with ENV before it",
-                )
-                break
-
-
-def _is_reachable(place: Place, installer: _Installer) -> bool:
-    """ENV PATH, another folder, another shell or a link makes its programs known."""
-    text = " ".join([*place.words, *(value for step in place.steps for value in step.flags)])
-    moved = installer.variable in place.variables or f"{installer.variable}=" in text
-    linked = any(c.texts[0] in ("ln", "cp", "mv", "install") for step in place.steps for c in step.commands)
-    shell = any(
-        step.word == "SHELL" and re.search(r"-\w*[li]|login", " ".join(step.values)) for step in place.steps
-    )
-    on_path = re.search(r"\.local|\.cargo|HOME|\$|pyenv|nvm", place.variables.get("PATH", ""))
-    by_others = any(
-        re.search(rf"(?:^|[\s'\"])(?:{'|'.join(installer.programs)})(?:[=\[]|$)", word)
-        for command in [c for step in place.steps for c in step.commands if "install" in c.texts]
-        for word in command.texts[command.texts.index("install") + 1 :]
-    )
-    copied = any(step.flag("from") is not None for step in place.steps if step.word == "COPY")
-    return (
-        moved
-        or linked
-        or shell
-        or on_path is not None
-        or by_others
-        or copied
-        or "BASH_ENV" in place.variables
-    )
-
-
 def _words(step: Instruction) -> list[str]:
     return [word for command in step.commands for word in command.texts]
 
@@ -451,7 +367,7 @@ def no_gpu_in_build(place: Place) -> Iterator[Finding]:
             asserts = re.search(
                 r"assert\s+torch\.cuda\.is_available\(\)|torch\.cuda\.get_device_\w+\(|\.cuda\(\)", line
             )
-            runs = _program_of(command) == "nvidia-smi"
+            runs = program_of(command) == "nvidia-smi"
             if (runs or (asserts and "-c" in command.texts)) and id(command) not in maybe:
                 yield NO_GPU.found(
                     place,
@@ -562,7 +478,6 @@ RULES = (
     no_python,
     other_python,
     unhealthy,
-    not_on_path,
     no_gpu_in_build,
     no_such_user,
     uv_without_environment,

@@ -166,27 +166,64 @@ def numpy_abi(place: Place) -> Iterator[Finding]:
     torch = place.torch
     if torch is None:
         yield from _numpy_beside_base(place)
-    if torch is None or torch.pin is None or torch.pin >= _KNOWS_NUMPY_2 or torch.installed not in place.own:
+    if torch is None or torch.installed not in place.own:
+        return
+    newest = torch.pin or _newest_allowed(torch.installed)
+    if newest is None or newest >= _KNOWS_NUMPY_2:
         return
     if place.python is not None and Version(place.python) < Version("3.9"):
         return  # NumPy 2 has no wheels for it
     numpy = place.find("numpy")
     bringer = next((one for one in place.installed if one.asked.name in _BRING_NUMPY), None)
-    evidence = f"torch {torch.pin} was compiled with NumPy 1, and its metadata sets no limit"
+    evidence = f"torch {newest} was compiled with NumPy 1, and its metadata sets no limit"
     why = "NumPy 2 would be installed: `A module that was compiled using NumPy 1.x cannot be run`"
     if numpy is not None and numpy.asked.requirement is not None:
-        if _stays_below_2(numpy):
+        if _stays_below_2(numpy.asked) or _holds_back(place):
             return
         new = below_2(numpy.asked)
-        edits, asks = respelled(place, numpy.asked, new), numpy.asked.pin is not None
+        edits = respelled(place, numpy.asked, new)
+        # A version that was chosen, and a torch that may be newer, are left to the user.
+        asks = torch.pin is None or numpy.asked.pin is not None
         yield NUMPY.found(place, numpy.asked, why, evidence, f"write {new}", edits, asks=asks)
-    elif bringer is not None and not _is_constrained(place) and not _has_numpy(place):
+        return
+    constraint = _numpy_constraint(place)
+    if constraint is not None and bringer is not None and not _stays_below_2(constraint):
+        evidence = f"{evidence}; {constraint.path} has {constraint.text}"
+        yield NUMPY.found(place, constraint, why, evidence, f"write {below_2(constraint)}")
+    elif (
+        torch.pin is not None and bringer is not None and not _is_constrained(place) and not _has_numpy(place)
+    ):
         others = {one.asked.name for one in place.installed} - _LEAVE_NUMPY - _BRING_NUMPY
         edits = beside(place, torch.installed, "numpy<2")
         evidence = f"{evidence}; {bringer.asked.name} brings numpy"
         # A package whose limits are not known, or a file that could not be read, may hold numpy back.
         level = Level.WARNING if others or _has_unread_file(place) else Level.PROBLEM
         yield NUMPY.found(place, torch.installed.asked, why, evidence, "add numpy<2", edits, level=level)
+
+
+def _newest_allowed(torch: Installed) -> Version | None:
+    """The newest release that a range with an upper bound allows: `torch<2.3`, `torch~=2.2.0`, `==2.2.*`."""
+    specifier = torch.asked.specifier
+    is_bounded = any(one.operator in ("<", "<=", "~=", "==") for one in specifier)
+    allowed = [row.torch for row in matrix().torch if specifier.contains(row.torch)]
+    return max(allowed) if is_bounded and allowed else None
+
+
+def _numpy_constraint(place: Place) -> Asked | None:
+    """numpy in a constraints file that a command names."""
+    for by in place.pip:
+        for path in by.values("constraint"):
+            file = place.file_named(place.path_in_context(by, path))
+            for asked in file.asked if file is not None else ():
+                if asked.name == "numpy" and asked.is_meant_for(place.python):
+                    return asked
+    return None
+
+
+def _holds_back(place: Place) -> bool:
+    """A constraints file keeps numpy below 2, whatever the requirement allows."""
+    constraint = _numpy_constraint(place)
+    return constraint is not None and _stays_below_2(constraint)
 
 
 def _numpy_beside_base(place: Place) -> Iterator[Finding]:
@@ -199,7 +236,7 @@ def _numpy_beside_base(place: Place) -> Iterator[Finding]:
         return
     keeps = any(numpy.asked.specifier.contains(one) for one in ("1.21.6", "1.23.5", "1.24.4", "1.26.4"))
     is_upgraded = bool(numpy.by.flags & {"-U", "--upgrade"})
-    if _stays_below_2(numpy) or (keeps and not is_upgraded):
+    if _stays_below_2(numpy.asked) or (keeps and not is_upgraded):
         return
     new = below_2(numpy.asked) if keeps else numpy.asked.with_range("<2")
     yield NUMPY.found(
@@ -232,9 +269,23 @@ def below_2(numpy: Asked) -> str:
     return numpy.with_range(",".join([*sorted(kept), "<2"]))
 
 
-def _stays_below_2(numpy: Installed) -> bool:
-    newest_known = ("2.0.0", "2.1.3", "2.2.6", "2.3.5", "2.4.6", "2.99.0")
-    return not any(numpy.asked.specifier.contains(one) for one in newest_known)
+def _stays_below_2(numpy: Asked) -> bool:
+    if numpy.pin is not None:
+        return numpy.pin.major < 2
+    newest_known = (
+        "2.0.0",
+        "2.0.2",
+        "2.1.0",
+        "2.1.3",
+        "2.2.0",
+        "2.2.6",
+        "2.3.0",
+        "2.3.5",
+        "2.4.0",
+        "2.4.6",
+        "2.99.0",
+    )
+    return not any(numpy.specifier.contains(one) for one in newest_known)
 
 
 def _is_constrained(place: Place) -> bool:

@@ -14,7 +14,8 @@ from packaging.version import Version
 
 from paceline.images.lint.matrix import wheels
 from paceline.images.lint.project import Finding, Level
-from paceline.images.lint.rules.container.script import Start, start_of
+from paceline.images.lint.rules.container.imports import entry_file, imports_of
+from paceline.images.lint.rules.container.script import start_of
 from paceline.images.lint.rules.extensions import NO_COMPILER
 from paceline.images.lint.rules.pattern import Pattern
 from paceline.images.lint.view import Place, places
@@ -187,7 +188,7 @@ _TOOLS_OF_APT = re.compile(
 )
 
 
-def _installed(place: Place) -> tuple[set[str], bool] | None:
+def installed_names(place: Place) -> tuple[set[str], bool] | None:
     """Every distribution of every stage, with what it brings, and whether all of them are usual ones."""
     names: set[str] = set()
     for other in places(place.project, place.target):
@@ -249,7 +250,7 @@ def _is_written(word: str) -> bool:
 
 def module_not_installed(place: Place) -> Iterator[Finding]:
     start = start_of(place)
-    known = None if start is None else _installed(place)
+    known = None if start is None else installed_names(place)
     if start is None or known is None:
         return
     there, all_usual = known
@@ -265,7 +266,7 @@ def module_not_installed(place: Place) -> Iterator[Finding]:
                 f"install {wanted}",
             )
             return
-    for path, name, line in _imports(place, start):
+    for path, name, line in imports_of(place, start):
         wanted = _DISTRIBUTION.get(name, name.replace("_", "-").lower())
         is_seldom = wanted in _SELDOM
         if wanted in there or not (is_seldom or wanted in _BRINGS) or _brings(wanted, there):
@@ -294,77 +295,6 @@ def _brings(wanted: str, there: set[str]) -> bool:
     return any(one in there for one in listed)
 
 
-def _entry_file(start: Start) -> tuple[str, str] | None:
-    """The Python file that is run: its path in the image and in the context."""
-    for words in start.commands:
-        if words[0] in ("cd", "pushd"):
-            return None
-        for word in words:
-            path = (
-                posixpath.normpath(posixpath.join(start.files.folder or "/", word))
-                if word.endswith(".py")
-                else ""
-            )
-            if path in start.files.origin:
-                return path, start.files.origin[path]
-        module = next((words[n + 1] for n, w in enumerate(words[:-1]) if w == "-m"), "")
-        path = posixpath.join(start.files.folder or "/", f"{module.replace('.', '/')}.py") if module else ""
-        if path in start.files.origin:
-            return path, start.files.origin[path]
-    return None
-
-
-def _imports(place: Place, start: Start) -> Iterator[tuple[str, str, int]]:
-    """(file, module, line) of the imports that certainly run, of the entry and the modules beside it."""
-    entry = _entry_file(start)
-    waiting = [entry] if entry is not None else []
-    seen: set[str] = set()
-    folder = posixpath.dirname(entry[0]) if entry is not None else ""
-    roots = {folder, start.files.folder or "/"} | set(place.variables.get("PYTHONPATH", "").split(":"))
-    while waiting and len(seen) < 50:
-        _, source = waiting.pop()
-        tree = _parsed(place.project.code_text(source))
-        if source in seen or tree is None:
-            continue
-        seen.add(source)
-        for name, line in _top_imports(tree):
-            first = name.split(".")[0]
-            local = [
-                f"{posixpath.join(root, name.replace('.', '/'))}{end}"
-                for root in roots
-                for end in (".py", "/__init__.py")
-            ]
-            waiting += [(one, start.files.origin[one]) for one in local if one in start.files.origin]
-            if any(_is_local(start, root, first) for root in roots):
-                continue
-            yield source, first, line
-
-
-def _is_local(start: Start, root: str, name: str) -> bool:
-    path = posixpath.join(root, name)
-    return start.files.may_hold(f"{path}.py") or any(one.startswith(f"{path}/") for one in start.files.exact)
-
-
-def _parsed(text: str | None) -> ast.Module | None:
-    try:
-        return None if text is None else ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _top_imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from ((one.name, node.lineno) for one in node.names)
-        elif (
-            isinstance(node, ast.ImportFrom)
-            and node.level == 0
-            and node.module
-            and node.module != "__future__"
-        ):
-            yield node.module, node.lineno
-
-
 def local_module_missing(place: Place) -> Iterator[Finding]:
     """A module of the context that is not copied with the file that imports it."""
     start = start_of(place)
@@ -377,9 +307,9 @@ def local_module_missing(place: Place) -> Iterator[Finding]:
         return
     if any(not by.is_pip for by in place.commands_of_pip):
         return
-    entry = _entry_file(start)
+    entry = entry_file(start)
     beside = posixpath.dirname(entry[1]) if entry is not None else ""
-    for path, name, line in _imports(place, start):
+    for path, name, line in imports_of(place, start):
         here = posixpath.join(beside, name)
         is_known = f"{here}.py" in paths or f"{here}/__init__.py" in paths
         if is_known and name not in sys.stdlib_module_names and not name.startswith("_"):
@@ -398,7 +328,7 @@ def code_for_another_python(place: Place) -> Iterator[Finding]:
     start = start_of(place)
     if start is None or place.python is None:
         return
-    entry = _entry_file(start)
+    entry = entry_file(start)
     text = None if entry is None else place.project.code_text(entry[1])
     if text is None or entry is None:
         return
@@ -408,7 +338,7 @@ def code_for_another_python(place: Place) -> Iterator[Finding]:
         why = ""
     except (SyntaxError, ValueError) as error:
         why = f"{entry[1]}:{getattr(error, 'lineno', 1)} is no code for Python {python}: `SyntaxError`"
-    for path, name, line in [] if why else list(_imports(place, start)):
+    for path, name, line in [] if why else list(imports_of(place, start)):
         added, removed = _ADDED.get(name), _REMOVED.get(name)
         if (added is not None and python < Version(added)) or (
             removed is not None and python >= Version(removed)
@@ -440,7 +370,7 @@ def deepspeed_without_nvcc(place: Place) -> Iterator[Finding]:
     ):
         return
     called = any("deepspeed" in words[:2] for words in start.commands)
-    imported = any(name == "deepspeed" for _, name, _ in _imports(place, start))
+    imported = any(name == "deepspeed" for _, name, _ in imports_of(place, start))
     if not called and not imported:
         return
     if "DS_ACCELERATOR" in place.variables or any(

@@ -170,21 +170,4 @@ def conda_asks(place: Place) -> Iterator[Finding]:
                 return
 
 
-def cudatoolkit_gone(place: Place) -> Iterator[Finding]:
-    """cudatoolkit ended with CUDA 11.8: from 12 on the package is cuda-toolkit, or pytorch-cuda."""
-    for step in place.stage.instructions:
-        for command in step.commands:
-            words = command.texts
-            bad = next((w for w in words if re.match(r"^(?:[\w-]+::)?cudatoolkit==?1[2-9]", w)), None)
-            if bad is not None and re.search(r"(?:conda|mamba)$", words[0]):
-                yield NO_ENVIRONMENT.found(
-                    place,
-                    step,
-                    f"no channel has {bad}: cudatoolkit ends with 11.8, `PackagesNotFoundError`",
-                    " ".join(words)[:120],
-                    "ask for cuda-toolkit, or for pytorch-cuda of the channel pytorch",
-                )
-                return
-
-
-RULES = (cudatoolkit_gone, conda_asks, conda_environment)
+RULES = (conda_asks, conda_environment)
