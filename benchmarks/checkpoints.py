@@ -1,4 +1,4 @@
-"""What do checkpoints cost the training? `make bench-checkpoints`: the pause of a step, and the whole run.
+"""Checkpoint cost: the pause of a step and the slowdown of the whole run (`make bench-checkpoints`).
 
 The same elastic run with checkpoints at the default cadence, and with none
 before the end, taken in turns. Nothing here passes or fails a test.
@@ -32,10 +32,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with LocalLauncher() as launcher:
-        measured = chain.from_iterable(_measure(launcher, name, given.rounds) for name in SIZES)
-        tell_and_write(measured, given.output)
+        measured = chain.from_iterable(_measure(launcher, name, options.rounds) for name in SIZES)
+        tell_and_write(measured, options.output)
 
 
 def _measure(launcher: LocalLauncher, name: str, rounds: int) -> Iterator[Ratio]:
@@ -58,8 +58,8 @@ def _measure(launcher: LocalLauncher, name: str, rounds: int) -> Iterator[Ratio]
         (f"pause ÷ one step, {name}", 1.0, of_a_step),
         (f"time with checkpoints ÷ without, {name}", 1.05, whole),
     )
-    for what, goal, found in rows:
-        yield Ratio(name=what, goal=goal, at_least=False, rounds=tuple(found), detail=detail)
+    for description, goal, result in rows:
+        yield Ratio(name=description, goal=goal, at_least=False, rounds=tuple(result), detail=detail)
 
 
 def _plan(hidden: int, batch: int, steps: int) -> Plan:
@@ -72,7 +72,7 @@ def _plan(hidden: int, batch: int, steps: int) -> Plan:
         optimizer="adam",
         task_options={"hidden": hidden, "layers": 2},
     )
-    return resolve(config, Facts())  # with the cadence that nobody had to say
+    return resolve(config, Facts())  # with the default cadence
 
 
 def _run(launcher: LocalLauncher, plan: Plan) -> History:
@@ -84,7 +84,7 @@ def _run(launcher: LocalLauncher, plan: Plan) -> History:
 
 
 def _seconds(history: History) -> float:
-    """From the first step's start to the last one's end: what is written behind it is not in here."""
+    """Seconds from the first step's start to the last one's end, without later writes."""
     rows = [row for mine in history.steps.values() for row in mine]
     return (max(map(end_ns, rows)) - min(row.start_ns for row in rows)) / 1e9
 

@@ -1,9 +1,9 @@
-"""How much faster are two workers than one on CIFAR-10's network? On 2 cores, one thread each.
+"""Scaling on CIFAR-10's network: two workers relative to one, on 2 cores with one thread each.
 
 `python -m benchmarks.cifar_scaling`: one epoch of 5,000 images, alone, by ssgd and by ddp with two workers,
-and plain torch alone and as DDP beside them, in turns, with the same batch per worker. What counts is
-images/s after the first steps, and each ratio is to the run alone of the same round. The images are the
-synthetic stand-in: what they show makes no difference to the time.
+and plain torch alone and as DDP, interleaved, with the same batch per worker. Speed is images/s
+after the first steps, and each ratio is to the run alone of the same round. The images are the
+synthetic data set: their content does not affect the time.
 """
 
 import argparse
@@ -27,7 +27,7 @@ TRANSPORTS = {"single": Transport.NONE, "ssgd": Transport.SHM, "ddp": Transport.
 
 
 def ours(launcher: LocalLauncher, mode: str, batch: int, images: int) -> float:
-    """Images/s of all workers together, over an epoch of so many images."""
+    """Images/s of all workers together, over an epoch of `images` images."""
     workers = 1 if mode == "single" else 2
     plan = Plan(
         run="bench",
@@ -52,34 +52,34 @@ def ours(launcher: LocalLauncher, mode: str, batch: int, images: int) -> float:
 
 def peer(ranks: int, batch: int, images: int) -> float:
     sizes = [str(n) for n in (ranks, batch, images // (batch * ranks))]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "benchmarks.cifar_peer", *sizes], check=True, capture_output=True, text=True
     )
-    return float(done.stdout)
+    return float(result.stdout)
 
 
 def measure(rounds: int, batch: int, images: int) -> Iterator[dict[str, list[float]]]:
     """Images/s of every way, one figure for each round; after each round, so that none is lost."""
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     with LocalLauncher() as launcher:
         for number in range(rounds):
             for mode in ("single", "ssgd", "ddp"):
-                found.setdefault(mode, []).append(ours(launcher, mode, batch, images))
+                results.setdefault(mode, []).append(ours(launcher, mode, batch, images))
             for ranks in (1, 2):
-                found.setdefault(f"torch x{ranks}", []).append(peer(ranks, batch, images))
-            said = ", ".join(f"{name} {rates[-1]:.1f}" for name, rates in found.items())
-            print(f"round {number + 1}: {said} images/s", flush=True)
-            yield found
+                results.setdefault(f"torch x{ranks}", []).append(peer(ranks, batch, images))
+            text = ", ".join(f"{name} {rates[-1]:.1f}" for name, rates in results.items())
+            print(f"round {number + 1}: {text} images/s", flush=True)
+            yield results
 
 
-def ratios_of(found: dict[str, list[float]], batch: int) -> list[Ratio]:
+def ratios_of(values: dict[str, list[float]], batch: int) -> list[Ratio]:
     return [
         Ratio(
             name=f"{mode}, 2 workers ÷ {alone}",
             goal=GOAL,
             at_least=True,
-            rounds=tuple(two / one for two, one in zip(found[mode], found[alone], strict=True)),
-            detail=f"batch {batch}/worker; last {found[mode][-1]:.1f}, {found[alone][-1]:.1f} images/s",
+            rounds=tuple(two / one for two, one in zip(values[mode], values[alone], strict=True)),
+            detail=f"batch {batch}/worker; last {values[mode][-1]:.1f}, {values[alone][-1]:.1f} images/s",
         )
         for mode, alone in (("ssgd", "single"), ("ddp", "single"), ("torch x2", "torch x1"))
     ]
@@ -91,11 +91,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=125, help="images per worker and step")
     parser.add_argument("--images", type=int, default=IMAGES, help="of an epoch; fewer for a quick look")
     parser.add_argument("--out", type=Path, default=RESULT)
-    said = parser.parse_args()
+    options = parser.parse_args()
     ratios: list[Ratio] = []
-    for found in measure(said.rounds, said.batch, said.images):
-        ratios = ratios_of(found, said.batch)
-        write(ratios, said.out, images_per_s=found, images=said.images, batch=said.batch)
+    for result in measure(options.rounds, options.batch, options.images):
+        ratios = ratios_of(result, options.batch)
+        write(ratios, options.out, images_per_s=result, images=options.images, batch=options.batch)
     for ratio in ratios:
         print(ratio.line())
 

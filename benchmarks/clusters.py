@@ -1,7 +1,7 @@
-"""On which clusters is advice put to the test? Fifty: sizes, kinds of slowness, paces, bounds and periods.
+"""Fifty worker pools for the advisor benchmark: sizes, kinds of slowness, paces, bounds and periods.
 
-On half of them staleness must stay bounded, so asgd may not be taken: otherwise
-it would be the answer nearly everywhere, and picking it would prove little.
+On half of them staleness must stay bounded, so asgd is excluded: else it would be
+the answer nearly everywhere, and picking it would prove little.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ OFTEN = StragglerRule(probability=0.2, factor=3.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     pace_s: float
-    bound: int  # of ssp, and of whoever has one
+    bound: int  # of ssp, and of other modes with one
     period: int  # of localsgd and diloco
-    is_bounded: bool  # whoever never waits may not be taken
+    is_bounded: bool  # modes that never wait are excluded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Cell:
 
     @property
     def is_random(self) -> bool:
-        """Does the seed decide who is slow, and when?"""
+        """Whether the seed decides which worker is slow, and when."""
         return any(rule.probability < 1.0 for rule in self.rules)
 
     def config(self, *, steps: int) -> TrainConfig:
@@ -56,10 +56,10 @@ BOUNDED = Settings(pace_s=0.03, bound=8, period=16, is_bounded=True)
 
 def cells() -> list[Cell]:
     """Each kind of slowness for each size under each settings; equal workers once for each size."""
-    found: list[tuple[str, int, Sequence[StragglerRule], Settings]] = []
-    found += [("equal", num_workers, (), USUAL) for num_workers in SIZES]
+    results: list[tuple[str, int, Sequence[StragglerRule], Settings]] = []
+    results += [("equal", num_workers, (), USUAL) for num_workers in SIZES]
     for settings, num_workers in product((USUAL, BOUNDED), SIZES):
-        found += [(kind, num_workers, rules, settings) for kind, rules in _slowness(num_workers)]
+        results += [(kind, num_workers, rules, settings) for kind, rules in _slowness(num_workers)]
     return [
         Cell(
             name=f"{kind}, {n} workers, {s.pace_s * 1e3:.0f} ms, bound {s.bound}, H {s.period}"
@@ -69,7 +69,7 @@ def cells() -> list[Cell]:
             settings=s,
             seed=number,
         )
-        for number, (kind, n, rules, s) in enumerate(found)
+        for number, (kind, n, rules, s) in enumerate(results)
     ]
 
 

@@ -1,13 +1,13 @@
-"""How fast does a cluster of three coordinators agree, beside etcd and PySyncObj? `make bench-coordinator`.
+"""Commit throughput of three coordinator nodes, against etcd and PySyncObj (`make bench-coordinator`).
 
 In each round every system starts afresh: three processes on loopback, data on
 the same disk, the same number of clients in a closed loop, values of 64 bytes.
 Ours and etcd have each write on the disks of a majority before they answer
 (fdatasync). PySyncObj never flushes its journal; here it does, before it sends,
-which is the same promise. It runs with its defaults, which gather what is sent
-for a tenth of a second, then told to send at once, then as it is shipped but for
-that, without flushing. Then: what a thousand heart-beating workers cost the leader,
-and whether memory stays flat. Nothing here passes or fails a test.
+which is the same guarantee. It runs with its defaults, which batch messages
+for a tenth of a second, then configured to send at once, then as it is shipped but for
+that, without flushing. Also measured: the cost of a thousand heart-beating workers to the
+leader, and whether memory stays flat. Nothing here passes or fails a test.
 """
 
 import argparse
@@ -32,7 +32,7 @@ WORKERS = 1_000
 ATTEMPTS = 3
 OURS, ETCD, USUAL = "ours", "etcd", "PySyncObj, its defaults"
 AT_ONCE, UNFLUSHED = "PySyncObj, at once", "PySyncObj, unflushed"
-GOALS = {ETCD: 0.25, USUAL: 2.0}  # commits/s of ours ÷ theirs
+GOALS = {ETCD: 0.25, USUAL: 2.0}  # Paceline's commits/s ÷ the peer's
 
 Start = Callable[[Path], AbstractContextManager[Cluster]]
 Found = TypeVar("Found")
@@ -57,9 +57,9 @@ def compare(size: Size, folder: Path) -> Measured:
         for name, start in _systems():
             with tempfile.TemporaryDirectory(dir=folder) as place, start(Path(place)) as cluster:
                 for clients in CLIENTS:
-                    found = cluster.load(clients, size.seconds)
-                    print(_line(name, clients, [found]), flush=True)
-                    measured.setdefault((name, clients), []).append(found)
+                    loaded = cluster.load(clients, size.seconds)
+                    print(_line(name, clients, [loaded]), flush=True)
+                    measured.setdefault((name, clients), []).append(loaded)
     return measured
 
 
@@ -109,21 +109,21 @@ def growth(commands: int, folder: Path) -> tuple[Ratio, memory.Growth]:
     def measure(cluster: Called, place: Path) -> memory.Growth:
         return memory.measure(cluster, place / TOKENS_NAME, place, commands, CLIENTS[-1])
 
-    found = _undisturbed(measure, folder)
-    tenth, half, end = (found.at(share) for share in (0.1, 0.5, 1.0))
+    result = _undisturbed(measure, folder)
+    tenth, half, end = (result.at(share) for share in (0.1, 0.5, 1.0))
     ratio = Ratio(
         name=f"leader's memory, {commands:,} commands ÷ half",
         goal=1.05,
         at_least=False,
-        rounds=(found.factor,),
+        rounds=(result.factor,),
         detail=f"{tenth.leader_mb:.1f}, {half.leader_mb:.1f}, {end.leader_mb:.1f} MB at 10, 50, 100 %; "
-        f"{found.snapshots} snapshots, log {max(each.log_mb for each in found.samples):.1f} MB at most",
+        f"{result.snapshots} snapshots, log {max(each.log_mb for each in result.samples):.1f} MB at most",
     )
-    return ratio, found
+    return ratio, result
 
 
 def _undisturbed(measure: Callable[[Called, Path], Found], folder: Path) -> Found:
-    """On a machine that is too busy another node may come to lead: then begin again, but not for ever."""
+    """Retry a limited number of times: on a busy machine another node may become leader."""
     for attempt in range(1, ATTEMPTS + 1):
         with tempfile.TemporaryDirectory(dir=folder) as place, replicas.ours(Path(place)) as cluster:
             try:
@@ -161,14 +161,14 @@ def main() -> None:
     print("\nmedians")
     for (name, clients), figures in measured.items():
         print(_line(name, clients, figures))
-    found = list(ratios(measured))
-    found.append(living(size, options.folder))
+    result = list(ratios(measured))
+    result.append(living(size, options.folder))
     memory_ratio, samples = growth(size.commands, options.folder)
-    found.append(memory_ratio)
-    for ratio in found:
+    result.append(memory_ratio)
+    for ratio in result:
         print(ratio.line())
     rows = [{"system": n, "clients": c, "rounds": [*map(asdict, f)]} for (n, c), f in measured.items()]
-    write(found, options.output, figures=rows, memory=asdict(samples))
+    write(result, options.output, figures=rows, memory=asdict(samples))
     print(f"written to {options.output}")
 
 

@@ -1,11 +1,11 @@
-"""What does watching cost, and how late is it? `make bench-dashboard`; on an idle machine.
+"""Dashboard cost and latency (`make bench-dashboard`; on an idle machine).
 
 From the end of a step to its pixels in a real browser, with 64 and with 256 workers that
 make ten steps a second; the size of the first load; whether viewers that do not read make the
-server grow; what training notices when its dashboard is killed, and what the next one lacks; and
-what a dashboard, its metrics and one viewer take from training, in turns with and without: where
+server grow; the effect on training when its dashboard is killed, and what the next one lacks; and
+the cost of a dashboard, its metrics and one viewer to training, in turns with and without: where
 cores are free, as on a machine whose devices compute, and where workers fill them all. The collector
-samples in both; what it costs by itself is `make bench-watch`.
+samples in both; its own cost is in `make bench-watch`.
 """
 
 import argparse
@@ -31,8 +31,8 @@ RESULTS = Path(__file__).parent / "results" / "dashboard.json"
 FIRST_LOAD_KB = 80.0
 GOALS_MS = {64: 100.0, 256: 150.0}
 HZ = 10.0
-STRETCHES = 3  # of the time in which the page is watched
-COUNTED = 0.98  # of the steps that ought to be made; the rest is the writer's own lateness
+STRETCHES = 3  # intervals of the time in which the page is observed
+COUNTED = 0.98  # share of the planned steps; the rest is the writer's delay
 STALLED = 20
 KILLS = 3
 GROWTH_MB = 10.0
@@ -66,7 +66,7 @@ def latency(workers: int, seconds: float) -> Ratio:
         stretches = [_drawn_ms(page, seconds / STRETCHES) for _ in range(STRETCHES)]
         browser.close()
     made = workers * HZ * seconds / STRETCHES
-    p50, p95, p99 = ([_quantile_ms(found, made, q) for found in stretches] for q in (0.5, 0.95, 0.99))
+    p50, p95, p99 = ([_quantile_ms(stretch, made, q) for stretch in stretches] for q in (0.5, 0.95, 0.99))
     drawn = sum(map(len, stretches))
     return Ratio(
         name=f"sample → pixels, p95 ms, {workers} workers × {HZ:g} Hz",
@@ -85,23 +85,23 @@ def _drawn_ms(page: "Page", seconds: float) -> list[float]:
     return sorted(float(value) for value in page.evaluate("window.__latencies"))
 
 
-def _quantile_ms(found: list[float], made: float, share: float) -> float:
-    """Of all steps that were made: one that was never drawn is later than all others."""
-    place = int(max(len(found), made * COUNTED) * share)
-    return found[place] if place < len(found) else math.inf
+def _quantile_ms(results: list[float], made: float, share: float) -> float:
+    """Quantile over all steps that were made: a step that was never drawn counts as the latest."""
+    place = int(max(len(results), made * COUNTED) * share)
+    return results[place] if place < len(results) else math.inf
 
 
 def stalling(seconds: float) -> Ratio:
     """How much more a server grows whose viewers do not read than one whose viewer does."""
     with tempfile.TemporaryDirectory() as folder, Writer(Path(folder) / "run", 64, hz=HZ) as writer:
-        found = growth(writer.folder, STALLED, seconds)
+        result = growth(writer.folder, STALLED, seconds)
     return Ratio(
         name=f"memory that {STALLED} stalled viewers cost, MB",
         goal=GROWTH_MB,
         at_least=False,
-        rounds=(found.stalled - found.reading,),
-        detail=f"{found.began:.0f} MB, {found.ended:.0f} MB after {seconds:g} s;"
-        f" {found.reading:.0f} MB is the run's history: so much grows a server whose one viewer reads",
+        rounds=(result.stalled - result.reading,),
+        detail=f"{result.began:.0f} MB, {result.ended:.0f} MB after {seconds:g} s;"
+        f" {result.reading:.0f} MB is the run's history: so much grows a server whose one viewer reads",
     )
 
 
@@ -120,20 +120,20 @@ def kept(rounds: int, steps: int, *, is_busy: bool) -> Ratio:
 
 def killed(rounds: int) -> Iterator[Ratio]:
     """kill -9 of the dashboard, in the middle of training."""
-    found = [survived() for _ in range(rounds)]
+    results = [survived() for _ in range(rounds)]
     yield Ratio(
         name="steps after its dashboard was killed ÷ before",
         goal=0.98,
         at_least=True,
-        rounds=tuple(one.after / one.before for one in found),
+        rounds=tuple(result.after / result.before for result in results),
         detail=f"in {SIDE_S:g} s each",
     )
     yield Ratio(
         name="steps that another dashboard lacks",
         goal=0,
         at_least=False,
-        rounds=tuple(float(one.missing) for one in found),
-        detail=f"of {found[-1].seen}",
+        rounds=tuple(float(result.missing) for result in results),
+        detail=f"of {results[-1].seen}",
     )
 
 

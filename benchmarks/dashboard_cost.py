@@ -1,4 +1,4 @@
-"""What does a run lose that is watched? The same run in turns: alone, and with dashboard and viewer."""
+"""Slowdown of a run that is viewed: the same run in turns, alone, and with dashboard and viewer."""
 
 import socket
 import subprocess
@@ -45,10 +45,10 @@ def _run(steps: int, is_watched: bool, load: tuple[str, ...]) -> float:
         if is_watched:
             _watch(run_dir, process)
         assert process.wait() == 0, "the run ended well"
-        found = read_history(run_dir / "events.jsonl").steps.values()
+        values = read_history(run_dir / "events.jsonl").steps.values()
         return sum(
             BATCH * (len(rows) - 1 - WARM_UP) * 1e9 / (rows[-1].start_ns - rows[WARM_UP].start_ns)
-            for rows in found
+            for rows in values
         )
 
 
@@ -65,7 +65,7 @@ def _watch(run_dir: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 def _view(server: Server, process: "subprocess.Popen[bytes]") -> None:
-    """As a page does: everything is read at once."""
+    """Follow the run like a page: everything is read at once."""
     with socket.create_connection(server.address) as stream:
         stream.settimeout(1.0)
         stream.sendall(f"GET /api/v1/stream HTTP/1.1\r\n{server.head}\r\n".encode())
@@ -76,7 +76,7 @@ def _view(server: Server, process: "subprocess.Popen[bytes]") -> None:
 
 
 def _scrape(server: Server) -> None:
-    with socket.create_connection(server.address) as asked:
-        asked.sendall(f"GET /metrics HTTP/1.1\r\nConnection: close\r\n{server.head}\r\n".encode())
-        while asked.recv(1 << 16):
+    with socket.create_connection(server.address) as connection:
+        connection.sendall(f"GET /metrics HTTP/1.1\r\nConnection: close\r\n{server.head}\r\n".encode())
+        while connection.recv(1 << 16):
             pass

@@ -1,4 +1,4 @@
-"""What does training notice when its dashboard is killed, and what does the next one not know? Counted."""
+"""A dashboard that is killed: its effect on training, and the events that the next one lacks, counted."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who writes a log like hundreds of workers, and who looks at it? A thread; sockets that do not read."""
+"""Load for the dashboard: a thread writes the log of hundreds of workers, and viewers never read."""
 
 import json
 import select
@@ -66,7 +66,7 @@ class Writer:
             for rank, log in enumerate(self._logs):
                 if due[rank] <= now_ns:
                     log.add_step(_row(made[rank], now_ns - period_ns, period_ns))
-                    log.flush()  # as a worker whose step was the first after its time was over
+                    log.flush()  # like a worker at its first step after the flush interval
                     made[rank], due[rank] = made[rank] + 1, due[rank] + period_ns
 
 
@@ -127,7 +127,7 @@ def served(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def viewers(server: Server, count: int, *, do_read: bool) -> Iterator[None]:
-    """So many browsers that follow the run; those that do not read have little room to be sent into."""
+    """`count` browsers that follow the run; those that do not read have small receive buffers."""
     is_over = threading.Event()
     with ExitStack() as stack:
         streams = [stack.enter_context(socket.create_connection(server.address)) for _ in range(count)]
@@ -156,7 +156,7 @@ def _read_all(streams: list[socket.socket], is_over: threading.Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of two servers that follow the same log for the same time, in MB."""
+    """Memory growth of two servers that follow the same log for the same time, in MB."""
 
     stalled: float  # the one whose viewers do not read
     reading: float  # the one with a single viewer, who reads: what the history itself takes

@@ -1,6 +1,6 @@
-"""What does the dashboard look like? Every page, light and dark, of a run whose worker was just killed.
+"""Screenshots of every dashboard page, light and dark, of a paced run with a straggler and a killed worker.
 
-`make screenshots` writes them to screenshots/; somebody must look at them.
+`make screenshots` writes them to screenshots/; they are for manual review.
 """
 
 import argparse
@@ -23,7 +23,7 @@ FOLDER = Path("screenshots")
 PAGES = ("Overview", "Workers", "Timeline", "Coordinator", "Metrics", "Lab", "Compare")
 WITHIN_S = 120.0
 SETTLE_MS = 1500
-# Steps of some milliseconds that really compute, so that there are phases to see.
+# Steps of some milliseconds that compute, so that phases are visible.
 TASK = (
     "--task",
     "xor",
@@ -34,6 +34,7 @@ TASK = (
     "--task-option",
     "lr=0.01",
 )
+PACED = ("--task", "digits", "--pace", "25ms", "--straggler", "worker=1,factor=1.6", "--evaluate-every", "50")
 
 
 def chromium() -> str:
@@ -47,8 +48,8 @@ def shoot(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         runs = Path(place)
-        _train(runs / "asgd-4w", "--mode", "asgd", "--num-workers", "4", "--steps", "300").wait()
-        _train(runs / "alone", "--mode", "single", "--steps", "200").wait()
+        _train(runs / "asgd-4w", TASK, "--mode", "asgd", "--num-workers", "4", "--steps", "300").wait()
+        _train(runs / "alone", PACED[:4], "--mode", "single", "--steps", "100").wait()
         bounded = (
             "--num-workers",
             "4",
@@ -59,10 +60,10 @@ def shoot(folder: Path) -> None:
             "--straggler",
             "worker=1,factor=2",
         )
-        _train(runs / "ssp-4w", "--mode", "ssp", *bounded).wait()
+        _train(runs / "ssp-4w", TASK, "--mode", "ssp", *bounded).wait()
         _repeat(runs)
         elastic = ("--elastic", "--num-workers", "4", "--checkpoint-every", "400", "--steps", "1000000")
-        run = _train(runs / "ssgd-4w", "--mode", "ssgd", *elastic, "--gradient-norm-every", "5")
+        run = _train(runs / "ssgd-4w", PACED, "--mode", "ssgd", *elastic, "--gradient-norm-every", "5")
         try:
             with served(runs / "ssgd-4w") as server, sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
@@ -75,29 +76,31 @@ def shoot(folder: Path) -> None:
             run.wait()
 
 
-def _train(run_dir: Path, *args: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "paceline", "train", *TASK, *args, "--run-dir", str(run_dir), "--quiet"]
+def _train(run_dir: Path, task: tuple[str, ...], *args: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "paceline", "train", *task, *args, "--run-dir", str(run_dir), "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _until((run_dir / "events.jsonl").exists, "the run has begun")
     return process
 
 
 def _repeat(runs: Path) -> None:
-    """One and two workers in three rounds, so that there is something to compare with and to be sure of."""
+    """One and two workers in three rounds, which is enough for an interval."""
     for seed in range(3):
         for workers in (1, 2):
             size = ("--num-workers", str(workers), "--seed", str(seed), "--steps", "60")
-            _train(runs / f"ssgd-{workers}w-{seed}", "--mode", "ssgd", *size).wait()
+            _train(runs / f"ssgd-{workers}w-{seed}", PACED[:2], "--mode", "ssgd", *size).wait()
 
 
 def _break_it(server: Server) -> None:
     """A worker is killed once all train, and another one slowed after that."""
-    _until(lambda: _view(server)["counts"]["training"] == 4, "all train")
+    _until(lambda: _view(server)["counts"]["alive"] == 4, "all train")
     SystemClock().sleep(8)
-    _ask(server, {"key": "screenshot-kill", "action": "kill", "worker": "worker-2"})
+    _send_request(server, {"key": "screenshot-kill", "action": "kill", "worker": "worker-2"})
     _until(lambda: len(_view(server)["generations"]) > 2, "it was replaced")
     SystemClock().sleep(4)
-    _ask(server, {"key": "screenshot-slow", "action": "slow", "worker": "worker-1", "factor": 4, "for_s": 60})
+    _send_request(
+        server, {"key": "screenshot-slow", "action": "slow", "worker": "worker-1", "factor": 4, "for_s": 60}
+    )
     SystemClock().sleep(6)
 
 
@@ -135,10 +138,10 @@ def _pages(browser: Browser, server: Server, scheme: str, folder: Path) -> None:
 
 
 def _closer(page: Page, path: Path) -> None:
-    """Near enough to see where all met; and the norms of gradients below."""
+    """Zoomed in to the barriers, with the heat map of gradient norms."""
     page.locator("#heat").select_option("gradient norm")
     for _ in range(5):
-        page.locator("#closer").click()
+        page.locator("#zoom-in").click()
     page.wait_for_timeout(SETTLE_MS)
     _save(page, path)
     page.keyboard.press("L")
@@ -159,10 +162,10 @@ def _save(page: Page, path: Path) -> None:
 
 
 def _view(server: Server) -> Any:  # Any: JSON
-    return _ask(server, None)["view"]
+    return _send_request(server, None)["view"]
 
 
-def _ask(server: Server, body: dict[str, object] | None) -> Any:  # Any: JSON
+def _send_request(server: Server, body: dict[str, object] | None) -> Any:  # Any: JSON
     host, port = server.address
     token = server.url.partition("token=")[2]
     path, data = ("snapshot", None) if body is None else ("actions", json.dumps(body).encode())
@@ -172,11 +175,11 @@ def _ask(server: Server, body: dict[str, object] | None) -> Any:  # Any: JSON
         return json.loads(answer.read())
 
 
-def _until(is_true: Callable[[], bool], what: str) -> None:
+def _until(is_true: Callable[[], bool], description: str) -> None:
     deadline_s = monotonic_s() + WITHIN_S
     while not is_true():
         if monotonic_s() > deadline_s:
-            raise SystemExit(f"waited {WITHIN_S:g} s, and still not: {what}")
+            raise SystemExit(f"waited {WITHIN_S:g} s, and still not: {description}")
         SystemClock().sleep(0.2)
 
 

@@ -1,4 +1,4 @@
-"""What does it cost to be able to survive, when nobody dies? `ssgd` with --elastic ÷ without, in turns.
+"""Overhead of elasticity without failures: `ssgd` with --elastic ÷ without, in turns.
 
 Two workers, two shards, the same model and batch; both sides record events and
 are measured after a warm-up, from their own logs. Part of `make bench-recovery`.
@@ -50,7 +50,7 @@ def measure(launcher: LocalLauncher, rounds: int) -> Iterator[Ratio]:
         for number in range(rounds):
             # Who goes first takes turns too.
             both = [plan, elastic] if number % 2 == 0 else [elastic, plan]
-            rates = {one is elastic: samples_per_s(launcher, one) for one in both}
+            rates = {item is elastic: samples_per_s(launcher, item) for item in both}
             pairs.append((rates[True], rates[False]))
         with_ms, without_ms = (
             1000 * BATCH * WORKERS / statistics.median(pair[side] for pair in pairs) for side in (0, 1)

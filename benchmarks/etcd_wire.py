@@ -1,4 +1,4 @@
-"""How does one write a key to etcd? The two calls that a benchmark needs, after etcd's own rpc.proto."""
+"""Minimal etcd client: the two calls that the benchmark needs, after etcd's own rpc.proto."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,7 +30,7 @@ def putter(channel: grpc.aio.Channel, key: bytes, value: bytes) -> Callable[[], 
 
 
 async def find_leader(addresses: Sequence[str], patience_s: float) -> str:
-    """The one that says of itself that it leads."""
+    """Address of the node that reports itself as leader."""
     async with asyncio.timeout(patience_s):
         while True:
             for address in addresses:
@@ -46,8 +46,8 @@ async def _leads(address: str) -> bool:
             _type("StatusRequest").SerializeToString,
             _type("StatusResponse").FromString,
         )
-        found = await ask(_type("StatusRequest")(), wait_for_ready=True)
-    return bool(found.leader) and found.leader == found.header.member_id
+        result = await ask(_type("StatusRequest")(), wait_for_ready=True)
+    return bool(result.leader) and result.leader == result.header.member_id
 
 
 def _pool() -> descriptor_pool.DescriptorPool:
@@ -68,5 +68,5 @@ def _pool() -> descriptor_pool.DescriptorPool:
 _POOL = _pool()
 
 
-def _type(name: str) -> Any:  # a class that only the table above knows
+def _type(name: str) -> Any:  # a class defined by the table above
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))

@@ -1,4 +1,4 @@
-"""What are the GPU's own paths worth? Ratios to the plain way, on one GPU, in the same run.
+"""GPU fast paths, as ratios to the plain implementation on one GPU in the same run.
 
 `python -m benchmarks.gpu`: virtual workers by one vmapped pass against one
 after another, and a store in the GPU's memory against one over TCP.
@@ -51,9 +51,9 @@ def vmapped(launcher: LocalLauncher, workers: int) -> dict[str, object]:
     ratios = []
     for _ in range(ROUNDS):
         long, short = replace(plan, steps=110), replace(plan, steps=10)
-        one = _wall_s(long, launcher) - _wall_s(short, launcher)
+        first = _wall_s(long, launcher) - _wall_s(short, launcher)
         many = _wall_s(replace(long, vmap=True), launcher) - _wall_s(replace(short, vmap=True), launcher)
-        ratios.append(one / many)
+        ratios.append(first / many)
     return {"what": f"{workers} virtual workers, vmapped over one by one", "ratios": ratios}
 
 
@@ -72,9 +72,9 @@ def main() -> None:
     with LocalLauncher() as launcher:
         rows = [vmapped(launcher, 8), vmapped(launcher, 64), stores(launcher, 1024), stores(launcher, 65536)]
     for row in rows:
-        found = row["ratios"]
-        assert isinstance(found, list), "each row has its ratios"
-        print(f"{row['what']}: {statistics.median(found):.2f}x  {[round(r, 2) for r in found]}")
+        ratios = row["ratios"]
+        assert isinstance(ratios, list), "each row has its ratios"
+        print(f"{row['what']}: {statistics.median(ratios):.2f}x  {[round(r, 2) for r in ratios]}")
     json.dump(rows, sys.stdout)
     print()
 

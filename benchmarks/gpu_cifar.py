@@ -1,9 +1,9 @@
-"""What do one worker, ssgd and ddp learn on CIFAR-10 in ten epochs, and how fast, on one GPU?
+"""CIFAR-10 on one GPU: accuracy and speed of one worker, ssgd and ddp over ten epochs.
 
 `python -m benchmarks.gpu_cifar --data FOLDER`: the same network, images, global batch and number of epochs
 for each; two workers of `ssgd` and `ddp` share the GPU (NCCL refuses that, so their gradients go by gloo).
 Every row is printed and written as soon as it is there. What would not fit in `--budget-s` is stopped or left
-out, and that is said. Goals: one worker reaches 70 %, the others end within 2 points of it.
+out, and reported. Goals: one worker reaches 70 %, the others end within 2 points of it.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from paceline.training.run import train
 RESULT = Path(__file__).parent / "results" / "gpu_cifar.json"
 SINGLE_GOAL = 0.70
 POINTS = 0.02
-WARM_STEPS = 20  # that say nothing about the speed of the others
-PROOF_STEPS = 40  # after which the time of all can be foretold
+WARM_STEPS = 20  # excluded from the speed
+PROOF_STEPS = 40  # steps needed to predict the total time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ HEAD = f"{'mode':<8}{'workers':>8}{'accuracy':>10}{'loss':>9}{'seconds':>10}{'s/
 
 
 class Budget:
-    """Watches a run, and asks it to stop as soon as it is clear that it would take too long."""
+    """Watches a run, and requests a stop as soon as the predicted time exceeds the limit."""
 
     def __init__(self, launcher: LocalLauncher, limit_s: float) -> None:
         self._launcher, self._limit_s = launcher, limit_s
@@ -83,25 +83,25 @@ class Budget:
         print(f"  {text}", flush=True)
 
 
-def plan_of(mode: str, said: argparse.Namespace, images: int) -> Plan:
-    workers = 1 if mode == "single" else said.workers
-    options: dict[str, bool | int | float | str] = {"amp": said.amp, "lr": said.lr}
-    if said.subset is not None:
-        options |= {"subset": said.subset, "test_subset": said.test_subset or said.subset}
-    steps = math.ceil(said.epochs * images / said.batch)
+def plan_of(mode: str, settings: argparse.Namespace, images: int) -> Plan:
+    workers = 1 if mode == "single" else settings.workers
+    options: dict[str, bool | int | float | str] = {"amp": settings.amp, "lr": settings.lr}
+    if settings.subset is not None:
+        options |= {"subset": settings.subset, "test_subset": settings.test_subset or settings.subset}
+    steps = math.ceil(settings.epochs * images / settings.batch)
     config = TrainConfig(
         task="cifar10",
-        data=str(said.data),
+        data=str(settings.data),
         task_options=options,
         mode=mode,
         num_workers=workers,
         steps=steps,
-        batch_size=said.batch // workers,
-        device=said.device,
+        batch_size=settings.batch // workers,
+        device=settings.device,
         lr_schedule="cosine",
         lr_warmup=steps // 20,
         timeout=120.0,
-        seed=said.seed,
+        seed=settings.seed,
     )
     return resolve(config, probe_machine(config))
 
@@ -119,7 +119,7 @@ def measure(launcher: LocalLauncher, plan: Plan, limit_s: float, epochs: float) 
     if result["stopped_early"]:
         foretold = "?" if budget.foretold_s is None else f"{budget.foretold_s:.0f}"
         outcome = f"stopped: it would take {foretold} s, and {limit_s:.0f} s are left"
-    done = 1.0 if not result["stopped_early"] else _number(result, "samples") / plan.total_samples
+    finished = 1.0 if not result["stopped_early"] else _number(result, "samples") / plan.total_samples
     metrics = result["metrics"]
     assert isinstance(metrics, dict), "a result has metrics"
     return Row(
@@ -129,7 +129,7 @@ def measure(launcher: LocalLauncher, plan: Plan, limit_s: float, epochs: float) 
         accuracy=_number(metrics, "test_accuracy"),
         loss=_number(metrics, "test_loss"),
         seconds=seconds,
-        epoch_s=_number(result, "training_s") / (epochs * done) if done else None,
+        epoch_s=_number(result, "training_s") / (epochs * finished) if finished else None,
         images_per_s=_number(result, "samples_per_s"),
     )
 
@@ -145,14 +145,16 @@ def verdicts(rows: list[Row]) -> list[str]:
     single = by_mode.pop("single", None)
     if single is None:
         return ["single did not finish: nothing to compare with"]
-    found = [f"single: {single:.2%}, goal {SINGLE_GOAL:.0%}: {'met' if single >= SINGLE_GOAL else 'MISSED'}"]
+    results = [
+        f"single: {single:.2%}, goal {SINGLE_GOAL:.0%}: {'met' if single >= SINGLE_GOAL else 'MISSED'}"
+    ]
     for mode, accuracy in by_mode.items():
         verdict = "met" if abs(accuracy - single) <= POINTS else "MISSED"
-        found.append(f"{mode}: {100 * (accuracy - single):+.2f} points, goal within 2: {verdict}")
-    return found
+        results.append(f"{mode}: {100 * (accuracy - single):+.2f} points, goal within 2: {verdict}")
+    return results
 
 
-def _said() -> argparse.Namespace:
+def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--data", type=Path, required=True, help="the folder cifar-10-batches-py, or its parent"
@@ -173,34 +175,35 @@ def _said() -> argparse.Namespace:
 
 
 def main() -> None:
-    said, started_s = _said(), monotonic_s()
-    images = len(read_images(find_data(str(said.data)), subset=said.subset).training[1])
+    settings, started_s = _parse_args(), monotonic_s()
+    images = len(read_images(find_data(str(settings.data)), subset=settings.subset).training[1])
     print(
-        f"{images} images, {said.epochs:g} epochs, {said.batch} images a step, {said.amp}, on {said.device}"
+        f"{images} images, {settings.epochs:g} epochs, {settings.batch} images a step, {settings.amp}, "
+        f"on {settings.device}"
     )
     print(HEAD, flush=True)
     rows: list[Row] = []
     with LocalLauncher() as launcher:
-        for mode in said.modes.split(","):
-            left_s = said.budget_s - (monotonic_s() - started_s)
-            plan = plan_of(mode, said, images)
+        for mode in settings.modes.split(","):
+            left_s = settings.budget_s - (monotonic_s() - started_s)
+            plan = plan_of(mode, settings, images)
             if left_s < 10:
                 rows.append(
                     Row(mode=mode, workers=plan.num_workers, outcome=f"left out: {left_s:.0f} s are left")
                 )
             else:
-                rows.append(measure(launcher, plan, left_s, said.epochs))
+                rows.append(measure(launcher, plan, left_s, settings.epochs))
             print(rows[-1].line(), flush=True)
-            _write(said, rows)
+            _write(settings, rows)
     for text in verdicts(rows):
         print(text, flush=True)
 
 
-def _write(said: argparse.Namespace, rows: list[Row]) -> None:
-    settings = {name: str(value) for name, value in vars(said).items()}
-    found = {"schema": "paceline.bench/1", "settings": settings, "rows": [asdict(row) for row in rows]}
-    said.out.parent.mkdir(parents=True, exist_ok=True)
-    said.out.write_text(json.dumps({**found, "verdicts": verdicts(rows)}, indent=2) + "\n")
+def _write(options: argparse.Namespace, rows: list[Row]) -> None:
+    settings = {name: str(value) for name, value in vars(options).items()}
+    results = {"schema": "paceline.bench/1", "settings": settings, "rows": [asdict(row) for row in rows]}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({**results, "verdicts": verdicts(rows)}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

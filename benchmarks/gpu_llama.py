@@ -1,11 +1,11 @@
-"""How fast is a full training step of Llama 3.2 1B on one GPU, beside Hugging Face's, in the same run?
+"""Llama 3.2 1B on one GPU: speed of a full training step, against Hugging Face's in the same run.
 
 `python -m benchmarks.gpu_llama --text FILE --out FOLDER`: one call does everything, each part as its own
-process with a time limit, the most important first; what no time is left for is named. Afterwards FOLDER has
-`llama.json` (every row, and every loss), `llama.md` (the table) and `loss-curves.csv`.
+process with a time limit, the most important first; parts for which no time is left are named. Afterwards
+FOLDER has `llama.json` (every row, and every loss), `llama.md` (the table) and `loss-curves.csv`.
 
-MFU is the work that the model needs (6 FLOP for each parameter and token, and causal attention) over what the
-GPU could do at most (989 TFLOP/s in bf16 for an H200). What is computed twice does not count.
+MFU is the work that the model needs (6 FLOP for each parameter and token, and causal attention) over the
+GPU's peak (989 TFLOP/s in bf16 for an H200). Recomputation does not count.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.gpu_llama_runs import Asked, FailedError, LimitError, Row, command, measured, mfu, resumed
+from benchmarks.gpu_llama_runs import FailedError, LimitError, LlamaRun, Row, command, measured, mfu, resumed
 from benchmarks.gpu_llama_table import curves, table
 from paceline.core.clock import monotonic_s
 
@@ -29,7 +29,7 @@ ROOM = 40e9  # bytes that checkpoints of 1.2 billion numbers may take
 
 @dataclass(slots=True)
 class Bench:
-    """What was said, what was found, and how much time is left."""
+    """Options, results and remaining time."""
 
     work: Path
     out: Path
@@ -42,7 +42,7 @@ class Bench:
     took_s: dict[str, float] = field(default_factory=dict)
 
     def part(self, name: str, do: Callable[[float], None], *, needs_s: float, limit_s: float) -> None:
-        """One part; its failure is a row, and the others go on."""
+        """Run one part; its failure is a row, and the others continue."""
         left_s = self.until_s - monotonic_s()
         if left_s < needs_s:
             self.add({"what": name, "failed": f"left out: {left_s:.0f} s were left, it needs {needs_s:.0f}"})
@@ -64,7 +64,7 @@ class Bench:
         self.save()
 
     def save(self) -> None:
-        """After every row: whatever happens later, this is there."""
+        """Save after every row, so that a later failure loses nothing."""
         whole = {"device": self.device, "rows": self.rows, "losses": self.losses, "took_s": self.took_s}
         (self.out / "llama.json").write_text(json.dumps(whole, indent=1) + "\n")
         (self.out / "llama.md").write_text(table(self.rows, self.device))
@@ -97,27 +97,27 @@ def torch_part(bench: Bench, name: str, *words: str) -> Callable[[float], None]:
 
 
 def training(
-    bench: Bench, asked: Asked, *, last: int | None = None, keep: bool = False
+    bench: Bench, requested: LlamaRun, *, last: int | None = None, keep: bool = False
 ) -> Callable[[float], None]:
     def do(limit_s: float) -> None:
         try:
-            row, losses = measured(asked, bench.work, limit_s, last=last)
-            bench.losses[f"{asked.name} {asked.length} x {asked.batch}"] = losses
+            row, losses = measured(requested, bench.work, limit_s, last=last)
+            bench.losses[f"{requested.name} {requested.length} x {requested.batch}"] = losses
             bench.add(row)
             print("  losses of every 10th step:", *(f"{loss:.3f}" for loss in losses[::10]), flush=True)
         finally:
             if not keep:
-                shutil.rmtree(bench.work / asked.name, ignore_errors=True)
+                shutil.rmtree(bench.work / requested.name, ignore_errors=True)
 
     return do
 
 
-def resuming(bench: Bench, asked: Asked) -> Callable[[float], None]:
+def resuming(bench: Bench, requested: LlamaRun) -> Callable[[float], None]:
     def do(limit_s: float) -> None:
         try:
-            bench.add(resumed(asked, bench.work, limit_s))
+            bench.add(resumed(requested, bench.work, limit_s))
         finally:
-            shutil.rmtree(bench.work / asked.name, ignore_errors=True)
+            shutil.rmtree(bench.work / requested.name, ignore_errors=True)
 
     return do
 
@@ -129,8 +129,8 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[float], None], float, f
     many, few = (12, 8) if tiny else (100, 25)
     device = "cpu" if bench.device == "cpu" else "cuda"
 
-    def asked(name: str, mode: str, setting: tuple[int, int], steps: int, *more: str) -> Asked:
-        return Asked(
+    def asked(name: str, mode: str, setting: tuple[int, int], steps: int, *more: str) -> LlamaRun:
+        return LlamaRun(
             name=name,
             model=model,
             mode=mode,
@@ -166,18 +166,18 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[float], None], float, f
 
 
 def device_name() -> str:
-    """What nvidia-smi calls it; this process leaves torch to the others, and the GPU's memory too."""
+    """Name by nvidia-smi; this process does not import torch, and uses no GPU memory."""
     words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        result = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         return "cpu"
-    return found[0].strip() if found else "cpu"
+    return result[0].strip() if result else "cpu"
 
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """In memory where that is large enough: a checkpoint of this model is 7 GB."""
+    """Folder in memory if that is large enough: a checkpoint of this model is 7 GB."""
     memory = Path("/dev/shm")
     has_room = memory.is_dir() and shutil.disk_usage(memory).free > ROOM
     with tempfile.TemporaryDirectory(dir=memory if has_room else None) as folder:
@@ -193,15 +193,15 @@ def main() -> None:
         "--tiny", action="store_true", help="shapes for a test of this script, on any machine"
     )
     parser.add_argument("--parts", help="only these, with commas between (text always)")
-    said = parser.parse_args()
-    said.out.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     started_s = monotonic_s()
     with working_folder() as work:
-        until_s = started_s + said.budget_s
-        bench = Bench(work, said.out, said.tiny, until_s, said.text, device=device_name())
+        until_s = started_s + options.budget_s
+        bench = Bench(work, options.out, options.tiny, until_s, options.text, device=device_name())
         for name, do, needs_s, limit_s in parts(bench):
-            if said.parts is None or name in ("text", *said.parts.split(",")):
-                bench.part(name, do, needs_s=0 if said.tiny else needs_s, limit_s=limit_s)
+            if options.parts is None or name in ("text", *options.parts.split(",")):
+                bench.part(name, do, needs_s=0 if options.tiny else needs_s, limit_s=limit_s)
     bench.save()
     print(f"\n{table(bench.rows, bench.device)}\n{monotonic_s() - started_s:.0f} s")
 

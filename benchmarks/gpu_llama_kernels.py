@@ -1,4 +1,4 @@
-"""Are the kernels of a Llama right? Errors of values and gradients, against plain torch in float64."""
+"""Accuracy of the Llama kernels: errors of values and gradients, against plain torch in float64."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,8 +24,12 @@ def kernels(device: torch.device) -> Iterator[Row]:
     for dtype in (torch.float32, torch.bfloat16):
         for name, check in CHECKS.items():
             torch.manual_seed(0)
-            for what, error in check(device, dtype).items():
-                yield {"what": f"{name}: {what}", "dtype": str(dtype).removeprefix("torch."), "error": error}
+            for description, error in check(device, dtype).items():
+                yield {
+                    "what": f"{name}: {description}",
+                    "dtype": str(dtype).removeprefix("torch."),
+                    "error": error,
+                }
     yield {"what": "a small model: loss and gradients", "dtype": "float32", "error": _model(device)}
 
 
@@ -43,7 +47,7 @@ def _loss(device: torch.device, dtype: torch.dtype, words: int = 5003) -> dict[s
 
 
 def _loss_in_tiles(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """So many words that quack's kernels take them."""
+    """Loss with a vocabulary size that quack's kernels accept."""
     return _loss(device, dtype, 5120)
 
 
@@ -64,12 +68,12 @@ def _network(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
 def _adam(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     """Two updates of a large tensor and of a small one."""
     start = [torch.randn(size, device=device).to(dtype) for size in (1_100_003, 1000)]
-    slopes = [[torch.randn_like(one) for one in start] for _ in range(2)]
+    slopes = [[torch.randn_like(item) for item in start] for _ in range(2)]
 
     def updated(
         build: Callable[[list[nn.Parameter]], Adam | torch.optim.AdamW], kind: torch.dtype
     ) -> list[nn.Parameter]:
-        parameters = [nn.Parameter(one.to(kind, copy=True)) for one in start]
+        parameters = [nn.Parameter(item.to(kind, copy=True)) for item in start]
         optimizer = build(parameters)
         for some in slopes:
             for parameter, slope in zip(parameters, some, strict=True):
@@ -101,8 +105,8 @@ def _scale(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     numbers = torch.randn(100_003, device=device).to(dtype)
     errors = {}
     for by in (1.0, 0.3):
-        found = scale_in_place(numbers.clone(), torch.tensor(by, device=device))
-        errors[f"by {by}"] = _error(found, numbers.double() * by)
+        tensor = scale_in_place(numbers.clone(), torch.tensor(by, device=device))
+        errors[f"by {by}"] = _error(tensor, numbers.double() * by)
     return errors
 
 
@@ -123,7 +127,7 @@ def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
 
 
 def _tied(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """A table that is looked up, and scores."""
+    """Tied weights: an embedding table that also computes the logits."""
     tokens = torch.randint(0, 300, (4, 50), device=device)
 
     def ours(table: Tensor) -> Tensor:
@@ -157,11 +161,11 @@ def _compared(
     """Relative errors of the value and of every gradient, for a gradient from above that is not 1."""
     mine = [part.to(dtype).requires_grad_() for part in inputs]
     exact = [part.detach().double().requires_grad_() for part in mine]
-    found, right = ours(*mine), plain(*exact)
+    result, right = ours(*mine), plain(*exact)
     above = torch.rand_like(right) + 0.5
-    torch.autograd.backward(found, above.to(found.dtype))
+    torch.autograd.backward(result, above.to(result.dtype))
     torch.autograd.backward(right, above)
-    errors = {"forward": _error(found, right)}
+    errors = {"forward": _error(result, right)}
     for number, (a, b) in enumerate(zip(mine, exact, strict=True)):
         assert a.grad is not None, "it was asked for"
         assert b.grad is not None, "it was asked for"
@@ -169,8 +173,8 @@ def _compared(
     return errors
 
 
-def _error(found: Tensor, right: Tensor) -> float:
-    return float((found.detach().double() - right.detach()).norm() / right.detach().norm())
+def _error(tensor: Tensor, right: Tensor) -> float:
+    return float((tensor.detach().double() - right.detach()).norm() / right.detach().norm())
 
 
 def _model(device: torch.device) -> float:

@@ -1,11 +1,11 @@
-"""What is measured of a Llama on one GPU beside Paceline's own runs? The parts that torch alone computes.
+"""Parts of the Llama benchmark that torch alone computes, without a Paceline run.
 
 text       a tokenizer, trained on the text, and the text's tokens
 kernels    our kernels against plain torch in float64, relative errors
 ceiling    the fastest matrix product that this GPU does
 hf         Hugging Face's model of the same shape on the same tokens, eager and compiled
 
-Each is a process of its own (`python -m benchmarks.gpu_llama_parts NAME …`), which writes what it found
+Each is a process of its own (`python -m benchmarks.gpu_llama_parts NAME …`), which writes its results
 after every row: a time limit then costs the rows that were not reached, and no others.
 """
 
@@ -32,7 +32,7 @@ WARM, TIMED = 3, 8
 
 
 def train_tokenizer(text: Path | None, work: Path, words: int) -> Row:
-    """A byte-level BPE of so many words; the text is copied beside it, so that later parts need no other."""
+    """Train a byte-level BPE of `words` tokens; the text is copied next to it for the later parts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     raw = text.read_text() if text is not None else toy_text(0, 1 << 21)
@@ -85,7 +85,7 @@ def _hf_speed(
     length: int,
     batch: int,
 ) -> Row:
-    gc.collect()  # what the way before left behind is no memory of this one
+    gc.collect()  # memory left by the previous method must not count for this one
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -117,7 +117,7 @@ def _hf_speed(
 
 
 def _seconds(call: Callable[[], object], device: torch.device, times: int) -> float:
-    """Of one call, once the device has done them all."""
+    """Seconds per call, measured after the device has finished all calls."""
     call()
     _wait(device)
     started_s = monotonic_s()
@@ -143,18 +143,23 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=16_000)
     parser.add_argument("--size", type=int, default=8192)
     parser.add_argument("--eager-only", action="store_true")
-    said = parser.parse_args()
+    options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    shape = SHAPES[said.model]
-    if said.part == "text":
-        rows = iter([train_tokenizer(said.text, said.work, said.words)])
-    elif said.part == "kernels":
+    shape = SHAPES[options.model]
+    if options.part == "text":
+        rows = iter([train_tokenizer(options.text, options.work, options.words)])
+    elif options.part == "kernels":
         rows = kernels(device)
-    elif said.part == "ceiling":
-        rows = iter([ceiling(device, said.size)])
+    elif options.part == "ceiling":
+        rows = iter([ceiling(device, options.size)])
     else:
         rows = hf(
-            shape, said.work, device, length=said.length, batch=said.batch, compiles=not said.eager_only
+            shape,
+            options.work,
+            device,
+            length=options.length,
+            batch=options.batch,
+            compiles=not options.eager_only,
         )
     for row in rows:
         print(json.dumps(row), flush=True)

@@ -1,4 +1,4 @@
-"""How fast does `paceline train` train a Llama, as a user starts it? Its own events say so.
+"""Llama training speed of `paceline train` as a user starts it, read from its own events.
 
 The first steps compile; speed is that of steps 5 to the last (`last` leaves out those during which a
 checkpoint is copied). The run folder is removed afterwards: its checkpoint has billions of numbers.
@@ -24,11 +24,11 @@ Row = dict[str, object]
 
 
 class FailedError(Exception):
-    """A command did not end well; the end of what it said."""
+    """A command failed; carries the end of its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LlamaRun:
     """One run of `paceline train --task llama`."""
 
     name: str
@@ -41,7 +41,7 @@ class Asked:
     device: str = "cuda"
 
     def words(self, work: Path) -> list[str]:
-        said = {
+        given = {
             "--task": "llama",
             "--model": self.model,
             "--data": str(work / "text.txt"),
@@ -55,7 +55,7 @@ class Asked:
             "--timeout": "300s",
             "--run-dir": str(work / self.name),
         }
-        return ["train", *(word for pair in said.items() for word in pair), *self.more]
+        return ["train", *(word for pair in given.items() for word in pair), *self.more]
 
 
 def command(words: Sequence[str], limit_s: float, work: Path, module: str = "paceline") -> str:
@@ -63,7 +63,7 @@ def command(words: Sequence[str], limit_s: float, work: Path, module: str = "pac
     environment = {**os.environ, "PACELINE_DATA_FOLDER": str(work / "data"), "PYTHONUNBUFFERED": "1"}
     full = [sys.executable, "-m", module, *words]
     try:
-        # A group of its own, so that a time limit also ends what it started.
+        # A separate process group, so that a time limit also ends its children.
         with subprocess.Popen(
             full, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
         ) as process:
@@ -80,29 +80,31 @@ def _ended(process: "subprocess.Popen[str]", limit_s: float) -> tuple[str, str]:
         return process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, 9)
-        said = process.communicate()
-        raise LimitError(said[0], f"no end after {limit_s:.0f} s: {said[1][-500:]}") from error
+        output = process.communicate()
+        raise LimitError(output[0], f"no end after {limit_s:.0f} s: {output[1][-500:]}") from error
 
 
 class LimitError(FailedError):
-    """It took too long; what it had said by then."""
+    """The time limit was exceeded; carries the output so far."""
 
     def __init__(self, out: str, what: str) -> None:
         super().__init__(what)
         self.out = out
 
 
-def measured(asked: Asked, work: Path, limit_s: float, *, last: int | None = None) -> tuple[Row, list[float]]:
+def measured(
+    requested: LlamaRun, work: Path, limit_s: float, *, last: int | None = None
+) -> tuple[Row, list[float]]:
     """The run's row, and its losses step by step; its folder stays."""
-    command(asked.words(work), limit_s, work)
-    steps = steps_of(work / asked.name)
-    result = json.loads((work / asked.name / "result.json").read_text())
-    return {**_row(asked, steps[:last]), **_memory(result), **_learnt(result)}, [s.loss for s in steps]
+    command(requested.words(work), limit_s, work)
+    steps = steps_of(work / requested.name)
+    result = json.loads((work / requested.name / "result.json").read_text())
+    return {**_row(requested, steps[:last]), **_memory(result), **_learnt(result)}, [s.loss for s in steps]
 
 
-def resumed(asked: Asked, work: Path, limit_s: float) -> Row:
-    """Go on from the last checkpoint but one, and compare the losses with those of the first time."""
-    run = work / asked.name
+def resumed(requested: LlamaRun, work: Path, limit_s: float) -> Row:
+    """Resume from the last checkpoint but one, and compare the losses with those of the first run."""
+    run = work / requested.name
     before = {step.step: step.loss for step in steps_of(run)}
     newest = folders(run / "checkpoints")[-1]
     shutil.rmtree(newest)
@@ -111,7 +113,7 @@ def resumed(asked: Asked, work: Path, limit_s: float) -> Row:
     after = {step.step: step.loss for step in steps_of(run)}
     again = [(before[step], after[step]) for step in sorted(after) if step >= kept]
     return {
-        "what": f"{asked.name}, resumed",
+        "what": f"{requested.name}, resumed",
         "from_step": kept,
         "steps": len(again),
         "largest_difference": max(abs(a - b) for a, b in again),
@@ -124,14 +126,14 @@ def steps_of(run: Path) -> list[StepRow]:
     return read_history(run / "events.jsonl").steps[0]
 
 
-def _row(asked: Asked, steps: list[StepRow]) -> Row:
+def _row(requested: LlamaRun, steps: list[StepRow]) -> Row:
     counted = steps[WARM_STEPS:] or steps
     took_s = (end_ns(counted[-1]) - counted[0].start_ns) / 1e9
-    tokens_per_s = len(counted) * asked.batch * asked.length / took_s
-    flops = tokens_per_s * SHAPES[asked.model].flops_per_token(asked.length)
+    tokens_per_s = len(counted) * requested.batch * requested.length / took_s
+    flops = tokens_per_s * SHAPES[requested.model].flops_per_token(requested.length)
     return {
-        "what": f"paceline, {asked.name}",
-        "setting": f"{asked.length} x {asked.batch}",
+        "what": f"paceline, {requested.name}",
+        "setting": f"{requested.length} x {requested.batch}",
         "tokens_per_s": tokens_per_s,
         "flops_per_s": flops,
         "first_loss": steps[0].loss,

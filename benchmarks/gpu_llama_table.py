@@ -1,4 +1,4 @@
-"""How are the rows of `benchmarks.gpu_llama` shown? As Markdown, and losses as CSV."""
+"""Output of `benchmarks.gpu_llama`: rows as Markdown, and losses as CSV."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def table(rows: Sequence[Row], device: str) -> str:
             f"| {_number(row['first_loss']):.3f} → {_number(row['last_loss']):.3f} |"
         )
     lines += ["", "| what else | found |", "|---|---|"]
-    lines += [f"| {row['what']} | {_found(row)} |" for row in rows if "tokens_per_s" not in row]
+    lines += [f"| {row['what']} | {_row_text(row)} |" for row in rows if "tokens_per_s" not in row]
     return "\n".join(lines) + "\n"
 
 
@@ -34,7 +34,7 @@ def curves(losses: Mapping[str, Sequence[float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _found(row: Row) -> str:
+def _row_text(row: Row) -> str:
     if "failed" in row:
         return "failed: " + " ".join(str(row["failed"]).split()).replace("|", "/")[-300:]
     if "error" in row:

@@ -1,8 +1,8 @@
-"""What is one GPU with virtual workers worth beside processes on the CPUs? Samples per second.
+"""Virtual workers on one GPU against processes on the CPUs, in samples per second.
 
 `python -m benchmarks.gpu_virtual`: `single`, and `localsgd` and `diloco` with 8 workers, for `charlm` and
 `cifar10` (synthetic images): on the GPU all workers are in one process, on the CPUs each is one, and gloo
-carries what they say. A virtual run's time is that of a long run less that of a short one, so that starting
+carries their messages. A virtual run's time is that of a long run less that of a short one, so that starting
 does not count.
 """
 
@@ -38,26 +38,26 @@ def _number(value: object) -> float:
     return float(str(value))
 
 
-def in_one_process(task: str, mode: str, said: "Said", launcher: LocalLauncher) -> Row:
+def in_one_process(task: str, mode: str, options: "Options", launcher: LocalLauncher) -> Row:
     """On the GPU; `single` does the whole batch at once."""
     is_single = mode == "single"
-    workers = 1 if is_single else said.workers
+    workers = 1 if is_single else options.workers
     walls_s = []
-    for steps in (said.steps + said.short, said.short):
+    for steps in (options.steps + options.short, options.short):
         config = TrainConfig(
             task=task,
             mode=mode,
             num_workers=workers,
-            batch_size=said.batch * (said.workers // workers),
+            batch_size=options.batch * (options.workers // workers),
             steps=steps,
-            device=said.device,
+            device=options.device,
             launcher=None if is_single else "virtual",
             data=TASKS[task]["data"],
             events="off",
         )
         result = _train(config, launcher)
         walls_s.append(_number(result["steps_s"] if is_single else result["wall_s"]))
-    samples = said.steps * said.batch * said.workers
+    samples = options.steps * options.batch * options.workers
     return {
         "what": f"{task}, {mode}, {workers} virtual on the GPU"
         if not is_single
@@ -66,25 +66,25 @@ def in_one_process(task: str, mode: str, said: "Said", launcher: LocalLauncher) 
     }
 
 
-def in_processes(task: str, mode: str, said: "Said", launcher: LocalLauncher) -> Row:
+def in_processes(task: str, mode: str, options: "Options", launcher: LocalLauncher) -> Row:
     config = TrainConfig(
         task=task,
         mode=mode,
-        num_workers=said.workers,
-        batch_size=said.batch,
-        steps=said.cpu_steps,
+        num_workers=options.workers,
+        batch_size=options.batch,
+        steps=options.cpu_steps,
         device="cpu",
         transport="gloo",
         data=TASKS[task]["data"],
     )
     result = _train(config, launcher)
     return {
-        "what": f"{task}, {mode}, {said.workers} processes on {os.cpu_count()} CPUs, gloo",
+        "what": f"{task}, {mode}, {options.workers} processes on {os.cpu_count()} CPUs, gloo",
         "samples_per_s": _number(result["samples_per_s"]),
     }
 
 
-class Said(argparse.Namespace):
+class Options(argparse.Namespace):
     workers: int
     batch: int
     steps: int
@@ -94,20 +94,20 @@ class Said(argparse.Namespace):
     tasks: str
 
 
-def rows(said: Said) -> Iterator[Row]:
+def rows(options: Options) -> Iterator[Row]:
     with LocalLauncher() as launcher:
-        for task in said.tasks.split(","):
+        for task in options.tasks.split(","):
             for mode in ("single", "localsgd", "diloco"):
-                yield _or_why_not(in_one_process, task, mode, said, launcher)
+                yield _or_why_not(in_one_process, task, mode, options, launcher)
             for mode in ("localsgd", "diloco"):
-                yield _or_why_not(in_processes, task, mode, said, launcher)
+                yield _or_why_not(in_processes, task, mode, options, launcher)
 
 
-def _or_why_not(measure: object, task: str, mode: str, said: Said, launcher: LocalLauncher) -> Row:
+def _or_why_not(measure: object, task: str, mode: str, options: Options, launcher: LocalLauncher) -> Row:
     assert callable(measure), "one of the two above"
     try:
-        row: Row = measure(task, mode, said, launcher)
-    except PacelineError as error:  # the other rows are worth having
+        row: Row = measure(task, mode, options, launcher)
+    except PacelineError as error:  # keep the other rows
         return {"what": f"{task}, {mode}", "failed": str(error)[-500:]}
     return row
 
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--cpu-steps", type=int, default=40)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    for row in rows(parser.parse_args(namespace=Said())):
+    for row in rows(parser.parse_args(namespace=Options())):
         print(json.dumps(row), flush=True)
 
 

@@ -1,16 +1,16 @@
-"""Does advice from the plan alone pick the fastest mode? Fifty clusters, really run: `make bench-grid`.
+"""Accuracy of the advisor: its pick from the plan against fifty worker pools, really run (`make bench-grid`).
 
-In each cell the advisor is asked first, from the plan, with nothing recorded.
-Then every mode that could be advised really trains XOR on that cluster, with
+In each cell the advisor picks first, from the plan, with nothing recorded.
+Then every mode that could be advised really trains XOR on that pool, with
 equal samples in all; the time is from the first step's start to the last one's
 end. If the pick is not alone in front, it and the two fastest are run twice
-more, and medians are compared. Where slowness is random, advice speaks of the
-mean over many draws and one draw says little about that: everybody who is not
+more, and medians are compared. Where slowness is random, advice is about the
+mean over many draws and one draw is weak evidence: every mode that is not
 far behind is run with further seeds, and means are compared. The pick is right
 if it is the best mode or within 2 % of it; its regret is how much longer it
 took than the best.
 
-The result file is written after every cell, and the same command goes on where
+The result file is written after every cell, and the same command resumes where
 it was interrupted.
 """
 
@@ -42,12 +42,12 @@ from paceline.simulate.strategy_models import (
 )
 
 RESULTS = Path(__file__).parent / "results" / "grid.json"
-RUN_S = 1.0  # about how long ssgd should take, so that coming up matters little
+RUN_S = 1.0  # approximate duration of ssgd, long enough to make start-up negligible
 FEWEST, MOST = 24, 160  # steps
-# diloco and fedavg, as they are by default, keep the schedule of localsgd.
+# diloco and fedavg have the schedule of localsgd by default.
 RACED = tuple(mode for mode in TRIED if mode not in ("diloco", "fedavg"))
 CLOSE, AGAIN = 0.10, 2  # of the two fastest, those this close to the best are run so often more
-NOT_FAR_BEHIND, DRAWS = 0.5, 5  # where slowness is random: those this close see so many draws of it
+NOT_FAR_BEHIND, DRAWS = 0.5, 5  # where slowness is random: modes this close are run with this many draws
 
 
 class Row(TypedDict):
@@ -94,7 +94,7 @@ def examine(launcher: LocalLauncher, cell: Cell) -> Row:
 
 
 def _in_front(measured: dict[str, list[float]], pick: str) -> list[str]:
-    """The two fastest by their first run, if they are close, and the pick; nobody, if that is alone."""
+    """The two fastest by their first run, if they are close, and the pick; empty, if that is alone."""
     fastest = sorted(measured, key=lambda mode: measured[mode][0])[:2]
     limit_s = measured[fastest[0]][0] * (1 + CLOSE)
     close = [mode for mode in fastest if measured[mode][0] <= limit_s]
@@ -115,16 +115,18 @@ def _compared(measured: dict[str, list[float]], *, is_random: bool) -> dict[str,
 
 def _steps(cell: Cell) -> int:
     plan = plan_for("ssgd", cell.config(steps=100))
-    found = predict(_profile(plan), strategy_model_of(plan.mode, plan.strategy), steps=100, seed=plan.seed)
-    return min(MOST, max(FEWEST, round(RUN_S / found.total_s * 100)))
+    prediction = predict(
+        _profile(plan), strategy_model_of(plan.mode, plan.strategy), steps=100, seed=plan.seed
+    )
+    return min(MOST, max(FEWEST, round(RUN_S / prediction.total_s * 100)))
 
 
 def _allowed(cell: Cell) -> list[Candidate]:
     settings, plan = cell.settings, plan_for("ssgd", cell.config(steps=1))
     options = replace(default_options(plan), staleness=settings.bound, sync_every=settings.period)
-    found = candidates(options, plan.num_workers)
-    found = [c for c in found if c.way != SingleWorker()]  # a cluster is given
-    return [c for c in found if not (settings.is_bounded and _never_waits(c.way))]
+    result = candidates(options, plan.num_workers)
+    result = [c for c in result if c.model != SingleWorker()]  # a cluster is given
+    return [c for c in result if not (settings.is_bounded and _never_waits(c.model))]
 
 
 def _never_waits(way: StrategyModel) -> bool:
@@ -138,7 +140,7 @@ def _advice(cell: Cell, steps: int, allowed: list[Candidate]) -> Advice:
 
 
 def _profile(plan: Plan) -> Profile:
-    """As `paceline advise` takes it: the plan, and how many processors there are."""
+    """Input of `paceline advise`: the plan and the number of processors."""
     return profile_from_plan(plan, processors=processors())
 
 
@@ -175,8 +177,8 @@ def _earlier(path: Path) -> dict[str, Row]:
     """Cells that this file already holds, if the same modes were tried."""
     if not path.exists():
         return {}
-    found = json.loads(path.read_text())
-    return {row["cell"]: row for row in found["cells"]} if found.get("modes") == list(RACED) else {}
+    data = json.loads(path.read_text())
+    return {row["cell"]: row for row in data["cells"]} if data.get("modes") == list(RACED) else {}
 
 
 def main() -> None:

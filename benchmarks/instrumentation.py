@@ -1,4 +1,4 @@
-"""What does recording every event cost? The same run with `--events full` and `off`, taken in turns."""
+"""Cost of recording every event: the same run with `--events full` and `off`, taken in turns."""
 
 import tempfile
 from collections.abc import Iterator

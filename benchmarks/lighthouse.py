@@ -1,11 +1,11 @@
-"""Do torchft's own workers notice when our leader is killed? `make bench-lighthouse`.
+"""torchft workers during a failover of the coordinator's leader (`make bench-lighthouse`).
 
-Three coordinator nodes and one `paceline lighthouse proxy`, all processes of
-their own, with default timeouts; workers are torchft as it comes from PyPI
+Three coordinator nodes and one `paceline coordinator lighthouse proxy`, each a separate
+process, with default timeouts; workers are torchft as released on PyPI
 (benchmarks/torchft_worker.py, run by --python). The leader is killed with -9,
-training goes on for a while, the node is started again and catches up, and the
-next leader is killed. A step that did not commit, a worker that ended, or a gap
-between two commits of more than a second: then this exits with 1.
+training continues for a while, the node is started again and catches up, and the
+next leader is killed. Exits with 1 if a step did not commit, a worker ended, or two
+commits are more than a second apart.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from paceline.faults.scenarios.coordinator_nodes import CoordinatorNodes, nodes
 RESULTS = Path(__file__).parent / "results" / "lighthouse.json"
 WORKER = Path(__file__).parent / "torchft_worker.py"
 GOAL_S = 1.0
-START_S = 120.0  # for everybody to be in the first quorum
+START_S = 120.0  # for all workers to be in the first quorum
 WATCH_S = 1.5  # after a kill
 LOOK_S = 0.02
 
@@ -47,7 +47,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class LighthouseResult:
     workers: int
     kills: int
     steps: int
@@ -73,14 +73,14 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="one that has torchft, for the workers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="paceline-lighthouse-") as folder:
-        found = _run(Path(folder), options)
-    _tell(found)
+        result = _run(Path(folder), options)
+    _print_result(result)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"schema": "paceline.bench/1", **asdict(found)}, indent=2) + "\n")
-    sys.exit(0 if found.is_met else 1)
+    RESULTS.write_text(json.dumps({"schema": "paceline.bench/1", **asdict(result)}, indent=2) + "\n")
+    sys.exit(0 if result.is_met else 1)
 
 
-def _run(folder: Path, options: argparse.Namespace) -> Found:
+def _run(folder: Path, options: argparse.Namespace) -> LighthouseResult:
     kills_s: list[float] = []
     with ExitStack() as stack:
         cluster = stack.enter_context(nodes(folder / "nodes", 3))
@@ -124,9 +124,9 @@ def _worker(options: argparse.Namespace, url: str, log: Path) -> Iterator[subpro
     log.touch()
     command = [options.python, str(WORKER), log.stem, str(log), str(options.workers), str(options.step_s)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with log.with_suffix(".txt").open("wb") as said:
+    with log.with_suffix(".txt").open("wb") as text:
         process = subprocess.Popen(
-            command, env={**environment, "TORCHFT_LIGHTHOUSE": url}, stdout=said, stderr=said, cwd=log.parent
+            command, env={**environment, "TORCHFT_LIGHTHOUSE": url}, stdout=text, stderr=text, cwd=log.parent
         )
     try:
         yield process
@@ -135,16 +135,16 @@ def _worker(options: argparse.Namespace, url: str, log: Path) -> Iterator[subpro
         process.wait()
 
 
-def _until(is_true: Callable[[], bool], what: str, workers: Sequence[subprocess.Popen[bytes]]) -> None:
+def _until(is_true: Callable[[], bool], description: str, workers: Sequence[subprocess.Popen[bytes]]) -> None:
     deadline_s = time.monotonic() + START_S
     while not is_true():
         if time.monotonic() > deadline_s or any(worker.poll() is not None for worker in workers):
-            sys.exit(f"waited in vain until {what}; workers ended with {[w.poll() for w in workers]}")
+            sys.exit(f"waited in vain until {description}; workers ended with {[w.poll() for w in workers]}")
         time.sleep(LOOK_S)
 
 
 def _are_together(logs: Sequence[Path], workers: int) -> bool:
-    """Everybody has committed steps with everybody, for a while."""
+    """All workers have committed steps with the full quorum, for a while."""
     return all(sum(s.is_committed and s.members == workers for s in _read(log)) > 40 for log in logs)
 
 
@@ -167,7 +167,7 @@ def _read(log: Path) -> list[Step]:
 
 def _judge(
     logs: Sequence[Sequence[Step]], kills_s: Sequence[float], when_s: tuple[float, float], ended: int
-) -> Found:
+) -> LighthouseResult:
     within = [[s for s in log if when_s[0] <= s.at_s <= when_s[1]] for log in logs]
     gaps = [gap for log in within for gap in _gaps(log)]
     near = [
@@ -179,13 +179,13 @@ def _judge(
         for step in log:
             if step.sha256 and step.is_committed:
                 hashes.setdefault(step.step, set()).add(step.sha256)
-    return Found(
+    return LighthouseResult(
         workers=len(logs),
         kills=len(kills_s),
         steps=min(sum(s.is_committed for s in log) for log in within),
         failed_steps=sum(not s.is_committed for log in within for s in log),
         ended_workers=ended,
-        different_hashes=sum(len(found) > 1 for found in hashes.values()),
+        different_hashes=sum(len(entry) > 1 for entry in hashes.values()),
         longest_gap_s=max(gap for _, gap in gaps),
         gaps_after_kill_s=tuple(near),
         longest_gap_elsewhere_s=max(elsewhere, default=0.0),
@@ -203,16 +203,18 @@ def _is_near(began_s: float, ended_s: float, kill_s: float) -> bool:
     return ended_s >= kill_s and began_s <= kill_s + WATCH_S
 
 
-def _tell(found: Found) -> None:
-    after = sorted(found.gaps_after_kill_s)
-    print(f"{found.workers} torchft workers, {found.kills} kills of our leader, {os.cpu_count()} cores")
-    print(f"steps of each worker {found.steps}, median {found.median_step_s * 1000:.0f} ms")
-    print(f"failed steps {found.failed_steps}, ended workers {found.ended_workers}")
-    print(f"steps after which workers differ {found.different_hashes}")
+def _print_result(result: LighthouseResult) -> None:
+    after = sorted(result.gaps_after_kill_s)
+    print(f"{result.workers} torchft workers, {result.kills} kills of our leader, {os.cpu_count()} cores")
+    print(f"steps of each worker {result.steps}, median {result.median_step_s * 1000:.0f} ms")
+    print(f"failed steps {result.failed_steps}, ended workers {result.ended_workers}")
+    print(f"steps after which workers differ {result.different_hashes}")
     middle = statistics.median(after) if after else 0.0
-    print(f"longest gap {found.longest_gap_s:.3f} s (goal {GOAL_S:g}, {'met' if found.is_met else 'MISSED'})")
+    print(
+        f"longest gap {result.longest_gap_s:.3f} s (goal {GOAL_S:g}, {'met' if result.is_met else 'MISSED'})"
+    )
     print(f"longest gap after a kill: median {middle:.3f} s, all {[round(gap, 3) for gap in after]}")
-    print(f"longest gap elsewhere {found.longest_gap_elsewhere_s:.3f} s")
+    print(f"longest gap elsewhere {result.longest_gap_elsewhere_s:.3f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How many commits a second, and how long does each take? A closed loop: each client asks again at once.
+"""Closed-loop load generator: commits per second and latency; each client sends its next request at once.
 
 The same loop drives every system, so that what a client costs is alike:
 `python -m benchmarks.load SYSTEM ADDRESSES CLIENTS SECONDS [TOKEN_FILE]` prints one line of JSON.
@@ -24,7 +24,7 @@ from paceline.core.clock import monotonic_s
 
 VALUE_BYTES = 64
 WARM_UP_S = 1.0
-START_S = 60.0  # for a cluster to come up, on a machine that may be busy
+START_S = 60.0  # timeout for the start of a cluster, on a machine that may be busy
 RUN = "bench"
 
 Write = Callable[[], Awaitable[object]]
@@ -101,10 +101,10 @@ def main() -> None:
     system, joined, clients, seconds, *rest = sys.argv[1:]
     addresses = joined.split(",")
     if system == "ours":
-        found = asyncio.run(of_ours(addresses, int(clients), float(seconds), Path(rest[0])))
+        result = asyncio.run(of_ours(addresses, int(clients), float(seconds), Path(rest[0])))
     else:
-        found = asyncio.run(of_etcd(addresses, int(clients), float(seconds)))
-    print(json.dumps(asdict(found)))
+        result = asyncio.run(of_etcd(addresses, int(clients), float(seconds)))
+    print(json.dumps(asdict(result)))
 
 
 if __name__ == "__main__":

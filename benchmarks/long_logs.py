@@ -21,7 +21,7 @@ WORKERS = 8
 
 
 def write(path: Path, steps: int) -> None:
-    """So many steps of all workers together."""
+    """Write a log with `steps` steps of all workers together."""
     write_header(path, run="long", plan="p", t0_ns=0, started_unix_s=0.0)
     workers = [EventLog(path, who=f"worker-{rank}", clock=SystemClock()) for rank in range(WORKERS)]
     server = EventLog(path, who="server-0", clock=SystemClock())

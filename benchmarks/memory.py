@@ -1,4 +1,4 @@
-"""Does a node's memory stay flat, however many commands it has applied? Looked at while they come in."""
+"""Memory of a node while it applies commands: it must stay flat, however many there are."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ class Growth:
 
     @property
     def factor(self) -> float:
-        """The leader's memory at the end ÷ half-way, when every kind of thing has been kept and forgotten."""
+        """The leader's memory at the end ÷ half-way, when every kind of record has been kept and dropped."""
         return self.at(1.0).leader_mb / self.at(0.5).leader_mb
 
 

@@ -1,8 +1,8 @@
-"""How near is the shared-memory store to what memory allows?
+"""Bandwidth of the shared-memory store, relative to what memory allows.
 
 The limit: the three passes a push, an apply and a pull cannot avoid (copy the
 gradient in, add it to the parameters, copy the parameters out), done by one
-process with nobody to wait for, on shared memory as well. Against it: the same
+process without waiting, on shared memory as well. Against it: the same
 through the real store, workers and server being processes of their own. With
 two workers the figure is the store's bandwidth; with one it is the latency of
 a single exchange, two wake-ups of an idle core included.

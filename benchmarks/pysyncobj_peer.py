@@ -36,7 +36,7 @@ class Store(SyncObj):  # type: ignore[misc]  # it has no types
 
 
 class NotedJournal(FileJournal):  # type: ignore[misc]  # it has no types
-    """Remembers that something was added; there is one in a process."""
+    """Records that an entry was added; one instance per process."""
 
     added_to: "NotedJournal | None" = None
 

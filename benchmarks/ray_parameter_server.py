@@ -1,10 +1,10 @@
-"""The peer: the asynchronous parameter server of Ray's documentation, on a task of ours.
+"""The peer: the asynchronous parameter server of Ray's documentation, on a task of Paceline.
 
-As there (docs.ray.io, "Parameter Server"): the server is an actor that applies gradients and answers with
-weights, each worker is an actor that computes a gradient on weights it is handed, and the driver hands on
-whatever is ready, one by one, with `ray.wait`. Weights and gradients go through Ray's object store. Two
-things are put right: gradients of one call are averaged, not summed, and the rate is divided by the number of
-workers, so that equal samples are worth the same as in ours.
+As in docs.ray.io, "Parameter Server": the server is an actor that applies gradients and returns weights,
+each worker is an actor that computes a gradient on the weights it receives, and the driver passes on
+results one by one as they are ready, with `ray.wait`. Weights and gradients go through Ray's object store.
+Two changes: gradients of one call are averaged, not summed, and the rate is divided by the number of
+workers, so that equal samples have the same effect as in Paceline.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Arrays = list[NDArray[np.float32]]
 
 
 class _Model:
-    """What server and worker have in common: a model that is read and set as arrays."""
+    """Base of server and worker: a model that is read and set as arrays."""
 
     def __init__(self, options: dict[str, int]) -> None:
         torch.set_num_threads(1)
@@ -81,7 +81,7 @@ class DataWorker:
 
 
 def run(order: dict[str, Json], _note: Callable[[str], None]) -> dict[str, Json]:
-    """In a process of its own: samples/s after the warm-up, and the accuracy at the end."""
+    """Run in a separate process; returns samples/s after the warm-up, and the final accuracy."""
     workers, batch, steps, warm_up = (int(str(order[n])) for n in ("workers", "batch", "steps", "warm_up"))
     options = {"hidden": int(str(order["hidden"])), "layers": int(str(order["layers"]))}
     environ.prepare_ray()

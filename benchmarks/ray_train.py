@@ -1,4 +1,4 @@
-"""What does Ray cost us beside what it costs others? Ray Train's TorchTrainer, and Ray's parameter server.
+"""Overhead on Ray: paceline against Ray Train's TorchTrainer and Ray's parameter server example.
 
 `python -m benchmarks.ray_train`: `ssgd` on Ray against TorchTrainer with torch DDP on CIFAR-10's network (3.2
 million parameters, 2 workers, the same samples): samples/s after the first steps, and seconds from the call
@@ -28,27 +28,27 @@ IMAGES = 5000
 PICTURES: dict[str, Option] = {"data": "synthetic", "subset": IMAGES, "test_subset": 10}
 MEGABYTE = {"hidden": 510, "layers": 2}  # 262,651 float32 parameters
 POINTS = 4096  # samples of xor
-Found = dict[str, list[float]]
+Rates = dict[str, list[float]]
 
 
 def contenders(config: TrainConfig, mode: str, num_samples: int) -> dict[str, Contender]:
-    """Ray Train, and this mode of ours on Ray, by name."""
+    """Ray Train, and this mode of Paceline on Ray, by name."""
     request = TorchRequest(config=config, modes=(mode,), launchers=("ray",))
     layout = lay_out(request, Facts(modules=frozenset({"ray"})))
-    return {one.name: one for one in contenders_of(layout, num_samples=num_samples)}
+    return {contender.name: contender for contender in contenders_of(layout, num_samples=num_samples)}
 
 
 def on_pictures(batch: int, steps: int) -> tuple[Contender, Contender]:
     config = TrainConfig(
         task="cifar10", task_options=PICTURES, num_workers=WORKERS, batch_size=batch * WORKERS, steps=steps
     )
-    found = contenders(config, "ssgd", IMAGES)
-    return found[RAY_TRAIN], found["ssgd-ray"]
+    result = contenders(config, "ssgd", IMAGES)
+    return result[RAY_TRAIN], result["ssgd-ray"]
 
 
-def turn(one: Contender, seed: int) -> Measured:
+def turn(contender: Contender, seed: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
-        return one.run(Path(folder), seed, lambda text: print(f"  {text}"))
+        return contender.run(Path(folder), seed, lambda text: print(f"  {text}"))
 
 
 def of_documentation(batch: int, steps: int) -> float:
@@ -71,30 +71,30 @@ def of_asgd(batch: int, steps: int, seed: int) -> float:
         steps=steps,
         lr=0.1,
     )
-    found = turn(contenders(config, "asgd", POINTS)["asgd-ray"], seed)
-    print(f"  its accuracy {found.metrics['test_accuracy']}")
-    assert found.steady_samples_per_s is not None, "it is long enough to have a steady part"
-    return found.steady_samples_per_s
+    measured = turn(contenders(config, "asgd", POINTS)["asgd-ray"], seed)
+    print(f"  its accuracy {measured.metrics['test_accuracy']}")
+    assert measured.steady_samples_per_s is not None, "it is long enough to have a steady part"
+    return measured.steady_samples_per_s
 
 
-def measure(said: argparse.Namespace) -> Iterator[Found]:
-    """What everybody did, one figure for each round; after each round, so that none is lost."""
-    found: Found = {}
-    trainer, ours = on_pictures(said.batch, said.steps)
-    for number in range(said.rounds):
+def measure(options: argparse.Namespace) -> Iterator[Rates]:
+    """Results of all contestants, one figure for each round; after each round, so that none is lost."""
+    results: Rates = {}
+    trainer, ours = on_pictures(options.batch, options.steps)
+    for number in range(options.rounds):
         pair = [("trainer", trainer), ("ssgd", ours)]
-        for name, one in pair if number % 2 == 0 else pair[::-1]:
-            seen = turn(one, number)
+        for name, item in pair if number % 2 == 0 else pair[::-1]:
+            seen = turn(item, number)
             print(f"round {number + 1}: {name} {_shown(seen)}", flush=True)
-            found.setdefault(f"{name} samples/s", []).append(seen.steady_samples_per_s or 0.0)
-            found.setdefault(f"{name} start s", []).append(seen.first_step_s or 0.0)
-            found.setdefault(f"{name} total s", []).append(seen.total_s)
-        theirs = of_documentation(said.small_batch, said.small_steps)
-        asgd = of_asgd(said.small_batch, said.small_steps, number)
-        found.setdefault("example samples/s", []).append(theirs)
-        found.setdefault("asgd samples/s", []).append(asgd)
+            results.setdefault(f"{name} samples/s", []).append(seen.steady_samples_per_s or 0.0)
+            results.setdefault(f"{name} start s", []).append(seen.first_step_s or 0.0)
+            results.setdefault(f"{name} total s", []).append(seen.total_s)
+        theirs = of_documentation(options.small_batch, options.small_steps)
+        asgd = of_asgd(options.small_batch, options.small_steps, number)
+        results.setdefault("example samples/s", []).append(theirs)
+        results.setdefault("asgd samples/s", []).append(asgd)
         print(f"round {number + 1}: example {theirs:,.0f}, asgd {asgd:,.0f} samples/s", flush=True)
-        yield found
+        yield results
 
 
 def _shown(seen: Measured) -> str:
@@ -104,17 +104,19 @@ def _shown(seen: Measured) -> str:
     )
 
 
-def ratios_of(found: Found) -> list[Ratio]:
+def ratios_of(result: Rates) -> list[Ratio]:
     return [
-        _ratio("ssgd on Ray ÷ TorchTrainer, samples/s", found, "ssgd samples/s", "trainer samples/s", 1.0),
-        _ratio("the same, call to first step", found, "ssgd start s", "trainer start s", 0.7, at_least=False),
-        _ratio("asgd on Ray ÷ Ray's example, 1 MB", found, "asgd samples/s", "example samples/s", 3.0),
+        _ratio("ssgd on Ray ÷ TorchTrainer, samples/s", result, "ssgd samples/s", "trainer samples/s", 1.0),
+        _ratio(
+            "the same, call to first step", result, "ssgd start s", "trainer start s", 0.7, at_least=False
+        ),
+        _ratio("asgd on Ray ÷ Ray's example, 1 MB", result, "asgd samples/s", "example samples/s", 3.0),
     ]
 
 
-def _ratio(name: str, found: Found, mine: str, theirs: str, goal: float, *, at_least: bool = True) -> Ratio:
-    rounds = tuple(a / b for a, b in zip(found[mine], found[theirs], strict=True))
-    detail = f"last {found[mine][-1]:.1f}, {found[theirs][-1]:.1f}"
+def _ratio(name: str, result: Rates, mine: str, theirs: str, goal: float, *, at_least: bool = True) -> Ratio:
+    rounds = tuple(a / b for a, b in zip(result[mine], result[theirs], strict=True))
+    detail = f"last {result[mine][-1]:.1f}, {result[theirs][-1]:.1f}"
     return Ratio(name=name, goal=goal, at_least=at_least, rounds=rounds, detail=detail)
 
 
@@ -126,11 +128,11 @@ def main() -> None:
     parser.add_argument("--small-batch", type=int, default=32, help="samples per worker and step, at 1 MB")
     parser.add_argument("--small-steps", type=int, default=500, help="of each worker, at 1 MB")
     parser.add_argument("--out", type=Path, default=RESULT)
-    said = parser.parse_args()
+    options = parser.parse_args()
     ratios: list[Ratio] = []
-    for found in measure(said):
-        ratios = ratios_of(found)
-        write(ratios, said.out, seen=found, batch=said.batch, steps=said.steps)
+    for result in measure(options):
+        ratios = ratios_of(result)
+        write(ratios, options.out, seen=result, batch=options.batch, steps=options.steps)
     for ratio in ratios:
         print(ratio.line())
 

@@ -1,10 +1,10 @@
-"""How long until training goes on after `kill -9` of one of three workers? `make bench-recovery`.
+"""Recovery time after `kill -9` of one of three workers, against other systems (`make bench-recovery`).
 
-Every system trains with steps of about 50 ms; those that restart everybody save
-a checkpoint every 10 steps. A kill is over when every survivor has committed its
+Every system trains with steps of about 50 ms; those that restart all workers save
+a checkpoint every 10 steps. Recovery ends when every survivor has committed its
 next step, or, where survivors are restarted, when a new process has committed
-one. `lost` are steps that had been committed before the kill and had to be made
-again. Systems take turns; what is not installed is skipped, and that is said.
+one. `lost` are steps that had been committed before the kill and had to be repeated.
+Systems take turns; one that is not installed is skipped, and reported as skipped.
 """
 
 import argparse
@@ -38,12 +38,12 @@ class Kill:
     survivors_restarted: bool
 
 
-def kills_of_ours(times: int, dice: random.Random) -> Iterator[Kill]:
+def kills_of_ours(times: int, rng: random.Random) -> Iterator[Kill]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     with tempfile.TemporaryDirectory() as folder, training(plan, Path(folder)) as run:
         generation, kills = run.until_in(WORKERS, 0), []
         for number in range(times):
-            run.wait(dice.uniform(0.75, 1.25))
+            run.wait(rng.uniform(0.75, 1.25))
             before = run.pids()
             victim = number % WORKERS
             at_ns = run.signal(f"worker-{victim}", signal.SIGKILL)
@@ -60,9 +60,9 @@ def _lost(history: History, victim: int, at_ns: int) -> int:
     """Steps that a survivor had committed before the kill, and committed again after it."""
     most = 0
     for rank in set(history.steps) - {victim}:
-        done = [(end_ns(row), row.position // WORKERS) for row in history.steps[rank] if row.synced]
-        before = max(step for end, step in done if end <= at_ns)
-        most = max(most, before - min(step for end, step in done if end > at_ns) + 1)
+        results = [(end_ns(row), row.position // WORKERS) for row in history.steps[rank] if row.synced]
+        before = max(step for end, step in results if end <= at_ns)
+        most = max(most, before - min(step for end, step in results if end > at_ns) + 1)
     return most
 
 
@@ -74,28 +74,28 @@ class Commit:
 
 
 def commits(folder: Path) -> list[Commit]:
-    found = []
+    results = []
     for path in folder.glob("commits-*.txt"):
         pid = int(path.stem.partition("-")[2])
         for line in path.read_text().split("\n")[:-1]:
             step, at_ns = line.split()
-            found.append(Commit(pid, int(step), int(at_ns)))
-    return found
+            results.append(Commit(pid, int(step), int(at_ns)))
+    return results
 
 
-def kills_of_peer(peer: Peer, times: int, dice: random.Random) -> Iterator[Kill]:
+def kills_of_peer(peer: Peer, times: int, rng: random.Random) -> Iterator[Kill]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
             peer.start(folder)
             for _ in range(times):
-                yield _kill_one(peer, folder, dice.randrange(15, 25))
+                yield _kill_one(peer, folder, rng.randrange(15, 25))
         finally:
             peer.stop()
 
 
 def _kill_one(peer: Peer, folder: Path, steps: int) -> Kill:
-    """After so many more steps of all workers."""
+    """Kill one worker after `steps` more steps of all workers."""
     began_ns = time.perf_counter_ns()
 
     def training_pids() -> set[int]:
@@ -119,15 +119,15 @@ def _kill_one(peer: Peer, folder: Path, steps: int) -> Kill:
         return survivors <= seen or bool(seen - set(pids))
 
     _until(is_over, RECOVER_S, f"{peer.name}: it goes on", folder)
-    found = after()
-    new = [c for c in found if c.pid not in pids]
-    stayed = survivors <= {c.pid for c in found}
-    first = {pid: min(c.at_ns for c in found if c.pid == pid) for pid in {c.pid for c in found}}
+    result = after()
+    new = [c for c in result if c.pid not in pids]
+    stayed = survivors <= {c.pid for c in result}
+    first = {pid: min(c.at_ns for c in result if c.pid == pid) for pid in {c.pid for c in result}}
     over_ns = max(first[pid] for pid in survivors) if stayed else min(c.at_ns for c in new)
     before = [c for c in commits(folder) if c.at_ns <= at_ns]
     if stayed:
         lost = max(
-            max(c.step for c in before if c.pid == pid) - min(c.step for c in found if c.pid == pid) + 1
+            max(c.step for c in before if c.pid == pid) - min(c.step for c in result if c.pid == pid) + 1
             for pid in survivors
         )
     else:
@@ -136,11 +136,11 @@ def _kill_one(peer: Peer, folder: Path, steps: int) -> Kill:
     return Kill((over_ns - at_ns) / 1e9, max(0, lost), not stayed)
 
 
-def _until(is_true: Callable[[], bool], within_s: float, what: str, folder: Path) -> None:
+def _until(is_true: Callable[[], bool], within_s: float, description: str, folder: Path) -> None:
     until_s = time.monotonic() + within_s
     while not is_true():
         if time.monotonic() > until_s:
-            raise TimeoutError(f"waited {within_s:g} s, and still not: {what}\n{_output(folder)}")
+            raise TimeoutError(f"waited {within_s:g} s, and still not: {description}\n{_output(folder)}")
         time.sleep(LOOK_S)
 
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # in order: peers end with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # orderly exit: peers end with this process
     peers = _there(
         [
             TunedTorchft(options.peers_python),
@@ -167,17 +167,17 @@ def main() -> None:
             RayTrain(options.ray_python),
         ]
     )
-    dice, found = random.Random(options.seed), dict[str, list[Kill]]()
+    rng, result = random.Random(options.seed), dict[str, list[Kill]]()
     for number in range(options.rounds):
-        _add(found, OURS, list(kills_of_ours(options.kills, dice)), number)
+        _add(result, OURS, list(kills_of_ours(options.kills, rng)), number)
         for peer in peers:
             times = options.kills if isinstance(peer, TunedTorchft) else 1
             try:
-                _add(found, peer.name, list(kills_of_peer(peer, times, dice)), number)
+                _add(result, peer.name, list(kills_of_peer(peer, times, rng)), number)
             except TimeoutError as error:
                 print(f"{peer.name}: did NOT recover: {error}", flush=True)
-                found.setdefault(peer.name, []).append(Kill(float("inf"), 0, True))
-    write(found, options.output)
+                result.setdefault(peer.name, []).append(Kill(float("inf"), 0, True))
+    write(result, options.output)
 
 
 def _there(peers: list[Peer]) -> list[Peer]:
@@ -191,21 +191,21 @@ def _there(peers: list[Peer]) -> list[Peer]:
     return there
 
 
-def _add(found: dict[str, list[Kill]], name: str, kills: list[Kill], number: int) -> None:
-    found.setdefault(name, []).extend(kills)
-    said = ", ".join(f"{one.recovered_s:.2f} s" for one in kills)
-    print(f"round {number + 1}: {name}: {said}; lost {[one.lost for one in kills]}", flush=True)
+def _add(values: dict[str, list[Kill]], name: str, kills: list[Kill], number: int) -> None:
+    values.setdefault(name, []).extend(kills)
+    text = ", ".join(f"{kill.recovered_s:.2f} s" for kill in kills)
+    print(f"round {number + 1}: {name}: {text}; lost {[kill.lost for kill in kills]}", flush=True)
 
 
-def write(found: dict[str, list[Kill]], path: Path) -> None:
+def write(values: dict[str, list[Kill]], path: Path) -> None:
     print("\n| system | kills | median | worst | steps lost | survivors |\n|---|---|---|---|---|---|")
-    for name, kills in found.items():
-        times, lost = [one.recovered_s for one in kills], [one.lost for one in kills]
-        stay = "restarted" if any(one.survivors_restarted for one in kills) else "stay"
+    for name, kills in values.items():
+        times, lost = [kill.recovered_s for kill in kills], [kill.lost for kill in kills]
+        stay = "restarted" if any(kill.survivors_restarted for kill in kills) else "stay"
         middle = f"{statistics.median(times):.2f} s | {max(times):.2f} s"
         print(f"| {name} | {len(kills)} | {middle} | {min(lost)} … {max(lost)} | {stay} |")
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = {name: [asdict(one) for one in kills] for name, kills in found.items()}
+    rows = {name: [asdict(kill) for kill in kills] for name, kills in values.items()}
     path.write_text(json.dumps({"schema": "paceline.bench.recovery/1", "kills": rows}, indent=2) + "\n")
     print(f"written to {path}")
 

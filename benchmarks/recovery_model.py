@@ -1,7 +1,7 @@
-"""What do the peers of the recovery benchmark train? The same small model, a step every 50 ms.
+"""Model of the recovery benchmark's peers: small, with a step every 50 ms.
 
-Runs under whatever Python has the peer, so it imports torch and nothing of ours.
-A commit is one line `STEP NANOSECONDS` in a file that is named by the process:
+Runs under the Python that has the peer, so it imports torch and nothing of Paceline.
+A commit is one line `STEP NANOSECONDS` in a file named after the process:
 the clock is the kernel's monotonic one, the same for all processes of a machine.
 """
 
@@ -27,7 +27,7 @@ class Trainee:
         self._commits = (folder / f"commits-{os.getpid()}.txt").open("a", buffering=1)
 
     def gradients(self) -> list[Tensor]:
-        """Of one step, which takes its time."""
+        """Gradients of one step, which takes STEP_S."""
         until_s = time.monotonic() + STEP_S
         self.optimizer.zero_grad()
         samples, labels = torch.randn(8, 64), torch.randint(10, (8,))
@@ -40,7 +40,7 @@ class Trainee:
         self._commits.write(f"{step} {time.perf_counter_ns()}\n")
 
     def save(self, step: int) -> None:
-        """Whole or not at all."""
+        """Save atomically."""
         vector = nn.utils.parameters_to_vector(self.model.parameters()).detach().numpy()
         part = self._folder / "checkpoint.part.npz"
         np.savez(part, parameters=vector, step=step)

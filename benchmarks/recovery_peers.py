@@ -1,4 +1,4 @@
-"""How is each peer of the recovery benchmark started, and is it there at all? One class each."""
+"""Peers of the recovery benchmark: one class each that detects the system and starts it."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ class Peer(Protocol):
     def start(self, folder: Path) -> None: ...
 
     def replace(self, folder: Path) -> None:
-        """Start whoever was killed again, where the peer does not do that itself."""
+        """Start the killed process again, where the peer does not do that itself."""
         ...
 
     def stop(self) -> None: ...
@@ -36,14 +36,14 @@ class Peer(Protocol):
 
 @dataclass
 class _Processes:
-    """Commands in sessions of their own, and nothing left of them afterwards."""
+    """Commands in separate sessions; all their processes are ended afterwards."""
 
     python: str
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def has(self, module: str) -> str | None:
-        done = subprocess.run([self.python, "-c", f"import {module}"], capture_output=True, check=False)
-        return None if done.returncode == 0 else f"{self.python} has no {module}"
+        result = subprocess.run([self.python, "-c", f"import {module}"], capture_output=True, check=False)
+        return None if result.returncode == 0 else f"{self.python} has no {module}"
 
     def run(self, command: list[str], folder: Path, **env: str) -> subprocess.Popen[bytes]:
         alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
@@ -84,7 +84,7 @@ class Torchrun(_Processes):
     def start(self, folder: Path) -> None:
         command = [self.python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
         command += ["--max-restarts=5", "-m", "benchmarks.recovery_torchrun", str(folder)]
-        # Without it the agent's store dies with rank 0's process, and the job mostly never comes back.
+        # Without it the agent's store dies with rank 0's process, and the job mostly does not recover.
         self.run(command, folder, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
     def replace(self, folder: Path) -> None: ...

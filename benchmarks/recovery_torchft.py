@@ -1,6 +1,6 @@
-"""The peer torchft: survivors go on in a new quorum. One process for each replica, as its examples have it.
+"""The peer torchft: survivors continue in a new quorum. One process for each replica, as in its examples.
 
-Run as `python -m benchmarks.recovery_torchft FOLDER REPLICA TIMEOUT_S`; TORCHFT_LIGHTHOUSE says where.
+Run as `python -m benchmarks.recovery_torchft FOLDER REPLICA TIMEOUT_S`; TORCHFT_LIGHTHOUSE is the address.
 """
 
 import sys

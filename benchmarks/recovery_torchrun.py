@@ -1,4 +1,4 @@
-"""The peer torchrun: its agent restarts everybody, and they go on from the newest checkpoint.
+"""The peer torchrun: its agent restarts all workers, which resume from the newest checkpoint.
 
 Run by `torchrun … -m benchmarks.recovery_torchrun FOLDER`.
 """

@@ -1,4 +1,4 @@
-"""How does a cluster of three real processes come up, take a load, and go? Ours, etcd's, PySyncObj's.
+"""Three-node groups of real processes under load: paceline's coordinator, etcd and PySyncObj.
 
 All on loopback, each node with a folder of its own on the same disk.
 """
@@ -25,7 +25,7 @@ STOP_S = 10.0
 
 
 class DisturbedError(Exception):
-    """What was measured would mean nothing."""
+    """The measurement is invalid."""
 
 
 class Cluster(Protocol):
@@ -37,7 +37,7 @@ class Cluster(Protocol):
 
 
 class Called:
-    """A cluster whose clients call it from a process of their own."""
+    """A cluster whose clients are in a separate process."""
 
     def __init__(self, system: str, addresses: Sequence[str], pids: list[int], *more: str) -> None:
         self.addresses, self.pids = list(addresses), pids
@@ -49,7 +49,7 @@ class Called:
 
 
 class Inside:
-    """A cluster whose clients live in its leader."""
+    """A cluster whose clients are in its leader's process."""
 
     def __init__(self, nodes: "list[subprocess.Popen[str]]") -> None:
         self._nodes, self.pids = nodes, [node.pid for node in nodes]
@@ -58,8 +58,8 @@ class Inside:
         for node in self._nodes:
             assert node.stdin is not None, "its stdin is a pipe"
             print(clients, seconds, file=node.stdin, flush=True)
-        found = [json.loads(_line(node)) for node in self._nodes]
-        (answer,) = [each for each in found if each is not None]
+        results = [json.loads(_line(node)) for node in self._nodes]
+        (answer,) = [each for each in results if each is not None]
         return Figures(**answer)
 
 
@@ -145,10 +145,10 @@ def processes(orders: Sequence[str], log: Path) -> "Iterator[list[subprocess.Pop
 
 
 def run_module(module: str, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{module} {' '.join(arguments)} ended with {done.returncode}")
-    return done.stdout
+    result = subprocess.run([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True)
+    if result.returncode:
+        raise RuntimeError(f"{module} {' '.join(arguments)} ended with {result.returncode}")
+    return result.stdout
 
 
 def free_addresses(count: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""How is a ratio reported? Median and spread over interleaved rounds, beside its goal."""
+"""Ratio reports: median and spread over interleaved rounds, with the goal."""
 
 import json
 import statistics
@@ -34,7 +34,7 @@ class Ratio:
 
 
 def tell_and_write(measured: Iterable[Ratio], path: Path) -> None:
-    """Each as soon as it was measured, for whoever waits; the file once all are there."""
+    """Print each ratio as soon as it is measured; write the file once all are."""
     ratios = []
     for ratio in measured:
         ratios.append(ratio)
@@ -44,7 +44,7 @@ def tell_and_write(measured: Iterable[Ratio], path: Path) -> None:
 
 
 def write(ratios: Sequence[Ratio], path: Path, **more: object) -> None:
-    """`more` is whatever else the benchmark found out, as JSON can hold it."""
+    """`more` are further results of the benchmark, as JSON values."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{**asdict(r), "median": r.median, "met": r.is_met} for r in ratios]
     path.write_text(json.dumps({"schema": "paceline.bench/1", "ratios": rows, **more}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""How does a benchmark run one mode for real? As `paceline train` would, on work that is equal for all."""
+"""Run one mode for real, as `paceline train` would, on work that is equal for all modes."""
 
 import tempfile
 from pathlib import Path
@@ -28,7 +28,7 @@ def plan_for(mode: str, config: TrainConfig) -> Plan:
 
 
 def really_run(launcher: LocalLauncher, plan: Plan) -> History:
-    """To the end; a first Ctrl-C only asks the run to stop, and half a run says nothing."""
+    """Run to the end; KeyboardInterrupt if the run stopped early, as after a first Ctrl-C."""
     with tempfile.TemporaryDirectory() as folder:
         result = train(plan, Path(folder), SilentWatcher(), warm=launcher)
         if result["stopped_early"]:

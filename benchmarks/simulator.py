@@ -1,4 +1,4 @@
-"""How fast does the simulator simulate, and how far off is it? `python -m benchmarks.simulator`.
+"""Speed and accuracy of the simulator (`python -m benchmarks.simulator`).
 
 Events are gradients, counted or abandoned, of eight workers; the time is that
 which one core spent on them. The prediction error is that of the wall clock of
@@ -55,7 +55,7 @@ def measure(launcher: LocalLauncher, rounds: int) -> Iterator[Ratio]:
 def _speeds(rounds: int) -> Iterator[Ratio]:
     plain = _profile(())
     cases: list[tuple[str, Profile, StrategyModel]] = [
-        (candidate.label, plain, candidate.way)
+        (candidate.label, plain, candidate.model)
         for candidate in candidates(StrategyOptions(staleness=3, sync_every=8), WORKERS)
     ]
     slowed = _profile((StragglerRule(probability=0.1, factor=4.0),))
@@ -81,20 +81,20 @@ def _profile(rules: tuple[StragglerRule, ...]) -> Profile:
 
 def _million_events_per_s(profile: Profile, way: StrategyModel) -> float:
     started_s = time.process_time()
-    found = predict(profile, way, steps=EVENTS // WORKERS, seed=1)
-    return found.events / (time.process_time() - started_s) / 1e6
+    prediction = predict(profile, way, steps=EVENTS // WORKERS, seed=1)
+    return prediction.events / (time.process_time() - started_s) / 1e6
 
 
 def _errors(launcher: LocalLauncher, mode: str, rounds: int) -> Iterator[Ratio]:
-    """Of the predicted time, from the plan and from the recording; without a sign."""
+    """Absolute errors of the predicted time, from the plan and from the recording."""
     rules = (StragglerRule(probability=0.1, factor=3.0), StragglerRule(worker=1, factor=1.5))
     errors: dict[str, list[float]] = {}
     for seed in range(rounds):
         plan = plan_for(mode, _config(straggler=rules, seed=seed))
         history = really_run(launcher, plan)
         took_s = summarise(history).training_s
-        for source, found in _predictions(plan, history).items():
-            errors.setdefault(source, []).append(abs(found.total_ns / 1e9 / took_s - 1))
+        for source, result in _predictions(plan, history).items():
+            errors.setdefault(source, []).append(abs(result.total_ns / 1e9 / took_s - 1))
     for source, each in errors.items():
         yield Ratio(
             name=f"{mode}: time error, from the {source}",
@@ -112,8 +112,8 @@ def _order(launcher: LocalLauncher, mode: str, rounds: int) -> Iterator[Ratio]:
     for _ in range(rounds):
         history = really_run(launcher, plan)
         applied = [row.rank for row in history.server if row.op == "apply"]
-        for source, found in _predictions(plan, history).items():
-            pairs = zip(found.trace.ranks.tolist(), applied, strict=True)
+        for source, result in _predictions(plan, history).items():
+            pairs = zip(result.trace.ranks.tolist(), applied, strict=True)
             misplaced.setdefault(source, []).append(sum(a != b for a, b in pairs) / len(applied))
     for source, each in misplaced.items():
         yield Ratio(
@@ -132,7 +132,7 @@ def _config(*, straggler: tuple[StragglerRule, ...] = (), seed: int = 0) -> Trai
 
 
 def _predictions(plan: Plan, history: History) -> dict[str, Outline]:
-    """By what they are made from; of some modes a recording cannot be learnt from."""
+    """Predictions by source; recordings of some modes cannot be used."""
     profiles = {"plan": profile_from_plan(plan, processors=processors())}
     with suppress(PacelineError):
         profiles["recording"] = profile_of(history, plan)

@@ -1,4 +1,4 @@
-"""Is all-reduce through shared memory worth it? Our whole `ssgd` run against plain torch DDP/gloo."""
+"""All-reduce through shared memory: a whole `ssgd` run against plain torch DDP/gloo."""
 
 import subprocess
 import sys
@@ -39,10 +39,10 @@ def measure(launcher: LocalLauncher, rounds: int) -> Iterator[Ratio]:
 
 def _peer(hidden: int, layers: int, steps: int) -> float:
     sizes = [str(n) for n in (hidden, layers, BATCH, steps)]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "benchmarks.ddp_peer", *sizes], check=True, capture_output=True, text=True
     )
-    return float(done.stdout)
+    return float(result.stdout)
 
 
 def ours_samples_per_s(launcher: LocalLauncher, hidden: int, layers: int, steps: int) -> float:

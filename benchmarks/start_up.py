@@ -1,4 +1,4 @@
-"""How long from typing the command to the end of the first step of four workers?
+"""Start-up time: from the command to the end of the first step of four workers.
 
 Against `python -c 'import torch'`, which every worker of a naive launcher pays.
 The first step's end is read from the event log: all processes of a host share
@@ -35,7 +35,7 @@ def _import_torch() -> float:
 
 
 def _first_step() -> float:
-    """Until the slowest of the four workers has finished its first step."""
+    """Seconds until the slowest of the four workers has finished its first step."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["train", "--num-workers", "4", "--steps", "3", "--quiet", "--run-dir", folder]
         started_ns = time.perf_counter_ns()

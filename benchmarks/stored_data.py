@@ -1,4 +1,4 @@
-"""How long does training wait for data that lies elsewhere? A reader, a store that is far, steps of 50 ms.
+"""Time that training waits for remote data: a reader, a slow store, steps of 50 ms.
 
 `python -m benchmarks.stored_data`: 154 MB in 50,000 records of a picture's size.
 The store is a folder behind 30 ms and 100 MB/s for each read, as object stores
@@ -54,7 +54,7 @@ class Way:
     steps: int
     cache_mb: int | None  # None: the folder itself
     block: int | None = None
-    is_warm: bool = False  # whatever the row before has kept is still there
+    is_warm: bool = False  # the cache of the previous row is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as root:
-        dice = np.random.default_rng(0)
-        np.save(Path(root) / "records.npy", dice.integers(256, size=(RECORDS, RECORD_BYTES), dtype=np.uint8))
+        rng = np.random.default_rng(0)
+        np.save(Path(root) / "records.npy", rng.integers(256, size=(RECORDS, RECORD_BYTES), dtype=np.uint8))
         folder = Path(root) / "set"
         records = [str(Path(root) / "records.npy")]
         shard(records, out=str(folder), shard_records=SHARD_RECORDS, on_bytes=lambda *_: None)

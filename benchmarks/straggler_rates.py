@@ -1,7 +1,7 @@
-"""Do uneven workers reach the rate that theory allows? Eight that mostly sleep, really run.
+"""Throughput with uneven workers against the theoretical limit: eight that mostly sleep, really run.
 
-asgd: nobody waits, so the rate is at most the sum of 1/t_i. ssgd: everybody
-waits for the slowest of each step, so it is at most N / E[max t_i]. Worker i
+asgd: no worker waits, so the rate is at most the sum of 1/t_i. ssgd: all workers
+wait for the slowest of each step, so it is at most N / E[max t_i]. Worker i
 sleeps t_i per step, between one and two times the pace.
 """
 
@@ -37,21 +37,21 @@ def measure(launcher: LocalLauncher, rounds: int) -> Iterator[Ratio]:
 
 def _asgd(launcher: LocalLauncher, rules: tuple[StragglerRule, ...]) -> float:
     history = _run(launcher, "asgd", rules, seed=0)
-    # Only while all are at work: the fastest ends first.
+    # Only while all workers train: the fastest ends first.
     start = max(rows[0].start_ns for rows in history.steps.values())
     end = min(end_ns(rows[-1]) for rows in history.steps.values())
-    done = 0.0
+    result = 0.0
     for rows in history.steps.values():
         spans = [(r.start_ns, end_ns(r)) for r in rows]
-        done += sum(max(0, min(e, end) - max(s, start)) / (e - s) for s, e in spans)
+        result += sum(max(0, min(e, end) - max(s, start)) / (e - s) for s, e in spans)
     limit = sum(1 / (PACE_S * rule.factor) for rule in rules)
-    return done / ((end - start) / 1e9) / limit
+    return result / ((end - start) / 1e9) / limit
 
 
 def _ssgd(launcher: LocalLauncher, rules: tuple[StragglerRule, ...], seed: int) -> float:
     history = _run(launcher, "ssgd", rules, seed=seed)
-    dice = Stragglers(rules, seed=seed)
-    slowest = [max(dice.at(w, s).duration_s(0, PACE_S) for w in range(WORKERS)) for s in range(STEPS)]
+    rng = Stragglers(rules, seed=seed)
+    slowest = [max(rng.at(w, s).duration_s(0, PACE_S) for w in range(WORKERS)) for s in range(STEPS)]
     rows = [r for mine in history.steps.values() for r in mine]
     took = (max(map(end_ns, rows)) - min(r.start_ns for r in rows)) / 1e9
     return sum(slowest) / took

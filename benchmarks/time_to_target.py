@@ -1,10 +1,10 @@
-"""Which mode reaches a target loss first when workers are uneven? Eight, really run: `make bench-target`.
+"""Time to a target loss with eight uneven workers, for every mode, really run (`make bench-target`).
 
 The loss of a moment is the mean over the last 128 gradients (16 per worker), in
 the order in which they were finished; the target is reached when it first is
 low enough. Time counts from the first step's start. The task is digits, and
 every mode has the learning rate with which ssgd is fastest (of 0.25, 0.5, 1 and
-2; with 2 it diverges), as `paceline train` would scale it. The advisor is asked
+2; with 2 it diverges), as `paceline train` would scale it. The advisor picks
 beforehand, from the plan alone. Seeds are interleaved; medians are compared.
 """
 
@@ -91,27 +91,27 @@ Times = dict[str, list[float | None]]  # by strategy, one per seed; None: the ta
 
 
 @dataclass(slots=True)
-class Found:
-    """Of one scene, by strategy, one entry per seed."""
+class SceneResult:
+    """Results of one scene, by strategy, one entry per seed."""
 
     target_s: Times
     all_samples_s: dict[str, list[float]]  # for the same samples in all
 
 
-def measure(launcher: LocalLauncher, scene: Scene, seed: int, found: Found) -> Iterator[str]:
+def measure(launcher: LocalLauncher, scene: Scene, seed: int, result: SceneResult) -> Iterator[str]:
     for strategy in strategies():
-        said = config(scene, seed=seed)
-        plan = plan_for(strategy.mode, replace(said, asgd=strategy.variant.value))
+        train_config = config(scene, seed=seed)
+        plan = plan_for(strategy.mode, replace(train_config, asgd=strategy.variant.value))
         history = really_run(launcher, plan)
         reached, whole_s = reached_s(history, TARGET), summarise(history).training_s
-        found.target_s.setdefault(strategy.label, []).append(reached)
-        found.all_samples_s.setdefault(strategy.label, []).append(whole_s)
+        result.target_s.setdefault(strategy.label, []).append(reached)
+        result.all_samples_s.setdefault(strategy.label, []).append(whole_s)
         shown = "never" if reached is None else f"after {reached:.2f} s"
         yield f"  seed {seed}, {scene.name}, {strategy.label}: target {shown}, all samples {whole_s:.2f} s"
 
 
 def medians(times: Times) -> dict[str, float]:
-    """Of those that always reached the target."""
+    """Medians of the strategies that always reached the target."""
     return {
         label: statistics.median(t for t in mine if t is not None)
         for label, mine in times.items()
@@ -120,8 +120,8 @@ def medians(times: Times) -> dict[str, float]:
 
 
 def ratio_of(scene: Scene, times: Times) -> Ratio:
-    found = medians(times)
-    best = min(found, key=lambda label: found[label])
+    result = medians(times)
+    best = min(result, key=lambda label: result[label])
     rounds = zip(times["ssgd"], times[best], strict=True)
     return Ratio(
         name=f"{scene.name}: {best} sooner than ssgd",
@@ -132,9 +132,9 @@ def ratio_of(scene: Scene, times: Times) -> Ratio:
     )
 
 
-def says(scene: Scene, found: Found, pick: str) -> list[str]:
-    """What was found, in sentences."""
-    reached = medians(found.target_s)
+def says(scene: Scene, result: SceneResult, pick: str) -> list[str]:
+    """The results as sentences."""
+    reached = medians(result.target_s)
     best = min(reached, key=lambda label: reached[label])
     verdict = "right" if best.split()[0] == pick else "WRONG"
     lines = [
@@ -143,7 +143,7 @@ def says(scene: Scene, found: Found, pick: str) -> list[str]:
     ]
     if scene.is_lasting:
         each = "; ".join(
-            f"{mode} is {_speed(found, mode):.2f}x as fast as ssgd on equal samples, and"
+            f"{mode} is {_speed(result, mode):.2f}x as fast as ssgd on equal samples, and"
             f" {_versus(reached, mode)}"
             for mode in CURES
         )
@@ -154,8 +154,8 @@ def says(scene: Scene, found: Found, pick: str) -> list[str]:
     return lines
 
 
-def _speed(found: Found, label: str) -> float:
-    whole = found.all_samples_s
+def _speed(result: SceneResult, label: str) -> float:
+    whole = result.all_samples_s
     return statistics.median(whole["ssgd"]) / statistics.median(whole[label])
 
 
@@ -165,15 +165,15 @@ def _versus(reached: dict[str, float], label: str) -> str:
     return f"is {reached['ssgd'] / reached[label]:.2f}x as fast as ssgd to the target"
 
 
-def table(found: Found) -> Iterator[str]:
-    reached = medians(found.target_s)
+def table(result: SceneResult) -> Iterator[str]:
+    reached = medians(result.target_s)
     yield f"  {'':<22}{'to target':>10}{'vs ssgd':>9}{'equal samples':>15}   each seed"
-    for label, mine in found.target_s.items():
+    for label, mine in result.target_s.items():
         shown = ", ".join("never" if t is None else f"{t:.2f}" for t in mine)
         median, versus = "-", "-"
         if label in reached:
             median, versus = f"{reached[label]:.2f} s", f"{reached['ssgd'] / reached[label]:.2f}x"
-        yield f"  {label:<22}{median:>10}{versus:>9}{f'{_speed(found, label):.2f}x':>15}   [{shown}]"
+        yield f"  {label:<22}{median:>10}{versus:>9}{f'{_speed(result, label):.2f}x':>15}   [{shown}]"
 
 
 def main() -> None:
@@ -182,21 +182,21 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     picks = {scene.name: advised(scene) for scene in SCENES}
-    found = {scene.name: Found({}, {}) for scene in SCENES}
+    results = {scene.name: SceneResult({}, {}) for scene in SCENES}
     for scene in SCENES:
         print(f"{scene.name}: advise says {picks[scene.name]}", flush=True)
     with LocalLauncher() as launcher:
         for seed in range(options.seeds):
             for scene in SCENES:
-                for line in measure(launcher, scene, seed, found[scene.name]):
+                for line in measure(launcher, scene, seed, results[scene.name]):
                     print(line, flush=True)
     ratios, sentences = [], {}
     for scene in SCENES:
-        mine = found[scene.name]
+        mine = results[scene.name]
         ratios.append(ratio_of(scene, mine.target_s))
         sentences[scene.name] = says(scene, mine, picks[scene.name])
         print("", scene.name, *table(mine), *sentences[scene.name], ratios[-1].line(), sep="\n")
-    seconds = {name: asdict(mine) for name, mine in found.items()}
+    seconds = {name: asdict(mine) for name, mine in results.items()}
     write(ratios, options.output, target=TARGET, advised=picks, seconds=seconds, says=sentences)
     print(f"\nwritten to {options.output}")
 

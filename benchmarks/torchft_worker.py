@@ -1,4 +1,4 @@
-"""What does benchmarks/lighthouse.py train? A small model with plain torchft, and nothing of paceline.
+"""Worker of benchmarks/lighthouse.py: trains a small model with plain torchft, without paceline.
 
     TORCHFT_LIGHTHOUSE=http://… python benchmarks/torchft_worker.py NAME LOG.jsonl MIN_REPLICAS STEP_S
 
@@ -32,9 +32,9 @@ def main() -> None:
     model = nn.Sequential(
         nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 8)
     )
-    torch.manual_seed(zlib.crc32(name.encode()))  # one model, but samples of its own for every worker
+    torch.manual_seed(zlib.crc32(name.encode()))  # one model, but different samples for every worker
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    # torch gives it to everybody, without saying so in its types.
+    # torch.distributed exports TCPStore, but its types do not have it.
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=30)),
@@ -61,10 +61,10 @@ def _load(state: dict[str, dict[str, object]], model: nn.Module, optimizer: torc
 def _train(
     manager: Manager, model: nn.Module, optimizer: OptimizerWrapper, lines: TextIO, step_s: float
 ) -> None:
-    """Until it is stopped."""
+    """Train until stopped."""
     while True:
         began_s = time.monotonic()
-        optimizer.zero_grad()  # asks for a quorum, beside the forward pass
+        optimizer.zero_grad()  # requests a quorum, concurrent with the forward pass
         loss = model(torch.randn(BATCH, 64)).square().mean()
         loss.backward()
         for parameter in model.parameters():
@@ -72,23 +72,23 @@ def _train(
         before = manager.current_step()
         optimizer.step()
         step = manager.current_step()
-        told: dict[str, object] = {
+        record: dict[str, object] = {
             "at_s": time.monotonic(),
             "step": step,
             "is_committed": step > before,
             "members": manager.num_participants(),
         }
         if step % HASH_EVERY == 0:
-            told["sha256"] = _hash(model)
-        lines.write(json.dumps(told) + "\n")
+            record["sha256"] = _hash(model)
+        lines.write(json.dumps(record) + "\n")
         time.sleep(max(0.0, began_s + step_s - time.monotonic()))
 
 
 def _hash(model: nn.Module) -> str:
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for parameter in model.parameters():
-        found.update(parameter.detach().numpy().tobytes())
-    return found.hexdigest()[:16]
+        result.update(parameter.detach().numpy().tobytes())
+    return result.hexdigest()[:16]
 
 
 if __name__ == "__main__":

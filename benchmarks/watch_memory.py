@@ -1,8 +1,8 @@
-"""How much memory does a view of a run take, and does it stop growing? Made-up hours, told in a minute.
+"""Memory of a run's view over made-up hours of training, fed in a minute.
 
-`python -m benchmarks.watch_memory --workers 64 --minutes 10` feeds a view what so many
-workers would have written, ten steps a second each, and prints what it holds every
-so often; `--where` says which lines of the source hold it.
+`python -m benchmarks.watch_memory --workers 64 --minutes 10` feeds a view the events that as many
+workers would have written, ten steps a second each, and prints its memory at
+intervals; `--where` names the source lines that hold it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ HZ = 10
 
 
 def second(number: int, workers: int, hz: int) -> Iterator[str]:
-    """What the run writes in one second: each worker its steps, the launcher and the workers their looks."""
+    """Lines that a run writes in one second: steps of each worker, samples of launcher and workers."""
     for rank in range(workers):
         for part in range(hz):
             yield _steps(rank, number * hz + part, 1 / hz)

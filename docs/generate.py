@@ -1,4 +1,4 @@
-"""How are the reference pages made? From the code's own tables, so that they cannot disagree.
+"""Generator of the reference pages, from the code's own tables, so that both agree.
 
 `python -m docs.generate` (or `make docs`) writes docs/reference. `pages()` is the
 same text in memory; a test compares it with the files. The text depends on the
@@ -22,7 +22,7 @@ from docs.python_page import STUB, python_page, stub
 from docs.runbook_pages import alerts_page
 from docs.runbook_pages import write as write_runbooks
 from docs.tables import code, prose, table
-from paceline.cli.commands import COMMANDS
+from paceline.cli.commands import COMMANDS, GROUPS, RENAMED
 from paceline.cli.examples import EXAMPLES
 from paceline.cli.main import cli
 from paceline.cli.options import COMMON, help_of
@@ -55,10 +55,10 @@ FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->"
 
 _CHANNELS = {
-    "alone": "nobody",
-    "collective": "everybody, by all-reduce",
+    "alone": "no other worker",
+    "collective": "all workers, by all-reduce",
     "peers": "one neighbour at a time, by averaging two vectors",
-    "torch": "everybody, by torch's own process group",
+    "torch": "all workers, by torch's process group",
     "store": "a parameter server, by push and pull",
 }
 
@@ -88,13 +88,24 @@ def _cli() -> list[str]:
     lines = [
         "# Commands",
         "",
-        "Data goes to stdout, talk to stderr. What each exit code means is in",
-        "[exit codes](exit-codes.md); the settings of `train` and `plan` are explained in",
+        "Data goes to stdout, messages to stderr. The meaning of each exit code is in",
+        "[exit codes](exit-codes.md); the settings of `train` are described in",
         "[configuration](config.md).",
         "",
-        *table(
-            ("command", "what it does"), ((f"[`{n}`](#paceline-{n})", row[2]) for n, row in COMMANDS.items())
+        *(
+            line
+            for group, commands in GROUPS.items()
+            for line in (
+                f"**{group}**",
+                "",
+                *table(
+                    ("command", "description"),
+                    ((f"[`{name}`](#paceline-{name})", row[2]) for name, row in commands.items()),
+                ),
+                "",
+            )
         ),
+        "Former names still work: " + ", ".join(f"`{old}` for `{new}`" for old, new in RENAMED.items()) + ".",
         "",
         "## Flags of every command",
         "",
@@ -103,7 +114,7 @@ def _cli() -> list[str]:
         *_option_table(_common_options()),
     ]
     context = click.Context(cli, info_name="paceline")
-    for name in COMMANDS:
+    for name in (name for name in COMMANDS if name not in RENAMED):
         command = cli.get_command(context, name)
         assert command is not None, f"{name} is in the table of commands"
         lines += _command(f"paceline {name}", command, context)
@@ -126,7 +137,7 @@ def _command(path: str, command: click.Command, context: click.Context) -> list[
         found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
         members = [(name, member) for name, member in found if member is not None]
         rows = ((_linked(f"{path} {name}"), member.get_short_help_str(200)) for name, member in members)
-        lines += table(("command", "what it does"), rows)
+        lines += table(("command", "description"), rows)
         for name, member in members:
             lines += _command(f"{path} {name}", member, context)
         return lines
@@ -179,7 +190,7 @@ def _config() -> list[str]:
         "# Configuration",
         "",
         "Each setting is a flag, a variable and a key of a YAML or TOML file (`--config FILE`).",
-        "A flag beats a variable, a variable beats the file. `--set KEY=VALUE` is a flag for any key.",
+        "A flag overrides a variable, a variable overrides the file. `--set KEY=VALUE` sets any key.",
         "Durations are written as `10ms`, `0.5s`, `2m`, `1h`; a bare number is seconds.",
         "",
         *table(
@@ -208,7 +219,7 @@ def _events() -> list[str]:
         "",
         f"A run's `events.jsonl`, schema `{SCHEMA}`. Line 1 is the header: `schema`, `run`, `plan` (hash),",
         "`t0_ns`, `started_unix_s`. Every further line is an object with `kind` and `who` (`worker-0`,",
-        "`server-0`, `launcher`). What the numbers mean together is in",
+        "`server-0`, `launcher`). The meaning of the numbers is in",
         "[what is measured](../concepts/what-is-measured.md).",
         "",
         "## Segments",
@@ -219,7 +230,7 @@ def _events() -> list[str]:
         "bytes of this concatenation.",
         "",
         *table(
-            ("file", "holds"),
+            ("file", "contents"),
             (
                 ("`events.jsonl`", "the newest segment, the only one that grows"),
                 ("`events.000000.jsonl`, `events.000000.jsonl.gz`", "a closed segment; gzip once compressed"),
@@ -231,9 +242,9 @@ def _events() -> list[str]:
         ),
         "",
         f"The first line of a later segment has the schema `{SEGMENT_SCHEMA}`, so that a program that",
-        "does not know segments refuses it: `segment` (its number), `begins` (its offset), `plans` (of",
-        "all segments before it), `session` (when the newest session before it began), and what the",
-        "header of the log says. It alone decides which files belong to the log: closed segments with",
+        "does not support segments rejects it: `segment` (its number), `begins` (its offset), `plans` (of",
+        "all segments before it), `session` (when the newest session before it began), and the fields of",
+        "the header of the log. It alone determines which files belong to the log: closed segments with",
         "smaller numbers.",
         "",
         "All of it together: `(zcat events.0*.gz; cat events.0*.jsonl events.jsonl)`, with one header",
@@ -242,7 +253,7 @@ def _events() -> list[str]:
         "readers skip it. A log in one file, of an earlier version or on a file system without locks or",
         "hard links, is segment 0 alone.",
         "",
-        "The index and the compression are the work of a process with the lowest priority, which the",
+        "The index and the compression are done by a process with the lowest priority, which the",
         "launcher starts at 16 MiB of log. Removing the index costs time and nothing else.",
         "",
         "## Plain events",
@@ -253,8 +264,8 @@ def _events() -> list[str]:
         "",
         "## Events in columns",
         "",
-        "Frequent events are written many at a time: `rows` says how many, `columns` holds one list per",
-        "field, or one value where all rows have the same.",
+        "Frequent events are written in batches: `rows` is their number, `columns` has one list per",
+        "field, or one value if all rows have the same.",
     ]
     for kind, row in (
         ("steps", StepRow),
@@ -298,7 +309,7 @@ def _laws() -> list[str]:
     for module in dict.fromkeys(law.check.__module__ for law in laws_catalog.LAWS):
         mine = [law for law in laws_catalog.LAWS if law.check.__module__ == module]
         lines += ["", f"## {module.rpartition('.')[2]}", "", _first_line(mine[0]), ""]
-        lines += table(("law", "what holds", "modes", "checked"), map(_law_row, mine))
+        lines += table(("law", "statement", "modes", "checked"), map(_law_row, mine))
     return lines
 
 
@@ -317,16 +328,16 @@ def _modes() -> list[str]:
     return [
         "# Modes, tasks and optimizers",
         "",
-        "What they mean and which to take: [modes](../concepts/modes.md),",
-        "[choose a mode](../guides/choose-a-mode.md).",
+        "How they work and which to use: [strategies](../concepts/modes.md),",
+        "[choose a strategy](../guides/choose-a-mode.md).",
         "",
         "## Modes",
         "",
         *table(
             (
                 "mode",
-                "what happens",
-                "a worker talks to",
+                "description",
+                "a worker communicates with",
                 "transports, best first",
                 "its own settings",
                 "rate",
@@ -335,21 +346,21 @@ def _modes() -> list[str]:
         ),
         "",
         "Aliases: " + ", ".join(f"`{alias}` is `{mode}`" for alias, mode in MODE_ALIASES.items()) + ".",
-        "A class of your own is named as `module:Class`; see",
+        "Your own class is named as `module:Class`; see",
         "[your own strategy](../guides/your-own-strategy.md).",
         "",
-        "## Ways to combine gradients",
+        "## Aggregation rules",
         "",
-        "What `--aggregate` takes; see [bad workers](../concepts/robust.md).",
+        "Values of `--aggregate`; see [robust aggregation](../concepts/robust.md).",
         "",
-        *table(("aggregate", "what it is"), ((code(name), text) for name, text in AGGREGATES.items())),
+        *table(("aggregate", "description"), ((code(name), text) for name, text in AGGREGATES.items())),
         "",
         "## Compression",
         "",
-        "What `--compress` takes; what it means is in [compression](../concepts/compression.md).",
+        "Values of `--compress`; see [compression](../concepts/compression.md).",
         "",
         *table(
-            ("codec", "what travels", "number after the colon", "error feedback", "modes"),
+            ("codec", "what is sent", "number after the colon", "error feedback", "modes"),
             (_codec_row(codec) for codec in CODECS),
         ),
         "",
@@ -362,13 +373,13 @@ def _modes() -> list[str]:
         "",
         "## Tasks",
         "",
-        *table(("task", "what it is"), ((code(name), text) for name, text in TASKS.items())),
+        *table(("task", "description"), ((code(name), text) for name, text in TASKS.items())),
         "",
-        "A class of your own is named as `module:Class`; see [your own task](../guides/your-own-task.md).",
+        "Your own class is named as `module:Class`; see [your own task](../guides/your-own-task.md).",
         "",
         "## Optimizers",
         "",
-        "`--optimizer` takes " + ", ".join(map(code, OPTIMIZERS)) + "; without it the task brings its own.",
+        "`--optimizer` takes " + ", ".join(map(code, OPTIMIZERS)) + "; the default is the task's own.",
     ]
 
 
@@ -377,14 +388,14 @@ def _mode_row(mode: Mode) -> tuple[str, ...]:
     own = "any" if mode.options is None else ", ".join(map(code, sorted(mode.options))) or "none"
     rate = "divided by N" if mode.sums_updates else "as given"
     talks_to = (
-        "its neighbours; at the end everybody" if mode.name == "gossip" else _CHANNELS[mode.channel.value]
+        "its neighbors; all workers at the end" if mode.name == "gossip" else _CHANNELS[mode.channel.value]
     )
     return code(mode.name), mode.summary, talks_to, transports, own, rate
 
 
 def _codec_row(codec: Codec) -> tuple[str, ...]:
     info = CODECS[codec]
-    amount = f"its {info.amount}, {info.default:g} if not said" if info.amount else "none"
+    amount = f"its {info.amount}, default {info.default:g}" if info.amount else "none"
     modes = ", ".join(code(mode.name) for mode in MODES.values() if codec in mode.compresses)
     return code(codec.value), info.summary, amount, "yes" if info.has_memory else "no", modes
 

@@ -1,4 +1,4 @@
-"""What do the coordinator's contracts say? Read from cluster.proto and torchft.proto, comments and all."""
+"""Reference page of the coordinator's gRPC services, from the proto files and their comments."""
 
 import subprocess
 import sys
@@ -95,7 +95,7 @@ def _head(file: FileDescriptorProto) -> list[str]:
     """Where it is, and what the comment at the head of the file says."""
     return [
         f"The contract of the [coordinator](../guides/coordinator.md), package `{file.package}`, as in",
-        f"[cluster.proto](../../src/{PROTO}). What it is about: [raft](../concepts/raft.md).",
+        f"[cluster.proto](../../src/{PROTO}). Concepts: [raft](../concepts/raft.md).",
         "",
         *_about(PROTO),
     ]
@@ -122,12 +122,12 @@ def _service(
             _streamed(method.input_type, method.client_streaming),
             _streamed(method.output_type, method.server_streaming),
             describe_roles(roles_for(f"/{package}.{service.name}/{method.name}"))
-            or "anybody on this machine",
+            or "any user of this machine",
             comments.get((*way, _MEMBERS, number), ""),
         )
         for number, method in enumerate(service.method)
     )
-    return [*_said(way, comments), *table(("method", "takes", "gives", "who may", "meaning"), rows)]
+    return [*_said(way, comments), *table(("method", "request", "response", "roles", "meaning"), rows)]
 
 
 def _streamed(kind: str, is_stream: bool) -> str:

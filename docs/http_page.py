@@ -1,4 +1,4 @@
-"""What can be asked of a dashboard? Read from its table of routes."""
+"""Reference page of the dashboard's HTTP API, from its table of routes."""
 
 from docs.tables import code, prose, table
 from paceline.dashboard.auth import HEADERS
@@ -10,7 +10,7 @@ _KINDS = {
     Kind.FRAME: "new rows of steps: after, seq, now_s, steps",
     Kind.VIEW: "the view of the snapshot, without its events",
     Kind.EVENT: "something happened: seq, t_s, kind, who, glyph, text, fields",
-    Kind.RESET: "look anew: take a snapshot",
+    Kind.RESET: "take a new snapshot",
 }
 
 
@@ -18,14 +18,15 @@ def http_page() -> list[str]:
     return [
         "# HTTP",
         "",
-        "What `paceline dashboard` answers. Every request shows the token: as `Authorization: Bearer TOKEN`,",
-        "or as the cookie that opening the printed address sets. What changes something must come from the",
-        "dashboard's own page or from a program with the bearer, as `application/json` of at most",
+        "The HTTP API of `paceline dashboard`. Every request needs the token: as",
+        "`Authorization: Bearer TOKEN`, or as the cookie that the printed address sets. A request with",
+        "side effects must come from the dashboard's own page or from a program with the bearer, as",
+        "`application/json` of at most",
         f'{MAX_BYTES} bytes. An error is `{{"error": …, "hint": …}}`.',
-        "See [what a dashboard is](../concepts/dashboard.md).",
+        "Design: [the dashboard](../concepts/dashboard.md).",
         "",
         *table(
-            ("request", "answer", "takes"),
+            ("request", "response", "parameters"),
             (
                 (code(f"{route.method} {route.path}"), prose(route.what), prose(route.takes))
                 for route in ROUTES
@@ -34,11 +35,11 @@ def http_page() -> list[str]:
         "",
         "## Events of the stream",
         "",
-        f"A viewer that does not read has room for {CAPACITY} of them.",
+        f"The queue of a viewer holds {CAPACITY} of them.",
         "",
-        *table(("event", "holds"), ((code(kind.value), text) for kind, text in _KINDS.items())),
+        *table(("event", "contents"), ((code(kind.value), text) for kind, text in _KINDS.items())),
         "",
-        "## Headers of every answer",
+        "## Headers of every response",
         "",
         *table(("header", "value"), ((code(name), code(value)) for name, value in HEADERS.items())),
     ]

@@ -1,4 +1,4 @@
-"""Which conflicts of images are known? The rules' own table, and the matrix, as a page."""
+"""Reference page of image checks: the rules' own table, and the matrix."""
 
 from docs.tables import code, table
 from paceline.images.lint.bases import catalog
@@ -9,27 +9,27 @@ from paceline.images.lint.rules import PATTERNS
 from paceline.images.lint.rules.pattern import Pattern
 
 _LEVELS = {
-    Level.PROBLEM: "the build, the import or the run fails; exit code 8 unless it is mended",
-    Level.WARNING: "it works, and costs: size, safety, or luck",
-    Level.NOTE: "what could not be judged, and what only a person can decide",
+    Level.PROBLEM: "the build, the import or the run fails; exit code 8 unless it is fixed",
+    Level.WARNING: "it works, at a cost in size, safety or reproducibility",
+    Level.NOTE: "not decidable here, or a choice for the user",
 }
 
 
 def images_page() -> list[str]:
     return [
-        "# What `paceline image check` looks for",
+        "# Checks of `paceline image check`",
         "",
-        "How it is used: [images](../guides/images.md). A finding can be milder than its row says.",
+        "How to use it: [images](../guides/images.md). A finding may have a lower level than its row.",
         "",
         *table(("level", "meaning"), ((code(level.value), text) for level, text in _LEVELS.items())),
         "",
         "## Conflicts",
         "",
-        *table(("#", "id", "level", "what is wrong", "fix", "also known from a log"), map(_row, PATTERNS)),
+        *table(("#", "id", "level", "problem", "fix", "also detected in build logs"), map(_row, PATTERNS)),
         "",
         "## torch, Python and CUDA",
         "",
-        f"From the metadata of wheels, {matrix().dated}; `paceline image matrix --refresh` asks again. CUDA,",
+        f"From the metadata of wheels, {matrix().dated}; `paceline image matrix --refresh` updates it. CUDA,",
         "cuDNN and NCCL are those of the wheel on PyPI for Linux on x86; – means: none, or none yet.",
         "",
         *table(

@@ -1,6 +1,6 @@
-"""Which manifests lie under examples? What `paceline job render` and `deploy render` write, nothing by hand.
+"""Example manifests: the output of `paceline job render` and `paceline cluster deploy render`.
 
-`python -m docs.manifests` (or `make examples`) writes them anew; a test compares them byte by byte.
+`python -m docs.manifests` (or `make examples`) writes them; a test compares them byte by byte.
 """
 
 import contextlib
@@ -99,8 +99,10 @@ def deploy_manifests() -> dict[str, str]:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             code = run(["deploy", "render", *shlex.split(command), "--quiet", "--json"], Session())
-        assert code == ExitCode.OK, f"paceline deploy render {command}"
-        head = f"# Written by `make examples`, from:\n#   paceline deploy render {command} --out DIR\n"
+        assert code == ExitCode.OK, f"paceline cluster deploy render {command}"
+        head = (
+            f"# Written by `make examples`, from:\n#   paceline cluster deploy render {command} --out DIR\n"
+        )
         files = json.loads(out.getvalue())["data"]["files"]
         made |= {f"deploy/{folder}/{name}": head + text for name, text in files.items()}
     return made

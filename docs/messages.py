@@ -1,4 +1,4 @@
-"""Which messages can the product raise? Read from the source, without running it.
+"""Error messages that the product can raise, read from the source without running it.
 
 Every `raise SomeError("what", "hint")` whose two parts are written out there is
 found; what is only known at run time shows as an ellipsis.

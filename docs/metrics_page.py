@@ -1,4 +1,4 @@
-"""Which metrics are exported? The catalogue, as a page."""
+"""Reference page of the exported metrics, from the catalog."""
 
 from docs.tables import code, table
 from paceline.monitoring.metrics.catalog import FAMILIES
@@ -8,13 +8,13 @@ def metrics_page() -> list[str]:
     lines = [
         "# Metrics",
         "",
-        "What `/metrics` answers with (`paceline metrics serve`, and the dashboard); how to use it:",
-        "[metrics and Grafana](../guides/metrics.md). A family is there only where its number is",
-        "known: without a GPU there are none of GPUs. Above 64 workers, histograms are summed over",
+        "The metrics of `/metrics` (`paceline metrics serve`, and the dashboard); how to use them:",
+        "[monitoring](../guides/monitoring.md). A family is exported only where its value is",
+        "known: without a GPU there are no GPU metrics. Above 64 workers, histograms are summed over",
         "workers (`worker` is then empty).",
-        "[Decision 0057](../decisions/0057-metrics-are-named-after-what-they-count.md) says why some have",
-        "other names than elsewhere: `coordinator_` for Raft's, `eval_metric` for what a task evaluates.",
-        "The dashboard's page has four more, of itself: `paceline_dashboard_viewers`, `_frames_total`,",
+        "[Decision 0057](../decisions/0057-metric-names.md) explains names that",
+        "differ from the usual ones: `coordinator_` for Raft's, `eval_metric` for a task's metrics.",
+        "The dashboard exports four more about itself: `paceline_dashboard_viewers`, `_frames_total`,",
         "`_frames_dropped_total` and the histogram `_event_delay_seconds`.",
     ]
     for group in dict.fromkeys(family.group for family in FAMILIES):

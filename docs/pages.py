@@ -1,13 +1,13 @@
-"""What is on a page: its headings, its links, and the blocks that are to be run?
+"""Parser of documentation pages: headings, links, and code blocks to run.
 
-A comment above a code block says what a test does with it; readers never see it:
+A comment above a code block tells the tests what to do with it; it is not rendered:
 
     <!-- save as my_task.py -->           the block becomes this file
     <!-- run -->                          the block is run with bash and must succeed; a block of
-                                          `python` is run by python, as a program of its own
+                                          `python` is run by python, as a separate program
     <!-- run, exit code 8 -->             … must end with this code
     <!-- run, prints: bit by bit -->      … must succeed and print this
-    <!-- not run: needs a cluster -->     … is only parsed; `docs/shell_blocks.py` has all reasons there are
+    <!-- not run: needs a cluster -->     … is only parsed; `docs/shell_blocks.py` lists the reasons
 
 A block of shell without a comment is an error.
 
@@ -51,7 +51,7 @@ def all_pages() -> list[Path]:
 
 
 def orders(text: str) -> Iterator[Order]:
-    """What is to be done with the blocks of a page, in order."""
+    """The orders for the blocks of a page, in order."""
     for block in FENCE.finditer(text):
         order, language = block["order"] or "", block["language"]
         if order.startswith("save as "):
@@ -65,7 +65,7 @@ def orders(text: str) -> Iterator[Order]:
             yield Run(block["text"], language=language)
         else:
             known = not order.startswith(("run", "save", "not")) or order.startswith("not run: ")
-            assert known, f"nobody knows what {order!r} means"
+            assert known, f"unknown comment {order!r}"
 
 
 def links(text: str) -> list[str]:
@@ -74,7 +74,7 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """What `#…` may name on this page, as GitHub makes it from the headings."""
+    """Anchors of this page, as GitHub derives them from the headings."""
     found: set[str] = set()
     for heading in _HEADING.findall(_without_blocks(text)):
         number, plain = 0, slug(heading)
@@ -87,7 +87,7 @@ def anchors(text: str) -> set[str]:
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """The anchor of a heading, as GitHub derives it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

@@ -1,4 +1,4 @@
-"""What can a Python program call? The reference page, and the types that editors and checkers see.
+"""Reference page of the Python API, and the type stub of the package.
 
 Both are made from the code: signatures and docstrings from the functions, the
 settings from the table of keys.
@@ -56,7 +56,7 @@ def python_page() -> list[str]:
     lines = [
         "# Python",
         "",
-        "`import paceline` is quick: each name is loaded when it is first used, and torch never is.",
+        "`import paceline` is fast: each name is loaded on first use, and torch is never imported.",
         "How to use them: [the guide](../guides/python-api.md).",
     ]
     for name in _names():
@@ -129,7 +129,7 @@ def _dataclass(name: str, kind: type) -> list[str]:
         for m, f in vars(kind).items()
         if inspect.isfunction(f) and not m.startswith("_") and f.__doc__
     ]
-    return [*lines, "", *table(("method", "answers with"), methods)] if methods else lines
+    return [*lines, "", *table(("method", "returns"), methods)] if methods else lines
 
 
 def _fields(kind: type) -> Iterator[tuple[str, str, str]]:

@@ -1,7 +1,7 @@
-"""Would the commands that a page shows be understood? Without running any of them.
+"""Check that the commands on a page parse, without running them.
 
-Every `paceline …` in a shell block is given to the parser of the real command line: an unknown command, flag
-or choice, a missing or a superfluous argument is an error here, also where running it would need a cluster.
+Every `paceline …` in a shell block is passed to the parser of the real command line: an unknown command, flag
+or choice, a missing or a superfluous argument is an error, also where running it would need a cluster.
 """
 
 import re
@@ -13,7 +13,7 @@ import click
 
 from docs.pages import FENCE
 
-# Why a block is not run by the tests; a page says so above it, as `<!-- not run: needs AWS -->`.
+# Reasons why a block is not run by the tests, for example `<!-- not run: needs AWS -->`.
 REASONS = (
     "needs a cluster",
     "needs a container engine",
@@ -61,9 +61,9 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def problem(words: list[str], root: click.Command, *, loosely: bool = False) -> str | None:
-    """What the parser says against `paceline …`; None where it would be understood.
+    """The parser's error for `paceline …`; None if it parses.
 
-    Loosely: a word in capitals stands for another, and what is missing is left to the reader.
+    Loosely: a placeholder in capitals is accepted, and so are missing arguments.
     """
     try:
         _parse(root, words[0], _until_redirection(words[1:]), None)
@@ -102,7 +102,7 @@ def _try(param: click.Parameter, value: object, context: click.Context) -> None:
 
 
 def _is_unset(value: object) -> bool:
-    return type(value).__name__ == "Sentinel"  # click's own sign of what was not said
+    return type(value).__name__ == "Sentinel"  # click's own marker of an absent value
 
 
 def _until_redirection(words: list[str]) -> list[str]:

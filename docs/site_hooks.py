@@ -1,9 +1,8 @@
-"""How do the pages that GitHub shows become a site that opens from a folder?
+"""MkDocs hooks that turn the pages for GitHub into a site that opens from a folder.
 
-MkDocs calls these functions. Pages are written for GitHub: they link to source files, to the README above
-docs, and begin lists without a blank line. Here each link is led to where its target lies in the site; a
-source file that a page links to is copied there as text. Nothing in docs/ is written, and no page names
-another origin for what it loads.
+Pages are written for GitHub: they link to source files and to the README above docs, and begin lists
+without a blank line. Links are rewritten to their targets in the site; a linked source file is copied
+there as text. Nothing in docs/ is written, and no page loads anything from another origin.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How is a Markdown table written, so that nothing in a cell can break it?"""
+"""Markdown tables whose cells are escaped."""
 
 from collections.abc import Iterable, Sequence
 

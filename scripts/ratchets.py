@@ -30,6 +30,9 @@ DIALECT = re.compile(
     re.IGNORECASE,
 )
 
+# Three words of prose in a row; a command line, a path or a name has no such thing.
+PROSE = re.compile(r"(?<![-/.\w])[A-Za-z']{2,},? [a-z']+,? [a-z']{2,}(?![-/=\w])")
+
 
 def main(argv: list[str]) -> int:
     recorded = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
@@ -131,6 +134,27 @@ def packed_assignments() -> Iterator[str]:
                     pass
 
 
+def pinned_sentences() -> Iterator[str]:
+    """Assertions in tests that compare with words of prose; tests/wording is the place for those."""
+    for path, text in sources("tests"):
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Compare(left=left, comparators=[right]):
+                    compared = [left, right]
+                case ast.keyword(arg="match", value=value):
+                    compared = [value]
+                case _:
+                    continue
+            if any(_is_sentence(each) for each in compared):
+                yield f"{path}:{node.lineno}"
+
+
+def _is_sentence(node: ast.expr) -> bool:
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or "\n" in node.value:
+        return False
+    return PROSE.search(node.value) is not None
+
+
 RATCHETS: dict[str, Callable[[], Iterator[str]]] = {
     "module_questions": module_questions,
     "dialect_words_src": lambda: dialect_words("src"),
@@ -140,6 +164,7 @@ RATCHETS: dict[str, Callable[[], Iterator[str]]] = {
     "long_modules": long_modules,
     "crowded_folders": crowded_folders,
     "packed_assignments": packed_assignments,
+    "pinned_sentences": pinned_sentences,
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.fixtures.order import is_fast, slow_first
+from tests.fixtures.wording import Wording
 
 from paceline.launchers.local import LocalLauncher
 
@@ -25,7 +26,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write golden files anew instead of comparing")
+    parser.addoption("--rewrite", action="store_true", help="rewrite golden files instead of comparing")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -43,10 +44,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[LocalLauncher]:
     """Starts worker processes; torch is imported once for all tests that share it."""
-    with chdir(ROOT):  # the helper imports `tests.fixtures.tasks:…` from where it was started
+    with chdir(ROOT):  # the helper imports `tests.fixtures.tasks.user_tasks:…` from where it was started
         warm = LocalLauncher()
     with warm:
         yield warm
+
+
+@pytest.fixture
+def wording(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wording]:
+    """Compares sentences with the golden file of the test's folder; see tests/fixtures/wording.py."""
+    compared = Wording(request.node.nodeid, tmp_path, rewrite=request.config.getoption("--rewrite"))
+    failed_before = request.session.testsfailed
+    yield compared
+    if request.session.testsfailed == failed_before:
+        compared.finish()
 
 
 @pytest.fixture(autouse=True)

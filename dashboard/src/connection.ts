@@ -1,183 +1,302 @@
-// How does the page hear of the run? A snapshot, then a stream of what is new; a hidden page listens to nothing.
+// Connection to the server: one snapshot, then a stream of server-sent events from its sequence number on.
+//
+// Every connection has an id. Responses and messages of an earlier connection are ignored, so a slow response
+// cannot overwrite a newer view. A hidden page closes its stream.
 
 import { batch, effect } from "@preact/signals";
-import { cursor_s, duration_s, events, frames, isReplay, link, playing, problem, range, run, runs, selected, server, speed, steps, view } from "./state";
-import type { Frame, Happening, Json, KnownRun, Snapshot, StepRow, View } from "./types";
+import {
+  cursor_s,
+  duration_s,
+  events,
+  frames,
+  isReplay,
+  link,
+  playing,
+  problem,
+  range,
+  run,
+  runs,
+  selected,
+  server,
+  speed,
+  steps,
+  view,
+  type Link,
+} from "./state";
+import {
+  isOver,
+  type Frame,
+  type Json,
+  type Lane,
+  type RunEvent,
+  type RunSummary,
+  type Snapshot,
+  type View,
+} from "./types";
 
-const KEPT_EVENTS = 2000;
-const STALE_S = 3;
-const AT_HAND = 2000; // steps of one worker, in the server
-const BACK_S = 120; // of steps, that are asked for at first
+const MAX_EVENTS = 2000;
+const STALE_AFTER_S = 3;
+const FRESHNESS_POLL_MS = 500;
+const SERVER_ROWS = 2000; // steps of one worker that the server has in memory
+const MAX_ROWS = 20_000; // of one timeline response
+const INITIAL_WINDOW_S = 120; // of steps, fetched with the snapshot
+const MAX_RETRY_S = 10;
+
+type Query = Record<string, string | number | null | undefined>;
+interface TimelineResponse {
+  lanes: Lane[];
+}
+
 let source: EventSource | null = null;
-let seq = 0; // lines of the log that we know
-let framed = 0; // and of the last frame
-let heard_ms = 0;
+let connectionId = 0;
+let seq = 0; // lines of the log that are shown
+let lastFrameSeq = 0;
+let lastMessage_ms = 0;
 let attempt = 0;
-let retry = 0;
-let generation = 0; // of connections: what an older one says is not heard
+let retryTimer = 0;
+let pendingFrames: Frame[] | null = null; // received while a snapshot is loading; null: none is loading
+let hasDroppedFrames = false; // the server dropped frames, because this page was slow: load a snapshot
 
-export async function ask<T>(path: string, query: Record<string, string | number | null | undefined> = {}): Promise<T> {
-  const said = new URLSearchParams();
-  for (const [name, value] of Object.entries({ run: run.value, ...query })) if (value !== null && value !== undefined && value !== "") said.set(name, String(value));
-  const answer = await fetch(`${path}?${said}`, { credentials: "same-origin" });
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(`${body.error} (${body.hint})`);
+export async function fetchJson<T>(path: string, query: Query = {}): Promise<T> {
+  const params = new URLSearchParams();
+  for (const [name, value] of Object.entries({ run: run.value, ...query })) {
+    if (value !== null && value !== undefined && value !== "") params.set(name, String(value));
+  }
+  const response = await fetch(`${path}?${params}`, { credentials: "same-origin" });
+  const body = await response.json();
+  if (!response.ok) throw new Error(`${body.error} (${body.hint})`);
   return body as T;
 }
 
-export async function post(path: string, body: Record<string, Json>): Promise<{ status: number; body: Record<string, Json> }> {
+export interface PostResult {
+  status: number;
+  body: Record<string, Json>;
+}
+
+export async function postJson(path: string, body: Record<string, Json>): Promise<PostResult> {
   try {
-    const answer = await fetch(path, {
-      method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
+    const response = await fetch(path, {
+      method: "POST",
+      credentials: "same-origin",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
     });
-    return { status: answer.status, body: await answer.json() };
-  } catch { // nobody is there, or somebody who speaks no JSON
-    return { status: 503, body: { error: "the dashboard does not answer; whether it was done is in the run's log" } };
+    return { status: response.status, body: await response.json() };
+  } catch {
+    // No response, or one that is not JSON.
+    const error = "the dashboard does not respond; the run's log shows whether the request was executed";
+    return { status: 503, body: { error } };
   }
 }
 
-/** Which runs lie beside this one; the newest answer is kept for everybody. */
-export async function askRuns(): Promise<KnownRun[]> {
-  return (runs.value = (await ask<{ runs: KnownRun[] }>("/api/v1/runs")).runs);
+/** The runs of this folder; the newest response is shared by all pages. */
+export async function fetchRuns(): Promise<RunSummary[]> {
+  const response = await fetchJson<{ runs: RunSummary[] }>("/api/v1/runs");
+  runs.value = response.runs;
+  return response.runs;
 }
 
 export async function connect(): Promise<void> {
-  const mine = ++generation;
-  waiting = null;
-  missed = false;
+  const id = ++connectionId;
+  pendingFrames = null;
+  hasDroppedFrames = false;
   disconnect();
   try {
-    await look(mine);
+    await loadSnapshot(id);
   } catch (error) {
-    if (mine !== generation) return;
+    if (id !== connectionId) return;
     if (!view.value) problem.value = error instanceof Error ? error.message : String(error);
-    return again();
+    scheduleRetry();
+    return;
   }
-  if (mine !== generation) return;
+  if (id !== connectionId) return;
   attempt = 0;
-  listen(mine);
+  openStream(id);
 }
 
-/** The whole view, and the steps around it. */
-async function look(mine: number): Promise<void> {
-  const at = cursor_s.value;
-  waiting = []; // what comes meanwhile is newer, and taken afterwards
-  const found = await ask<Snapshot>("/api/v1/snapshot", { at_s: at });
-  if (mine !== generation) return;
-  if (found.server.is_replay && at === null) { // a recording begins at its beginning
-    cursor_s.value = 0;
-    return look(mine);
+/** Load the whole view and the steps before it. */
+async function loadSnapshot(id: number): Promise<void> {
+  const at_s = cursor_s.value;
+  pendingFrames = []; // frames that arrive meanwhile are newer, and applied afterwards
+  const snapshot = await fetchJson<Snapshot>("/api/v1/snapshot", { at_s });
+  if (id !== connectionId) return;
+  if (snapshot.server.is_replay && at_s === null) {
+    cursor_s.value = 0; // a recording starts at its beginning
+    return loadSnapshot(id);
   }
-  const to = found.view.now_s;
-  const from = range.value ? Math.min(range.value[0], to - BACK_S) : to - BACK_S;
-  const drawn = await ask<{ lanes: { worker: string; rows: StepRow[] }[] }>("/api/v1/timeline", { from_s: Math.max(0, from), to_s: to + 1, most: 20000, at_s: at });
-  if (mine !== generation) return;
-  const most = Math.min(AT_HAND, Math.floor(20000 / Math.max(1, drawn.lanes.length))); // a lane with so many rows was cut
-  batch(() => {
-    problem.value = null;
-    server.value = found.server;
-    duration_s.value = found.server.duration_s ?? 0;
-    seq = framed = found.view.seq;
-    take(found.view);
-    events.value = found.view.events;
-    steps.clear(Math.max(0, from, ...drawn.lanes.filter((lane) => lane.rows.length >= most).map((lane) => lane.rows[0][1])));
-    steps.add(drawn.lanes.map((lane) => ({ seq, worker: lane.worker, rows: lane.rows })));
-    steps.fresh = []; // all is drawn anew
-    const later = waiting ?? [];
-    waiting = null;
-    for (const frame of later) if (frame.seq > framed) takeFrame(frame);
-    frames.value++;
-  });
-  heard_ms = performance.now();
+  const to_s = snapshot.view.now_s;
+  const earliest_s = to_s - INITIAL_WINDOW_S;
+  const from_s = Math.max(0, range.value ? Math.min(range.value[0], earliest_s) : earliest_s);
+  const window = { from_s, to_s: to_s + 1, most: MAX_ROWS, at_s };
+  const { lanes } = await fetchJson<TimelineResponse>("/api/v1/timeline", window);
+  if (id !== connectionId) return;
+  batch(() => applySnapshot(snapshot, lanes, from_s));
+  lastMessage_ms = performance.now();
 }
 
-function take(now: View): void {
+function applySnapshot(snapshot: Snapshot, lanes: Lane[], from_s: number): void {
+  problem.value = null;
+  server.value = snapshot.server;
+  duration_s.value = snapshot.server.duration_s ?? 0;
+  seq = snapshot.view.seq;
+  lastFrameSeq = seq;
+  setView(snapshot.view);
+  events.value = snapshot.view.events;
+  steps.clear(completeSince(lanes, from_s));
+  steps.add(lanes.map((lane) => ({ seq, worker: lane.worker, rows: lane.rows })));
+  steps.newBatches = []; // a new epoch is drawn as a whole
+  const frameQueue = pendingFrames ?? [];
+  pendingFrames = null;
+  for (const frame of frameQueue) {
+    if (frame.seq > lastFrameSeq) applyFrame(frame);
+  }
+  frames.value++;
+}
+
+/** From when on all lanes are complete: a lane with as many rows as the server returns was truncated. */
+function completeSince(lanes: Lane[], from_s: number): number {
+  const limit = Math.min(SERVER_ROWS, Math.floor(MAX_ROWS / Math.max(1, lanes.length)));
+  const truncated = lanes.filter((lane) => lane.rows.length >= limit);
+  return Math.max(0, from_s, ...truncated.map((lane) => lane.rows[0][1]));
+}
+
+function setView(now: View): void {
   view.value = now;
   if (isReplay.value) cursor_s.value = now.now_s;
 }
 
-function listen(mine: number): void {
-  // A browser has six connections for all tabs together: one that nobody sees takes none.
+function openStream(id: number): void {
+  // A browser allows six connections for all tabs together.
   if (document.hidden) return;
-  if (isReplay.value && !playing.value) return say("paused");
-  const said = new URLSearchParams();
-  if (run.value) said.set("run", run.value);
-  if (isReplay.value) { said.set("at_s", String(cursor_s.value ?? 0)); said.set("speed", String(speed.value)); }
-  else said.set("seq", String(seq));
-  const opened = (source = new EventSource(`/api/v1/stream?${said}`));
-  const hear = <T,>(kind: string, act: (value: T, id: number) => void) =>
-    opened.addEventListener(kind, (message) => {
-      if (mine !== generation) return;
-      heard_ms = performance.now();
-      act(JSON.parse((message as MessageEvent).data), Number((message as MessageEvent).lastEventId));
+  if (isReplay.value && !playing.value) {
+    setLink("paused");
+    return;
+  }
+  const stream = new EventSource(`/api/v1/stream?${streamParams()}`);
+  source = stream;
+  const reload = () => void loadSnapshot(id).catch(scheduleRetry);
+  const onMessage = <T>(kind: string, handle: (value: T) => void) => {
+    stream.addEventListener(kind, (message) => {
+      if (id !== connectionId) return;
+      lastMessage_ms = performance.now();
+      handle(JSON.parse((message as MessageEvent).data));
     });
-  hear<Frame>("frame", (frame) => { if (waiting) waiting.push(frame); else takeFrame(frame); });
-  hear<Happening>("event", (event) => {
-    seq = Math.max(seq, event.seq);
-    if (!events.value.some((known) => known.seq === event.seq)) events.value = [...events.value, event].slice(-KEPT_EVENTS);
+  };
+  onMessage<Frame>("frame", (frame) => {
+    if (pendingFrames) pendingFrames.push(frame);
+    else applyFrame(frame);
   });
-  hear<View>("view", (now) => {
+  onMessage<RunEvent>("event", addEvent);
+  onMessage<View>("view", (now) => {
     seq = Math.max(seq, now.seq);
-    batch(() => take({ ...now, events: events.value.slice(-200) }));
-    if (missed && !waiting) { missed = false; void look(mine).catch(() => again()); }
+    batch(() => setView({ ...now, events: events.value.slice(-200) }));
+    if (hasDroppedFrames && !pendingFrames) {
+      hasDroppedFrames = false;
+      reload();
+    }
   });
-  hear("reset", () => { if (!isReplay.value) void look(mine).catch(() => again()); });
-  hear("end", () => { opened.close(); playing.value = false; say("paused"); void look(mine).catch(() => undefined); });
-  opened.onopen = () => { if (mine !== generation) return; attempt = 0; heard_ms = performance.now(); say("live"); };
-  opened.onerror = () => {
-    if (mine !== generation) return;
-    // The browser itself tries again, and says where it stood; unless the server said no.
-    if (isReplay.value || opened.readyState === EventSource.CLOSED) return again();
-    link.value = { state: "lost", age_s: 0, attempt: ++attempt, retry_s: 1 };
+  onMessage("reset", () => {
+    if (!isReplay.value) reload();
+  });
+  onMessage("end", () => {
+    stream.close();
+    playing.value = false;
+    setLink("paused");
+    void loadSnapshot(id).catch(() => undefined);
+  });
+  stream.onopen = () => {
+    if (id !== connectionId) return;
+    attempt = 0;
+    lastMessage_ms = performance.now();
+    setLink("live");
+  };
+  stream.onerror = () => {
+    if (id !== connectionId) return;
+    // The browser itself reconnects and sends Last-Event-ID, unless the server refused.
+    if (isReplay.value || stream.readyState === EventSource.CLOSED) {
+      scheduleRetry();
+      return;
+    }
+    attempt++;
+    link.value = { state: "lost", age_s: 0, attempt, retry_s: 1 };
   };
 }
 
-function takeFrame(frame: Frame): void {
-  if (!isReplay.value && frame.after > framed) missed = true;
+function streamParams(): URLSearchParams {
+  const params = new URLSearchParams();
+  if (run.value) params.set("run", run.value);
+  if (isReplay.value) {
+    params.set("at_s", String(cursor_s.value ?? 0));
+    params.set("speed", String(speed.value));
+  } else {
+    params.set("seq", String(seq));
+  }
+  return params;
+}
+
+function addEvent(event: RunEvent): void {
+  seq = Math.max(seq, event.seq);
+  if (events.value.some((known) => known.seq === event.seq)) return;
+  events.value = [...events.value, event].slice(-MAX_EVENTS);
+}
+
+function applyFrame(frame: Frame): void {
+  if (!isReplay.value && frame.after > lastFrameSeq) hasDroppedFrames = true;
   seq = Math.max(seq, frame.seq);
-  framed = frame.seq;
+  lastFrameSeq = frame.seq;
   steps.add(frame.steps);
   if (isReplay.value) cursor_s.value = frame.now_s;
   frames.value++;
 }
-let waiting: Frame[] | null = null; // that came while the whole view was asked for
-let missed = false; // a frame was left out, because we were slow: what it held is asked for again
 
-function again(): void {
+function scheduleRetry(): void {
   disconnect();
   attempt++;
-  const wait_s = Math.min(10, 2 ** Math.min(attempt - 1, 4));
-  link.value = { state: "lost", age_s: 0, attempt, retry_s: wait_s };
-  clearTimeout(retry);
-  retry = window.setTimeout(() => void connect(), wait_s * 1000);
+  const retry_s = Math.min(MAX_RETRY_S, 2 ** Math.min(attempt - 1, 4));
+  link.value = { state: "lost", age_s: 0, attempt, retry_s };
+  clearTimeout(retryTimer);
+  retryTimer = window.setTimeout(() => void connect(), retry_s * 1000);
 }
 
 export function disconnect(): void {
-  clearTimeout(retry);
+  clearTimeout(retryTimer);
   source?.close();
   source = null;
 }
 
-function say(state: "live" | "stale" | "over" | "paused" | "connecting", age_s = 0): void {
-  const old = link.value;
-  if (old.state !== state || Math.abs(old.age_s - age_s) > 0.05) link.value = { state, age_s, attempt, retry_s: 0 };
+function setLink(state: Link["state"], age_s = 0): void {
+  const current = link.value;
+  const isChanged = current.state !== state || Math.abs(current.age_s - age_s) > 0.05;
+  if (isChanged) link.value = { state, age_s, attempt, retry_s: 0 };
 }
 
-/** How fresh is what is shown? */
-export function watchFreshness(): void {
-  setInterval(() => {
-    if (!view.value || link.value.state === "lost") return;
-    if (isReplay.value) return say(playing.value ? "live" : "paused");
-    const age_s = (performance.now() - heard_ms) / 1000;
-    if (["finished", "stopped", "failed"].includes(view.value.state)) return say("over");
-    say(age_s > STALE_S ? "stale" : "live", age_s);
-  }, 500);
+function updateFreshness(): void {
+  if (!view.value || link.value.state === "lost") return;
+  if (isReplay.value) {
+    setLink(playing.value ? "live" : "paused");
+    return;
+  }
+  if (isOver(view.value.state)) {
+    setLink("over");
+    return;
+  }
+  const age_s = (performance.now() - lastMessage_ms) / 1000;
+  setLink(age_s > STALE_AFTER_S ? "stale" : "live", age_s);
+}
+
+export function trackFreshness(): void {
+  setInterval(updateFreshness, FRESHNESS_POLL_MS);
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) { generation++; disconnect(); } else void connect();
+    if (document.hidden) {
+      connectionId++;
+      disconnect();
+    } else {
+      void connect();
+    }
   });
 }
 
-export function choose(name: string): void {
+export function selectRun(name: string): void {
   batch(() => {
     run.value = name;
     view.value = null;
@@ -196,9 +315,16 @@ export function seek(at_s: number): void {
   void connect();
 }
 
-export function setPlaying(on: boolean): void {
-  if (on && cursor_s.value !== null && cursor_s.value >= duration_s.value) cursor_s.value = 0;
-  playing.value = on;
+/** Pause a recording and show this time. */
+export function pauseAt(at_s: number): void {
+  playing.value = false;
+  seek(at_s);
+}
+
+export function setPlaying(isPlaying: boolean): void {
+  const isAtEnd = cursor_s.value !== null && cursor_s.value >= duration_s.value;
+  if (isPlaying && isAtEnd) cursor_s.value = 0;
+  playing.value = isPlaying;
   void connect();
 }
 
@@ -207,23 +333,41 @@ export function setSpeed(factor: number): void {
   if (playing.value) void connect();
 }
 
-/** Steps of a window that is older than what is kept are fetched when somebody looks there. */
-export function fetchPast(): void {
-  let asked = "";
+/** Fetch the steps of a window that is older than those in memory, when it is opened. */
+export function fetchOlderSteps(): void {
+  let requested = "";
   effect(() => {
-    const at = range.value;
-    if (!at || !view.value || at[0] >= steps.since_s || steps.hasPast(at[0], Math.min(at[1], steps.since_s))) return;
-    const wide = at[1] - at[0], from = Math.max(0, at[0] - wide), to = Math.min(steps.since_s, at[1] + wide);
-    const what = `${run.value} ${steps.epoch} ${from} ${to}`;
-    if (what === asked) return;
-    asked = what;
+    const shown = range.value;
+    if (!shown || !view.value || shown[0] >= steps.since_s) return;
+    if (steps.hasPast(shown[0], Math.min(shown[1], steps.since_s))) return;
+    const width = shown[1] - shown[0];
+    const from_s = Math.max(0, shown[0] - width);
+    const to_s = Math.min(steps.since_s, shown[1] + width);
+    const request = `${run.value} ${steps.epoch} ${from_s} ${to_s}`;
+    if (request === requested) return;
+    requested = request;
     const epoch = steps.epoch;
-    type Found = { lanes: { worker: string; rows: StepRow[] }[] };
-    const at_s = isReplay.value ? cursor_s.value : null;
-    const get = (when: number | null) => ask<Found>("/api/v1/timeline", { from_s: from, to_s: to, most: 20000, at_s: when });
-    const reaches = (found: Found) => found.lanes.some((lane) => lane.rows.length > 0 && lane.rows[0][1] <= Math.max(0, at[0]));
-    // Of a run at work the newest steps are at hand; what was before is read from its log, as a recording.
-    void get(at_s).then((found) => (at_s !== null || reaches(found) ? found : get(to)))
-      .then((found) => { if (epoch === steps.epoch) { steps.remember(from, to, found.lanes); frames.value++; } }, () => { asked = ""; });
+    fetchWindow(from_s, to_s, shown[0]).then(
+      (lanes) => {
+        if (epoch !== steps.epoch) return;
+        steps.setPast(from_s, to_s, lanes);
+        frames.value++;
+      },
+      () => {
+        requested = "";
+      },
+    );
   });
+}
+
+async function fetchWindow(from_s: number, to_s: number, needed_s: number): Promise<Lane[]> {
+  const get = async (at_s: number | null) => {
+    const window = { from_s, to_s, most: MAX_ROWS, at_s };
+    return (await fetchJson<TimelineResponse>("/api/v1/timeline", window)).lanes;
+  };
+  if (isReplay.value) return get(cursor_s.value);
+  const lanes = await get(null);
+  const isCovered = lanes.some((lane) => lane.rows.length > 0 && lane.rows[0][1] <= Math.max(0, needed_s));
+  // The server has the newest steps of a live run in memory; earlier ones are read from the log.
+  return isCovered ? lanes : get(to_s);
 }

@@ -1,23 +1,44 @@
-// How much of N workers' speed does the run have? Against one worker alone, where that is known. Pure.
+// Parallel efficiency: throughput relative to N times that of one worker. Pure.
 
-import type { KnownRun, View } from "./types";
-import { si } from "./words";
+import { si } from "./format";
+import type { RunSummary, View } from "./types";
 
-export interface Efficiency { share: number; words: string }
-const OWN = ["data", "forward", "backward", "delay", "apply"]; // what a worker alone would do as well
-
-/** The newest finished run of one worker alone on the same task and kind of device. */
-export function baseline(view: View, runs: KnownRun[], mine: string | undefined): KnownRun | undefined {
-  return runs.find((row) => row.run !== mine && row.mode === "single" && row.task === view.run.task && (row.device ?? view.run.device) === view.run.device && (row.samples_per_s ?? 0) > 0);
+export interface Efficiency {
+  share: number;
+  description: string;
 }
 
-export function efficiency(view: View, runs: KnownRun[], mine: string | undefined): Efficiency | null {
-  const rate = view.throughput.samples_per_s, isOn = view.state === "training" && view.counts.alive > 0;
-  const workers = isOn ? view.counts.alive : view.run.workers;
-  const alone = baseline(view, runs, mine);
-  if (alone && rate) return { share: rate / (workers * alone.samples_per_s!), words: `of ${workers} × ${si(alone.samples_per_s, "/s")}, the speed of the single run ${alone.run}` };
-  const shares = view.workers.map((w) => w.phases).filter((phases) => Object.keys(phases).length);
-  if (!shares.length) return null;
-  const own = shares.reduce((sum, phases) => sum + OWN.reduce((all, name) => all + (phases[name] ?? 0), 0), 0) / shares.length;
-  return { share: own, words: "own work in the step time; no finished single run of this task here" };
+// Phases that one worker alone would have as well.
+const OWN_PHASES = ["data", "forward", "backward", "delay", "apply"];
+
+/** The newest finished single-worker run of the same task on the same kind of device. */
+function singleWorkerRun(view: View, runs: RunSummary[], ownRun: string | undefined): RunSummary | undefined {
+  return runs.find((row) => {
+    const isComparable = row.run !== ownRun && row.mode === "single" && row.task === view.run.task;
+    const device = row.device ?? view.run.device;
+    return isComparable && device === view.run.device && (row.samples_per_s ?? 0) > 0;
+  });
+}
+
+/** Without a single-worker run: the share of the step time that is not waiting or communication. */
+export function efficiency(view: View, runs: RunSummary[], ownRun: string | undefined): Efficiency | null {
+  const rate = view.throughput.samples_per_s;
+  const isTraining = view.state === "training" && view.counts.alive > 0;
+  const workers = isTraining ? view.counts.alive : view.run.workers;
+  const single = singleWorkerRun(view, runs, ownRun);
+  if (single && rate) {
+    const ideal = `${workers} × ${si(single.samples_per_s, "/s")}`;
+    return {
+      share: rate / (workers * single.samples_per_s!),
+      description: `of ${ideal}, the throughput of the single-worker run ${single.run}`,
+    };
+  }
+  const measured = view.workers.map((worker) => worker.phases).filter((phases) => Object.keys(phases).length);
+  if (!measured.length) return null;
+  const ownShare = (phases: Record<string, number>) =>
+    OWN_PHASES.reduce((sum, name) => sum + (phases[name] ?? 0), 0);
+  return {
+    share: measured.reduce((sum, phases) => sum + ownShare(phases), 0) / measured.length,
+    description: "step time without waiting and communication; no single-worker run to compare with",
+  };
 }

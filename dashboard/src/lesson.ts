@@ -1,30 +1,148 @@
-// What is there to learn on the coordinator's page? This run's own story, a sentence at a time. Pure.
+// Lesson of the Coordinator page: Raft and generations, explained with the numbers of the shown run. Pure.
 
-import type { Generation, View } from "./types";
-import { plain, seconds } from "./words";
+import { plain, plural, seconds } from "./format";
+import type { Coordinator, Generation, View } from "./types";
 
-export interface Page { title: string; text: string; part: "nodes" | "generations" | "asked"; at_s: number | null }
+export interface LessonPage {
+  title: string;
+  text: string;
+  panel: "nodes" | "generations" | "actions"; // highlighted meanwhile
+  at_s: number | null; // a recording is moved there; null: it stays
+}
 
-export function lesson(view: View): Page[] {
-  const found = view.coordinator;
-  const pages: Page[] = [{ title: "Who decides?", part: "nodes", at_s: null, text: found
-    ? `Workers may come and go, so somebody must say who trains together. That is written into one log, which ${found.nodes.length === 1 ? "one node keeps" : `${found.nodes.length} nodes keep alike`}. ${found.has_leader ? `Node ${found.leader} leads: only the leader appends.` : "Nobody leads just now: nothing can be appended until one of them is elected."}`
-    : "This run has no coordinator: its workers are those it began with, and if one is lost the run ends. Begin one with --elastic, and come back." }];
-  if (!found) return pages;
-  pages.push({ title: "What is a term?", part: "nodes", at_s: found.terms?.[0]?.[0] ?? null, text: `Each election begins a new term, and a term has one leader at most. This run is in term ${plain(found.term)} after ${found.leader_changes} ${found.leader_changes === 1 ? "change" : "changes"} of leader. Whoever hears of a higher term steps down at once, so two leaders can never both be believed.` });
-  const needed = Math.floor((found.voters ?? found.nodes.length) / 2) + 1;
-  pages.push({ title: "When is something decided?", part: "nodes", at_s: null, text: `An entry counts once ${needed} of ${found.voters ?? found.nodes.length} nodes have it on disk: the commit, now ${plain(found.commit)}. The bar under each node is how far it knows. ${needed > 1 ? "A minority may be lost, and nothing that was committed is." : "With one node there is nobody to take over: three nodes survive the loss of one."}` });
-  const [first, ...later] = view.generations;
-  if (first) pages.push({ title: "What is a generation?", part: "generations", at_s: first.at_s, text: `A crew that trains together. Generation ${first.number} began after ${seconds(first.at_s)} with ${first.workers.length} workers (${first.why}). Whoever comes or goes ends it: all meet anew, from the newest state that anybody has committed.` });
-  const lost = later.find((one) => one.recovery);
-  pages.push(lost ? recovery(lost) : { title: "How does it recover?", part: "generations", at_s: null, text: "Nobody was lost yet. Kill a worker on the page Lab, and come back: this lesson will have one more page about it." });
-  const again = later.find((one) => lost && one.number > lost.number);
-  if (again) pages.push({ title: "Who came back?", part: "generations", at_s: again.at_s, text: `Generation ${again.number} began after ${seconds(again.at_s)}: ${again.why}. It has ${again.workers.length} workers and went on from step ${plain(again.committed)}${again.committed >= lost!.committed ? ", not behind the one before: no committed step was lost" : ""}.` });
-  pages.push({ title: "Who may ask?", part: "asked", at_s: null, text: "What you ask of a run is appended to the same log before it is done, with your name: requested, accepted by the leader, applied, and its effect seen. Nothing is shown as done before the run's own log says so." });
+export function lessonPages(view: View): LessonPage[] {
+  const { coordinator, generations } = view;
+  if (!coordinator) return [withoutCoordinator()];
+  const [first, ...later] = generations;
+  const recovered = later.find((generation) => generation.recovery);
+  const next = later.find((generation) => recovered && generation.number > recovered.number);
+  const pages = [coordinatorPage(coordinator), termPage(coordinator), commitPage(coordinator)];
+  if (first) pages.push(generationPage(first));
+  pages.push(recovered ? recoveryPage(recovered) : noRecoveryPage());
+  if (recovered && next) pages.push(replacementPage(next, recovered));
+  pages.push(actionPage());
   return pages;
 }
 
-function recovery(one: Generation): Page {
-  const { detect_s, stop_s, reform_s, restore_s, resume_s, total_s } = one.recovery!;
-  return { title: "How does it recover?", part: "generations", at_s: one.at_s, text: `Generation ${one.number} began because ${one.why}. It took ${seconds(total_s)}: ${seconds(detect_s)} to notice, ${seconds(stop_s ?? 0)} to stop the others, ${seconds(reform_s)} to agree on a new crew, ${seconds(restore_s)} to give everybody the same state, ${seconds(resume_s)} to the first step. It went on from step ${plain(one.committed)}.` };
+function withoutCoordinator(): LessonPage {
+  return {
+    title: "The coordinator",
+    panel: "nodes",
+    at_s: null,
+    text:
+      "This run has no coordinator: its set of workers is fixed, and the run ends if a worker is lost. " +
+      "Start a run with --elastic to see one.",
+  };
+}
+
+function coordinatorPage(coordinator: Coordinator): LessonPage {
+  const count = coordinator.nodes.length;
+  const log = count === 1 ? "a log on one node" : `a log that is replicated on ${count} nodes`;
+  const leader = coordinator.has_leader
+    ? `Node ${coordinator.leader} is the leader: only the leader appends entries.`
+    : "There is no leader at the moment: entries can be appended after the next election.";
+  return {
+    title: "The coordinator",
+    panel: "nodes",
+    at_s: null,
+    text: `Workers can join and leave, so the set of workers is recorded in ${log}. ${leader}`,
+  };
+}
+
+function termPage(coordinator: Coordinator): LessonPage {
+  const changes = plural(coordinator.leader_changes, "leader change");
+  return {
+    title: "Terms",
+    panel: "nodes",
+    at_s: coordinator.terms?.[0]?.[0] ?? null,
+    text:
+      "Each election starts a new term, and a term has at most one leader. " +
+      `This run is in term ${plain(coordinator.term)} after ${changes}. ` +
+      "A node that receives a higher term becomes a follower, so two leaders cannot both commit entries.",
+  };
+}
+
+function commitPage(coordinator: Coordinator): LessonPage {
+  const voters = coordinator.voters ?? coordinator.nodes.length;
+  const majority = Math.floor(voters / 2) + 1;
+  const consequence =
+    majority > 1
+      ? "If a minority of the nodes is lost, every committed entry remains."
+      : "A single node has no replacement; three nodes tolerate the loss of one.";
+  return {
+    title: "Commit",
+    panel: "nodes",
+    at_s: null,
+    text:
+      `An entry is committed once ${majority} of ${voters} nodes have it on disk. ` +
+      `The commit index is ${plain(coordinator.commit)}. ` +
+      `The bar under each node shows how far its commit index is. ${consequence}`,
+  };
+}
+
+function generationPage(generation: Generation): LessonPage {
+  return {
+    title: "Generations",
+    panel: "generations",
+    at_s: generation.at_s,
+    text:
+      "A generation is a set of workers that train together. " +
+      `Generation ${generation.number} started after ${seconds(generation.at_s)} ` +
+      `with ${plural(generation.workers.length, "worker")} (${generation.why}). ` +
+      "A worker that joins or leaves ends the generation; the next one starts from the newest committed state.",
+  };
+}
+
+function noRecoveryPage(): LessonPage {
+  return {
+    title: "Recovery",
+    panel: "generations",
+    at_s: null,
+    text: "No worker was lost yet. Kill a worker on the Lab page; this page then shows its recovery by stage.",
+  };
+}
+
+function recoveryPage(generation: Generation): LessonPage {
+  const { detect_s, stop_s, reform_s, restore_s, resume_s, total_s } = generation.recovery!;
+  const stages = [
+    `${seconds(detect_s)} to detect the loss`,
+    `${seconds(stop_s ?? 0)} to stop the survivors`,
+    `${seconds(reform_s)} to form the new generation`,
+    `${seconds(restore_s)} to restore the same state on all workers`,
+    `${seconds(resume_s)} to the first step`,
+  ];
+  return {
+    title: "Recovery",
+    panel: "generations",
+    at_s: generation.at_s,
+    text:
+      `Generation ${generation.number} started because ${generation.why}. ` +
+      `The recovery took ${seconds(total_s)}: ${stages.join(", ")}. ` +
+      `Training resumed from step ${plain(generation.committed)}.`,
+  };
+}
+
+function replacementPage(generation: Generation, recovered: Generation): LessonPage {
+  const isKept = generation.committed >= recovered.committed;
+  const conclusion = isKept ? ", not before the previous generation: no committed step was lost" : "";
+  return {
+    title: "The next generation",
+    panel: "generations",
+    at_s: generation.at_s,
+    text:
+      `Generation ${generation.number} started after ${seconds(generation.at_s)}: ${generation.why}. ` +
+      `It has ${plural(generation.workers.length, "worker")} and resumed from step ` +
+      `${plain(generation.committed)}${conclusion}.`,
+  };
+}
+
+function actionPage(): LessonPage {
+  return {
+    title: "Actions",
+    panel: "actions",
+    at_s: null,
+    text:
+      "An action is appended to the same log, with its author, before it is executed: requested, accepted by " +
+      "the leader, applied, effect seen. A phase is shown only after the run's log contains it.",
+  };
 }

@@ -1,23 +1,29 @@
-// Where does the page begin? It listens, it is drawn, and it tells tests what it shows.
+// Entry point of the page: connect, render, and expose its state to tests.
 
 import { render } from "preact";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
-import { connect, fetchPast, watchFreshness } from "./connection";
-import { Frame } from "./frame";
-import { listenToKeys } from "./keys";
+import { connect, fetchOlderSteps, trackFreshness } from "./connection";
+import { Layout } from "./layout";
+import { handleShortcuts } from "./shortcuts";
 import { cursor_s, events, frames, link, steps, view } from "./state";
 
-/** Names in order, so that equal views are equal texts. */
-function ordered(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(ordered);
+/** Sorts the names of objects, so that equal views are equal texts. */
+function sortKeys(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sortKeys);
   if (value === null || typeof value !== "object") return value;
-  return Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, inner]) => [name, ordered(inner)]));
+  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
+  return Object.fromEntries(entries.map(([name, inner]) => [name, sortKeys(inner)]));
 }
 
-declare global { interface Window { __paceline: Record<string, () => unknown> } }
+declare global {
+  interface Window {
+    __paceline: Record<string, () => unknown>;
+  }
+}
+
 window.__paceline = {
-  view: () => JSON.stringify(ordered(view.value)),
+  view: () => JSON.stringify(sortKeys(view.value)),
   events: () => events.value.length,
   frames: () => frames.value,
   newest: () => steps.newest_s,
@@ -25,8 +31,8 @@ window.__paceline = {
   link: () => link.value.state,
 };
 
-listenToKeys();
-watchFreshness();
-fetchPast();
-render(<Frame />, document.getElementById("root")!);
+handleShortcuts();
+trackFreshness();
+fetchOlderSteps();
+render(<Layout />, document.getElementById("root")!);
 void connect();

@@ -1,11 +1,14 @@
-// What would a cut leave of the quorum? Pure.
+// Effect of a partition on the coordinator's quorum. Pure.
 
 import type { Coordinator } from "./types";
 
-/** What is left of the quorum, in words. */
-export function quorum(found: Coordinator, names: string[]): string {
-  const voters = found.voters ?? found.nodes.length, needed = Math.floor(voters / 2) + 1;
-  if (!names.some((name) => name.startsWith("node-"))) return "The coordinator stays as it is.";
-  const left = found.nodes.filter((node) => node.node !== null && !names.includes(`node-${node.node}`)).length;
-  return left >= needed ? `The quorum stays: ${left} of ${voters}.` : `This loses the quorum (${left} of ${voters}), so it will be refused.`;
+export function describeQuorum(coordinator: Coordinator, isolated: string[]): string {
+  const voters = coordinator.voters ?? coordinator.nodes.length;
+  const majority = Math.floor(voters / 2) + 1;
+  if (!isolated.some((name) => name.startsWith("node-"))) return "The quorum is not affected.";
+  const remaining = coordinator.nodes.filter((node) => {
+    return node.node !== null && !isolated.includes(`node-${node.node}`);
+  });
+  if (remaining.length >= majority) return `The quorum remains: ${remaining.length} of ${voters} nodes.`;
+  return `The quorum would be lost (${remaining.length} of ${voters} nodes), so the request will be refused.`;
 }

@@ -1,18 +1,21 @@
-// Which steps are known? The newest of each worker, in order; and those of an older window that somebody looks at.
+// Store of steps: the newest of each worker, in order, and those of one older window that was fetched.
 
-import type { Batch, StepRow } from "./types";
+import type { Batch, Lane, StepRow } from "./types";
 
-const MOST = 200_000; // of all workers together: some 30 MB
-const KEPT = 6000; // of one worker
-const GONE_S = 600; // a worker that made no step for so long has no lane any more
+const MAX_ROWS = 200_000; // of all workers together: about 30 MB
+const MAX_ROWS_PER_WORKER = 6000;
+const MIN_ROWS_PER_WORKER = 100;
+const SLACK = 1.33; // a lane grows by a third before it is trimmed
+const LANE_EXPIRY_S = 600; // a worker without steps for this long has no lane
+const MAX_NEW_BATCHES = 5000;
 
 export class Steps {
   lanes = new Map<string, StepRow[]>();
-  fresh: Batch[] = []; // since somebody last drew
+  newBatches: Batch[] = []; // not drawn yet
   newest_s = 0;
-  since_s = 0; // from here on every step is known
-  epoch = 0; // another one: everything is different
-  looked = 0; // grows with each older window that was fetched
+  since_s = 0; // every later step is in memory
+  epoch = 0; // changes when all content is replaced
+  pastVersion = 0; // changes when an older window was fetched
   private past = new Map<string, StepRow[]>();
   private pastFrom_s = 0;
   private pastTo_s = 0;
@@ -20,39 +23,47 @@ export class Steps {
   clear(since_s = 0): void {
     this.epoch++;
     this.lanes.clear();
-    this.fresh = [];
+    this.newBatches = [];
     this.newest_s = 0;
     this.since_s = since_s;
-    this.forget();
+    this.past.clear();
+    this.pastFrom_s = 0;
+    this.pastTo_s = 0;
   }
 
   add(batches: Batch[]): void {
     for (const batch of batches) {
       const lane = this.lane(batch.worker);
       const last = lane.length ? lane[lane.length - 1][1] : -1;
-      // After a reconnection some rows may come twice.
+      // After a reconnection some rows may arrive twice.
       const rows = batch.rows.filter((row) => row[1] > last || !lane.length);
       if (!rows.length) continue;
       for (const row of rows) lane.push(row);
       this.trim(lane);
       this.newest_s = Math.max(this.newest_s, endOf(rows[rows.length - 1]));
-      this.fresh.push({ ...batch, rows });
+      this.newBatches.push({ ...batch, rows });
     }
-    if (this.fresh.length > 5000) this.fresh = [];
+    if (this.newBatches.length > MAX_NEW_BATCHES) this.newBatches = [];
   }
 
-  /** The more workers, the fewer steps of each; a third more is let in before it is cut. */
+  /** The more workers, the fewer steps of each. */
   private trim(lane: StepRow[]): void {
-    const kept = Math.min(KEPT, Math.max(100, Math.floor(MOST / this.lanes.size)));
-    if (lane.length <= kept * 1.33) return;
-    lane.splice(0, lane.length - kept);
+    const share = Math.floor(MAX_ROWS / this.lanes.size);
+    const limit = Math.min(MAX_ROWS_PER_WORKER, Math.max(MIN_ROWS_PER_WORKER, share));
+    if (lane.length <= limit * SLACK) return;
+    lane.splice(0, lane.length - limit);
     this.since_s = Math.max(this.since_s, lane[0][1]);
-    for (const [name, rows] of this.lanes) if (!rows.length || endOf(rows[rows.length - 1]) < this.newest_s - GONE_S) this.lanes.delete(name);
+    for (const [name, rows] of this.lanes) {
+      const isExpired = !rows.length || endOf(rows[rows.length - 1]) < this.newest_s - LANE_EXPIRY_S;
+      if (isExpired) this.lanes.delete(name);
+    }
   }
 
   lane(worker: string): StepRow[] {
-    let lane = this.lanes.get(worker);
-    if (!lane) this.lanes.set(worker, (lane = []));
+    const known = this.lanes.get(worker);
+    if (known) return known;
+    const lane: StepRow[] = [];
+    this.lanes.set(worker, lane);
     return lane;
   }
 
@@ -60,50 +71,49 @@ export class Steps {
     return [...this.lanes.keys()].sort(byNumber);
   }
 
-  /** An older window; there is room for one. */
-  remember(from_s: number, to_s: number, lanes: { worker: string; rows: StepRow[] }[]): void {
+  /** Store an older window; it replaces the previous one. */
+  setPast(from_s: number, to_s: number, lanes: Lane[]): void {
     this.past = new Map(lanes.map((lane) => [lane.worker, lane.rows]));
-    [this.pastFrom_s, this.pastTo_s] = [from_s, to_s];
-    this.looked++;
-  }
-
-  private forget(): void {
-    this.past.clear();
-    this.pastFrom_s = this.pastTo_s = 0;
+    this.pastFrom_s = from_s;
+    this.pastTo_s = to_s;
+    this.pastVersion++;
   }
 
   hasPast(from_s: number, to_s: number): boolean {
     return from_s >= this.pastFrom_s && to_s <= this.pastTo_s;
   }
 
-  /** Rows of a lane that touch this time. */
+  /** Rows of a lane that overlap this window. */
   between(worker: string, from_s: number, to_s: number): StepRow[] {
     const lane = this.lanes.get(worker) ?? [];
-    const old = from_s < this.since_s ? this.past.get(worker) : undefined;
-    if (!old?.length) return within(lane, from_s, to_s);
+    const past = from_s < this.since_s ? this.past.get(worker) : undefined;
+    const recent = overlapping(lane, from_s, to_s);
+    if (!past?.length) return recent;
     const first = lane.length ? lane[0][1] : Infinity;
-    return [...within(old, from_s, to_s).filter((row) => row[1] < first), ...within(lane, from_s, to_s)];
+    return [...overlapping(past, from_s, to_s).filter((row) => row[1] < first), ...recent];
   }
 }
 
-function within(lane: StepRow[], from_s: number, to_s: number): StepRow[] {
-  let low = 0, high = lane.length;
+function overlapping(lane: StepRow[], from_s: number, to_s: number): StepRow[] {
+  let low = 0;
+  let high = lane.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (lane[middle][1] < from_s) low = middle + 1; else high = middle;
+    if (lane[middle][1] < from_s) low = middle + 1;
+    else high = middle;
   }
-  const found: StepRow[] = [];
-  for (let i = Math.max(0, low - 1); i < lane.length && lane[i][1] <= to_s; i++) found.push(lane[i]);
-  return found;
+  const rows: StepRow[] = [];
+  for (let i = Math.max(0, low - 1); i < lane.length && lane[i][1] <= to_s; i++) rows.push(lane[i]);
+  return rows;
 }
 
 export function endOf(row: StepRow): number {
-  let at = row[1];
-  for (let i = 2; i < 10; i++) at += row[i];
-  return at;
+  let end = row[1];
+  for (let i = 2; i < 10; i++) end += row[i];
+  return end;
 }
 
 export function byNumber(a: string, b: string): number {
-  const [x, y] = [a, b].map((name) => Number(name.slice(name.lastIndexOf("-") + 1)));
-  return x - y || a.localeCompare(b);
+  const numberOf = (name: string) => Number(name.slice(name.lastIndexOf("-") + 1));
+  return numberOf(a) - numberOf(b) || a.localeCompare(b);
 }

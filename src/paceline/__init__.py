@@ -1,10 +1,10 @@
-"""Paceline: train one task with many workers, and learn which way of agreeing was worth it.
+"""Paceline: train one task with many workers, and measure which synchronization strategy pays off.
 
     import paceline
     result = paceline.train("digits", mode="ssgd", workers=2, steps=200)
 
-Importing this package never imports torch, so that `paceline --help` answers at once:
-each name is loaded when it is first used. What the names are is in `__init__.pyi`.
+Importing this package never imports torch, so that `paceline --help` is fast:
+each name is loaded when it is first used. Their types are in `__init__.pyi`.
 """
 
 import importlib

@@ -1,9 +1,9 @@
-"""What do tests of the Python API share? Helpers that have torch already; their programs start as ever."""
+"""Fixtures of the Python API's tests: programs start as usual, with helpers that have imported torch."""
 
 from types import SimpleNamespace
 
 import pytest
-from tests.fixtures.warm_helpers import warm_helpers
+from tests.fixtures.processes.warm_helpers import warm_helpers
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Can a run be called from anywhere? As processes of their own, as scripts and notebooks are."""
+"""Runs called from scripts and notebooks, each in a process of its own."""
 
 import json
 import signal
@@ -43,18 +43,18 @@ def python(text: str, folder: Path, *args: str) -> subprocess.CompletedProcess[s
     )
 
 
-def answer(done: subprocess.CompletedProcess[str]) -> Any:  # Any: JSON
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def answer(completed: subprocess.CompletedProcess[str]) -> Any:  # Any: JSON
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 def test_it_works_twice_in_a_row_in_a_thread_and_beside_a_running_loop(tmp_path: Path) -> None:
-    found = answer(python(ANYWHERE, tmp_path))
-    steps = {name: (mode, steps) for name, (_, mode, steps) in found.items()}
+    response = answer(python(ANYWHERE, tmp_path))
+    steps = {name: (mode, steps) for name, (_, mode, steps) in response.items()}
     # Under asgd one worker may have made all the steps before the other came.
     assert steps.pop("thread") in [("asgd", 5), ("asgd", 10)]
     assert steps == {"plain": ("ssgd", 5), "loop": ("ssgd", 5), "task": ("ssgd", 5)}
-    folders = [Path(folder) for folder, _, _ in found.values()]
+    folders = [Path(folder) for folder, _, _ in response.values()]
     assert len(set(folders)) == 4
     assert all(folder.parent == tmp_path / "runs" for folder in folders)
 
@@ -70,9 +70,9 @@ def test_a_class_is_found_where_the_program_finds_it_and_progress_goes_to_stderr
         "import paceline\nfrom own_task import Own\n"
         "print('[\"', paceline.train(Own, workers=1, steps=4).task, '\"]', sep='')\n"
     )
-    done = python(text, tmp_path / "work")
-    assert answer(done) == ["own_task:Own"]
-    assert "step 4/4 100%" in done.stderr
+    completed = python(text, tmp_path / "work")
+    assert answer(completed) == ["own_task:Own"]
+    assert "step 4/4 100%" in completed.stderr
 
 
 LONG = """
@@ -99,8 +99,9 @@ def test_after_ctrl_c_the_workers_are_gone_and_a_checkpoint_is_left(tmp_path: Pa
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        assert out.startswith("TrainStoppedError True stopped by Ctrl-C; go on with  paceline.resume(")
-        until(lambda: not any(map(is_running, seen)), "nobody is left")
+        assert out.startswith("TrainStoppedError True ")
+        assert "paceline.resume(" in out
+        until(lambda: not any(map(is_running, seen)), "no process is left")
     finally:
         for pid in [process.pid, *seen]:
             if is_running(pid):
@@ -127,9 +128,9 @@ except paceline.TrainStoppedError as stopped:
     result = paceline.resume(stopped.result.run_dir, progress=False)
     print([stopped.result.steps < 400, result.steps])
 """
-    done = python(text, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[True, 400]"
+    completed = python(text, tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.strip() == "[True, 400]"
 
 
 def test_sigterm_still_ends_the_program(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_sigterm_still_ends_the_program(tmp_path: Path) -> None:
 
 def test_a_notebook_s_class_is_refused_with_what_to_do(tmp_path: Path) -> None:
     text = "import paceline\nclass Mine: pass\npaceline.train(Mine)\n"
-    done = python(text, tmp_path)
-    assert done.returncode == 1
-    assert "fix: put it into a file of its own, my_task.py" in done.stderr
+    completed = python(text, tmp_path)
+    assert completed.returncode == 1
+    assert "my_task.py" in completed.stderr.partition("fix: ")[2]
     assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""Is what a call answers with what the run's folder says, and safe to show in a notebook?"""
+"""A returned result equals the run folder, and is safe to show in a notebook."""
 
 import json
 from dataclasses import FrozenInstanceError
@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.fixtures.command import paceline as command
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real
+from tests.fixtures.processes.command import paceline as command
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real
+from tests.fixtures.wording import Wording
 
 from paceline.api.result import from_json, read_result
 from paceline.core.errors import PacelineError
@@ -36,11 +37,13 @@ def test_the_numbers_losses_and_weights_of_a_run(launcher: LocalLauncher, tmp_pa
     assert all(np.array_equal(weights[name], exported[name]) for name in weights)
 
 
-def test_a_run_without_events_has_no_losses(launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_a_run_without_events_has_no_losses(
+    launcher: LocalLauncher, tmp_path: Path, wording: Wording
+) -> None:
     run = real(small_plan("single", events=EventDetail.OFF), tmp_path / "run", launcher)
     result = read_result(run.run_dir)
     assert (result.loss, result.bytes_out, result.steps) == (None, None, None)
-    with pytest.raises(PacelineError, match="events off"):
+    with wording.raises(PacelineError):
         result.losses()
 
 
@@ -57,7 +60,7 @@ def example(**changes: object) -> dict[str, object]:
     }
 
 
-def test_nothing_in_the_table_of_a_notebook_is_markup_but_ours() -> None:
+def test_a_notebook_table_contains_no_markup_but_its_own() -> None:
     shown = from_json(json.loads(json.dumps(example())), Path("/tmp/<run>"))._repr_html_()
     assert shown.startswith("<table><caption>run &lt;script&gt;")
     assert "<script" not in shown

@@ -1,4 +1,4 @@
-"""Which choices do the tests make? Each said as CloudFormation, the script and Terraform want it."""
+"""Parameter sets of the tests, spelled for CloudFormation, the script and Terraform."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Which images does ECR delete by a lifecycle policy? Its way of evaluating, as its documentation tells it.
+"""ECR lifecycle evaluation: the images that a policy deletes, by the rules of its documentation.
 
 An image is expired by one rule or none. An image that matches the tags of a rule is never expired by a rule
 of lower priority (a higher number), though it is still counted there. Patterns of one rule must all match.

@@ -1,14 +1,14 @@
-"""What does an AWS have? Every attribute that the three ways of making it set, read back, said one way.
+"""Attributes of AWS resources, read back by boto3 and normalised for comparison.
 
-Numbers of accounts, orders of tags, and values that a service would have set by itself are evened out;
-nothing else.
+All attributes that CloudFormation, the script and Terraform set are read. Account numbers, the order of tags
+and values that a service sets by default are normalised; nothing else.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any  # boto3's answers have no types
 
-from tests.fixtures.emulator import Cloud
+from tests.fixtures.aws.emulator import Cloud
 
 ACCOUNT = "ACCOUNT"
 # What CodeBuild assumes where nothing is said: one way says it, another does not.
@@ -23,9 +23,9 @@ _ASSUMED = {
 
 
 def read_back(cloud: Cloud) -> dict[str, Any]:
-    """All of it, by kind and name: also what nobody should have made."""
+    """All of it, by kind and name: also resources that should not exist."""
     account = cloud.client("sts").get_caller_identity()["Account"]
-    found = {
+    results = {
         "buckets": _buckets(cloud),
         "repositories": _repositories(cloud),
         "log groups": _log_groups(cloud),
@@ -33,7 +33,7 @@ def read_back(cloud: Cloud) -> dict[str, Any]:
         "projects": _projects(cloud),
         "rules": _rules(cloud),
     }
-    evened: dict[str, Any] = json.loads(json.dumps(found, default=str).replace(account, ACCOUNT))
+    evened: dict[str, Any] = json.loads(json.dumps(results, default=str).replace(account, ACCOUNT))
     return evened
 
 
@@ -79,17 +79,17 @@ def object_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
 def _repositories(cloud: Cloud) -> dict[str, Any]:
     ecr = cloud.client("ecr")
     return {
-        one["repositoryName"]: {
-            "url": one["repositoryUri"],
-            "tag mutability": one["imageTagMutability"],
-            "scan on push": one["imageScanningConfiguration"]["scanOnPush"],
-            "encryption": one["encryptionConfiguration"]["encryptionType"],
+        repository["repositoryName"]: {
+            "url": repository["repositoryUri"],
+            "tag mutability": repository["imageTagMutability"],
+            "scan on push": repository["imageScanningConfiguration"]["scanOnPush"],
+            "encryption": repository["encryptionConfiguration"]["encryptionType"],
             "lifecycle": json.loads(
-                ecr.get_lifecycle_policy(repositoryName=one["repositoryName"])["lifecyclePolicyText"]
+                ecr.get_lifecycle_policy(repositoryName=repository["repositoryName"])["lifecyclePolicyText"]
             ),
-            "tags": tags(ecr.list_tags_for_resource(resourceArn=one["repositoryArn"])["tags"]),
+            "tags": tags(ecr.list_tags_for_resource(resourceArn=repository["repositoryArn"])["tags"]),
         }
-        for one in ecr.describe_repositories()["repositories"]
+        for repository in ecr.describe_repositories()["repositories"]
     }
 
 
@@ -127,29 +127,29 @@ def _projects(cloud: Cloud) -> dict[str, Any]:
     names = codebuild.list_projects()["projects"]
     if not names:
         return {}
-    return {one["name"]: project(one) for one in codebuild.batch_get_projects(names=names)["projects"]}
+    return {item["name"]: project(item) for item in codebuild.batch_get_projects(names=names)["projects"]}
 
 
-def project(one: Mapping[str, Any]) -> dict[str, Any]:
+def project(values: Mapping[str, Any]) -> dict[str, Any]:
     """What CodeBuild, or a template in CodeBuild's words, says of a project."""
     kept = ("description", "serviceRole", "sourceVersion", "timeoutInMinutes", "queuedTimeoutInMinutes")
-    environment = dict(one["environment"])
+    environment = dict(values["environment"])
     variables = environment.pop("environmentVariables")
     return {
-        **{key: one.get(key) for key in kept},
-        **{key: _said(one.get(key)) for key in ("source", "artifacts", "cache", "logsConfig")},
+        **{key: values.get(key) for key in kept},
+        **{key: _block_values(values.get(key)) for key in ("source", "artifacts", "cache", "logsConfig")},
         "environment": environment,
         "variables": {each["name"]: (each["type"], each["value"]) for each in variables},
         # One of the groups must match, by all of its filters: neither has an order.
         "webhook": sorted(
             sorted((each["type"], each["pattern"]) for each in group)
-            for group in (one.get("webhook") or {}).get("filterGroups", [])
+            for group in (values.get("webhook") or {}).get("filterGroups", [])
         ),
-        "tags": tags(one["tags"]),
+        "tags": tags(values["tags"]),
     }
 
 
-def _said(block: Mapping[str, Any] | None) -> dict[str, Any]:
+def _block_values(block: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         key: value
         for key, value in (block or {}).items()

@@ -1,7 +1,7 @@
-"""What would CloudFormation make of the template? The few functions that it uses, carried out here.
+"""CloudFormation template evaluation: the resources that the template would create.
 
-Said in the words of `read_back`, so that it can be compared with what another way has made: no emulator keeps
-all of it.
+Only the few intrinsic functions that the template uses are implemented. The result has the form of
+`read_back`, so that it can be compared with what another tool has created: no emulator keeps all of it.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 from tests.aws_build.read_back import ACCOUNT, object_rule, project, tags
-from tests.fixtures.command import ROOT
+from tests.fixtures.processes.command import ROOT
 
 TEMPLATE = ROOT / "infra" / "cloudformation" / "template.yaml"
 PARAMETERS = ROOT / "infra" / "cloudformation" / "parameters.json"
@@ -56,7 +56,7 @@ def says(chosen: Mapping[str, str]) -> dict[str, Any]:
     made = _Made(load(), chosen)
     bucket, images, logs, build = (made.properties(key) for key in ("Artifacts", "Images", "Logs", "Build"))
     rules = bucket.get("LifecycleConfiguration", {}).get("Rules", [])
-    found = {
+    results = {
         "buckets": {
             bucket["BucketName"]: {
                 "versioning": bucket["VersioningConfiguration"]["Status"],
@@ -86,7 +86,7 @@ def says(chosen: Mapping[str, str]) -> dict[str, Any]:
         "rules": {rule["Name"]: _rule(rule) for rule in made.of_type("AWS::Events::Rule")},
     }
     # As it came over the network: no tuples.
-    through: dict[str, Any] = json.loads(json.dumps(found))
+    through: dict[str, Any] = json.loads(json.dumps(results))
     return through
 
 
@@ -194,10 +194,10 @@ class _Made:
             case {"!If": [condition, yes, no]}:
                 return self._carried_out(yes if self._holds(condition) else no)
             case {"!Sub": str(text)}:
-                return re.sub(r"\$\{([^}]+)\}", lambda found: str(self._named(found[1])), text)
+                return re.sub(r"\$\{([^}]+)\}", lambda result: str(self._named(result[1])), text)
             case dict():
-                done = {key: self._carried_out(inner) for key, inner in value.items()}
-                return {key: inner for key, inner in done.items() if inner is not _GONE}
+                results = {key: self._carried_out(inner) for key, inner in value.items()}
+                return {key: inner for key, inner in results.items() if inner is not _GONE}
             case list():
                 return [self._carried_out(inner) for inner in value]
         return value

@@ -1,4 +1,4 @@
-"""Does the buildspec do on a real engine what it says? podman builds, MiniStack's ECR takes the push."""
+"""The buildspec on a real engine: podman builds, and MiniStack's ECR receives the push."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 from infra.run_buildspec import Build, run
-from tests.fixtures.command import ROOT
-from tests.fixtures.emulator import Cloud
-from tests.fixtures.ministack import ministack
+from tests.fixtures.aws.emulator import Cloud
+from tests.fixtures.aws.ministack import ministack
+from tests.fixtures.processes.command import ROOT
 
-engine = pytest.importorskip("tests.fixtures.engine", reason="there is no engine for tests here")
+engine = pytest.importorskip("tests.fixtures.containers.engine", reason="there is no engine for tests here")
 SPEC = yaml.safe_load((ROOT / "infra" / "buildspec.yml").read_text())
 DOCKERFILE = """FROM python:3.11-slim-bookworm
 COPY requirements.txt .
@@ -60,7 +60,7 @@ def test_a_good_image_arrives_and_a_bad_one_does_not(tmp_path: Path) -> None:
         assert bad.ran == ["pre_build", "build", "post_build"]
         (command,) = [phase.failed for phase in bad.phases if phase.name == "build"]
         assert command is not None
-        assert "paceline image test" in command  # it was built: the test is what failed
+        assert " image test " in command  # it was built: the test is what failed
         assert ecr.describe_images(repositoryName="paceline-images")["imageDetails"] == []
 
         good = build(tmp_path, cloud, here.variables, name="good", more="")

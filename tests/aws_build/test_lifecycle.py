@@ -1,4 +1,4 @@
-"""Which images are never deleted, however many come after them? The policy, simulated."""
+"""The lifecycle policy never deletes releases, however many images follow; simulated."""
 
 import json
 from typing import Any

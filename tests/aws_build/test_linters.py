@@ -1,4 +1,4 @@
-"""What do other people's rules say of infra/? Nothing, or what is written down with its reason."""
+"""External linters accept infra/, except for documented findings with a reason."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.aws_build.template import PARAMETERS, TEMPLATE
-from tests.fixtures.command import ROOT
-from tests.fixtures.tools import tool
+from tests.fixtures.processes.command import ROOT
+from tests.fixtures.processes.tools import tool
 
 INFRA = ROOT / "infra"
 BASELINE = yaml.safe_load((INFRA / "checkov-baseline.yaml").read_text())
@@ -19,13 +19,13 @@ BASELINE = yaml.safe_load((INFRA / "checkov-baseline.yaml").read_text())
 @pytest.mark.skipif(
     shutil.which("shellcheck") is None, reason="shellcheck is missing: apt-get install shellcheck"
 )
-def test_shellcheck_has_nothing_to_say() -> None:
+def test_shellcheck_reports_nothing() -> None:
     files = sorted(INFRA.rglob("*.sh"))
     assert len(files) == 3
-    done = subprocess.run(
+    result = subprocess.run(
         ["shellcheck", "-x", *map(str, files)], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (result.returncode, result.stdout) == (0, "")
 
 
 def test_every_script_stops_at_the_first_failure() -> None:
@@ -33,14 +33,14 @@ def test_every_script_stops_at_the_first_failure() -> None:
         assert "\nset -euo pipefail\n" in file.read_text(), file
 
 
-def test_cfn_lint_has_nothing_to_say() -> None:
-    done = subprocess.run(
+def test_cfn_lint_reports_nothing() -> None:
+    result = subprocess.run(
         [tool("cfn-lint"), "--include-checks", "I", "--", TEMPLATE],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (result.returncode, result.stdout) == (0, "")
 
 
 def test_checkov_finds_what_is_written_down_and_nothing_else() -> None:
@@ -54,15 +54,15 @@ def test_checkov_finds_what_is_written_down_and_nothing_else() -> None:
         "json",
     ]
     command += ["--framework", "cloudformation", "terraform", "--directory", str(INFRA)]
-    done = subprocess.run(
+    result = subprocess.run(
         command, env={**os.environ, "LOG_LEVEL": "ERROR"}, capture_output=True, text=True, check=False
     )
-    answers = json.loads(done.stdout)
+    answers = json.loads(result.stdout)
     assert {answer["check_type"] for answer in answers} == {"cloudformation", "terraform"}
     assert all(answer["summary"]["passed"] > 25 for answer in answers)
     assert not any(answer["summary"]["parsing_errors"] for answer in answers)
-    found = {each["check_id"] for answer in answers for each in answer["results"]["failed_checks"]}
-    assert found == BASELINE.keys()
+    results = {each["check_id"] for answer in answers for each in answer["results"]["failed_checks"]}
+    assert results == BASELINE.keys()
 
 
 def test_whatever_checkov_may_find_has_a_reason() -> None:

@@ -1,4 +1,4 @@
-"""What may a build do? No more than it needs, and only where it needs it."""
+"""The IAM privileges of a build: the minimum, on the resources it needs."""
 
 from fnmatch import fnmatchcase
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import yaml
 from tests.aws_build.choices import OTHER
 from tests.aws_build.template import says
-from tests.fixtures.command import ROOT
+from tests.fixtures.processes.command import ROOT
 
 ROLES = says(OTHER)["roles"]
 STATEMENTS = [
@@ -18,7 +18,7 @@ STATEMENTS = [
 ]
 
 
-def test_everything_may_be_asked_for_a_token_alone() -> None:
+def test_only_the_token_action_applies_to_all_resources() -> None:
     everywhere = [statement["Action"] for statement in STATEMENTS if "*" in statement["Resource"]]
     assert everywhere == [["ecr:GetAuthorizationToken"]]
 
@@ -39,7 +39,7 @@ def test_a_permission_names_what_it_is_for(statement: dict[str, Any]) -> None:
 
 def _allows(action: str, resource: str) -> bool:
     return any(
-        action in statement["Action"] and any(fnmatchcase(resource, one) for one in statement["Resource"])
+        action in statement["Action"] and any(fnmatchcase(resource, item) for item in statement["Resource"])
         for statement in STATEMENTS
     )
 

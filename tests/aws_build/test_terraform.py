@@ -1,4 +1,4 @@
-"""Does the Terraform module make what the template says, keep it, and take it away? Applied to moto."""
+"""The Terraform module creates, keeps and destroys what the template describes; applied to moto."""
 
 import json
 import re
@@ -9,9 +9,9 @@ from tests.aws_build.choices import OTHER, SOURCE, as_variables
 from tests.aws_build.read_back import read_back
 from tests.aws_build.template import load, parameters, says
 from tests.aws_build.test_stack import NOTHING
-from tests.fixtures.command import ROOT
-from tests.fixtures.emulator import Cloud, moto
-from tests.fixtures.terraform import Terraform, terraform
+from tests.fixtures.aws.emulator import Cloud, moto
+from tests.fixtures.aws.terraform import Terraform, terraform
+from tests.fixtures.processes.command import ROOT
 
 MODULE = ROOT / "infra" / "terraform"
 SERVICES = ("cloudwatchlogs", "codebuild", "ecr", "events", "iam", "s3", "sts")
@@ -63,8 +63,8 @@ def _round(tmp_path: Path, choices: dict[str, str]) -> None:
     with moto(tmp_path) as cloud:
         tool = applying(tmp_path, cloud, choices)
         for words in (["init", "-input=false"], ["apply", "-input=false", "-auto-approve"]):
-            done = tool.run(*words)
-            assert done.returncode == 0, done.stdout + done.stderr
+            result = tool.run(*words)
+            assert result.returncode == 0, result.stdout + result.stderr
         assert read_back(cloud) == says(choices)
         outputs = json.loads(tool.run("output", "-json").stdout)["images"]["value"]
         assert len(outputs) == 7
@@ -74,8 +74,8 @@ def _round(tmp_path: Path, choices: dict[str, str]) -> None:
         assert plan.returncode == 0, plan.stdout + plan.stderr  # 2 would be: something differs
 
         # It was just looked at: once is enough.
-        done = tool.run("destroy", "-input=false", "-auto-approve", "-refresh=false")
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = tool.run("destroy", "-input=false", "-auto-approve", "-refresh=false")
+        assert result.returncode == 0, result.stdout + result.stderr
         assert read_back(cloud) == NOTHING
 
 
@@ -84,33 +84,33 @@ def test_what_cannot_be_is_refused_with_all_reasons_at_once(tmp_path: Path) -> N
     bad = {"Name": "Capital", "SourceUrl": "git@github.com:a/b", "LogDays": "31", "TimeoutMinutes": "4"}
     tool = applying(tmp_path, Cloud(1, "us-east-1"), bad)
     assert tool.run("init", "-input=false").returncode == 0
-    done = tool.run("plan", "-input=false")
-    assert done.returncode == 1
-    said = " ".join(done.stderr.replace("│", " ").split())
+    result = tool.run("plan", "-input=false")
+    assert result.returncode == 1
+    text = " ".join(result.stderr.replace("│", " ").split())
     for words in ("name must be", "source_url must look", "log_days must be", "timeout_minutes must be"):
-        assert words in said
+        assert words in text
 
 
-def test_what_is_not_said_is_the_same_in_both() -> None:
+def test_defaults_are_the_same_in_both() -> None:
     text = (MODULE / "variables.tf").read_text()
     blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', text, re.M | re.S)
     defaults = {
-        name: found[1].strip('"')
+        name: match[1].strip('"')
         for name, block in blocks
-        if (found := re.search(r"^  default += (.*)$", block, re.M))
+        if (match := re.search(r"^  default += (.*)$", block, re.M))
     }
-    told = {name: str(row["Default"]) for name, row in load()["Parameters"].items() if "Default" in row}
-    ours = as_variables(told)
+    reported = {name: str(row["Default"]) for name, row in load()["Parameters"].items() if "Default" in row}
+    ours = as_variables(reported)
     assert {name: value for name, value in defaults.items() if name in ours} == ours
     assert defaults.keys() - ours.keys() == {
         "delete_data",
         "tags",
     }  # a stack has tags of its own, and a script to empty it
     file = {key: value for key, value in parameters().items() if key != "SourceUrl"}
-    assert file == told
+    assert file == reported
 
 
-def test_every_variable_is_described_and_every_word_checked() -> None:
+def test_every_variable_has_a_description_and_every_value_is_validated() -> None:
     blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', (MODULE / "variables.tf").read_text(), re.M | re.S)
     assert len(blocks) >= 14
     for name, block in blocks:

@@ -1,4 +1,4 @@
-"""Do checkpoints survive the loss of the machine in an S3-compatible store, and is damage noticed?"""
+"""Checkpoints in an S3-compatible store: they survive the loss of the machine, and damage is detected."""
 
 import json
 import shutil
@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.fixtures.command import paceline
-from tests.fixtures.s3_server import BUCKET, empty_bucket, s3_server
+from tests.fixtures.aws.s3_server import BUCKET, empty_bucket, s3_server
+from tests.fixtures.processes.command import paceline
+from tests.fixtures.wording import Wording
 
 from paceline.checkpoints.catalog import DAMAGED, folder_at, verified
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
@@ -29,8 +30,8 @@ PLAN = Plan(run="r", task="xor", mode="ssgd", num_workers=1, steps=9, batch_size
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as found:
-        yield found
+    with s3_server(tmp_path_factory.mktemp("s3")) as result:
+        yield result
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_the_keeper_copies_what_is_new_and_removes_what_is_old(tmp_path: Path) -
     assert notes == []
 
 
-def test_a_store_that_does_not_answer_is_said_once(client: Any, tmp_path: Path) -> None:
+def test_a_store_that_does_not_answer_is_reported_once(client: Any, tmp_path: Path) -> None:
     notes: list[str] = []
     client.delete_bucket(Bucket=BUCKET)
     keeper = CheckpointUploader(PLAN, tmp_path, ObjectStore(URL), notes.append)
@@ -121,7 +122,7 @@ def test_a_store_that_does_not_answer_is_said_once(client: Any, tmp_path: Path) 
         keeper.on_checkpoint({"ev": "checkpoint", "path": "", "removed": ""})
     keeper.close(wait=True)
     assert len(notes) == 1
-    assert "is not in s3://checkpoints/team/first" in notes[0]
+    assert "s3://checkpoints/team/first" in notes[0]
     with pytest.raises(StoreError) as caught:
         ObjectStore(URL).numbers()
     assert "AWS_ENDPOINT_URL" in caught.value.hint
@@ -129,17 +130,17 @@ def test_a_store_that_does_not_answer_is_said_once(client: Any, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("client")
-def test_two_runs_never_share_a_place() -> None:
+def test_two_runs_never_share_a_place(wording: Wording) -> None:
     ObjectStore(URL).begin("{}")
-    with pytest.raises(PacelineError, match="already holds a run"):
+    with wording.raises(PacelineError):
         ObjectStore(URL).begin("{}")
 
 
 def test_a_run_is_resumed_on_another_machine_from_the_store_alone(client: Any, tmp_path: Path) -> None:
     settings = ["--task", "xor", "--steps", "60", "--checkpoint-every", "20", "--name", "copied"]
-    done = paceline("train", *settings, "--checkpoint-store", URL, "--json", folder=tmp_path)
-    assert done.code == 0, done.err + done.out
-    expected = done.data()["result"]["state_sha256"]
+    result = paceline("train", *settings, "--checkpoint-store", URL, "--json", folder=tmp_path)
+    assert result.code == 0, result.err + result.out
+    expected = result.data()["result"]["state_sha256"]
     assert ObjectStore(URL).numbers()[-1] == 60
     client.delete_object(Bucket=BUCKET, Key="team/first/at-00000060/manifest.json")
     ObjectStore(URL).upload(tmp_path / "runs/copied/checkpoints/at-00000040")
@@ -158,10 +159,10 @@ def test_a_run_is_resumed_on_another_machine_from_the_store_alone(client: Any, t
     assert json.loads((elsewhere / "runs/copied/result.json").read_text())["steps"] < 60
     refused = paceline("train", *settings, "--checkpoint-store", URL, folder=elsewhere)
     assert refused.code == 5
-    assert "already holds a run" in refused.err
+    assert URL in refused.err
 
 
-def test_without_boto3_the_user_is_told_what_to_install() -> None:
+def test_without_boto3_the_error_names_what_to_install() -> None:
     code = (
         "import sys; sys.modules['boto3'] = None\n"
         "from paceline.storage.checkpoint_store import ObjectStore\n"
@@ -169,5 +170,6 @@ def test_without_boto3_the_user_is_told_what_to_install() -> None:
         "try:\n    ObjectStore('s3://bucket/x')\n"
         "except NotReadyError as error:\n    print(error.what, error.hint)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "needs boto3, which is not installed pip install 'paceline[s3]'" in done.stdout
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "boto3" in result.stdout
+    assert result.stdout.endswith("pip install 'paceline[s3]'\n")

@@ -1,11 +1,12 @@
-"""Does training go on while checkpoints are written, never with more than two at once, and when they fail?"""
+"""Checkpoint writer: training continues while at most two checkpoints are written, and when writing fails."""
 
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from tests.fixtures.full_disk import files_of_at_most
+from tests.fixtures.processes.full_disk import files_of_at_most
+from tests.fixtures.wording import Wording
 
 from paceline.checkpoints.catalog import folder_at, newest_complete, newest_shared
 from paceline.checkpoints.snapshot import Snapshot, WriteResult, read_snapshot
@@ -22,7 +23,7 @@ class SlowCoordinator(Cataloguer):
         self.noted: list[tuple[int, int, str]] = []
 
     def begin(self, generation: int, at: int) -> None:
-        assert self.may_go_on.wait(120), "nobody let the writer go on"
+        assert self.may_go_on.wait(120), "the writer was not released"
 
     def durable(self, generation: int, at: int, file: Path, wrote: WriteResult) -> bool:
         assert file.exists()
@@ -54,12 +55,12 @@ class Stage:
         self.live.fill_(-1)
 
     def saved(self, step: int) -> float:
-        found = read_snapshot(folder_at(self.root, step), "worker-0").tensors["w"]
-        assert len(set(found.tolist())) == 1
-        return float(found[0])
+        tensors = read_snapshot(folder_at(self.root, step), "worker-0").tensors["w"]
+        assert len(set(tensors.tolist())) == 1
+        return float(tensors[0])
 
 
-def test_the_step_goes_on_before_anything_is_written_and_what_is_written_is_of_that_moment(
+def test_training_continues_before_the_write_and_the_file_holds_the_state_of_that_moment(
     tmp_path: Path,
 ) -> None:
     slow = SlowCoordinator()
@@ -69,13 +70,13 @@ def test_the_step_goes_on_before_anything_is_written_and_what_is_written_is_of_t
     slow.may_go_on.set()
     stage.writer.drain()
     assert stage.saved(1) == 1.0
-    (news,) = stage.writer.news()
+    (news,) = stage.writer.take_reports()
     assert (news.name, news.step, news.failure, news.is_catalogued) == ("at-00000001", 1, "", True)
     assert news.nbytes == sum(p.stat().st_size for p in folder_at(tmp_path, 1).iterdir())
     assert [(generation, at) for generation, at, _ in slow.noted] == [(7, 1)]
 
 
-def test_whoever_saves_for_all_leaves_out_what_comes_too_soon_but_never_the_last(tmp_path: Path) -> None:
+def test_a_worker_that_saves_for_all_skips_early_requests_but_never_the_last(tmp_path: Path) -> None:
     slow = SlowCoordinator()
     stage = Stage(tmp_path, cataloguer=slow)
     for step in (1, 2, 3, 4):
@@ -87,45 +88,50 @@ def test_whoever_saves_for_all_leaves_out_what_comes_too_soon_but_never_the_last
     stage.writer.drain()
     assert [stage.saved(step) for step in (1, 2, 5)] == [1.0, 2.0, 5.0]
     assert not folder_at(tmp_path, 3).exists()
-    assert [news.name for news in stage.writer.news() if news.is_skipped] == ["at-00000003", "at-00000004"]
+    assert [news.name for news in stage.writer.take_reports() if news.is_skipped] == [
+        "at-00000003",
+        "at-00000004",
+    ]
 
 
-def test_where_all_must_save_the_same_ones_nobody_leaves_one_out(tmp_path: Path) -> None:
+def test_where_all_must_save_the_same_ones_none_is_skipped(tmp_path: Path) -> None:
     slow = SlowCoordinator()
     stage = Stage(tmp_path, participants=2, cataloguer=slow)
     stage.save(1)
     stage.save(2)
     third = threading.Thread(target=lambda: stage.save(3))
     third.start()
-    assert not stage.writer.news()
+    assert not stage.writer.take_reports()
     slow.may_go_on.set()
     third.join()
     stage.writer.drain()
     assert [stage.saved(step) for step in (1, 2, 3)] == [1.0, 2.0, 3.0]
 
 
-def test_a_full_disk_is_said_once_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
-    stage, log, told = Stage(tmp_path), MemoryLog(), list[Report]()
-    teller = CheckpointReporter(log, told.append)
+def test_a_full_disk_is_reported_once_and_the_previous_checkpoint_stays(
+    tmp_path: Path, wording: Wording
+) -> None:
+    stage, log, reported = Stage(tmp_path), MemoryLog(), list[Report]()
+    reporter = CheckpointReporter(log, reported.append)
     stage.save(1)
     stage.writer.drain()
     with files_of_at_most(16):  # bytes: as on a disk that is full
         for step in (2, 3):
             stage.save(step)
         stage.writer.drain()
-    found = newest_complete(tmp_path, 1)
-    assert found is not None
-    assert found.version == 1
+    checkpoint = newest_complete(tmp_path, 1)
+    assert checkpoint is not None
+    assert checkpoint.version == 1
     assert not list(tmp_path.rglob("*.part"))
     stage.save(4)
     stage.writer.drain()
     assert stage.saved(4) == 4.0
-    teller.tell(stage.writer.news())
-    notes = [str(report["text"]) for report in told if report["ev"] == "note"]
+    reporter.report(stage.writer.take_reports())
+    notes = [str(report["text"]) for report in reported if report["ev"] == "note"]
     assert len(notes) == 2
-    assert "at-00000002 could not be written: File too large" in notes[0]
-    assert "training goes on" in notes[0]
-    assert "written again: at-00000004" in notes[1]
+    assert "at-00000002" in notes[0]
+    assert "at-00000004" in notes[1]
+    wording("\n".join(notes))
     kinds = [event.kind for event in log.plain]
     assert kinds == ["checkpoint", "checkpoint_failed", "checkpoint_failed", "checkpoint"]
 
@@ -135,11 +141,11 @@ def test_a_folder_that_cannot_be_made_is_a_failure_and_no_end(tmp_path: Path) ->
     (tmp_path / "checkpoints").write_text("a file is in the way")
     stage.save(1)
     stage.writer.drain()
-    (news,) = stage.writer.news()
+    (news,) = stage.writer.take_reports()
     assert "checkpoints" in news.failure
 
 
-def test_a_mistake_of_ours_in_the_thread_is_raised_where_somebody_sees_it(tmp_path: Path) -> None:
+def test_a_bug_in_the_thread_is_raised_in_the_caller(tmp_path: Path) -> None:
     class Broken(Cataloguer):
         def begin(self, generation: int, at: int) -> None:
             raise ZeroDivisionError("a mistake")
@@ -148,10 +154,10 @@ def test_a_mistake_of_ours_in_the_thread_is_raised_where_somebody_sees_it(tmp_pa
     stage.save(1)
     stage.writer.drain()
     try:
-        stage.writer.news()
+        stage.writer.take_reports()
     except ZeroDivisionError:
         return
-    raise AssertionError("nobody was told")
+    raise AssertionError("the error was not raised")
 
 
 def test_a_checkpoint_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
@@ -162,7 +168,7 @@ def test_a_checkpoint_that_is_there_already_is_not_written_again(tmp_path: Path)
     stage.save(1)
     stage.writer.drain()
     assert (folder_at(tmp_path, 1) / "worker-0.json").stat().st_mtime_ns == before
-    assert len(stage.writer.news()) == 1
+    assert len(stage.writer.take_reports()) == 1
 
 
 def test_old_checkpoints_go_when_newer_ones_are_complete(tmp_path: Path) -> None:
@@ -171,7 +177,7 @@ def test_old_checkpoints_go_when_newer_ones_are_complete(tmp_path: Path) -> None
         stage.save(step)
         stage.writer.drain()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["at-00000004", "at-00000005"]
-    assert [number for news in stage.writer.news() for number in news.removed] == [1, 2, 3]
+    assert [number for news in stage.writer.take_reports() for number in news.removed] == [1, 2, 3]
     assert newest_shared(tmp_path, 1) is not None
 
 

@@ -1,4 +1,4 @@
-"""Is a person asked before something is killed, and a script never?"""
+"""Confirmation before something is killed: asked of a person, never of a script."""
 
 import os
 import pty
@@ -6,21 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from tests.fixtures.wording import Wording
 
 KILL = [sys.executable, "-m", "paceline", "workers", "kill", "runs/none", "worker-0"]
 
 
 @pytest.mark.parametrize(
-    ("more", "answer", "code", "said"),
+    ("more", "answer", "code", "text"),
     [
-        ([], "n\n", 130, "kill worker-0 of runs/none? [y/N]: n"),
+        ([], "n\n", 130, "runs/none? [y/N]: "),
         ([], "y\n", 5, "runs/none"),  # there is no such run
         (["--yes"], "", 5, "runs/none"),
     ],
 )
-def test_at_a_terminal_it_is_asked_once(
-    tmp_path: Path, more: list[str], answer: str, code: int, said: str
+def test_at_a_terminal_the_user_is_prompted_once(
+    tmp_path: Path, more: list[str], answer: str, code: int, text: str
 ) -> None:
     ours, theirs = pty.openpty()
     try:
@@ -31,19 +33,21 @@ def test_at_a_terminal_it_is_asked_once(
     finally:
         os.close(ours)
         os.close(theirs)
-    assert said in seen
+    assert text in seen
     assert ("[y/N]" in seen) == (not more)
 
 
-def test_a_script_is_not_asked(tmp_path: Path) -> None:
-    done = subprocess.run(
+def test_a_script_is_not_prompted(tmp_path: Path) -> None:
+    result = subprocess.run(
         KILL, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 5
-    assert "[y/N]" not in done.stderr
+    assert result.returncode == 5
+    assert "[y/N]" not in result.stderr
 
 
-def test_where_nobody_can_answer_it_is_refused_and_said_how_to_say_yes(tmp_path: Path) -> None:
+def test_without_a_terminal_it_is_refused_with_the_flag_that_confirms(
+    tmp_path: Path, wording: Wording
+) -> None:
     ours, theirs = pty.openpty()
     try:
         command = [*KILL, "--no-input"]
@@ -53,5 +57,6 @@ def test_where_nobody_can_answer_it_is_refused_and_said_how_to_say_yes(tmp_path:
     finally:
         os.close(ours)
         os.close(theirs)
-    assert "it would be asked: kill worker-0 of runs/none?" in seen
-    assert "add --yes" in seen
+    assert "worker-0" in seen
+    assert "--yes" in seen
+    wording(click.unstyle(seen))

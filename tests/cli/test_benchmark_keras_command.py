@@ -1,10 +1,11 @@
-"""Does `paceline benchmark keras` refuse what cannot work before anything starts?"""
+"""`paceline benchmark keras` refuses what cannot work before anything starts."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -22,11 +23,11 @@ def refused(folder: Path, capsys: Captured, *args: str) -> tuple[int, str]:
     return code, err
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path, capsys: Captured) -> None:
+def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path, capsys: Captured, wording: Wording) -> None:
     code, err = refused(tmp_path, capsys, *TINY, "--num-workers", "3", "--batch-size", "16")
     assert code == ExitCode.BAD_CONFIG
-    assert "batch-size is 16, which 3 workers cannot share equally" in err
     assert "--batch-size 18" in err
+    wording(err)
 
 
 def test_variables_stand_behind_the_flags(
@@ -35,37 +36,36 @@ def test_variables_stand_behind_the_flags(
     monkeypatch.setenv("NUM_WORKERS", "5")
     monkeypatch.setenv("BATCH_SIZE", "16")
     _, err = refused(tmp_path, capsys, *TINY)
-    assert "batch-size is 16, which 5 workers cannot share equally" in err
+    assert "5 workers" in err
     _, err = refused(tmp_path, capsys, *TINY, "--num-workers", "3")
-    assert "which 3 workers" in err
+    assert "3 workers" in err
     monkeypatch.setenv("EPOCHS", "many")
     code, err = refused(tmp_path, capsys, *TINY)
     assert code == ExitCode.BAD_CONFIG
-    assert "epochs is 'many'" in err
+    assert "'many'" in err
 
 
-def test_without_images_it_is_said_how_to_get_them(
-    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+def test_without_images_the_error_explains_how_to_get_them(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     monkeypatch.setenv("PACELINE_DATA_FOLDER", str(tmp_path / "nothing"))
     code, err = refused(tmp_path, capsys)
     assert code == ExitCode.BAD_CONFIG
-    assert "cifar10 has no data" in err
-    assert "paceline data fetch cifar10" in err
+    assert "data fetch cifar10" in err
     assert "--data synthetic" in err
+    wording(err)
 
 
-def test_a_ray_that_is_not_there_is_told_at_once(tmp_path: Path, capsys: Captured) -> None:
+def test_an_unreachable_ray_is_reported_at_once(tmp_path: Path, capsys: Captured) -> None:
     code, err = refused(tmp_path, capsys, *TINY, "--address", "127.0.0.1:1")
     assert code == ExitCode.UNREACHABLE
-    assert "no Ray at 127.0.0.1:1" in err
+    assert "127.0.0.1:1" in err
 
 
-def test_help_says_what_is_the_same_on_both_sides(capsys: Captured) -> None:
+def test_help_states_what_is_the_same_on_both_sides(capsys: Captured, wording: Wording) -> None:
     assert run(["benchmark", "keras", "--help"], Session()) == ExitCode.OK
-    said = " ".join(capsys.readouterr().out.split())
-    assert "same model, weights, images and global batch" in said
-    assert "of all workers together" in said
+    text = " ".join(capsys.readouterr().out.split())  # however wide the terminal is
+    wording(text.partition(" --data ")[0])
 
 
 def test_the_command_itself_never_imports_tensorflow_nor_keras() -> None:
@@ -76,7 +76,7 @@ def test_the_command_itself_never_imports_tensorflow_nor_keras() -> None:
     )
     refused = ("benchmark", "keras", *TINY, "--address", "ray://127.0.0.1:1")
     for args in (("benchmark", "keras", "--help"), refused):
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", probe, *args], capture_output=True, text=True, check=False
         )
-        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+        assert (result.returncode, "Traceback" in result.stderr) == (0, False), result.stderr

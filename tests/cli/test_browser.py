@@ -1,4 +1,4 @@
-"""Does a browser come to the right address, without anybody else reading it?"""
+"""The browser opens the right address, and no other user can read it."""
 
 import html
 import queue
@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from tests.fixtures.waiting import NEVER_S
+from tests.fixtures.wording import Wording
 
 from paceline.cli.dashboard import browser_opener
 
@@ -34,18 +35,18 @@ def test_it_is_led_there_by_a_file_of_this_user_alone(monkeypatch: pytest.Monkey
     monkeypatch.setattr(webbrowser, "open", browser.open)
     with browser_opener(print) as show:
         show(URL)
-        told, page, mode = browser.seen.get(timeout=NEVER_S)
-    assert "secret" not in told
+        reported, page, mode = browser.seen.get(timeout=NEVER_S)
+    assert "secret" not in reported
     assert stat.S_IMODE(mode) == 0o600
     leads = re.search(r'url=([^"]*)"', page)
     assert leads is not None
     assert html.unescape(leads[1]) == URL
-    assert not Path(unquote(urlsplit(told).path)).exists()
+    assert not Path(unquote(urlsplit(reported).path)).exists()
 
 
-def test_a_machine_without_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_browser_reports_that(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     monkeypatch.setattr(webbrowser, "open", lambda _url: False)
-    said: queue.Queue[str] = queue.Queue()
-    with browser_opener(said.put) as show:
+    text: queue.Queue[str] = queue.Queue()
+    with browser_opener(text.put) as show:
         show(URL)
-        assert said.get(timeout=NEVER_S) == "no browser was found on this machine"
+        wording(text.get(timeout=NEVER_S))

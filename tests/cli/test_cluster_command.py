@@ -1,11 +1,12 @@
-"""Does `paceline cluster` say which clusters there are, and what one is good for, without showing secrets?"""
+"""`paceline cluster` lists clusters and checks one, without showing secrets."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.api_server import TOKEN, ApiServer
+from tests.fixtures.kubernetes.api_server import TOKEN, ApiServer
+from tests.fixtures.wording import Wording
 from tests.k8s.clusters import CLUSTERS
 from tests.k8s_client.served import serve
 
@@ -33,33 +34,33 @@ def test_examples_are_the_clusters_of_the_tests() -> None:
         assert json.loads((EXAMPLES / f"{name}.json").read_text()) == make(), name
 
 
-def test_a_saved_cluster_is_checked_without_asking_one(capsys: Captured) -> None:
+def test_a_saved_cluster_is_checked_without_asking_one(capsys: Captured, wording: Wording) -> None:
     words = ["--from", "eks-device-plugin.json", "--need", "gpus=16,efa", "--target", "pytorchjob"]
     assert cluster(EXAMPLES, "check", *words) == ExitCode.OK
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("ok       nodes and GPUs     3 usable nodes, 16 GPUs")
-    assert lines[-1].startswith("fine: 0 problems, 0 warnings (https://")
+    out = capsys.readouterr().out
+    assert out.startswith("ok ")
+    wording(out)
 
 
-def test_what_is_not_there_ends_with_a_code_and_says_what_to_do(capsys: Captured) -> None:
+def test_a_missing_cluster_ends_with_an_exit_code_and_a_hint(capsys: Captured) -> None:
     words = ["--from", "minikube.json", "--target", "trainjob", "--json"]
     assert cluster(EXAMPLES, "check", *words) == ExitCode.NOT_READY
     answer = json.loads(capsys.readouterr().out)
     assert answer["schema"] == "paceline.cluster.check/1"
     assert answer["data"]["fine"] is False
-    (problem,) = [one for one in answer["data"]["findings"] if one["level"] == "problem"]
-    assert problem["what"] == "TrainJob is not installed"
+    (problem,) = [finding for finding in answer["data"]["findings"] if finding["level"] == "problem"]
+    assert "TrainJob" in problem["what"]
     assert problem["next"].startswith("helm upgrade --install kubeflow-trainer")
 
 
-def test_a_plan_for_a_saved_cluster_tells_apart_who_would_do_it(capsys: Captured) -> None:
+def test_a_plan_for_a_saved_cluster_separates_what_it_would_do_from_what_waits(capsys: Captured) -> None:
     words = ["--from", "minikube.json", "--target", "trainjob", "--claim", "data=1Gi", "--json"]
     assert cluster(EXAMPLES, "fix", *words) == ExitCode.OK
     fixes = json.loads(capsys.readouterr().out)["data"]["fixes"]
-    assert {one["name"]: one["state"] for one in fixes} == {"claim": "would", "trainer": "waits"}
+    assert {fix["name"]: fix["state"] for fix in fixes} == {"claim": "would", "trainer": "waits"}
 
 
-def test_a_cluster_is_asked_saved_and_checked_again(
+def test_a_cluster_is_probed_saved_and_checked_again(
     server: ApiServer, tmp_path: Path, capsys: Captured
 ) -> None:
     serve(server, CLUSTERS["bottlerocket"]())
@@ -77,9 +78,9 @@ def test_contexts_are_listed_without_their_secrets(
 ) -> None:
     server.kubeconfig(tmp_path / "config")
     assert cluster(tmp_path, "list", "--kubeconfig", "config") == ExitCode.OK
-    said = capsys.readouterr()
-    assert said.out == f"* test  {server.url}  namespace default\n"
-    assert TOKEN not in said.out + said.err
+    captured = capsys.readouterr()
+    assert captured.out == f"* test  {server.url}  namespace default\n"
+    assert TOKEN not in captured.out + captured.err
     assert server.asked == []
 
 
@@ -106,10 +107,10 @@ def test_an_expired_login_is_one_error(server: ApiServer, tmp_path: Path, capsys
     server.kubeconfig(tmp_path / "config")
     server.is_closed_to = True
     assert cluster(tmp_path, "check", "--kubeconfig", "config") == ExitCode.UNREACHABLE
-    said = capsys.readouterr().err
-    assert said.count("error[E") == 1
-    assert "Unauthorized" in said
-    assert TOKEN not in said
+    stderr = capsys.readouterr().err
+    assert stderr.count("error[E") == 1
+    assert "Unauthorized" in stderr
+    assert TOKEN not in stderr
 
 
 def test_a_cluster_that_is_not_there_is_one_error(tmp_path: Path, capsys: Captured) -> None:
@@ -120,23 +121,23 @@ def test_a_cluster_that_is_not_there_is_one_error(tmp_path: Path, capsys: Captur
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "what"),
+    ("words", "code"),
     [
-        (["--from", "none.json"], ExitCode.TRAINING_FAILED, "cannot read"),
-        (["--from", "text.json"], ExitCode.BAD_CONFIG, "not JSON"),
-        (["--from", "other.json"], ExitCode.BAD_CONFIG, "no snapshot of a cluster"),
-        (["--from", "other.json", "--context", "a"], ExitCode.BAD_CONFIG, "--from asks none"),
-        (["--need", "gpu=1"], ExitCode.BAD_CONFIG, "nobody knows the need 'gpu=1'"),
-        (["--kubeconfig", "none"], ExitCode.NOT_READY, "cannot read"),
-        (["--kubeconfig", "text.json"], ExitCode.NOT_READY, "is no kubeconfig"),
+        (["--from", "none.json"], ExitCode.TRAINING_FAILED),
+        (["--from", "text.json"], ExitCode.BAD_CONFIG),
+        (["--from", "other.json"], ExitCode.BAD_CONFIG),
+        (["--from", "other.json", "--context", "a"], ExitCode.BAD_CONFIG),
+        (["--need", "gpu=1"], ExitCode.BAD_CONFIG),
+        (["--kubeconfig", "none"], ExitCode.NOT_READY),
+        (["--kubeconfig", "text.json"], ExitCode.NOT_READY),
     ],
 )
 def test_what_cannot_be_done_is_refused(
-    words: list[str], code: ExitCode, what: str, tmp_path: Path, capsys: Captured
+    words: list[str], code: ExitCode, tmp_path: Path, capsys: Captured, wording: Wording
 ) -> None:
     (tmp_path / "text.json").write_text("just a text")
     (tmp_path / "other.json").write_text("{}")
     assert cluster(tmp_path, "check", *words) == code
-    said = capsys.readouterr().err
-    assert what in said
-    assert said.count("error[E") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.count("error[E") == 1
+    wording(stderr)

@@ -1,4 +1,4 @@
-"""Does `paceline compare` do what its flags say, and end well when it is told to end?"""
+"""`paceline compare`: its flags, and a clean end when it is interrupted."""
 
 import json
 import signal
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.training.session import Session
@@ -33,21 +34,21 @@ def test_it_answers_with_a_table_a_verdict_and_where_the_report_is(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    "flags",
     [
-        (["--num-workers", "two"], "whole numbers"),
-        (["--num-workers", "2,2"], "different numbers"),
-        (["--modes", "ssgd,aasgd"], "there is no mode aasgd"),
-        (["--steps", "0"], "steps is 0"),
-        (["--straggler", "worker=7,factor=3"], "there is no worker 7 among 2"),
-        (["--checkpoint-store", "s3://a/b"], "checkpoint_store does not go together"),
+        ["--num-workers", "two"],
+        ["--num-workers", "2,2"],
+        ["--modes", "ssgd,aasgd"],
+        ["--steps", "0"],
+        ["--straggler", "worker=7,factor=3"],
+        ["--checkpoint-store", "s3://a/b"],
     ],
 )
 def test_what_cannot_be_compared_is_one_clear_error(
-    tmp_path: Path, capsys: Captured, flags: list[str], words: str
+    tmp_path: Path, capsys: Captured, flags: list[str], wording: Wording
 ) -> None:
     assert run(["compare", *flags, "--out", "out"], Session(folder=tmp_path)) == 3
-    assert words in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
 
@@ -58,16 +59,18 @@ def test_the_mode_of_a_file_is_compared_with_the_baseline(tmp_path: Path, capsys
     assert list(json.loads(capsys.readouterr().out)["data"]["comparison"]["cells"]) == ["single", "ssgd-3"]
 
 
-def test_a_report_of_what_is_no_run_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
+def test_a_report_of_what_is_no_run_is_one_clear_error(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
     assert run(["report", "nowhere"], Session(folder=tmp_path)) == 5
-    said = capsys.readouterr().err
-    assert "plan.json" in said
-    assert "name the folder of a run" in said
+    stderr = capsys.readouterr().err
+    assert "plan.json" in stderr
+    wording(stderr)
     assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_it_cleanly_and_the_same_command_goes_on(
+def test_a_signal_stops_it_cleanly_and_the_same_command_resumes(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     command = [sys.executable, "-m", "paceline", "compare", "--modes", "ssgd", "--repeats", "2"]

@@ -1,4 +1,4 @@
-"""Does the Tab key know our words? Asked as a shell asks, and in a real bash."""
+"""Shell completion, requested as a shell does, and in a real bash."""
 
 import os
 import shutil
@@ -56,7 +56,7 @@ def next_words(*words: str) -> list[str]:
     ],
 )
 @pytest.mark.usefixtures("runs")
-def test_words_are_completed(words: list[str], expected: list[str]) -> None:
+def test_values_are_completed(words: list[str], expected: list[str]) -> None:
     assert next_words(*words) == expected
 
 
@@ -67,11 +67,11 @@ def test_a_flag_is_completed_everywhere() -> None:
 
 @pytest.mark.usefixtures("runs")
 def test_asking_imports_nothing_heavy() -> None:
-    asked = {**os.environ, "COMP_WORDS": "paceline train --mode l", "COMP_CWORD": "3"}
+    requested = {**os.environ, "COMP_WORDS": "paceline train --mode l", "COMP_CWORD": "3"}
     command = [sys.executable, "-c", PROBE.format(heavy=HEAVY)]
-    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=True)
-    assert done.stdout == "plain,localsgd\n"
-    assert done.stderr == "[]\n"
+    result = subprocess.run(command, env=requested, capture_output=True, text=True, check=True)
+    assert result.stdout == "plain,localsgd\n"
+    assert result.stderr == "[]\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -95,12 +95,13 @@ def test_a_real_bash_completes_the_name_of_a_run(runs: Path, tmp_path: Path) -> 
     printf '%s\\n' "${COMPREPLY[@]}"
     """
     path = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"}
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-euc", script], env=path, cwd=runs, capture_output=True, text=True, check=False
     )
-    assert (done.stdout, done.returncode) == ("runs/xor-ssgd\n", 0), done.stderr
+    assert (result.stdout, result.returncode) == ("runs/xor-ssgd\n", 0), result.stderr
 
 
 def test_a_shell_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", "tcsh"], Session()) == 2
-    assert "'bash', 'zsh', 'fish'" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert all(f"'{shell}'" in err for shell in ("bash", "zsh", "fish"))

@@ -1,4 +1,4 @@
-"""Can a person run and look after a cluster of coordinators? With real nodes, as processes of their own."""
+"""`paceline coordinator` with real nodes, each a process of its own."""
 
 import json
 import shutil
@@ -12,12 +12,20 @@ from typing import Any
 import click
 import pytest
 import yaml
-from tests.fixtures.node_processes import NodeProcess, NodeProcesses, running, started, three_nodes
+from tests.fixtures.coordinator.node_processes import (
+    NodeProcess,
+    NodeProcesses,
+    running,
+    started,
+    three_nodes,
+)
 from tests.fixtures.waiting import NEVER_S, is_running, kill, until, until_gone
+from tests.fixtures.wording import Wording
 
 from paceline.cli.coordinator import coordinator
 from paceline.cli.main import run
 from paceline.coordinator.admin.launch import free_ports
+from paceline.coordinator.admin.status import UNREACHABLE
 from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server.security import client_access
@@ -47,15 +55,15 @@ class Commands:
         return int(code), *self._capsys.readouterr()
 
     def data(self, *args: str, at: NodeProcesses | None = None, code: int = 0) -> Any:  # Any: JSON
-        found, out, err = self(*args, "--json", at=at)
-        assert found == code, (out, err)
+        result, out, err = self(*args, "--json", at=at)
+        assert result == code, (out, err)
         assert err == ""
         answer = json.loads(out)
         assert answer["ok"] is True
         return answer["data"]
 
     def until_led(self, at: NodeProcesses, voters: int = 3) -> Any:  # Any: JSON
-        """Until somebody leads, and all voters are there and have applied the same."""
+        """Wait for a leader, and until all voters are present and have applied the same entries."""
         seen: list[Any] = []
 
         def is_settled() -> bool:
@@ -93,8 +101,8 @@ def test_three_nodes_form_a_cluster_with_this_users_tokens(nodes: NodeProcesses,
     code, out, err = mine("status", at=nodes)
     assert (code, err) == (0, "")
     first, _, heads, *rows = out.splitlines()
-    assert " leads cluster paceline in term " in first
-    assert first.endswith("3 of 3 voters are there")
+    assert " paceline" in first
+    assert "3 of 3" in first
     assert heads.split() == ["node", "address", "role", "term", "commit", "applied", "lag", "connected"]
     assert [row.split()[:2] for row in rows] == [[str(n), address] for n, address in nodes.addresses.items()]
     assert sorted(row.split()[2] for row in rows) == ["follower", "follower", "leader"]
@@ -116,7 +124,7 @@ def test_where_the_cluster_is_can_be_a_variable(
     monkeypatch.setenv("PACELINE_COORDINATOR", "somewhere")
     code, _, err = mine("status")
     assert code == ExitCode.BAD_CONFIG
-    assert err.startswith("error[E114]: PACELINE_COORDINATOR: 'somewhere' is no address\n")
+    assert err.startswith("error[E114]: PACELINE_COORDINATOR: 'somewhere' ")
 
 
 def test_leadership_is_handed_over(nodes: NodeProcesses, mine: Commands) -> None:
@@ -126,10 +134,10 @@ def test_leadership_is_handed_over(nodes: NodeProcesses, mine: Commands) -> None
     assert mine.until_led(nodes)["leader"] == other
     code, out, _ = mine("step-down", at=nodes)
     assert code == 0
-    assert " leads in term " in out
+    assert out.startswith("node ")
     code, _, err = mine("step-down", "--to", "9", at=nodes)
     assert code == ExitCode.BAD_CONFIG
-    assert err.startswith("error[E502]: node 9 is no other voter; these are: ")
+    assert err.startswith("error[E502]: node 9 ")
 
 
 def test_a_snapshot_holds_what_was_written_and_can_be_verified(nodes: NodeProcesses, mine: Commands) -> None:
@@ -140,30 +148,33 @@ def test_a_snapshot_holds_what_was_written_and_can_be_verified(nodes: NodeProces
         assert client.find_leader() in nodes.addresses.values()
     mine.until_led(nodes)
     taken = mine.data("snapshot", at=nodes)["snapshots"]
-    assert [found["node"] for found in taken] == [1, 2, 3]
+    assert [result["node"] for result in taken] == [1, 2, 3]
     assert mine.data("snapshot", "--node", "2", at=nodes)["snapshots"][0]["node"] == 2
     for node in nodes.addresses:
-        found = mine.data("verify", str(nodes.data_dir(node)))
-        assert (found["node"], found["is_in_use"], found["voters"]) == (node, True, [1, 2, 3])
-        assert found["snapshot_index"] >= taken[node - 1]["index"] > 0
-        assert [run["run"] for run in found["runs"]] == ["kept"]
-        assert found["sessions"] == 1
+        document = mine.data("verify", str(nodes.data_dir(node)))
+        assert (document["node"], document["is_in_use"], document["voters"]) == (node, True, [1, 2, 3])
+        assert document["snapshot_index"] >= taken[node - 1]["index"] > 0
+        assert [run["run"] for run in document["runs"]] == ["kept"]
+        assert document["sessions"] == 1
     code, out, _ = mine("verify", str(nodes.data_dir(1)))
     assert code == 0
-    assert "is sound: node 1, term " in out
-    assert "run       kept: waiting, generation 0, step 0" in out
+    assert "node 1, term " in out
+    assert "kept: waiting, generation 0, step 0" in out
 
 
 def test_a_node_is_taken_in_and_put_out_again(nodes: NodeProcesses, mine: Commands) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     code, _, err = mine("add", f"4={address}", at=nodes)
     assert code == ExitCode.UNREACHABLE
-    assert err.startswith(f"error[E501]: nobody answers at {address} (")
+    assert err.startswith("error[E501]: ")
+    assert address in err
     assert "coordinator start --id 4 --join" in err
     fourth = nodes.start(4, "--join", "--listen", address)
     code, _, err = mine("add", f"5={address}", at=nodes)
     assert code == ExitCode.BAD_CONFIG
-    assert f"at {address} is node 4 of cluster paceline, not node 5" in err
+    assert address in err
+    assert "node 4" in err
+    assert "node 5" in err
     assert mine.data("add", f"4={address}", at=nodes)["voters"] == [1, 2, 3, 4]
     assert mine.data("add", f"4={address}", at=nodes)["voters"] == [1, 2, 3, 4]  # again, to no harm
     assert [line["node"] for line in mine.until_led(nodes, 4)["nodes"]] == [1, 2, 3, 4]
@@ -173,28 +184,32 @@ def test_a_node_is_taken_in_and_put_out_again(nodes: NodeProcesses, mine: Comman
     assert fourth.stop() == 0
 
 
-def test_other_tokens_are_refused(nodes: NodeProcesses, commands: Commands, tmp_path: Path) -> None:
+def test_other_tokens_are_refused(
+    nodes: NodeProcesses, commands: Commands, tmp_path: Path, wording: Wording
+) -> None:
     code, _, err = commands("status", at=nodes)
     assert code == ExitCode.NOT_READY
-    assert "there is no token in" in err
+    assert str(tmp_path / "config") in err
+    missing = first_line(err)
     wrong = tmp_path / "token"
     wrong.touch(0o600)
     wrong.write_text("x" * 40)
     for command in (["status"], ["remove", "3"]):
         code, _, err = commands(*command, "--token-file", str(wrong), at=nodes)
         assert code == ExitCode.NOT_READY
-        assert "is not one of this node's" in err
+        assert first_line(err) != missing
+        wording(err)
 
 
 def test_a_folder_and_a_port_belong_to_one_node(nodes: NodeProcesses, tmp_path: Path) -> None:
     again = ["coordinator", "start", "--id", "1", "--data-dir", str(nodes.data_dir(1))]
     second = started([*again, "--peers", nodes.peers], tmp_path / "second.txt", nodes.env)
     assert second.process.wait(timeout=NEVER_S) == ExitCode.NOT_READY
-    assert "is used by another process" in second.said.read_text()
+    assert str(nodes.data_dir(1)) in second.said.read_text()
     third = ["--data-dir", str(tmp_path / "other"), "--peers", nodes.peers]
     second = started(["coordinator", "start", "--id", "1", *third], tmp_path / "third.txt", nodes.env)
     assert second.process.wait(timeout=NEVER_S) == ExitCode.NOT_READY
-    assert f"cannot listen on {nodes.addresses[1]}" in second.said.read_text()
+    assert nodes.addresses[1] in second.said.read_text()
 
 
 # A cluster that one command brought up.
@@ -203,34 +218,36 @@ def test_a_folder_and_a_port_belong_to_one_node(nodes: NodeProcesses, tmp_path: 
 @contextmanager
 def brought_up(folder: Path, *more: str) -> Iterator[NodeProcess]:
     with running(["coordinator", "up", "--dir", "here", *more], folder / "up.txt") as up:
-        up.until_says(" leads in term ")
+        up.until_says("role=leader")
         yield up
     until_gone(pids(up).values())
 
 
 def pids(up: NodeProcess) -> dict[int, int]:
     """The processes of the newest `up`, by node, as it has told them."""
-    told = [line.split() for line in up.said.read_text().splitlines() if " pid " in line and "|" not in line]
-    return {int(words[1].rstrip(":")): int(words[-1]) for words in told}
+    reported = [
+        line.split() for line in up.said.read_text().splitlines() if " pid " in line and "|" not in line
+    ]
+    return {int(words[1].rstrip(":")): int(words[-1]) for words in reported}
 
 
-def test_a_whole_cluster_by_one_command_says_who_died_and_stops_with_ctrl_c(
-    tmp_path: Path, commands: Commands
+def test_one_command_runs_a_whole_cluster_reports_dead_nodes_and_stops_with_ctrl_c(
+    tmp_path: Path, commands: Commands, wording: Wording
 ) -> None:
     with brought_up(tmp_path) as up:
         leader = json.loads(commands("status", "--dir", "here", "--json")[1])["data"]["leader"] or 1
         before = (tmp_path / "here" / "cluster.json").read_text()
         kill(pids(up)[leader])
-        up.until_says(f"node {leader} was killed by signal 9; 2 of 3 run")
+        up.until_says("signal 9; 2 of 3 ")
         until(lambda: _new_leader(commands, leader), "another node leads")
         code, out, _ = commands("status", "--dir", "here")
         assert code == ExitCode.DEGRADED
-        assert "2 of 3 voters are there" in out
-        assert "no answer" in out
-        _check_that_nobody_removes_the_majority(commands, leader)
+        assert "2 of 3 " in out
+        assert UNREACHABLE in out
+        _check_that_the_majority_cannot_be_removed(commands, leader)
         code, _, err = commands("up", "--dir", "here")
         assert code == ExitCode.NOT_READY
-        assert err.startswith("error[E204]: the cluster in ")
+        assert err.startswith("error[E204]: ")
         assert up.stop(signal.SIGINT) == 0
         assert not any(map(is_running, pids(up).values()))
         assert up.said.read_text().count("event=stopped") == 2
@@ -243,7 +260,7 @@ def test_a_whole_cluster_by_one_command_says_who_died_and_stops_with_ctrl_c(
     assert commands("status", "--dir", "here")[0] == ExitCode.UNREACHABLE
     code, _, err = commands("up", "--dir", "here", "--nodes", "5")
     assert code == ExitCode.BAD_CONFIG
-    assert "holds a cluster of 3 nodes, not 5" in err
+    wording(err)
 
 
 def _new_leader(commands: Commands, old: int) -> bool:
@@ -251,17 +268,17 @@ def _new_leader(commands: Commands, old: int) -> bool:
     return json.loads(out)["data"]["leader"] not in (None, old)
 
 
-def _check_that_nobody_removes_the_majority(commands: Commands, dead: int) -> None:
+def _check_that_the_majority_cannot_be_removed(commands: Commands, dead: int) -> None:
     code, _, err = commands("remove", str(dead % 3 + 1), "--dir", "here")
     assert code == ExitCode.DEGRADED
-    assert f"[{dead}] are down" in err
-    assert f"fix:  start node {dead} again, or remove it first" in err
+    assert f"[{dead}] " in first_line(err)
+    assert f" node {dead} " in err.partition("fix: ")[2]
     code, _, err = commands("step-down", "--to", str(dead), "--dir", "here")
     assert code == ExitCode.DEGRADED
-    assert f"node {dead} did not take over in time" in err
+    assert f"node {dead} " in first_line(err)
 
 
-def test_up_tells_once_as_json_where_the_cluster_is(tmp_path: Path) -> None:
+def test_up_prints_the_address_of_the_cluster_once_as_json(tmp_path: Path) -> None:
     with running(["coordinator", "up", "--nodes", "1", "--json"], tmp_path / "up.txt") as up:
         up.until_says("paceline.coordinator.up/1")
         ready = json.loads(up.said.read_text())["data"]
@@ -273,13 +290,13 @@ def test_when_all_nodes_have_ended_it_is_an_error(tmp_path: Path) -> None:
     with brought_up(tmp_path, "--nodes", "1") as up:
         kill(pids(up)[1])
         assert up.process.wait(timeout=NEVER_S) == ExitCode.DEGRADED
-        assert "error[E507]: no node is left" in up.said.read_text()
+        assert "error[E507]: " in up.said.read_text()
 
 
 # Nodes that say what they do.
 
 
-def test_a_node_tells_its_state_as_json_when_asked(tmp_path: Path) -> None:
+def test_a_node_prints_its_state_as_json_on_request(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = ["coordinator", "start", "--id", "7", "--peers", f"7={address}", "--data-dir", "data", "--json"]
     with running(command, tmp_path / "said.txt") as node:
@@ -299,44 +316,50 @@ START = ["start", "--id", "1", "--data-dir", "d"]
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "error"),
+    ("args", "code", "place"),
     [
-        (["status"], 3, "--dir: it was not said where the coordinator is, and there is no "),
-        (["status", "--at", "localhost"], 3, "--at: 'localhost' is no address"),
-        (["status", "--at", ","], 3, "--at: --at names nobody"),
-        (["status", "--at", "10.0.0.1:7400", "--token-file", "TOKEN"], 4, "10.0.0.1:7400 can be reached"),
-        (["status", "--at", "127.0.0.1:9", "--token-file", "TOKEN"], 7, "no node of the coordinator answers"),
-        (["remove", "1", "--at", "127.0.0.1:9", "--token-file", "TOKEN", "--timeout-s", "0.2"], 7, "no node"),
-        (["status", "--timeout-s", "0"], 2, "invalid value for '--timeout-s'"),
-        (["add", "4", "--at", "127.0.0.1:9", "--token-file", "TOKEN"], 3, "NODE: '4' is no ID=HOST:PORT"),
-        (["remove", "x"], 2, "invalid value for 'ID'"),
-        (["snapshot", "--node", "x", "--at", "127.0.0.1:9", "--token-file", "TOKEN"], 3, "--node: 'x' is no"),
+        (["status"], 3, "--dir: "),
+        (["status", "--at", "localhost"], 3, "--at: 'localhost'"),
+        (["status", "--at", ","], 3, "--at: "),
+        (["status", "--at", "10.0.0.1:7400", "--token-file", "TOKEN"], 4, "10.0.0.1:7400"),
+        (["status", "--at", "127.0.0.1:9", "--token-file", "TOKEN"], 7, "127.0.0.1:9"),
+        (
+            ["remove", "1", "--at", "127.0.0.1:9", "--token-file", "TOKEN", "--timeout-s", "0.2"],
+            7,
+            "127.0.0.1:9",
+        ),
+        (["status", "--timeout-s", "0"], 2, "'--timeout-s'"),
+        (["add", "4", "--at", "127.0.0.1:9", "--token-file", "TOKEN"], 3, "NODE: '4'"),
+        (["remove", "x"], 2, "'ID'"),
+        (["snapshot", "--node", "x", "--at", "127.0.0.1:9", "--token-file", "TOKEN"], 3, "--node: 'x'"),
         (["verify", "nowhere"], 3, "DATA_DIR: "),
-        ([*START, "--peers", "2=127.0.0.1:9"], 3, "--peers: node 1 is not among the nodes [2]"),
+        ([*START, "--peers", "2=127.0.0.1:9"], 3, "--peers: node 1"),
         ([*START, "--peers", "1=127.0.0.1:9,1=127.0.0.1:8"], 3, "--peers: "),
-        ([*START, "--peers", "1:127.0.0.1:9"], 3, "--peers: '1:127.0.0.1:9' is no ID=HOST:PORT"),
+        ([*START, "--peers", "1:127.0.0.1:9"], 3, "--peers: '1:127.0.0.1:9'"),
         ([*START, "--peers", "1=127.0.0.1:9", "--listen", "here"], 3, "--listen: "),
-        ([*START, "--peers", "1=127.0.0.1:9,2=10.0.0.1:9"], 4, "10.0.0.1:9 can be reached from other"),
-        (["up", "--nodes", "0"], 2, "invalid value for '--nodes'"),
+        ([*START, "--peers", "1=127.0.0.1:9,2=10.0.0.1:9"], 4, "10.0.0.1:9"),
+        (["up", "--nodes", "0"], 2, "'--nodes'"),
         (["up", "--image", "x"], 3, "--compose: "),
-        (["up", "--compose", "f.yaml"], 3, "--image: a compose file needs an image"),
-        (["init-pki", "--out", "p"], 3, "--node: a cluster needs at least one node"),
-        (["init-pki", "--out", "p", "--node", "x=h"], 3, "--node: 'x=h' does not begin with a node's number"),
-        (["init-pki", "--out", "p", "--node", "1=h", "--client", "a=boss"], 3, "--client: 'boss' is no role"),
-        (["strat"], 2, "no such command 'strat'"),
+        (["up", "--compose", "f.yaml"], 3, "--image: "),
+        (["init-pki", "--out", "p"], 3, "--node: "),
+        (["init-pki", "--out", "p", "--node", "x=h"], 3, "--node: 'x=h'"),
+        (["init-pki", "--out", "p", "--node", "1=h", "--client", "a=boss"], 3, "--client: 'boss'"),
+        (["strat"], 2, "'strat'"),
     ],
 )
 def test_bad_input_gives_one_clear_error(
-    args: list[str], code: int, error: str, commands: Commands, tmp_path: Path
+    args: list[str], code: int, place: str, commands: Commands, tmp_path: Path, wording: Wording
 ) -> None:
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text("t" * 40)
-    found, out, err = commands(*[str(token) if arg == "TOKEN" else arg for arg in args])
-    assert (found, out) == (code, "")
+    result, out, err = commands(*[str(token) if arg == "TOKEN" else arg for arg in args])
+    assert (result, out) == (code, "")
     first, *further = err.splitlines()
     assert first.startswith("error[E")
-    assert first.partition("]: ")[2].startswith(error)
+    assert place in first
+    if code != ExitCode.USAGE:  # whose text is click's
+        wording(first.partition(" (")[0])  # behind it is what gRPC says
     assert [line.split()[0] for line in further] == ["why:", "fix:", "more:"]
 
 
@@ -385,10 +408,10 @@ def forget_the_term(folder: Path) -> None:
     from paceline.coordinator.server import storage
     from paceline.coordinator.server.storage import read_folder
 
-    found = read_folder(folder, NodeId(1), Membership(frozenset()))
-    later = Term(found.hard_state.term + 5)
-    entry = Entry(Index(found.snapshot.index + 1), later, EntryKind.NOTHING, b"")
-    parts = [storage.hard_state_record(found.hard_state), storage.entry_record(entry)]
+    result = read_folder(folder, NodeId(1), Membership(frozenset()))
+    later = Term(result.hard_state.term + 5)
+    entry = Entry(Index(result.snapshot.index + 1), later, EntryKind.NOTHING, b"")
+    parts = [storage.hard_state_record(result.hard_state), storage.entry_record(entry)]
     (folder / "wal-99999999.log").write_bytes(b"".join([storage.format_record(NodeId(1)), *parts]))
 
 
@@ -400,11 +423,11 @@ def _change_byte(path: Path, place: int) -> None:
 
 def test_a_sound_log_is_verified_and_left_as_it_is(log: Path, commands: Commands) -> None:
     before = _content(log)
-    found = commands.data("verify", str(log))
+    document = commands.data("verify", str(log))
     assert _content(log) == before
-    assert [run["run"] for run in found["runs"]] == ["one", "two", "three"]
-    assert 0 < found["snapshot_index"] < found["last_index"]
-    assert (found["is_in_use"], found["torn_bytes"], found["voters"]) == (False, 0, [1])
+    assert [run["run"] for run in document["runs"]] == ["one", "two", "three"]
+    assert 0 < document["snapshot_index"] < document["last_index"]
+    assert (document["is_in_use"], document["torn_bytes"], document["voters"]) == (False, 0, [1])
 
 
 def test_a_torn_end_is_harmless(log: Path, commands: Commands, tmp_path: Path) -> None:
@@ -413,21 +436,27 @@ def test_a_torn_end_is_harmless(log: Path, commands: Commands, tmp_path: Path) -
     before = _content(copy)
     code, out, _ = commands("verify", str(copy))
     assert code == 0
-    assert "bytes, harmless: nobody was promised what they held" in out
-    assert "run       three" not in out
+    assert "three:" not in out
+    assert commands.data("verify", str(copy))["torn_bytes"] > 0
     assert _content(copy) == before
 
 
 @pytest.mark.parametrize(
     "spoil", [change_a_byte_of_the_log, change_a_byte_of_the_snapshot, lose_the_snapshot, forget_the_term]
 )
-def test_damage_is_an_error(spoil: Spoil, log: Path, commands: Commands, tmp_path: Path) -> None:
+def test_damage_is_an_error(
+    spoil: Spoil, log: Path, commands: Commands, tmp_path: Path, wording: Wording
+) -> None:
     copy = Path(shutil.copytree(log, tmp_path / "copy"))
     spoil(copy)
     code, out, err = commands("verify", str(copy))
     assert (code, out) == (ExitCode.GATE_FAILED, "")
     assert err.startswith(f"error[E508]: {copy}")
-    assert "fix:  do not start this node from it" in err
+    wording(err.partition("fix: ")[2])
+
+
+def first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _content(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -437,7 +466,9 @@ def _content(folder: Path) -> dict[str, tuple[bytes, int]]:
 # Certificates.
 
 
-def test_nodes_and_commands_with_certificates_of_one_authority(commands: Commands, tmp_path: Path) -> None:
+def test_nodes_and_commands_with_certificates_of_one_authority(
+    commands: Commands, tmp_path: Path, wording: Wording
+) -> None:
     made = commands.data("init-pki", "--out", "pki", "--node", "1=127.0.0.1", "--client", "ann=viewer")[
         "files"
     ]
@@ -458,7 +489,7 @@ def test_nodes_and_commands_with_certificates_of_one_authority(commands: Command
         assert node.stop() == 0
     code, _, err = commands("init-pki", "--out", "pki", "--node", "2=127.0.0.1")
     assert code == ExitCode.NOT_READY
-    assert "has an authority already" in err
+    wording(err)
     added = commands.data("init-pki", "--out", "pki", "--add", "--node", "2=127.0.0.1")["files"]
     assert [Path(path).name for path in added] == ["node-2.crt", "node-2.key"]
 

@@ -1,4 +1,4 @@
-"""Does `paceline deploy` write a folder, bring it to a server once, and refuse what would go wrong?"""
+"""`paceline cluster deploy`: renders a folder, applies it to a server, and refuses bad options."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.fixtures.api_server import ApiServer, Refusal
+from tests.fixtures.kubernetes.api_server import ApiServer, Refusal
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -42,7 +43,7 @@ def keys(server: ApiServer, names: list[str] = KEYS) -> None:
 
 
 def deploy(folder: Path, *words: str) -> ExitCode:
-    return ExitCode(run(["deploy", *words], Session(folder=folder)))
+    return ExitCode(run(["cluster", "deploy", *words], Session(folder=folder)))
 
 
 def applied(folder: Path, capsys: Captured, *words: str) -> list[str]:
@@ -54,12 +55,12 @@ def applied(folder: Path, capsys: Captured, *words: str) -> list[str]:
 
 def test_a_folder_for_kustomize_is_written(tmp_path: Path, capsys: Captured) -> None:
     assert deploy(tmp_path, "render", "coordinator", *IMAGE, "--out", "there") == ExitCode.OK
-    said = capsys.readouterr()
-    assert "kubectl apply -k there" in said.out
-    assert "first: paceline coordinator init-pki --out pki --node 1=" in said.err
+    captured = capsys.readouterr()
+    assert "kubectl apply -k there" in captured.out
+    assert "first: paceline coordinator init-pki --out pki --node 1=" in captured.err
     listed = yaml.safe_load((tmp_path / "there" / "kustomization.yaml").read_text())["resources"]
-    found = {path.name for path in (tmp_path / "there").iterdir()}
-    assert found == {"kustomization.yaml", *listed}
+    results = {path.name for path in (tmp_path / "there").iterdir()}
+    assert results == {"kustomization.yaml", *listed}
     kinds = [yaml.safe_load((tmp_path / "there" / name).read_text())["kind"] for name in listed]
     assert kinds == ["Service", "NetworkPolicy", "PodDisruptionBudget", "StatefulSet"]
 
@@ -76,7 +77,7 @@ def test_it_is_applied_once(server: ApiServer, tmp_path: Path, capsys: Captured)
     assert server.writes == []
     assert applied(tmp_path, capsys) == ["created"] * 4
     for kind in (SERVICE, NETWORK_POLICY, DISRUPTION_BUDGET, STATEFUL_SET):
-        assert [one["metadata"]["name"] for one in server.of(kind)] == ["paceline-coordinator"]
+        assert [manifest["metadata"]["name"] for manifest in server.of(kind)] == ["paceline-coordinator"]
     assert len(server.writes) == 4
     assert applied(tmp_path, capsys) == ["there"] * 4
     assert len(server.writes) == 4, "a second run writes nothing"
@@ -89,37 +90,44 @@ def test_a_new_image_changes_one_object(server: ApiServer, tmp_path: Path, capsy
     assert applied(tmp_path, capsys, *again, "--dry-run") == ["there", "there", "there", "would be changed"]
     assert len(server.writes) == 4
     assert applied(tmp_path, capsys, *again) == ["there", "there", "there", "changed"]
-    (found,) = server.of(STATEFUL_SET)
-    assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "example.com/paceline:2"
+    (result,) = server.of(STATEFUL_SET)
+    assert result["spec"]["template"]["spec"]["containers"][0]["image"] == "example.com/paceline:2"
     assert len(server.writes) == 5
 
 
 def test_the_number_of_nodes_is_not_changed_behind_their_back(
-    server: ApiServer, tmp_path: Path, capsys: Captured
+    server: ApiServer, tmp_path: Path, capsys: Captured, wording: Wording
 ) -> None:
     more = [*KEYS, *(f"node-{node}.{end}" for node in (4, 5) for end in ("crt", "key"))]
     keys(server, more)
     applied(tmp_path, capsys)
     words = ["apply", "coordinator", "--kubeconfig", "config", *IMAGE, "--replicas", "5"]
     assert deploy(tmp_path, *words) == ExitCode.BAD_CONFIG
-    assert "there are 3 nodes, and 5 are asked for" in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     assert len(server.writes) == 4
 
 
 @pytest.mark.parametrize(
-    ("held", "what"),
-    [(None, "there is no Secret paceline-coordinator-pki"), (KEYS[:-1], "lacks node-3.key")],
+    ("held", "missing"),
+    [(None, "Secret paceline-coordinator-pki"), (KEYS[:-1], "node-3.key")],
+    ids=["no secret", "no key of node 3"],
 )
 def test_without_certificates_nothing_is_made(
-    held: list[str] | None, what: str, server: ApiServer, tmp_path: Path, capsys: Captured
+    held: list[str] | None,
+    missing: str,
+    server: ApiServer,
+    tmp_path: Path,
+    capsys: Captured,
+    wording: Wording,
 ) -> None:
     if held is not None:
         keys(server, held)
     code = deploy(tmp_path, "apply", "coordinator", "--kubeconfig", "config", *IMAGE)
     assert code == ExitCode.NOT_READY
-    said = capsys.readouterr().err
-    assert what in said
-    assert "paceline coordinator init-pki" in said
+    stderr = capsys.readouterr().err
+    assert missing in stderr
+    assert "coordinator init-pki" in stderr
+    wording(stderr)
     assert server.writes == []
 
 
@@ -127,10 +135,10 @@ def test_without_a_namespace_nothing_is_made(server: ApiServer, tmp_path: Path, 
     server.remove(NAMESPACE, "train")
     code = deploy(tmp_path, "apply", "coordinator", "--kubeconfig", "config", *IMAGE)
     assert code == ExitCode.NOT_READY
-    assert "paceline cluster fix -n train --only namespace" in capsys.readouterr().err
+    assert "cluster fix -n train --only namespace" in capsys.readouterr().err
 
 
-def test_who_may_not_read_secrets_may_still_deploy(
+def test_a_user_who_may_not_read_secrets_may_still_deploy(
     server: ApiServer, tmp_path: Path, capsys: Captured
 ) -> None:
     def hidden(verb: str, kind: Kind, _what: dict[str, Any]) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""Does `paceline cluster fix` write what it planned, once, and take it back? Against a server over HTTP."""
+"""`paceline cluster fix` applies its plan once, and undoes it. Against a server over HTTP."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer, Refusal
+from tests.fixtures.kubernetes.api_server import ApiServer, Refusal
+from tests.fixtures.wording import Wording
 from tests.k8s import clusters
 from tests.k8s_client.served import serve
 
@@ -28,7 +29,7 @@ from paceline.k8s.transfer.pod_manifest import HelperRequest, helper_pod
 from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
-HELM = Path(__file__).parent.parent / "fixtures" / "helm.sh"
+HELM = Path(__file__).parent.parent / "fixtures" / "kubernetes" / "helm.sh"
 TOKEN = "hf_" + "s3cret" * 6
 SAFE = ["--claim", "data=10Gi", "--account", "runner", "--hf-token"]
 
@@ -75,18 +76,18 @@ def calls(place: Path, verb: str) -> list[str]:
 
 def made(server: ApiServer) -> list[str]:
     kinds = (NAMESPACE, CLAIM, SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
-    return [one["metadata"]["name"] for kind in kinds for one in server.of(kind)]
+    return [manifest["metadata"]["name"] for kind in kinds for manifest in server.of(kind)]
 
 
 def test_safe_fixes_are_made_once_and_taken_back(server: ApiServer, place: Path, capsys: Captured) -> None:
     first = fixed(place, capsys, *SAFE)
-    assert [one["state"] for one in first["fixes"]] == ["done"] * 6
+    assert [item["state"] for item in first["fixes"]] == ["done"] * 6
     assert made(server) == ["train", "data", "hf-token", "runner", "paceline-job", "paceline-job-runner"]
     assert len(server.writes) == 6
     second = fixed(place, capsys, *SAFE)
     assert len(server.writes) == 6, "a second run writes nothing"
     assert second["id"] is None
-    assert {one["state"] for one in second["fixes"]} == {"there"}
+    assert {item["state"] for item in second["fixes"]} == {"there"}
     taken = fixed(place, capsys, "--undo", first["id"])
     assert all(step["undone"] for step in taken["steps"])
     assert made(server) == []
@@ -96,7 +97,7 @@ def test_safe_fixes_are_made_once_and_taken_back(server: ApiServer, place: Path,
 
 
 @pytest.mark.parametrize("name", clusters.CLUSTERS)
-def test_every_kind_of_cluster_gets_what_was_asked_for_and_nothing_else(
+def test_every_kind_of_cluster_gets_what_was_requested_and_nothing_else(
     name: str, place: Path, capsys: Captured
 ) -> None:
     with ApiServer().running() as server:
@@ -104,10 +105,10 @@ def test_every_kind_of_cluster_gets_what_was_asked_for_and_nothing_else(
         server.kubeconfig(place / "config")
         assert fixed(place, capsys, "--apply")["fixes"] == []
         assert server.writes == []
-        asked = ["--apply", "--claim", "data=1Gi"]
-        assert [one["state"] for one in fixed(place, capsys, *asked)["fixes"]] == ["done"]
+        requests = ["--apply", "--claim", "data=1Gi"]
+        assert [item["state"] for item in fixed(place, capsys, *requests)["fixes"]] == ["done"]
         assert len(server.writes) == 1
-        assert fixed(place, capsys, *asked)["fixes"] == []
+        assert fixed(place, capsys, *requests)["fixes"] == []
         assert len(server.writes) == 1
     assert calls(place, "upgrade") == []
 
@@ -126,14 +127,14 @@ def test_before_and_after_are_kept_without_the_secret(
     assert server.of(SECRET)[0]["stringData"] == {"token": TOKEN}
 
 
-def test_a_dry_run_asks_the_server_and_writes_nothing(
+def test_a_dry_run_validates_on_the_server_and_writes_nothing(
     server: ApiServer, place: Path, capsys: Captured
 ) -> None:
     server.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "train"}})
     answer = fixed(place, capsys, "--dry-run", *SAFE)
-    assert {one["state"] for one in answer["fixes"]} == {"would"}
+    assert {item["state"] for item in answer["fixes"]} == {"would"}
     assert server.writes == []
-    assert len([one for one in server.asked if "dryRun" in one.query]) == 5
+    assert len([item for item in server.asked if "dryRun" in item.query]) == 5
     assert not (place / "runs").exists()
 
 
@@ -166,20 +167,22 @@ def test_what_was_done_before_a_failure_is_known_and_taken_back(
     assert made(server) == []
 
 
-def test_undo_leaves_data_and_what_others_made(server: ApiServer, place: Path, capsys: Captured) -> None:
+def test_undo_leaves_data_and_what_others_made(
+    server: ApiServer, place: Path, capsys: Captured, wording: Wording
+) -> None:
     answer = fixed(place, capsys, *SAFE)
     server.change(CLAIM, "data", "train", status={"phase": "Bound"})
     server.remove(SERVICE_ACCOUNT, "runner", "train")
     about = {"name": "runner", "namespace": "train"}
-    server.put({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})  # of somebody else
+    server.put({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})  # created by another tool
     steps = {step["object"]: step for step in fixed(place, capsys, "--undo", answer["id"])["steps"]}
-    assert "would be lost" in steps["data"]["why"]
-    assert "not the one" in steps["runner"]["why"]
-    assert "not empty" in steps["train"]["why"]
+    for name in ("data", "runner", "train"):
+        assert not steps[name]["undone"]
+        wording(steps[name]["why"])
     assert made(server) == ["train", "data", "runner"]
 
 
-def test_who_may_create_secrets_and_not_read_them_is_served(
+def test_a_user_who_may_create_but_not_read_secrets_is_supported(
     server: ApiServer, place: Path, capsys: Captured
 ) -> None:
     def hidden(verb: str, kind: Kind, _what: dict[str, Any]) -> Refusal | None:
@@ -202,24 +205,30 @@ def test_what_was_kept_is_taken_back_once_it_may_be(server: ApiServer, place: Pa
     assert made(server) == []
 
 
-def test_finished_helpers_of_ours_are_removed(server: ApiServer, place: Path, capsys: Captured) -> None:
-    """Those that `data upload` and `job results` make, if nobody was left to remove them."""
-    wanted = HelperRequest(namespace="train", claim="data")
+def test_finished_helper_pods_are_removed(
+    server: ApiServer, place: Path, capsys: Captured, wording: Wording
+) -> None:
+    """Helper pods of `data upload` and `job results` whose command ended before it removed them."""
+    helper_request = HelperRequest(namespace="train", claim="data")
     other: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "others", "namespace": "train"},
     }
-    rows = [(helper_pod("done", wanted), "Succeeded"), (helper_pod("at-work", wanted), "Running")]
+    rows = [
+        (helper_pod("done", helper_request), "Succeeded"),
+        (helper_pod("at-work", helper_request), "Running"),
+    ]
     for pod, phase in [*rows, (other, "Succeeded")]:
         server.put({**pod, "status": {"phase": phase}})
     labels = server.of(POD)[0]["metadata"]["labels"]
     assert labels["app.kubernetes.io/managed-by"] == "paceline"
     assert labels["app.kubernetes.io/component"] == "helper"
     answer = fixed(place, capsys, "--only", "helpers")
-    assert [one["metadata"]["name"] for one in server.of(POD)] == ["at-work", "others"]
+    assert [manifest["metadata"]["name"] for manifest in server.of(POD)] == ["at-work", "others"]
     (step,) = fixed(place, capsys, "--undo", answer["id"])["steps"]
-    assert "does not come back" in step["why"]
+    assert not step["undone"]
+    wording(step["why"])
 
 
 def test_a_chart_waits_for_apply_and_is_installed_once(
@@ -230,13 +239,13 @@ def test_a_chart_waits_for_apply_and_is_installed_once(
     assert (shown["state"], shown["tier"]) == ("waits", "planned")
     assert calls(place, "") == []
     first = fixed(place, capsys, "--apply", *words)
-    assert [one["state"] for one in first["fixes"]] == ["done"]
-    tried, done = calls(place, "upgrade")
+    assert [item["state"] for item in first["fixes"]] == ["done"]
+    tried, result = calls(place, "upgrade")
     assert tried.endswith("--dry-run=server")
-    assert "--version 1.7.0" in done
-    assert "--atomic --wait" in done
+    assert "--version 1.7.0" in result
+    assert "--atomic --wait" in result
     # The cluster looks as before, as long as the operator's kinds are not served: the release is there.
-    assert [one["state"] for one in fixed(place, capsys, "--apply", *words)["fixes"]] == ["there"]
+    assert [item["state"] for item in fixed(place, capsys, "--apply", *words)["fixes"]] == ["there"]
     server.served |= {RAY_JOB, RAY_CLUSTER}
     server.put({**_operator(), "apiVersion": "apps/v1", "kind": "Deployment"})
     assert fixed(place, capsys, "--apply", *words)["fixes"] == []
@@ -261,12 +270,15 @@ def test_an_older_release_is_rolled_back_to_what_it_was(place: Path, capsys: Cap
     assert calls(place, "rollback") == ["rollback kuberay-operator 1 --namespace ray-system --wait"]
 
 
-def test_what_somebody_has_upgraded_since_is_not_taken_back(place: Path, capsys: Captured) -> None:
+def test_a_release_that_was_upgraded_since_is_not_rolled_back(
+    place: Path, capsys: Captured, wording: Wording
+) -> None:
     answer = fixed(place, capsys, "--apply", "--target", "rayjob", "--only", "kuberay")
     (place / "releases" / "kuberay-operator.revision").write_text("2")
     (step,) = fixed(place, capsys, "--undo", answer["id"])["steps"]
     assert not step["undone"]
-    assert "is at revision 2, and this fix made 1" in step["why"]
+    assert "revision 2" in step["why"]
+    wording(step["why"])
     assert calls(place, "uninstall") == []
 
 
@@ -286,42 +298,44 @@ def test_an_install_that_was_killed_is_taken_back(
 
 
 def test_a_chart_that_fails_is_one_error(
-    place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     monkeypatch.setenv("FAIL_ON", "--atomic")
     words = ["-n", "train", "--apply", "--target", "rayjob", "--only", "kuberay"]
     assert fix(place, *words) == ExitCode.NOT_READY
-    assert "broken on purpose" in capsys.readouterr().out
+    assert "on purpose" in capsys.readouterr().out
     monkeypatch.setenv("PATH", str(place))
     assert fix(place, *words) == ExitCode.NOT_READY
-    assert "no helm on the path" in capsys.readouterr().out
+    (problem,) = json.loads(capsys.readouterr().out)["error"]["problems"]
+    wording(problem["what"])
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
+    "words",
     [
-        (["--undo", "nothing"], "there is no fix 'nothing'"),
-        (["--undo", "../config"], "there is no fix"),
-        (["--undo", "x", "--dry-run"], "--dry-run is not for --undo"),
-        (["--undo", "x", "--only", "claim"], "--only is not for --undo"),
-        (["--undo", "x", "--from", "seen.json"], "--from is not for --undo"),
-        (["--claim", "data"], "is no claim"),
-        (["--claim", "Data=1Gi"], "is no claim"),
-        (["--claim", "data=much"], "is no claim"),
+        ["--undo", "nothing"],
+        ["--undo", "../config"],
+        ["--undo", "x", "--dry-run"],
+        ["--undo", "x", "--only", "claim"],
+        ["--undo", "x", "--from", "seen.json"],
+        ["--claim", "data"],
+        ["--claim", "Data=1Gi"],
+        ["--claim", "data=much"],
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    words: list[str], what: str, server: ApiServer, place: Path, capsys: Captured
+    words: list[str], server: ApiServer, place: Path, capsys: Captured, wording: Wording
 ) -> None:
     assert fix(place, *words) == ExitCode.BAD_CONFIG
-    assert what in capsys.readouterr().out
+    (problem,) = json.loads(capsys.readouterr().out)["error"]["problems"]
+    wording(problem["what"])
     assert server.writes == []
 
 
-def test_no_login_is_said_without_asking_the_cluster(
+def test_a_missing_login_is_reported_without_calling_the_cluster(
     server: ApiServer, place: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN_PATH", str(place / "none"))
     assert fix(place, "--hf-token") == ExitCode.NOT_READY
-    assert "hf auth login" in capsys.readouterr().out
+    assert "auth login" in capsys.readouterr().out
     assert server.asked == []

@@ -1,4 +1,4 @@
-"""Does `paceline image check` say what is wrong, leave files alone until told, and mend them then?"""
+"""`paceline image check` reports problems, and changes files only with --write."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -54,7 +55,7 @@ def test_problems_end_with_code_8_and_nothing_is_written(context: Path, capsys: 
     shown = capsys.readouterr().out
     assert "problem  torch-trio  requirements/train.txt:2" in shown
     assert "+torchvision==0.21.0" in shown
-    assert "not fine: 2 problems" in shown
+    assert "2 problems" in shown
     assert texts(context) == before
 
 
@@ -62,9 +63,9 @@ def test_no_output_shows_a_secret_of_the_dockerfile(context: Path, capsys: Captu
     check(folder=context)
     check("--json", folder=context)
     check("--write", "--patch", "fixes.patch", folder=context)
-    said = capsys.readouterr()
-    assert "HF_TOKEN" in said.out
-    assert "hf_planted_by_a_test" not in said.out + said.err
+    captured = capsys.readouterr()
+    assert "HF_TOKEN" in captured.out
+    assert "hf_planted_by_a_test" not in captured.out + captured.err
 
 
 def test_written_fixes_keep_line_ends_and_the_rest_and_a_second_run_changes_nothing(
@@ -93,7 +94,7 @@ def test_json_has_every_finding_with_its_place_evidence_and_diff(context: Path, 
     check("--json", folder=context)
     data = answer(capsys)
     assert data["fine"] is False
-    trio = next(one for one in data["findings"] if one["id"] == "torch-trio")
+    trio = next(finding for finding in data["findings"] if finding["id"] == "torch-trio")
     assert (trio["file"], trio["line"], trio["pattern"], trio["level"]) == (
         "requirements/train.txt",
         2,
@@ -107,33 +108,38 @@ def test_json_has_every_finding_with_its_place_evidence_and_diff(context: Path, 
 
 def test_a_gpu_and_a_driver_are_judged_by_name(context: Path, capsys: Captured) -> None:
     check("--gpu", "RTX 5090", "--driver", "470", "--json", folder=context)
-    found = {one["id"] for one in answer(capsys)["findings"]}
-    assert {"gpu-too-new", "driver-too-old"} <= found
+    results = {finding["id"] for finding in answer(capsys)["findings"]}
+    assert {"gpu-too-new", "driver-too-old"} <= results
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        (["--gpu", "voodoo"], ExitCode.BAD_CONFIG, "no GPU that is known"),
-        (["--target", "cpu", "--driver", "535"], ExitCode.BAD_CONFIG, "--target says cpu"),
+        (["--gpu", "voodoo"], ExitCode.BAD_CONFIG, "voodoo"),
+        (["--target", "cpu", "--driver", "535"], ExitCode.BAD_CONFIG, "--target"),
         (["--dockerfile", "Containerfile"], ExitCode.BAD_CONFIG, "Containerfile"),
         (["--requirements", "none.txt"], ExitCode.BAD_CONFIG, "none.txt"),
-        (["elsewhere"], ExitCode.BAD_CONFIG, "is no folder"),
+        (["elsewhere"], ExitCode.BAD_CONFIG, "elsewhere"),
         (["--only-new"], ExitCode.USAGE, "--only-new"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(
-    context: Path, capsys: Captured, arguments: list[str], code: ExitCode, word: str
+    context: Path, capsys: Captured, arguments: list[str], code: ExitCode, word: str, wording: Wording
 ) -> None:
     assert check(*arguments, folder=context) == code
-    assert word in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert word in err
+    if code != ExitCode.USAGE:  # whose text is click's
+        wording(err)
 
 
 @pytest.mark.parametrize("text", ["", "# only a remark\n", "RUN echo\n", "FROM a\n\0RUN b\n"])
-def test_a_dockerfile_that_no_build_reads_is_refused(context: Path, capsys: Captured, text: str) -> None:
+def test_a_dockerfile_that_no_build_reads_is_refused(
+    context: Path, capsys: Captured, text: str, wording: Wording
+) -> None:
     (context / "Dockerfile").write_text(text)
     assert check(folder=context) == ExitCode.BAD_CONFIG
-    assert "Dockerfile cannot be read" in capsys.readouterr().err
+    wording(capsys.readouterr().err)
 
 
 def test_another_dockerfile_and_more_requirements_can_be_named(context: Path, capsys: Captured) -> None:
@@ -144,7 +150,7 @@ def test_another_dockerfile_and_more_requirements_can_be_named(context: Path, ca
     (context / "deep" / "more.in").write_text("opencv-python\n")
     code = check("--dockerfile", "gpu.Dockerfile", "--requirements", "deep/more.in", "--json", folder=context)
     assert code == ExitCode.GATE_FAILED
-    assert [one["file"] for one in answer(capsys)["findings"] if one["level"] == "problem"] == [
+    assert [finding["file"] for finding in answer(capsys)["findings"] if finding["level"] == "problem"] == [
         "deep/more.in"
     ]
 
@@ -164,9 +170,9 @@ def test_hadolint_gives_advice_and_its_failure_stops_nothing(
         stand_in.write_text(script)
         stand_in.chmod(0o755)
         assert check(folder=context) == ExitCode.GATE_FAILED
-        said = capsys.readouterr()
-        assert word in said.out
-        assert ("gave no advice" in said.err) == (word == "")
+        captured = capsys.readouterr()
+        assert word in captured.out
+        assert ("hadolint" in captured.err) == (word == "")
 
 
 def test_without_uv_resolving_is_refused_with_the_command_to_install_it(
@@ -176,7 +182,7 @@ def test_without_uv_resolving_is_refused_with_the_command_to_install_it(
     if find_program("uv") is not None:
         monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert check("--resolve", folder=context) == ExitCode.NOT_READY
-    assert "pip install uv" in capsys.readouterr().err
+    assert " install uv" in capsys.readouterr().err
 
 
 def test_the_matrix_is_shown_with_its_date(capsys: Captured) -> None:
@@ -189,10 +195,12 @@ def test_the_matrix_is_shown_with_its_date(capsys: Captured) -> None:
     assert run(["image", "matrix", "--only-new"], Session()) == ExitCode.BAD_CONFIG
 
 
-def test_a_folder_named_dockerfile_is_refused_in_words(tmp_path: Path, capsys: Captured) -> None:
+def test_a_folder_named_dockerfile_is_refused_with_a_message(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
     (tmp_path / "Dockerfile").mkdir()
     assert check(folder=tmp_path) == ExitCode.BAD_CONFIG
-    assert "Dockerfile cannot be read: Is a directory" in capsys.readouterr().err
+    wording(capsys.readouterr().err)
 
 
 def test_odd_names_and_files_beside_it_stop_nothing(tmp_path: Path) -> None:
@@ -204,8 +212,10 @@ def test_odd_names_and_files_beside_it_stop_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder" / "fix.patch").read_text() == ""
 
 
-def test_a_file_that_is_installed_must_be_readable(tmp_path: Path, capsys: Captured) -> None:
+def test_a_file_that_is_installed_must_be_readable(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
     (tmp_path / "Dockerfile").write_text("FROM python:3.11-slim\nRUN pip install -r requirements.txt\n")
     (tmp_path / "requirements.txt").write_bytes("six # caf\xe9".encode("latin-1"))
     assert check(folder=tmp_path) == ExitCode.BAD_CONFIG
-    assert "requirements.txt is no text in UTF-8" in capsys.readouterr().err
+    wording(capsys.readouterr().err)

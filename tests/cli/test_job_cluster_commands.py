@@ -1,4 +1,4 @@
-"""Do `paceline job submit|status|logs|list|stop|explain NAME|validate --server` work as a user types them?"""
+"""`paceline job submit|status|logs|list|stop|explain NAME|validate --server`, as a user types them."""
 
 import json
 import threading
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer
+from tests.fixtures.kubernetes.api_server import ApiServer
 from tests.fixtures.waiting import is_running, kill_all, until, until_gone
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.clock import unix_now_s
@@ -81,15 +82,17 @@ def finish(server: ApiServer) -> None:
     server.change(JOB, "demo", "train", status={"conditions": complete})
 
 
-def test_a_job_is_sent_followed_and_seen_afterwards(server: ApiServer, call: Call, capsys: Captured) -> None:
+def test_a_job_is_sent_followed_and_seen_afterwards(
+    server: ApiServer, call: Call, capsys: Captured, wording: Wording
+) -> None:
     player = threading.Thread(target=finish, args=(server,))
     player.start()
     code = call("submit", "demo.yaml", "--for", "0")
     player.join()
     out, err = capsys.readouterr()
     assert (code, out) == (ExitCode.OK, "[r0 0-abcde] step 1\n[r0 0-abcde] step 2\n")
-    assert "Job/demo is sent to namespace train" in err
-    assert "the job has succeeded" in err
+    assert "Job/demo" in err
+    assert "succeeded" in err
     assert call("status", "demo", "--json") == ExitCode.OK
     now = json.loads(capsys.readouterr().out)["data"]
     assert (now["phase"], now["attempt"], now["pods"][0]["rank"]) == ("succeeded", 1, 0)
@@ -98,7 +101,7 @@ def test_a_job_is_sent_followed_and_seen_afterwards(server: ApiServer, call: Cal
     assert call("logs", "demo", "--tail", "1") == ExitCode.OK
     assert capsys.readouterr().out == "[r0 0-abcde] step 2\n"
     assert call("explain", "demo") == ExitCode.OK
-    assert "nothing is wrong" in capsys.readouterr().out
+    wording(capsys.readouterr().out)
     assert call("stop", "demo") == ExitCode.OK
     assert capsys.readouterr().out == "removed  Job/demo\nremoved  Service/demo\n"
     assert server.of(JOB) == server.of(SERVICE) == []
@@ -116,11 +119,11 @@ def test_explain_names_the_cause_in_the_cluster(server: ApiServer, call: Call, c
     waits = {"reason": "ErrImagePull", "message": 'failed to resolve reference "example.com/x:1": not found'}
     put_pod(server, {"waiting": waits}, "Pending")
     assert call("explain", "demo") == ExitCode.OK
-    assert "the image example.com/x:1 does not exist in its registry" in capsys.readouterr().out
+    assert "(image-not-found, config)" in capsys.readouterr().out
     assert server.writes == []
 
 
-def test_a_dry_run_of_the_server_is_asked_for(server: ApiServer, call: Call, capsys: Captured) -> None:
+def test_a_dry_run_on_the_server_is_requested(server: ApiServer, call: Call, capsys: Captured) -> None:
     assert call("validate", "demo.yaml", "--server") == ExitCode.OK
     capsys.readouterr()
     server.rules.append(
@@ -131,7 +134,7 @@ def test_a_dry_run_of_the_server_is_asked_for(server: ApiServer, call: Call, cap
     assert server.writes == []
 
 
-def test_a_watcher_of_its_own_goes_on_when_the_shell_has_returned(
+def test_a_detached_watcher_continues_after_the_shell_has_returned(
     server: ApiServer, call: Call, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -145,7 +148,7 @@ def test_a_watcher_of_its_own_goes_on_when_the_shell_has_returned(
         kill_all([pid])
 
 
-def test_after_a_while_the_shell_returns_a_watcher_goes_on_and_the_lines_are_kept(
+def test_after_a_timeout_the_shell_returns_a_watcher_continues_and_the_lines_are_kept(
     server: ApiServer, call: Call, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -159,14 +162,16 @@ def test_after_a_while_the_shell_returns_a_watcher_goes_on_and_the_lines_are_kep
     finally:
         kill_all([pid])
     assert "[r0 0-abcde] step 2" in log.read_text()
-    assert "the job has succeeded" in log.read_text()
+    assert "succeeded" in log.read_text()
     assert call("attach", "demo", "--output", "lines.txt") == ExitCode.OK
     assert (tmp_path / "lines.txt").read_text() == "[r0 0-abcde] step 1\n[r0 0-abcde] step 2\n"
     assert call("logs", "demo", "--output", "no/such/folder") != ExitCode.OK
-    assert "cannot write" in capsys.readouterr().err
+    assert "no/such/folder" in capsys.readouterr().err
 
 
-def test_a_job_is_sent_by_the_flags_of_render(server: ApiServer, call: Call, capsys: Captured) -> None:
+def test_a_job_is_sent_by_the_flags_of_render(
+    server: ApiServer, call: Call, capsys: Captured, wording: Wording
+) -> None:
     player = threading.Thread(target=finish, args=(server,))
     player.start()
     flags = [
@@ -184,7 +189,8 @@ def test_a_job_is_sent_by_the_flags_of_render(server: ApiServer, call: Call, cap
     code = call("submit", *flags, "--name", "demo", "--for", "0")
     player.join()
     assert code == ExitCode.OK
-    assert "note: no volume keeps checkpoints, so a new attempt begins at step 0" in capsys.readouterr().err
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    wording("\n".join(notes))
     (by_flags,) = server.of(JOB)
     assert call("stop", "demo") == ExitCode.OK
     player = threading.Thread(target=finish, args=(server,))
@@ -195,25 +201,25 @@ def test_a_job_is_sent_by_the_flags_of_render(server: ApiServer, call: Call, cap
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "words",
     [
-        ([], "nothing says which job shall be sent"),
-        (["--target", "job", "--name", "demo"], "--image"),
-        (["demo.yaml", "--mode", "ssgd", "--nodes", "2"], "cannot be changed by --nodes, --mode"),
-        (["demo.yaml", "--target", "job"], "cannot be changed by --target"),
-        (["--target", "job", "--image", "a b", "--name", "demo"], "--image"),
+        [],
+        ["--target", "job", "--name", "demo"],
+        ["demo.yaml", "--mode", "ssgd", "--nodes", "2"],
+        ["demo.yaml", "--target", "job"],
+        ["--target", "job", "--image", "a b", "--name", "demo"],
     ],
 )
-def test_a_job_that_is_not_said_or_said_twice_is_refused(
-    server: ApiServer, call: Call, capsys: Captured, words: list[str], said: str
+def test_a_missing_or_repeated_job_name_is_refused(
+    server: ApiServer, call: Call, capsys: Captured, words: list[str], wording: Wording
 ) -> None:
     assert call("submit", *words) == ExitCode.BAD_CONFIG
-    assert said in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     assert server.asked == []
 
 
 def test_a_train_job_for_another_trainer_is_named_before_it_is_sent(
-    server: ApiServer, call: Call, capsys: Captured, tmp_path: Path
+    server: ApiServer, call: Call, capsys: Captured, tmp_path: Path, wording: Wording
 ) -> None:
     about = {"name": "kubeflow-trainer-public", "namespace": "kubeflow-system"}
     data = {"kubeflow_trainer_version": "v2.1.0"}
@@ -221,11 +227,8 @@ def test_a_train_job_for_another_trainer_is_named_before_it_is_sent(
     train = [*RENDER[:3], "trainjob", *RENDER[4:]]
     assert run(train, Session(folder=tmp_path)) == ExitCode.OK
     (tmp_path / "train.yaml").write_text(capsys.readouterr().out)
-    said = "the cluster has Kubeflow Trainer 2.1.0, but TrainJob/demo spec.activeDeadlineSeconds is for 2.2"
     assert call("submit", "train.yaml") == ExitCode.NOT_READY
-    told = capsys.readouterr().err
-    assert said in told
-    assert "update Kubeflow Trainer to 2.3" in told
+    wording(capsys.readouterr().err)
     assert call("validate", "train.yaml", "--server") == ExitCode.BAD_CONFIG
-    assert said in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     assert server.writes == []

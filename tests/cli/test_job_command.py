@@ -1,10 +1,11 @@
-"""Does `paceline job` print what can be piped to kubectl, and say every problem with its place?"""
+"""`paceline job` prints manifests that can be piped to kubectl, and every problem with its place."""
 
 import json
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -27,18 +28,18 @@ def test_yaml_goes_to_stdout_and_is_valid(tmp_path: Path, capsys: Captured) -> N
     assert capsys.readouterr().out == "ok  RayJob/demo\nok  Service/demo-node-port\n"
 
 
-def test_a_standing_cluster_says_what_to_run_on_it(tmp_path: Path, capsys: Captured) -> None:
+def test_a_standing_cluster_prints_what_to_run_on_it(tmp_path: Path, capsys: Captured) -> None:
     assert run([*RENDER, "--target", "raycluster"], Session(folder=tmp_path)) == ExitCode.OK
     out, err = capsys.readouterr()
     assert yaml.safe_load(out)["kind"] == "RayCluster"
-    assert err == (
-        "on its head, this runs: paceline train --launcher ray --address auto --mode localsgd --name demo\n"
-    )
+    assert err.endswith("paceline train --launcher ray --address auto --mode localsgd --name demo\n")
 
 
-def test_compat_says_what_it_gives_up_and_quiet_is_quiet(tmp_path: Path, capsys: Captured) -> None:
+def test_compat_lists_what_it_gives_up_and_quiet_prints_nothing(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
     run([*RENDER, "--target", "rayjob", "--profile", "compat"], Session(folder=tmp_path))
-    assert "containers may run as root" in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     run([*RENDER, "--target", "rayjob", "--profile", "compat", "--quiet"], Session(folder=tmp_path))
     assert capsys.readouterr().err == ""
 
@@ -48,9 +49,9 @@ def test_settings_come_from_files_and_variables_too(tmp_path: Path, capsys: Capt
     flags = ["job", "render", "--target", "rayjob", "--image", "example.com/x:1", "--name", "demo"]
     session = Session(folder=tmp_path, variables={"steps": "77"})
     assert run([*flags, "-c", str(tmp_path / "train.yaml"), "--set", "seed=4"], session) == ExitCode.OK
-    said = yaml.safe_load(capsys.readouterr().out)["spec"]["entrypoint"]
+    entrypoint = yaml.safe_load(capsys.readouterr().out)["spec"]["entrypoint"]
     start = "paceline train --launcher ray --address auto --mode ssp"
-    assert said == f"{start} --name demo --steps 77 --seed 4 --staleness 5"
+    assert entrypoint == f"{start} --name demo --steps 77 --seed 4 --staleness 5"
 
 
 def test_the_answer_as_json_holds_objects_and_text(tmp_path: Path, capsys: Captured) -> None:
@@ -61,7 +62,7 @@ def test_the_answer_as_json_holds_objects_and_text(tmp_path: Path, capsys: Captu
     assert answer["data"]["command"][:2] == ["paceline", "train"]
 
 
-def test_every_problem_of_a_wish_is_said_at_once(tmp_path: Path, capsys: Captured) -> None:
+def test_every_problem_of_a_request_is_reported_at_once(tmp_path: Path, capsys: Captured) -> None:
     flags = ["--target", "rayjob", "--image", "x", "--name", "No", "--autoscale", "2"]
     assert run(["job", "render", *flags], Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
     out, err = capsys.readouterr()
@@ -76,7 +77,7 @@ def test_a_bad_file_is_exit_code_3_with_file_line_and_field(tmp_path: Path, caps
     (tmp_path / "demo.yaml").write_text(text)
     assert run(["job", "validate", "demo.yaml", "--json"], Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
     (problem,) = json.loads(capsys.readouterr().out)["error"]["problems"]
-    line = next(number for number, one in enumerate(text.splitlines(), 1) if "4GB" in one)
+    line = next(number for number, item in enumerate(text.splitlines(), 1) if "4GB" in item)
     assert problem["where"] == f"{tmp_path / 'demo.yaml'}:{line}"
     assert problem["what"].startswith(
         "spec.rayClusterSpec.headGroupSpec.template.spec.containers[0].resources."
@@ -85,10 +86,12 @@ def test_a_bad_file_is_exit_code_3_with_file_line_and_field(tmp_path: Path, caps
 
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path, capsys: Captured) -> None:
     assert run(["job", "validate", "nothing.yaml"], Session(folder=tmp_path)) == ExitCode.TRAINING_FAILED
-    assert "cannot read" in capsys.readouterr().err
+    assert "nothing.yaml" in capsys.readouterr().err
 
 
-def test_a_job_of_torchrun_is_printed_checked_and_commented(tmp_path: Path, capsys: Captured) -> None:
+def test_a_job_of_torchrun_is_printed_checked_and_commented(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
     words = ["job", "render", "--task", "xor", "--mode", "ddp", "--nodes", "2"]
     words += ["--image", "example.com/x:1", "--name", "demo"]
     for target, kinds in {
@@ -99,8 +102,8 @@ def test_a_job_of_torchrun_is_printed_checked_and_commented(tmp_path: Path, caps
     }.items():
         assert run([*words, "--target", target], Session(folder=tmp_path)) == ExitCode.OK
         out, err = capsys.readouterr()
-        assert [one["kind"] for one in yaml.safe_load_all(out)] == kinds
-        assert "note: results lie in the pod of rank 0" in err
+        assert [manifest["kind"] for manifest in yaml.safe_load_all(out)] == kinds
+        wording(err)
         (tmp_path / "demo.yaml").write_text(out)
         assert run(["job", "validate", "demo.yaml"], Session(folder=tmp_path)) == ExitCode.OK
         assert capsys.readouterr().out == "".join(f"ok  {kind}/demo\n" for kind in kinds)
@@ -109,11 +112,15 @@ def test_a_job_of_torchrun_is_printed_checked_and_commented(tmp_path: Path, caps
 def test_the_namespace_has_its_short_flag(tmp_path: Path, capsys: Captured) -> None:
     for flag in ("-n", "--namespace"):
         assert run([*RENDER, "--target", "rayjob", flag, "team-a"], Session(folder=tmp_path)) == ExitCode.OK
-        (job,) = [one for one in yaml.safe_load_all(capsys.readouterr().out) if one["kind"] == "RayJob"]
+        (job,) = [
+            manifest
+            for manifest in yaml.safe_load_all(capsys.readouterr().out)
+            if manifest["kind"] == "RayJob"
+        ]
         assert job["metadata"]["namespace"] == "team-a"
 
 
-def test_a_file_of_settings_becomes_a_configmap(tmp_path: Path, capsys: Captured) -> None:
+def test_a_file_of_settings_becomes_a_configmap(tmp_path: Path, capsys: Captured, wording: Wording) -> None:
     (tmp_path / "train.toml").write_text('mode = "ddp"\nsteps = 7\n')
     words = ["job", "render", "--target", "job", "--nodes", "2", "--image", "x:1", "--name", "demo", "-q"]
     words += ["--config-map", "--seed", "3"]
@@ -122,7 +129,7 @@ def test_a_file_of_settings_becomes_a_configmap(tmp_path: Path, capsys: Captured
     config, _, job = yaml.safe_load_all(capsys.readouterr().out)
     assert config["data"] == {"config.toml": 'mode = "ddp"\nsteps = 7\n'}
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    said = "--config /config/config.toml --name demo --seed 3 --save-dir /results"
-    assert " ".join(args).endswith(said)
+    message = "--config /config/config.toml --name demo --seed 3 --save-dir /results"
+    assert " ".join(args).endswith(message)
     assert run(words, Session(folder=tmp_path)) == ExitCode.BAD_CONFIG
-    assert "there is no file to put there" in capsys.readouterr().err
+    wording(capsys.readouterr().err)

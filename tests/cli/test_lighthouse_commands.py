@@ -1,4 +1,4 @@
-"""Can a person give torchft a lighthouse, see its jobs, and end them?"""
+"""`paceline lighthouse`: start one for torchft, list its jobs, and end them."""
 
 import json
 from collections.abc import Iterator
@@ -7,9 +7,10 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.fixtures.lighthouse_proxy import lighthouse_proxy
-from tests.fixtures.node_processes import NodeProcesses, three_nodes
+from tests.fixtures.coordinator.lighthouse_proxy import lighthouse_proxy
+from tests.fixtures.coordinator.node_processes import NodeProcesses, three_nodes
 from tests.fixtures.waiting import until
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.coordinator.proto import torchft_pb2 as torchft
@@ -32,19 +33,19 @@ def _mine(nodes: NodeProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PACELINE_COORDINATOR", raising=False)
 
 
-def said(capsys: Captured, nodes: NodeProcesses, *args: str) -> tuple[int, str, str]:
+def run_command(capsys: Captured, nodes: NodeProcesses, *args: str) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = run(["lighthouse", *args, "--at", nodes.at], Session(folder=nodes.folder))
+    code = run(["coordinator", "lighthouse", *args, "--at", nodes.at], Session(folder=nodes.folder))
     return int(code), *capsys.readouterr()
 
 
 def data(capsys: Captured, nodes: NodeProcesses, *args: str) -> Any:  # Any: JSON
-    code, out, err = said(capsys, nodes, *args, "--json")
+    code, out, err = run_command(capsys, nodes, *args, "--json")
     assert (code, err) == (0, ""), (out, err)
     return json.loads(out)["data"]
 
 
-def ask(url: str, replica: str) -> torchft.Quorum:
+def request_quorum(url: str, replica: str) -> torchft.Quorum:
     member = torchft.QuorumMember(replica_id=replica, address="http://here:1", step=3)
     request = torchft.LighthouseQuorumRequest(requester=member).SerializeToString()
     with grpc.insecure_channel(url.removeprefix("http://")) as channel:
@@ -57,29 +58,29 @@ def ask(url: str, replica: str) -> torchft.Quorum:
 def test_a_job_is_served_shown_and_ended(nodes: NodeProcesses, capsys: Captured) -> None:
     with lighthouse_proxy(nodes, "--job", "mine", "--heartbeat-timeout-s", "0.5") as url:
         assert url.startswith("http://127.0.0.1:")
-        found = ask(url, "r0:x")
+        quorum = request_quorum(url, "r0:x")
         (job,) = data(capsys, nodes, "status")["jobs"]
         assert (job["job"], job["heartbeat_timeout_s"], job["join_timeout_s"]) == ("mine", 0.5, 60.0)
-        assert job["quorum_id"] == found.quorum_id
+        assert job["quorum_id"] == quorum.quorum_id
         assert job["members"] == [{"replica_id": "r0:x", "step": 3, "address": "http://here:1"}]
-        code, out, _ = said(capsys, nodes, "status")
+        code, out, _ = run_command(capsys, nodes, "status")
         assert code == 0
         assert "quorum" in out
         assert "r0:x step 3" in out
         assert data(capsys, nodes, "forget", "mine")["job"] == "mine"
-        until(lambda: "no lighthouse 'mine'" in (nodes.folder / "proxy.txt").read_text(), "the proxy ends")
+        until(lambda: "'mine'" in (nodes.folder / "proxy.txt").read_text(), "the proxy ends")
     assert data(capsys, nodes, "status")["jobs"] == []
-    assert said(capsys, nodes, "forget", "mine")[0] == ExitCode.BAD_CONFIG
+    assert run_command(capsys, nodes, "forget", "mine")[0] == ExitCode.BAD_CONFIG
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "example.com"])
 def test_an_address_that_others_reach_is_refused_with_the_reason(
-    host: str, nodes: NodeProcesses, capsys: Captured
+    host: str, nodes: NodeProcesses, capsys: Captured, wording: Wording
 ) -> None:
-    code, _, err = said(capsys, nodes, "proxy", "--listen", f"{host}:29510")
+    code, _, err = run_command(capsys, nodes, "proxy", "--listen", f"{host}:29510")
     assert code == ExitCode.BAD_CONFIG
-    assert "without a token" in err
     assert "--open-to-network" in err
+    wording(err)
 
 
 def test_settings_that_contradict_those_of_the_job_are_refused(
@@ -87,21 +88,22 @@ def test_settings_that_contradict_those_of_the_job_are_refused(
 ) -> None:
     with lighthouse_proxy(nodes, "--job", "kept", "--min-replicas", "2"):
         more = ("--job", "kept", "--min-replicas", "3", "--listen", "127.0.0.1:0")
-        code, _, err = said(capsys, nodes, "proxy", *more)
+        code, _, err = run_command(capsys, nodes, "proxy", *more)
     assert code == ExitCode.BAD_CONFIG
-    assert "min_replicas 2, not 3" in err
+    assert "min_replicas 2" in err
 
 
 def test_a_port_that_is_taken_is_named(nodes: NodeProcesses, capsys: Captured) -> None:
     taken = next(iter(nodes.addresses.values()))
-    code, _, err = said(capsys, nodes, "proxy", "--listen", taken)
+    code, _, err = run_command(capsys, nodes, "proxy", "--listen", taken)
     assert code == ExitCode.NOT_READY
-    assert f"cannot listen on {taken}" in err
+    assert taken in err
 
 
-def test_without_any_node_the_proxy_says_so(tmp_path: Path, capsys: Captured) -> None:
+def test_without_any_node_the_proxy_reports_that(tmp_path: Path, capsys: Captured) -> None:
     code = run(
-        ["lighthouse", "status", "--at", "127.0.0.1:9", "--timeout-s", "0.3"], Session(folder=tmp_path)
+        ["coordinator", "lighthouse", "status", "--at", "127.0.0.1:9", "--timeout-s", "0.3"],
+        Session(folder=tmp_path),
     )
     assert code == ExitCode.UNREACHABLE
-    assert "no leader answered" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error[E501]: ")

@@ -1,4 +1,4 @@
-"""Is a secret ever shown again? Planted wherever others may leave one, and looked for in all that is said."""
+"""No secret is shown: secrets are planted in all inputs, and searched for in all output."""
 
 import random
 import string
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.operators import Gang, now
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.fixtures.kubernetes.operators import Gang, now
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -28,11 +28,11 @@ SHAPES = {
 
 def secret_of(shape: str) -> str:
     """A new one each time, and the same in each run of the tests."""
-    dice, text = random.Random(shape), SHAPES[shape]
+    rng, text = random.Random(shape), SHAPES[shape]
     letters = string.ascii_uppercase + string.digits
     for length in (16, 20, 24, 36, 40):
         while f"{{{length}}}" in text:
-            text = text.replace(f"{{{length}}}", "".join(dice.choices(letters, k=length)), 1)
+            text = text.replace(f"{{{length}}}", "".join(rng.choices(letters, k=length)), 1)
     return text
 
 
@@ -109,7 +109,7 @@ def said_by_others(shell: Shell, server: ApiServer, secret: str) -> None:
     server.put({"apiVersion": "v1", "kind": NAMESPACE.name, "metadata": {"name": "train"}})
     server.remove(SECRET, "hf-token", "train")
     assert shell.types("cluster", "fix", "--hf-token", "--only", "secret") == ExitCode.OK
-    shell.types("deploy", "apply", "coordinator", "--image", "example.com/x:1")
+    shell.types("cluster", "deploy", "apply", "coordinator", "--image", "example.com/x:1")
     assert shell.types("job", "stop", "demo") == ExitCode.OK
 
 

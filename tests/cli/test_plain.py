@@ -1,4 +1,4 @@
-"""Is a result one value a line, whatever is in it?"""
+"""`--plain` prints one value a line, whatever is in it."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def _leaves(data: Any) -> int:  # Any: JSON
 
 
 def test_names_and_values_are_those_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--mode", "ssp", "--num-workers", "2", "--steps", "20"]
+    words = ["train", "--dry-run", "--mode", "ssp", "--num-workers", "2", "--steps", "20"]
     assert run([*words, "--json"], Session(folder=tmp_path)) == 0
     data = json.loads(capsys.readouterr().out)["data"]
     for where in ([*words, "--plain"], ["--plain", *words]):  # before and after the command's name

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import small_plan
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.wording import Wording
 
 from paceline.cli.train_summary import summary_lines
 from paceline.plan.codec import Json
 
 
 @pytest.mark.parametrize(("loss", "is_said"), [(0.4, False), (float("nan"), True), (float("inf"), True)])
-def test_a_run_that_diverged_says_so(loss: float, *, is_said: bool) -> None:
+def test_a_diverged_run_is_reported_as_such(loss: float, *, is_said: bool) -> None:
     lines = summary_lines({"loss": loss}, small_plan("ssgd"), Path("runs/one"))
     assert any(line.startswith("diverged") for line in lines) == is_said
 
@@ -30,27 +31,22 @@ def test_throughput_traffic_and_staleness_have_a_line_each() -> None:
     rows = dict(line.split(maxsplit=1) for line in lines)
     assert rows["test_accuracy"] == "0.918"
     assert rows["throughput"] == "3.1k samples/s"
-    assert rows["travelled"] == "64 kB out, 64 kB in"
+    assert rows["traffic"] == "64 kB sent, 64 kB received"
     assert rows["staleness"] == "mean 1.50, max 4 versions"
     assert any("forward 25%, backward 50%, wait 25%" in line for line in lines)
     assert not any("delay" in line for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("adapted", "text"),
+    "adapted",
     [
-        (None, "never: nothing else would have been worth it"),
-        (
-            {"count": 1, "way": "batch", "shares": "40,24"},
-            "once; at the end batch, samples of a step by worker: 40,24",
-        ),
-        (
-            {"count": 3, "way": "local-steps", "shares": "11,5"},
-            "3 times; at the end local-steps, local steps of a round by worker: 11,5",
-        ),
+        None,
+        {"count": 1, "way": "batch", "shares": "40,24"},
+        {"count": 3, "way": "local-steps", "shares": "11,5"},
     ],
+    ids=["never", "once", "3 times"],
 )
-def test_the_summary_of_adaptive_says_what_it_ended_with(adapted: Json, text: str) -> None:
+def test_the_summary_of_adaptive_shows_its_final_policy(adapted: Json, wording: Wording) -> None:
     lines = summary_lines({"adapted": adapted}, small_plan("adaptive"), Path("runs/one"))
     rows = dict(line.split(maxsplit=1) for line in lines)
-    assert rows["adapted"] == text
+    wording(rows["adapted"])

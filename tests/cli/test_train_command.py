@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode, TrainingError
@@ -66,7 +67,9 @@ def train(folder: Path, launcher: FakeLauncher, *args: str) -> int:
     return run(["train", *args], Session(folder=folder, start_launcher=launcher.start))
 
 
-def test_a_run_ends_with_a_summary_on_stdout_and_lines_on_stderr(tmp_path: Path, capsys: Captured) -> None:
+def test_a_run_ends_with_a_summary_on_stdout_and_lines_on_stderr(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
     launcher = FakeLauncher()
     assert train(tmp_path, launcher, "--steps", "100", "--mode", "ssp") == ExitCode.OK
     out, err = capsys.readouterr()
@@ -75,7 +78,7 @@ def test_a_run_ends_with_a_summary_on_stdout_and_lines_on_stderr(tmp_path: Path,
     assert str(tmp_path / "runs" / "xor-ssp") in out
     assert rows["next"].startswith("paceline ")
     lines = err.splitlines()
-    assert lines[0].startswith("training xor with 2 workers, mode ssp, in ")
+    wording(lines[0])
     assert len(lines) == 1 + 10 + 1
     assert " step 20/100 20% loss 0.5 2/2 workers " in lines[2]
     assert (launcher.started, launcher.closed) == (1, 1)
@@ -104,17 +107,19 @@ def test_a_named_folder_is_used_once(tmp_path: Path, capsys: Captured) -> None:
     assert train(tmp_path, launcher, "-q", "--run-dir", "here") == ExitCode.OK
     assert train(tmp_path, launcher, "-q", "--run-dir", "here", "--steps", "0") == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err
-    assert f"error[E106]: --run-dir: run_dir {tmp_path / 'here'} already holds a run" in err
-    assert "error[E102]: --steps: steps is 0" in err
+    assert f"error[E106]: --run-dir: run_dir {tmp_path / 'here'} " in err
+    assert "error[E102]: --steps: " in err
     assert len(launcher.runs) == 1
 
 
-def test_a_folder_that_is_a_file_or_impossible_is_refused(tmp_path: Path, capsys: Captured) -> None:
+def test_a_folder_that_is_a_file_or_impossible_is_refused(
+    tmp_path: Path, capsys: Captured, wording: Wording
+) -> None:
     (tmp_path / "file").write_text("")
     assert train(tmp_path, FakeLauncher(), "--run-dir", "file") == ExitCode.BAD_CONFIG
-    assert "is a file" in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     assert train(tmp_path, FakeLauncher(), "--run-dir", "x" * 5000) == ExitCode.BAD_CONFIG
-    assert "cannot be used" in capsys.readouterr().err
+    wording(capsys.readouterr().err, hide=["x" * 5000])
 
 
 def test_what_was_warmed_up_is_closed_when_the_config_is_bad(tmp_path: Path) -> None:
@@ -131,22 +136,19 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: Captured) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_run_says_why_and_closes(tmp_path: Path, capsys: Captured) -> None:
+def test_a_failed_run_prints_the_cause_and_closes(tmp_path: Path, capsys: Captured, wording: Wording) -> None:
     launcher = FakeLauncher(error=TrainingError("worker 1 died", "look into its log"))
     assert train(tmp_path, launcher, "-q") == ExitCode.TRAINING_FAILED
-    assert capsys.readouterr().err.splitlines() == [
-        "error[E400]: worker 1 died",
-        "  why:  a participant failed, and the run could not go on without it",
-        "  fix:  look into its log",
-        "  more: paceline explain E400",
-    ]
+    err = capsys.readouterr().err
+    assert err.startswith("error[E400]: worker 1 died\n")
+    wording(err)
     assert launcher.closed == 1
 
 
 @pytest.mark.parametrize(
     ("extra", "code"), [({"stopped_by": "SIGTERM"}, 143), ({"stopped_by": "SIGINT"}, 130), ({}, 130)]
 )
-def test_a_run_that_was_stopped_in_order_still_tells_scripts(
+def test_a_run_that_was_stopped_cleanly_still_reports_to_scripts(
     tmp_path: Path, capsys: Captured, extra: dict[str, Json], code: int
 ) -> None:
     assert train(tmp_path, FakeLauncher({"stopped": True, **extra}), "-q") == code
@@ -161,11 +163,11 @@ def test_epochs_are_counted_by_the_launcher_that_trains(tmp_path: Path, capsys: 
     plan, _ = launcher.runs[0]
     assert (plan.steps, plan.epochs, plan.num_samples) == (30, 3.0, 640)
     assert (launcher.started, launcher.closed, launcher.counted) == (1, 1, 1)
-    said = "times 2 (linear rule: 64 samples per update instead of 32), reached over the first 5 steps"
-    assert said in capsys.readouterr().err
+    message = "times 2 (linear rule: 64 samples per update instead of 32), reached over the first 5 steps"
+    assert message in capsys.readouterr().err
 
 
-def test_a_plan_in_epochs_asks_for_the_count_and_starts_nothing_else(
+def test_a_plan_in_epochs_counts_the_samples_and_starts_nothing_else(
     tmp_path: Path, capsys: Captured
 ) -> None:
     launcher = FakeLauncher()
@@ -182,5 +184,5 @@ def test_an_early_stop_is_no_interruption(tmp_path: Path, capsys: Captured) -> N
     assert train(tmp_path, launcher) == ExitCode.OK
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert rows["stopped"] == why
-    assert rows["best"] == "weights  of step 9, kept"
+    assert "step 9" in rows["best"]
     assert rows["next"].startswith("paceline replay")

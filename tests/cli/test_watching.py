@@ -1,4 +1,4 @@
-"""Is a run shown as a person wants to read it?"""
+"""Progress of a run: the line, the bar, the shown speed and the remaining time."""
 
 import io
 from dataclasses import replace
@@ -33,7 +33,7 @@ def test_a_line_copes_with_what_is_not_known_yet() -> None:
     assert progress_text(at(0, 0.0, loss=None)) == "step 0/2000 0% 8/8 workers 3.1k samples/s eta ?"
 
 
-def test_what_is_left_is_told_by_the_pace_of_the_steps_and_not_by_how_long_it_took_to_begin() -> None:
+def test_the_remaining_time_is_estimated_from_the_pace_of_the_steps_and_not_from_the_start_up() -> None:
     resumed = replace(at(1000, 60.0), steps_per_s=50.0)
     assert progress_text(resumed).endswith("eta 20s")
 

@@ -93,7 +93,7 @@ def runs(
     ]
 
 
-def usual() -> dict[str, list[Measured]]:
+def default_runs() -> dict[str, list[Measured]]:
     """Four workers of which one is slow: asgd is the one to take."""
     return {
         "single": runs("single", 1, (8.0, 8.1, 7.9), (0.95, 0.96, 0.94)),
@@ -105,17 +105,17 @@ def usual() -> dict[str, list[Measured]]:
     }
 
 
-def comparison(found: dict[str, list[Measured]], *, machine: Machine = MACHINE) -> Comparison:
+def comparison(values: dict[str, list[Measured]], *, machine: Machine = MACHINE) -> Comparison:
     """As app.compare puts it together, without folders."""
-    plans = {label: mine[0].plan for label, mine in found.items()}
-    quality = quality_of(found)
-    target = target_of(found)
-    cells = assess(found, "single", quality, target)
+    plans = {label: mine[0].plan for label, mine in values.items()}
+    quality = quality_of(values)
+    target = target_of(values)
+    cells = assess(values, "single", quality, target)
     return Comparison(
         paceline="0.0",
         task="digits",
         baseline="single",
-        repeats=len(found["single"]),
+        repeats=len(values["single"]),
         steps=200,
         samples=25_600,
         samples_per_step=128,
@@ -128,5 +128,5 @@ def comparison(found: dict[str, list[Measured]], *, machine: Machine = MACHINE) 
         warnings=tuple(find_warnings(cells, plans, "single", quality, [machine])),
         how=describe_method(plans, "single", quality, target, 1_437),
         machine=machine,
-        order=tuple(run.name for mine in found.values() for run in mine),
+        order=tuple(run.name for mine in values.values() for run in mine),
     )

@@ -1,4 +1,4 @@
-"""What does a person see who opens a report? In a real browser, from the file alone."""
+"""The comparison report in a real browser, opened from the file alone."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pytest
 from playwright.sync_api import Browser, Page
 from tests.comparison.browser import open_browser
-from tests.comparison.made import comparison, run, runs, usual
+from tests.comparison.made import comparison, default_runs, run, runs
 
 from paceline.comparison.report.comparison import write_all
 from paceline.comparison.report.runs import run_page
@@ -21,15 +21,15 @@ SCHEMES: list[Scheme] = ["light", "dark"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with open_browser() as found:
-        yield found
+    with open_browser() as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("compared")
-    found = usual() | {"ssgd-2": runs("ssgd", 2, (7.0, 7.1, 6.9), (0.95, 0.96, 0.94), waiting=0.3)}
-    write_all(comparison(found), place)
+    result = default_runs() | {"ssgd-2": runs("ssgd", 2, (7.0, 7.1, 6.9), (0.95, 0.96, 0.94), waiting=0.3)}
+    write_all(comparison(result), place)
     return place
 
 
@@ -47,9 +47,7 @@ class Opened:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_report_asks_nobody_and_complains_of_nothing(
-    browser: Browser, folder: Path, scheme: Scheme
-) -> None:
+def test_a_report_sends_no_request_and_logs_no_error(browser: Browser, folder: Path, scheme: Scheme) -> None:
     path = folder / "report.html"
     opened = Opened(browser, path, scheme=scheme)
     assert opened.said == []
@@ -81,7 +79,7 @@ def test_the_verdict_comes_first_then_the_table_the_pictures_and_the_proof(
 ) -> None:
     opened = Opened(browser, folder / "report.html")
     heads = opened.page.eval_on_selector_all("h2", "found => found.map(e => e.textContent)")
-    order = ["Which mode to use", "The numbers", "What it cost", "Pictures", "How it was measured"]
+    order = ["Which mode to use", "The numbers", "Cost", "Pictures", "How it was measured"]
     assert [head for head in heads if head in order] == order
     assert opened.page.locator("h1").count() == 1
 
@@ -105,7 +103,7 @@ def test_on_a_telephone_only_the_tables_scroll(browser: Browser, folder: Path) -
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_pictures_and_tables_speak_to_those_who_do_not_see_them(browser: Browser, folder: Path) -> None:
+def test_pictures_and_tables_have_text_for_screen_readers(browser: Browser, folder: Path) -> None:
     page = Opened(browser, folder / "report.html").page
     pictures = page.locator("figure > svg")
     assert pictures.count() >= 6

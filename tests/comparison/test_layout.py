@@ -1,8 +1,9 @@
-"""Is a comparison fair before it starts?"""
+"""The layout of a comparison is fair before it starts."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.comparison.layout import PACE_S, CompareRequest, lay_out, order_of
 from paceline.config.environment import Facts
@@ -17,13 +18,13 @@ def request(config: TrainConfig | None = None, **more: object) -> CompareRequest
     return CompareRequest(config=config or TrainConfig(), **more)  # type: ignore[arg-type]  # what it takes
 
 
-def problems(asked: CompareRequest) -> str:
+def problems(compare_request: CompareRequest) -> str:
     with pytest.raises(ConfigError) as caught:
-        lay_out(asked, Facts())
+        lay_out(compare_request, Facts())
     return " | ".join(f"{p.what}: {p.hint}" for p in caught.value.problems)
 
 
-def test_everybody_does_the_same_steps_on_the_same_samples_with_any_number_of_workers() -> None:
+def test_all_modes_do_the_same_steps_on_the_same_samples_with_any_number_of_workers() -> None:
     layout = lay_out(request(TrainConfig(batch_size=8, straggler=SLOW), worker_counts=(2, 4)), Facts())
     plans = layout.contenders
     assert list(plans)[:3] == ["single", "ssgd-2", "ssgd-4"]
@@ -35,7 +36,7 @@ def test_everybody_does_the_same_steps_on_the_same_samples_with_any_number_of_wo
     assert [plans[label].pace_s for label in ("single", "ssgd-2", "ssgd-4")] == [0.04, 0.02, PACE_S]
 
 
-def test_a_round_has_one_seed_for_everybody_and_another_one_than_the_rounds_before() -> None:
+def test_a_round_has_one_seed_for_all_and_another_one_than_the_rounds_before() -> None:
     layout = lay_out(request(TrainConfig(seed=5)), Facts())
     for number in range(3):
         mine = [turn for turn in layout.turns if turn.round == number]
@@ -52,7 +53,7 @@ def test_every_contender_but_the_baseline_has_the_same_slow_worker() -> None:
 
 
 @given(labels=st.integers(2, 12), repeats=st.integers(1, 6), seed=st.integers(0, 1000))
-def test_in_each_round_everybody_runs_once_and_the_order_is_the_seeds(
+def test_in_each_round_every_mode_runs_once_and_the_order_is_the_seeds(
     labels: int, repeats: int, seed: int
 ) -> None:
     names = [f"mode-{number}" for number in range(labels)]
@@ -61,7 +62,7 @@ def test_in_each_round_everybody_runs_once_and_the_order_is_the_seeds(
     assert [sorted(row) for row in rows] == [sorted(names)] * repeats
 
 
-def test_nobody_always_runs_first() -> None:
+def test_no_mode_always_runs_first() -> None:
     rows = order_of(["a", "b", "c", "d", "e"], 3, 0)
     assert len({row[0] for row in rows}) == 3
 
@@ -71,57 +72,57 @@ def test_the_baseline_is_added_when_it_is_not_named_and_each_mode_runs_once() ->
     assert list(layout.contenders) == ["single", "ssgd-2", "asgd-2"]
 
 
-def test_a_pace_is_chosen_only_where_somebody_is_slow_and_nobody_said_one() -> None:
+def test_a_pace_is_chosen_only_where_a_worker_is_slow_and_none_was_given() -> None:
     assert "10 ms" in lay_out(request(TrainConfig(straggler=SLOW)), Facts()).remarks[0]
     assert lay_out(request(), Facts()).contenders["ssgd-2"].pace_s == 0.0
-    said = lay_out(request(TrainConfig(straggler=SLOW, pace=0.002)), Facts())
-    assert (said.contenders["ssgd-2"].pace_s, said.remarks) == (0.002, ())
+    layout = lay_out(request(TrainConfig(straggler=SLOW, pace=0.002)), Facts())
+    assert (layout.contenders["ssgd-2"].pace_s, layout.remarks) == (0.002, ())
 
 
-def test_a_step_that_cannot_be_dealt_evenly_is_refused_with_the_next_size_that_can() -> None:
-    said = problems(request(TrainConfig(batch_size=32), worker_counts=(3, 4)))
-    assert "32 x 4 = 128 samples, which cannot be dealt evenly to 3 or 4 workers" in said
-    assert "such as 33" in said
+def test_a_step_that_cannot_be_dealt_evenly_is_refused_with_the_next_size_that_can(wording: Wording) -> None:
+    text = problems(request(TrainConfig(batch_size=32), worker_counts=(3, 4)))
+    assert "32 x 4 = 128" in text
+    assert " 33" in text
+    wording(text)
     unsaid = lay_out(request(worker_counts=(3, 4)), Facts()).contenders
     assert {plan.global_batch for plan in unsaid.values()} == {132}
 
 
-def test_all_problems_are_reported_at_once() -> None:
+def test_all_problems_are_reported_at_once(wording: Wording) -> None:
     config = TrainConfig(staleness=3, run_dir="here", events="off", batch_size=(1, 2))
-    said = problems(request(config, modes=("ssgd", "sgdd"), worker_counts=(2, 4)))
-    for words in (
-        "reads staleness",
-        "run_dir",
-        "events is off",
-        "there is no mode sgdd",
-        "lists 2 numbers",
-    ):
-        assert words in said
-    assert "nothing to compare" in problems(request(modes=("single",)))
-    assert "different numbers" in problems(request(worker_counts=(2, 2)))
+    text = problems(request(config, modes=("ssgd", "sgdd"), worker_counts=(2, 4)))
+    for name in ("staleness", "run_dir", "events", "sgdd", "batch_size"):
+        assert name in text
+    wording(text)
+    wording(problems(request(modes=("single",))))
+    wording(problems(request(worker_counts=(2, 2))))
 
 
-def test_batches_that_differ_by_worker_stay_as_they_were_said() -> None:
+def test_batches_that_differ_by_worker_stay_as_given() -> None:
     layout = lay_out(request(TrainConfig(batch_size=(4, 12)), modes=("ssgd",)), Facts())
     assert layout.contenders["ssgd-2"].batch_sizes == (4, 12)
     assert layout.contenders["single"].batch_sizes == (16,)
 
 
-def test_epochs_are_the_same_number_of_steps_for_everybody() -> None:
-    asked = request(TrainConfig(epochs=2, batch_size=8), modes=("ssgd", "asgd"), worker_counts=(2, 4))
-    plans = lay_out(asked, Facts(), count=lambda _: 320).contenders
+def test_epochs_are_the_same_number_of_steps_for_all_modes() -> None:
+    compare_request = request(
+        TrainConfig(epochs=2, batch_size=8), modes=("ssgd", "asgd"), worker_counts=(2, 4)
+    )
+    plans = lay_out(compare_request, Facts(), count=lambda _: 320).contenders
     assert {plan.steps for plan in plans.values()} == {20}  # 640 samples, 32 in a step
 
 
-def test_modes_that_cannot_be_evaluated_on_the_way_are_not_and_that_is_said() -> None:
+def test_modes_that_cannot_be_evaluated_during_training_are_not_and_that_is_reported(
+    wording: Wording,
+) -> None:
     layout = lay_out(request(TrainConfig(evaluate_every=10), modes=("ssgd", "asgd", "gossip")), Facts())
     evaluated = {label: plan.evaluation is not None for label, plan in layout.contenders.items()}
     assert evaluated == {"single": True, "ssgd-2": True, "asgd-2": True, "gossip-2": False}
-    assert layout.remarks[0].startswith("gossip can be evaluated at the end only")
+    assert layout.remarks[0].startswith("gossip ")
+    wording(layout.remarks[0])
 
 
-def test_what_would_make_the_work_unequal_is_refused() -> None:
-    said = problems(request(TrainConfig(early_stop_patience=2, evaluate_every=5, scale_lr="linear")))
-    assert "do not do equal work" in said
-    assert "nothing to scale" in said
+def test_what_would_make_the_work_unequal_is_refused(wording: Wording) -> None:
+    text = problems(request(TrainConfig(early_stop_patience=2, evaluate_every=5, scale_lr="linear")))
+    wording(text)
     assert "--evaluate-every" in problems(request(target_accuracy=0.9))

@@ -1,1 +1,1 @@
-"""Tests of what one process and many cost, whoever trains."""
+"""Tests of the benchmarks against other systems: paceline benchmark torch, keras and ray."""

@@ -1,4 +1,6 @@
-"""Is a failure of other processes one sentence, about the one who is to blame?"""
+"""A failure of child processes becomes one sentence about the process that caused it."""
+
+from tests.fixtures.wording import Wording
 
 from paceline.comparison.benchmark.keras_process import failure_of, sentence
 
@@ -28,19 +30,20 @@ class ControllerError(Exception):
         self.controller_failure = controller_failure
 
 
-def test_a_worker_that_raised_is_named_with_the_last_line_of_its_traceback() -> None:
-    told = failure_of(WorkerGroupError({1: RuntimeError(RAISED)}), "runs/ray-1/log.txt")
-    assert told.what == "worker 1 of Ray Train failed: ValueError: there is no such thing"
-    assert told.hint == "see what the workers said in runs/ray-1/log.txt"
+def test_a_worker_that_raised_is_named_with_the_last_line_of_its_traceback(wording: Wording) -> None:
+    training_error = failure_of(WorkerGroupError({1: RuntimeError(RAISED)}), "runs/ray-1/log.txt")
+    assert training_error.hint.endswith("runs/ray-1/log.txt")
+    wording(training_error.what)
 
 
-def test_who_died_is_blamed_and_not_who_was_left_alone() -> None:
-    told = failure_of(WorkerGroupError({0: RuntimeError(CUT), 1: RuntimeError(DIED)}), "log.txt")
-    assert told.what.startswith("worker 1 of Ray Train failed: its process died (Worker unexpectedly exits")
+def test_the_process_that_died_is_blamed_and_not_the_survivor(wording: Wording) -> None:
+    training_error = failure_of(WorkerGroupError({0: RuntimeError(CUT), 1: RuntimeError(DIED)}), "log.txt")
+    assert training_error.what.startswith("worker 1 ")
+    wording(training_error.what)
 
 
-def test_what_ray_train_itself_says_is_told() -> None:
-    told = failure_of(ControllerError(TimeoutError("no room within 300 s\nand more")), "log.txt")
-    assert told.what == "Ray Train failed: no room within 300 s"
-    assert failure_of(OSError("disk full"), "log.txt").what == "Ray Train failed: disk full"
+def test_the_message_of_ray_train_itself_is_reported() -> None:
+    training_error = failure_of(ControllerError(TimeoutError("no room within 300 s\nand more")), "log.txt")
+    assert training_error.what.endswith(" 300 s")
+    assert failure_of(OSError("disk full"), "log.txt").what.endswith(": disk full")
     assert sentence(KeyError()) == "KeyError"

@@ -1,6 +1,7 @@
-"""What do the words of two processes say in the benchmark's own numbers?"""
+"""The output of two Keras processes becomes the benchmark's own numbers."""
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.comparison.benchmark.keras_process import end_of
 from paceline.comparison.benchmark.keras_schema import (
@@ -55,18 +56,18 @@ def answer(cluster: Json = None) -> dict[str, Json]:
 
 
 def test_the_baseline_is_one_worker_with_the_whole_batch() -> None:
-    found = measured_of(ProcessReport.of(answer()), SETTINGS, called_unix_s=1000.0, total_s=30.0)
-    assert (found.workers, found.global_batch, found.worker_batch) == (1, 32, 32)
-    assert (found.steps, found.samples, found.epochs) == (9, 288, 3.0)
-    assert found.first_step_s == 10.0
-    assert found.steady_samples_per_s == pytest.approx(2 * 96 / 10.0)
-    assert found.metrics == {"test_accuracy": 0.3, "test_loss": 1.9}
-    assert found.cluster is None
-    assert [seen.seconds for seen in found.history] == [8.0, 12.0, 18.0]
-    assert found.facts["processors kept busy by fit"] == "0.95"
+    measured = measured_of(ProcessReport.of(answer()), SETTINGS, called_unix_s=1000.0, total_s=30.0)
+    assert (measured.workers, measured.global_batch, measured.worker_batch) == (1, 32, 32)
+    assert (measured.steps, measured.samples, measured.epochs) == (9, 288, 3.0)
+    assert measured.first_step_s == 10.0
+    assert measured.steady_samples_per_s == pytest.approx(2 * 96 / 10.0)
+    assert measured.metrics == {"test_accuracy": 0.3, "test_loss": 1.9}
+    assert measured.cluster is None
+    assert [seen.seconds for seen in measured.history] == [8.0, 12.0, 18.0]
+    assert measured.facts["processors kept busy by fit"] == "0.95"
 
 
-def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept() -> None:
+def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept(wording: Wording) -> None:
     cluster: dict[str, Json] = {
         "nodes": 2,
         "cpus": 4.0,
@@ -74,30 +75,29 @@ def test_ray_train_shares_the_same_batch_and_its_cluster_is_kept() -> None:
         "memory_bytes": 1 << 30,
         "ray": "2.60.0",
     }
-    found = measured_of(ProcessReport.of(answer(cluster)), SETTINGS, called_unix_s=1000.0, total_s=30.0)
-    assert (found.workers, found.global_batch, found.worker_batch) == (2, 32, 16)
-    assert (found.steps, found.samples) == (9, 288)
-    assert found.cluster is not None
-    assert (found.cluster.nodes, found.cluster.cpus, found.cluster.memory_bytes) == (2, 4.0, 1 << 30)
-    assert found.facts["batch normalisation"] == "over the global batch"
-    assert found.facts["threads"] == "1 in each of 2 processes"
+    measured = measured_of(ProcessReport.of(answer(cluster)), SETTINGS, called_unix_s=1000.0, total_s=30.0)
+    assert (measured.workers, measured.global_batch, measured.worker_batch) == (2, 32, 16)
+    assert (measured.steps, measured.samples) == (9, 288)
+    assert measured.cluster is not None
+    assert (measured.cluster.nodes, measured.cluster.cpus, measured.cluster.memory_bytes) == (2, 4.0, 1 << 30)
+    wording("\n".join(f"{name}: {text}" for name, text in measured.facts.items()))
 
 
 def test_one_epoch_has_no_steady_part() -> None:
     assert steady_rate_of([epoch(1, 0.0, 5.0)], 96) is None
 
 
-def test_who_waits_reads_a_line_for_each_epoch() -> None:
+def test_a_waiting_user_gets_a_line_for_each_epoch(wording: Wording) -> None:
     line = format_epoch(epoch(2, 0.0, 4.0), 3).strip()
-    assert line == "epoch 2 of 3: loss 1.000, validation accuracy 20.0 %, 4.0 s"
+    wording(line)
 
 
-def test_workers_that_end_with_other_weights_did_not_train_one_model() -> None:
+def test_workers_that_end_with_other_weights_did_not_train_one_model(wording: Wording) -> None:
     first, second = ended(rank=0, replicas=2), ended(rank=1, replicas=2)
     assert end_of([second, first], "log.txt")["rank"] == 0
     assert end_of([first, second], "log.txt")["processor_seconds"] == 38.0
-    with pytest.raises(TrainingError, match="did not end with the same weights") as told:
+    with wording.raises(TrainingError) as caught:
         end_of([first, {**second, "weights_sha256": "bb"}], "log.txt")
-    assert told.value.hint == "see log.txt"
+    assert caught.value.hint.endswith(" log.txt")
     with pytest.raises(TrainingError):
         end_of([ended(rank=0, replicas=1), ended(rank=1, replicas=1)], "log.txt")

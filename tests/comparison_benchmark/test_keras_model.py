@@ -1,11 +1,11 @@
-"""Is the network of `paceline benchmark keras` the one that learners are promised? With real TensorFlow."""
+"""The network of `paceline benchmark keras` is the documented one; with real TensorFlow."""
 
 import os
 import subprocess
 import sys
 
 import pytest
-from tests.fixtures.command import ROOT
+from tests.fixtures.processes.command import ROOT
 
 PROBE = """
 from paceline.comparison.benchmark.keras_backend import Normalisation, _default_callbacks, build_model
@@ -22,17 +22,17 @@ print("callbacks", *(type(one).__name__ for one in _default_callbacks()))
 
 @pytest.mark.soak
 def test_it_has_three_blocks_a_dense_layer_of_512_about_three_million_parameters_and_both_callbacks() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", PROBE],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    said = {name: words for name, *words in (line.split() for line in done.stdout.splitlines())}
-    assert said["filters"] == ["64", "64", "128", "128", "256", "256"]
-    assert said["dense"] == ["512", "10"]
-    assert (said["batch_normalization"], said["dropout"]) == (["7"], ["4"])
-    assert 3_000_000 < int(said["parameters"][0]) < 3_300_000
-    assert said["callbacks"] == ["ReduceLROnPlateau", "EarlyStopping"]
+    assert result.returncode == 0, result.stderr
+    messages = {name: words for name, *words in (line.split() for line in result.stdout.splitlines())}
+    assert messages["filters"] == ["64", "64", "128", "128", "256", "256"]
+    assert messages["dense"] == ["512", "10"]
+    assert (messages["batch_normalization"], messages["dropout"]) == (["7"], ["4"])
+    assert 3_000_000 < int(messages["parameters"][0]) < 3_300_000
+    assert messages["callbacks"] == ["ReduceLROnPlateau", "EarlyStopping"]

@@ -1,6 +1,7 @@
-"""Who takes part in `paceline benchmark torch`, and does everybody do the same work?"""
+"""The contestants of `paceline benchmark torch`, which all do the same work."""
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.comparison.benchmark.torch_layout import Layout, TorchRequest, lay_out
 from paceline.config.environment import Facts
@@ -16,12 +17,12 @@ def laid_out(config: TrainConfig, *modes: str, launchers: tuple[str, ...] = ("lo
 
 
 def problems(config: TrainConfig, *modes: str, launchers: tuple[str, ...] = ("local",)) -> list[str]:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         laid_out(config, *modes, launchers=launchers)
-    return [problem.what for problem in told.value.problems]
+    return [problem.what for problem in caught.value.problems]
 
 
-def test_everybody_makes_the_same_steps_over_the_same_samples() -> None:
+def test_all_contestants_make_the_same_steps_over_the_same_samples() -> None:
     layout = laid_out(
         TrainConfig(task="xor", steps=30, num_workers=4, batch_size=100, seed=7), "ssgd", "asgd"
     )
@@ -33,7 +34,7 @@ def test_everybody_makes_the_same_steps_over_the_same_samples() -> None:
     assert layout.together.batch_sizes == (25, 25, 25, 25)
 
 
-def test_ours_are_named_by_mode_and_launcher_and_the_first_on_ray_is_asked_for() -> None:
+def test_paceline_runs_are_named_by_mode_and_launcher_and_the_first_on_ray_is_the_subject() -> None:
     layout = laid_out(TrainConfig(task="xor"), "ssgd", "asgd")
     assert [own.name for own in layout.ours] == ["ssgd", "ssgd-ray", "asgd", "asgd-ray"]
     assert layout.subject == "ssgd-ray"
@@ -42,18 +43,18 @@ def test_ours_are_named_by_mode_and_launcher_and_the_first_on_ray_is_asked_for()
     assert layout.together.launcher is Launcher.LOCAL
 
 
-def test_without_ray_nobody_uses_it() -> None:
+def test_without_ray_no_contestant_uses_it() -> None:
     layout = laid_out(TrainConfig(task="xor"), launchers=("local",))
     assert (layout.address, layout.peers, layout.subject) == (None, ("ddp",), "ssgd")
     with_ray = TorchRequest(config=TrainConfig(task="xor"), launchers=("local",), peers=("ray",))
     assert lay_out(with_ray, FACTS).address == "local"
 
 
-def test_our_single_takes_the_whole_batch_and_our_ddp_has_files_of_its_own() -> None:
+def test_paceline_single_takes_the_whole_batch_and_paceline_ddp_has_its_own_files() -> None:
     layout = laid_out(TrainConfig(task="xor", batch_size=64), "single", "ddp", launchers=("local",))
     (single, ddp) = layout.ours
     assert (single.plan.num_workers, single.plan.batch_sizes) == (1, (64,))
-    assert (ddp.name, ddp.title) == ("paceline-ddp", "our ddp")
+    assert (ddp.name, ddp.title) == ("paceline-ddp", "paceline ddp")
     assert layout.together.num_workers == 2
 
 
@@ -62,25 +63,26 @@ def test_a_transport_is_for_this_machine_only() -> None:
     assert [own.plan.transport for own in layout.ours] == [Transport.SHM, Transport.GLOO]
 
 
-def test_what_cannot_be_dealt_evenly_is_refused_with_what_can() -> None:
+def test_what_cannot_be_dealt_evenly_is_refused_with_what_can(wording: Wording) -> None:
     config = TrainConfig(task="xor", num_workers=3, batch_size=64)
-    assert problems(config) == ["a global batch of 64 cannot be dealt evenly to 3 workers"]
+    (problem,) = problems(config)
+    wording(problem)
 
 
-def test_what_not_everybody_has_is_refused() -> None:
+def test_an_option_that_not_all_contestants_have_is_refused(wording: Wording) -> None:
     config = TrainConfig(task="xor", clip_norm=1.0, pace=0.01)
-    found = problems(config)
-    assert len(found) == 2
-    assert all("not everybody in this benchmark has it" in what for what in found)
+    result = problems(config)
+    assert len(result) == 2
+    wording("\n".join(result))
 
 
-def test_two_modes_of_one_name_are_refused_since_only_one_would_take_part() -> None:
+def test_two_modes_of_one_name_are_refused_since_only_one_would_take_part(wording: Wording) -> None:
     request = TorchRequest(config=TrainConfig(task="xor"), modes=("ssgd", "mine:Ssgd"), launchers=("local",))
-    with pytest.raises(ConfigError, match="ssgd and mine:Ssgd would both be called ssgd"):
+    with wording.raises(ConfigError):
         lay_out(request, Facts(modules=frozenset({"mine"})))
 
 
-def test_unknown_launchers_are_refused() -> None:
-    assert problems(TrainConfig(task="xor"), launchers=("local", "slurm")) == [
-        "there is no launcher 'slurm' here"
-    ]
+def test_unknown_launchers_are_refused(wording: Wording) -> None:
+    (problem,) = problems(TrainConfig(task="xor"), launchers=("local", "slurm"))
+    assert "'slurm'" in problem
+    wording(problem)

@@ -1,9 +1,10 @@
-"""Does a benchmark leave what it found, and nothing that it did not?"""
+"""A benchmark keeps existing files and leaves only its own."""
 
 from pathlib import Path
 
 import pytest
 from tests.comparison_benchmark.made import run
+from tests.fixtures.wording import Wording
 
 from paceline.comparison.benchmark.runner import BASELINE, Contender, LogFunction, benchmark
 from paceline.comparison.benchmark.schema import Benchmark, Measured
@@ -33,7 +34,7 @@ def interrupted(_folder: Path, _seed: int, _note: LogFunction) -> Measured:
 def made(out: Path, ours: Contender) -> Benchmark:
     both = [Contender(name=BASELINE, title="alone", run=alone), ours]
     return benchmark(
-        both, out, task="xor", subject="ssgd", repeats=1, seed=0, tell=lambda _: None, note=lambda _: None
+        both, out, task="xor", subject="ssgd", repeats=1, seed=0, notify=lambda _: None, note=lambda _: None
     )
 
 
@@ -46,9 +47,9 @@ def test_an_interrupted_benchmark_leaves_no_comparison_of_an_earlier_one(tmp_pat
     assert not list((tmp_path / "plots").glob("*"))
 
 
-def test_a_benchmark_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+def test_a_benchmark_that_is_refused_changes_nothing(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path, Contender(name="ssgd", title="ssgd", run=together))
     (tmp_path / "runs" / "ssgd-1" / "measured.json").unlink()
-    with pytest.raises(ConfigError, match="is no turn of a benchmark"):
+    with wording.raises(ConfigError):
         made(tmp_path, Contender(name="ssgd", title="ssgd", run=together))
     assert all((tmp_path / name).exists() for name in FOUND)

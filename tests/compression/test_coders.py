@@ -1,4 +1,4 @@
-"""Does every codec give back what it promises, for any vector?"""
+"""Codecs: every codec keeps its guarantees for any vector."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def through(coder: Coder, vector: Tensor, nonce: int = 0) -> Tensor:
 @pytest.mark.parametrize("coder", CODERS, ids=IDS)
 @settings(max_examples=40, deadline=None)
 @given(vector=vectors())
-def test_size_length_and_type_are_as_promised_and_equal_input_gives_equal_bytes(
+def test_size_length_and_type_are_as_declared_and_equal_input_gives_equal_bytes(
     coder: Coder, vector: Tensor
 ) -> None:
     before = vector.clone()
@@ -146,7 +146,7 @@ def test_with_a_memory_nothing_is_lost(data: st.DataObject) -> None:
     assert float((sent + memory.snapshot()["owed"] - given_).abs().max()) < 1e-12
 
 
-def test_random_rounding_rolls_other_dice_for_another_message_and_another_worker() -> None:
+def test_random_rounding_draws_differently_for_another_message_and_another_worker() -> None:
     vector = torch.linspace(-1, 1, 100)
     payloads = [StochasticInt8(seed=s).encode(vector, n).numpy().tobytes() for s in (1, 2) for n in (0, 1)]
     assert len(set(payloads)) == 4

@@ -1,4 +1,4 @@
-"""Do compressed means come near the exact one, equal on every worker, whatever the sizes?"""
+"""Compressed means: near the exact mean and equal on every worker, whatever the sizes."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.meetings import meet
+from tests.fixtures.runs.virtual_workers import run_workers
 from torch import Tensor
 
 from paceline.compression.low_rank import LowRankMean, parts_of
@@ -55,13 +55,13 @@ def averaged(
             total += vector
         after[collective.rank] = total / rounds
 
-    meet(len(given_), live)
+    run_workers(len(given_), live)
     return [after[rank] for rank in sorted(after)], [moved[rank] for rank in sorted(moved)]
 
 
 def random_vectors(workers: int, numel: int) -> list[Tensor]:
-    dice = torch.Generator().manual_seed(workers * 1000 + numel)
-    return [torch.randn(numel, generator=dice, dtype=torch.float64) for _ in range(workers)]
+    generator = torch.Generator().manual_seed(workers * 1000 + numel)
+    return [torch.randn(numel, generator=generator, dtype=torch.float64) for _ in range(workers)]
 
 
 @pytest.mark.parametrize("compress", ALL, ids=lambda c: c.codec.value)
@@ -107,12 +107,12 @@ def test_int8_keeps_its_factor_whatever_the_number_of_workers(workers: int) -> N
     assert plain / traffic[0].bytes_out == pytest.approx(8 / (1 + 4 / 256), rel=1e-9)
 
 
-def test_top_k_of_too_many_workers_saves_nothing_and_says_so() -> None:
+def test_top_k_with_too_many_workers_saves_nothing_and_is_reported() -> None:
     _, traffic = averaged(TOPK, random_vectors(14, 320), lossy_end=320)
     assert traffic[0].bytes_saved < 0
 
 
-def test_the_density_of_dgc_falls_in_four_stages_and_never_below_what_was_asked() -> None:
+def test_the_density_of_dgc_falls_in_four_stages_and_never_below_the_target() -> None:
     seen = [density(step, part=0.01, warmup=8) for step in range(10)]
     assert seen == [0.25] * 2 + [0.0625] * 2 + [0.015625] * 2 + [0.01] * 4
     assert density(0, part=0.5, warmup=8) == 0.5
@@ -162,7 +162,7 @@ def low_rank(given_: Sequence[Tensor], *, rank: int, rounds: int) -> Tensor:
             mean.reduce(part)
         after[collective.rank] = part
 
-    meet(len(given_), live)
+    run_workers(len(given_), live)
     return after[0]
 
 
@@ -200,7 +200,7 @@ def test_what_lies_between_tensors_stays_zero() -> None:
         mean.reduce()
         seen[collective.rank] = vector
 
-    meet(2, live)
+    run_workers(2, live)
     for vector in seen.values():
         assert bool(vector[:10].all())
         assert not bool(vector[10:16].any())

@@ -1,8 +1,9 @@
-"""Is a config that was written down the same when it is read?"""
+"""A config that was written to a file is the same when it is read."""
 
 from pathlib import Path
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.config.key import Kind
 from paceline.config.keys import KEYS
@@ -59,14 +60,14 @@ def test_options_keep_their_types(tmp_path: Path) -> None:
     assert again(config, tmp_path).task_options == options
 
 
-def test_only_what_was_said_is_written_and_where_it_went_is_not() -> None:
+def test_only_explicit_settings_are_written_and_the_output_folder_is_not() -> None:
     assert config_to_yaml(TrainConfig(lr=0.5, run_dir="runs/a", straggler=(), task_options={})) == "lr: 0.5\n"
     assert KEYS["pace"].kind is Kind.DURATION
 
 
-def test_a_recorded_trace_is_refused(tmp_path: Path) -> None:
+def test_a_recorded_trace_is_refused(tmp_path: Path, wording: Wording) -> None:
     (tmp_path / "trace.csv").write_text("worker,step,factor\n0,1,3\n")
     raw = f"trace={tmp_path / 'trace.csv'}"
     config = read(RawSetting(key="straggler", raw=raw, where="--straggler"))
-    with pytest.raises(ConfigError, match="recorded trace"):
+    with wording.raises(ConfigError):
         config_to_yaml(config)

@@ -1,11 +1,11 @@
-"""Does an attack entry mean what it says?"""
+"""Parser of Byzantine entries."""
 
 import contextlib
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.config.fault_rules import attack_text, read_byzantine
 from paceline.config.load import load
@@ -30,15 +30,11 @@ def test_all_parts() -> None:
     assert read({"worker": 1, "attack": "scale", "scale": -5, "p": 0.5, "from": 100, "to": 200}) == (rule,)
 
 
-def test_all_problems_of_an_entry_are_reported_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_all_problems_of_an_entry_are_reported_at_once(wording: Wording) -> None:
+    with wording.raises(ConfigError) as caught:
         read("wroker=1,attack=lies,p=often")
-    assert [p.what for p in caught.value.problems] == [
-        "byzantine has no setting wroker",
-        "byzantine's attack is lies, but it must be one of garbage, sign-flip, scale, zero, nan, same-value",
-        "byzantine's p is often, but it must be a number",
-    ]
-    with pytest.raises(ConfigError, match="names no attack"):
+    assert len(caught.value.problems) == 3
+    with wording.raises(ConfigError):
         read("worker=1")
 
 
@@ -69,8 +65,8 @@ def test_one_variable_holds_several_rules_and_a_file_a_list(tmp_path: Path) -> N
         ByzantineRule(worker=0, attack=Attack.ZERO),
         ByzantineRule(attack=Attack.NAN, probability=0.5),
     )
-    said = load(variables={"byzantine": "worker=0,attack=zero; attack=nan,p=0.5"})
-    assert (said.config.byzantine, said.problems) == (expected, ())
+    loaded_config = load(variables={"byzantine": "worker=0,attack=zero; attack=nan,p=0.5"})
+    assert (loaded_config.config.byzantine, loaded_config.problems) == (expected, ())
     (tmp_path / "t.yaml").write_text("byzantine:\n  - worker=0,attack=zero\n  - attack=nan,p=0.5\n")
     filed = load(file=tmp_path / "t.yaml")
     assert (filed.config.byzantine, filed.problems) == (expected, ())

@@ -1,4 +1,4 @@
-"""Is the machine looked up without running anything?"""
+"""Facts about the machine are found without running anything."""
 
 import sys
 from pathlib import Path

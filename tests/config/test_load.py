@@ -1,10 +1,13 @@
-"""Do flags, variables and files combine as promised, and does each problem name its place?"""
+"""Precedence of flags, variables and files; each problem names its place."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.config.load import from_set_flags, load
 from paceline.config.toml_file import parse_toml
@@ -28,7 +31,7 @@ def only_problem(file: Path) -> Problem:
     return problem
 
 
-def test_nothing_said_is_nothing_known() -> None:
+def test_without_settings_nothing_is_set() -> None:
     loaded = load()
     assert loaded.problems == ()
     assert loaded.config.steps is None
@@ -44,7 +47,7 @@ def test_a_flag_beats_a_variable_which_beats_the_file(tmp_path: Path) -> None:
     assert config.origin("lr") == f"{path}:3"
 
 
-def test_an_empty_variable_says_nothing() -> None:
+def test_an_empty_variable_sets_nothing() -> None:
     assert load(variables={"steps": " "}).config.steps is None
 
 
@@ -74,7 +77,7 @@ def test_task_options_merge_by_name(tmp_path: Path) -> None:
     assert config.origin("task_options.layers") == f"{path}:3"
 
 
-def test_straggler_rules_are_replaced_and_know_their_lines(tmp_path: Path) -> None:
+def test_straggler_rules_are_replaced_and_carry_their_lines(tmp_path: Path) -> None:
     path = file_with(tmp_path, "straggler:\n  - worker=0,factor=2\n  - {worker: 1, delay: 5ms}\n")
     config = load(file=path).config
     assert config.straggler is not None
@@ -91,60 +94,75 @@ def test_a_trace_in_a_file_is_relative_to_the_file(tmp_path: Path) -> None:
     assert loaded.problems == ()
 
 
-def test_an_unreadable_value_names_its_line_and_is_remembered_as_unreadable(tmp_path: Path) -> None:
+def test_an_unreadable_value_names_its_line_and_is_remembered_as_unreadable(
+    tmp_path: Path, wording: Wording
+) -> None:
     path = file_with(tmp_path, "mode: ssgd\nsteps: many\n")
     loaded = load(file=path)
-    assert loaded.problems == (
-        Problem("steps is many, but it must be an integer", "set steps to 200, for example", f"{path}:2"),
-    )
+    (problem,) = loaded.problems
+    assert problem.where == f"{path}:2"
+    wording(f"{problem.what}\n{problem.hint}")
     assert loaded.config.is_unreadable("steps")
     assert not loaded.config.is_unreadable("mode")
 
 
 @pytest.mark.parametrize("name", ["train.yaml", "train.toml"])
-def test_an_unknown_key_gets_a_suggestion(tmp_path: Path, name: str) -> None:
+def test_an_unknown_key_gets_a_suggestion(tmp_path: Path, name: str, wording: Wording) -> None:
     text = "seed = 1\nnum_worker = 2\n" if name.endswith("toml") else "seed: 1\nnum_worker: 2\n"
     problem = only_problem(file_with(tmp_path, text, name))
-    assert problem.what == "there is no key num_worker"
-    assert problem.hint.startswith("did you mean num_workers?")
+    assert " num_workers?" in problem.hint
     assert problem.where == f"{tmp_path / name}:2"
+    wording(problem.what)
 
 
 def test_an_unknown_variable_gets_a_suggestion() -> None:
     (problem,) = load(variables={"setps": "2"}).problems
     assert problem.where == "PACELINE_SETPS"
-    assert problem.hint.startswith("did you mean steps?")
+    assert " steps?" in problem.hint
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "line", "what"),
+    ("name", "text", "line"),
     [
-        ("t.yaml", "steps: 1\nseed: 2\nsteps: 3\n", ":3", "steps is given twice"),
-        ("t.yaml", "- steps\n", ":1", "not a mapping"),
-        ("t.yaml", "just text\n", ":1", "not a mapping"),
-        ("t.yaml", "steps: 1\nseed: [1,\n", ":3", "not YAML"),
-        ("t.yaml", "a: 1\n---\nb: 2\n", ":2", "not YAML"),
-        ("t.yaml", "steps: \x00\n", "", "not YAML"),
-        ("t.yaml", "lr: &a [*a]\n", "", "nested too deeply"),
-        ("t.yaml", "lr: " + "[" * 5000, "", "nested too deeply"),
-        ("t.yaml", "task_options:\n  a: 1\n  a: 2\n", ":3", "a is given twice"),
-        ("t.toml", "steps = 1\nseed = 2\nsteps = 3\n# end\n", ":3", "given twice"),
-        ("t.toml", "steps = 1\nseed = \n", ":2", "not TOML"),
+        ("t.yaml", "steps: 1\nseed: 2\nsteps: 3\n", ":3"),
+        ("t.yaml", "- steps\n", ":1"),
+        ("t.yaml", "just text\n", ":1"),
+        ("t.yaml", "steps: 1\nseed: [1,\n", ":3"),
+        ("t.yaml", "a: 1\n---\nb: 2\n", ":2"),
+        ("t.yaml", "steps: \x00\n", ""),
+        ("t.yaml", "lr: &a [*a]\n", ""),
+        ("t.yaml", "lr: " + "[" * 5000, ""),
+        ("t.yaml", "task_options:\n  a: 1\n  a: 2\n", ":3"),
+        ("t.toml", "steps = 1\nseed = 2\nsteps = 3\n# end\n", ":3"),
+        ("t.toml", "steps = 1\nseed = \n", ":2"),
+    ],
+    ids=[
+        "a key twice",
+        "a list",
+        "a text",
+        "an open list",
+        "two documents",
+        "a null byte",
+        "a list in itself",
+        "5000 lists",
+        "an option twice",
+        "toml: a key twice",
+        "toml: no value",
     ],
 )
 def test_a_broken_file_is_one_clear_problem(
-    tmp_path: Path, name: str, text: str, line: str, what: str
+    tmp_path: Path, name: str, text: str, line: str, wording: Wording
 ) -> None:
     problem = only_problem(file_with(tmp_path, text, name))
-    assert what in problem.what
+    wording(problem.what.partition(": ")[0])  # behind it is what the parser says
     assert problem.where == f"{tmp_path / name}{line}"
     assert problem.hint
 
 
 def test_a_missing_file_a_folder_and_a_strange_ending(tmp_path: Path) -> None:
-    assert "No such file" in only_problem(tmp_path / "no.yaml").what
+    assert os.strerror(errno.ENOENT) in only_problem(tmp_path / "no.yaml").what
     (tmp_path / "dir.yaml").mkdir()
-    assert "directory" in only_problem(tmp_path / "dir.yaml").what
+    assert os.strerror(errno.EISDIR) in only_problem(tmp_path / "dir.yaml").what
     assert ".yaml, .yml or .toml" in only_problem(tmp_path / "train.ini").hint
 
 
@@ -161,18 +179,19 @@ def test_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
     assert len(problems) == 12
 
 
-def test_a_key_said_by_its_flag_and_by_set_is_a_problem() -> None:
+def test_a_key_given_by_its_flag_and_by_set_is_a_problem(wording: Wording) -> None:
     sets = from_set_flags(["steps=5", "task_options.hidden=3", "num-workers=4"])
     loaded = load(flags=[flag("steps", "3"), *sets.entries])
-    assert [p.what for p in loaded.problems] == ["steps is said twice, by --steps and --set steps"]
+    (problem,) = loaded.problems
+    wording(problem.what)
     assert loaded.config.num_workers == 4
     assert loaded.config.task_options == {"hidden": 3}
 
 
-def test_set_needs_a_key_and_a_value() -> None:
-    assert [p.what for p in from_set_flags(["steps"]).problems] == [
-        "--set got 'steps', which is not key=value"
-    ]
+def test_set_needs_a_key_and_a_value(wording: Wording) -> None:
+    (problem,) = from_set_flags(["steps"]).problems
+    assert "'steps'" in problem.what
+    wording(problem.what)
 
 
 @settings(max_examples=200)

@@ -1,4 +1,4 @@
-"""Does a straggler entry mean what it says?"""
+"""Parser of straggler entries."""
 
 import contextlib
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.config.fault_rules import parse_trace, read_straggler, straggler_text
 from paceline.config.values import Raw
@@ -39,16 +40,12 @@ def test_a_file_may_write_a_rule_as_a_mapping() -> None:
     assert read({"worker": 1, "factor": "3"}) == (StragglerRule(worker=1, factor=3.0),)
 
 
-def test_all_problems_of_an_entry_are_reported_at_once() -> None:
+def test_all_problems_of_an_entry_are_reported_at_once(wording: Wording) -> None:
     with pytest.raises(ConfigError) as caught:
         read("wroker=1,p=often")
-    whats = [p.what for p in caught.value.problems]
-    assert whats == [
-        "straggler has no setting wroker",
-        "straggler's p is often, but it must be a number",
-        "straggler wroker=1,p=often has neither factor nor delay",
-    ]
-    assert "did you mean worker?" in caught.value.problems[0].hint
+    assert len(caught.value.problems) == 3
+    assert " worker?" in caught.value.problems[0].hint
+    wording("\n".join(problem.what for problem in caught.value.problems))
     assert all(p.where == "--straggler" for p in caught.value.problems)
 
 
@@ -110,8 +107,8 @@ def test_a_trace_needs_its_header() -> None:
     assert caught.value.problems[0].where == "t.csv:1"
 
 
-def test_a_trace_names_a_worker_and_step_once() -> None:
-    with pytest.raises(ConfigError, match="worker 0 at step 1 twice"):
+def test_a_trace_names_a_worker_and_step_once(wording: Wording) -> None:
+    with wording.raises(ConfigError):
         parse_trace("worker,step,factor\n0,1,2\n0,1,3\n", name="t.csv")
 
 

@@ -26,7 +26,7 @@ LONGEST = Timing().election * 2
 
 def follower(leader: NodeId, wait: int) -> Raft:
     """Of this leader in term 1; would wait `wait` ticks longer than it must."""
-    raft = Raft(ME, HardState(Term(1), None), RaftLog(empty_snapshot(THREE)), dice=lambda _: wait)
+    raft = Raft(ME, HardState(Term(1), None), RaftLog(empty_snapshot(THREE)), randrange=lambda _: wait)
     raft.step(Message(Kind.APPEND, leader, ME, Term(1)))
     return raft
 
@@ -47,20 +47,20 @@ def test_a_broken_connection_of_the_leader_saves_the_first_half_of_the_wait(wait
     assert ticks_until_it_asks(raft) == max(1, wait)
 
 
-def test_a_broken_connection_of_anybody_else_changes_nothing() -> None:
+def test_a_broken_connection_of_another_peer_changes_nothing() -> None:
     raft = follower(OTHER, 5)
     raft.lost_touch(THIRD)
     assert ticks_until_it_asks(raft) == 15
 
 
-def test_a_leader_that_is_heard_again_is_followed() -> None:
+def test_a_leader_that_is_reachable_again_is_followed() -> None:
     raft = follower(OTHER, 5)
     raft.lost_touch(OTHER)
     raft.step(Message(Kind.APPEND, OTHER, ME, Term(1)))
     assert ticks_until_it_asks(raft) == 15
 
 
-def test_whoever_still_hears_the_leader_refuses_one_who_does_not() -> None:
+def test_a_node_in_contact_with_the_leader_refuses_a_candidate_without_it() -> None:
     raft = follower(OTHER, 5)
     raft.ready()
     raft.step(Message(Kind.PRE_VOTE, THIRD, ME, Term(2)))
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_not_let_in(message: Message) -> None:
     assert why_impossible(follower(OTHER, 5), message) is not None
 
 
-def test_what_the_leader_says_is_let_in() -> None:
+def test_a_message_of_the_leader_is_accepted() -> None:
     raft = follower(OTHER, 5)
     for kind in (Kind.APPEND, Kind.TIMEOUT_NOW):
         assert why_impossible(raft, Message(kind, OTHER, ME, Term(1))) is None
@@ -113,19 +113,19 @@ MALFORMED = {
     "a term that is not there yet": append(entry(5, 4)),
     "a log that is ahead of its term": append(log_term=4),
     "no membership": append(entry(5, 3, EntryKind.MEMBERSHIP, b"{}")),
-    "a membership of nobody": append(entry(5, 3, EntryKind.MEMBERSHIP, b'{"voters": [], "learners": []}')),
+    "an empty membership": append(entry(5, 3, EntryKind.MEMBERSHIP, b'{"voters": [], "learners": []}')),
     "entries in a vote": Message(Kind.VOTE, OTHER, ME, Term(3), entries=(entry(1, 1),)),
-    "nobody's": Message(Kind.VOTE, NodeId(0), ME, Term(3)),
+    "without a sender": Message(Kind.VOTE, NodeId(0), ME, Term(3)),
     "a number beyond all numbers": Message(Kind.APPEND_REPLY, OTHER, ME, Term(3), Index(1 << 63)),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_no_node_says_to_anybody_is_malformed(name: str) -> None:
+def test_a_message_that_no_node_sends_is_malformed(name: str) -> None:
     assert why_malformed(MALFORMED[name]) is not None
 
 
-def test_what_nodes_say_is_well_formed() -> None:
+def test_messages_of_nodes_are_well_formed() -> None:
     assert why_malformed(append(entry(5, 2), entry(6, 3))) is None
 
 

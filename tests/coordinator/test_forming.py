@@ -7,22 +7,22 @@ from paceline.coordinator.state.model import RunRecord
 
 def record(*workers: str, want: int = 3, least: int = 1, most: int = 4) -> RunRecord:
     run = pb.Run(run="r", want_workers=want, min_workers=least, max_workers=most, phase=pb.RUN_RUNNING)
-    found = RunRecord(run)
+    run_record = RunRecord(run)
     for number, name in enumerate(workers, start=1):
-        found.workers[name] = pb.Worker(worker=name, role="worker", incarnation=number)
-    return found
+        run_record.workers[name] = pb.Worker(worker=name, role="worker", incarnation=number)
+    return run_record
 
 
-def in_generation(found: RunRecord, *workers: str, is_revoked: bool = False) -> RunRecord:
-    found.run.generation = 1
-    found.generations[1] = pb.Generation(
+def in_generation(run_record: RunRecord, *workers: str, is_revoked: bool = False) -> RunRecord:
+    run_record.run.generation = 1
+    run_record.generations[1] = pb.Generation(
         number=1, workers=workers, is_revoked=is_revoked, revoked_because="c died"
     )
-    return found
+    return run_record
 
 
-def formed(found: RunRecord, waited_ms: int = 0) -> list[str]:
-    decision = next_generation(found, waited_ms)
+def formed(run_record: RunRecord, waited_ms: int = 0) -> list[str]:
+    decision = next_generation(run_record, waited_ms)
     assert isinstance(decision, pb.FormGeneration), decision
     return list(decision.workers)
 
@@ -36,19 +36,19 @@ def test_but_not_for_ever() -> None:
     assert formed(record("a", "b"), FIRST_WAIT_MS) == ["a", "b"]
 
 
-def test_survivors_go_on_at_once_in_their_old_order() -> None:
-    found = in_generation(record("a", "b", "d"), "b", "c", "a", is_revoked=True)
-    assert formed(found) == ["b", "a", "d"]
-    decision = next_generation(found, 0)
+def test_survivors_continue_at_once_in_their_old_order() -> None:
+    run_record = in_generation(record("a", "b", "d"), "b", "c", "a", is_revoked=True)
+    assert formed(run_record) == ["b", "a", "d"]
+    decision = next_generation(run_record, 0)
     assert isinstance(decision, pb.FormGeneration)
     assert decision.previous == 1
     assert "c died" in decision.reason
 
 
 def test_newcomers_wait_a_moment_for_each_other() -> None:
-    found = in_generation(record("a", "b"), "a")
-    assert next_generation(found, 30) == Later(JOIN_WAIT_MS - 30)
-    assert formed(found, JOIN_WAIT_MS) == ["a", "b"]
+    run_record = in_generation(record("a", "b"), "a")
+    assert next_generation(run_record, 30) == Later(JOIN_WAIT_MS - 30)
+    assert formed(run_record, JOIN_WAIT_MS) == ["a", "b"]
 
 
 def test_nothing_is_formed_of_too_few_nor_without_need_nor_for_others() -> None:
@@ -58,7 +58,7 @@ def test_nothing_is_formed_of_too_few_nor_without_need_nor_for_others() -> None:
 
 
 def test_no_more_take_part_than_the_run_takes() -> None:
-    found = in_generation(record("a", "b", "c", most=2), "a", is_revoked=True)
-    assert formed(found) == ["a", "b"]
+    run_record = in_generation(record("a", "b", "c", most=2), "a", is_revoked=True)
+    assert formed(run_record) == ["a", "b"]
     full = in_generation(record("a", "b", "c", most=2), "a", "b")
     assert next_generation(full, 10**9) is None

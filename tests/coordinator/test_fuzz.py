@@ -32,7 +32,7 @@ from paceline.core.clock import unix_now_s
 
 SEED = 20260601
 FRAMES = 100_000
-AFRESH = 40  # frames until the nodes that hear them are made anew
+AFRESH = 40  # frames until the receiving nodes are replaced
 ENTRIES = [
     Entry(Index(index), Term(1), EntryKind.COMMAND, command.SerializeToString())
     for index, command in enumerate(samples.commands()[:5], start=1)
@@ -44,8 +44,8 @@ class Subject:
 
     def __init__(self, *, leads: bool) -> None:
         log = RaftLog(empty_snapshot(samples.THREE), ENTRIES)
-        dice = random.Random(SEED)
-        self.raft = Raft(NodeId(1), HardState(Term(2), None), log, dice=dice.randrange)
+        rng = random.Random(SEED)
+        self.raft = Raft(NodeId(1), HardState(Term(2), None), log, randrange=rng.randrange)
         self.state = CoordinatorState()
         if leads:
             while not self.raft.is_leader:
@@ -56,14 +56,14 @@ class Subject:
 
     def _grant(self, kind: Kind) -> None:
         """Another node says yes to whatever we ask of it."""
-        for asked in self.raft.ready().messages:
-            if asked.to == 2:
-                self.raft.step(Message(kind, NodeId(2), NodeId(1), asked.term))
+        for message in self.raft.ready().messages:
+            if message.to == 2:
+                self.raft.step(Message(kind, NodeId(2), NodeId(1), message.term))
 
-    def hear(self, found: pb.RaftMessage) -> bool:
+    def hear(self, result: pb.RaftMessage) -> bool:
         """Was it let in?"""
         try:
-            message = raft_transport.from_wire(found)
+            message = raft_transport.from_wire(result)
         except raft_transport.BadFrameError:
             return False
         if message.kind is Kind.SNAPSHOT or message.to != 1 or message.sender == 1:
@@ -90,26 +90,26 @@ class Subject:
 
 
 def test_a_hundred_thousand_mutated_frames_do_no_harm() -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     good = samples.frames(term=3)
     plain = [raft_transport.to_wire(message) for message in samples.messages(term=3)]
-    heard: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
     subjects: Sequence[Subject] = ()
     for number in range(FRAMES):
         if number % AFRESH == 0:
             subjects = (Subject(leads=True), Subject(leads=False))
         subject = subjects[number // 2 % 2]
         # Every other one is wrong in its bytes, the rest in what it says.
-        frame = _readable(mutated(dice, good)) if number % 2 else pb.Frame(messages=[misfilled(dice, plain)])
+        frame = _readable(mutated(rng, good)) if number % 2 else pb.Frame(messages=[misfilled(rng, plain)])
         if frame is None:
-            heard["unreadable"] += 1
+            counter["unreadable"] += 1
             continue
         for message in frame.messages:
-            heard["let in" if subject.hear(message) else "refused"] += 1
+            counter["let in" if subject.hear(message) else "refused"] += 1
         subject.raft.tick()
         subject.carry_out()
     # Each of the ways is really taken: the mistakes are neither too small nor too large.
-    assert all(heard[way] > FRAMES // 20 for way in ("unreadable", "refused", "let in")), heard
+    assert all(counter[way] > FRAMES // 20 for way in ("unreadable", "refused", "let in")), counter
 
 
 def _readable(data: bytes) -> pb.Frame | None:
@@ -120,13 +120,13 @@ def _readable(data: bytes) -> pb.Frame | None:
 
 
 def test_mutated_commands_are_refused_or_applied_and_never_raise() -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     good = [command.SerializeToString() for command in samples.commands()]
     state, refusals = samples.state(), 0
     for index in range(state.applied + 1, 20_000):
         if index % 2000 == 0:
             state = samples.state()
-        refusals += state.apply(index, mutated(dice, good)).outcome.HasField("refusal")
+        refusals += state.apply(index, mutated(rng, good)).outcome.HasField("refusal")
         if index % 500 == 0:
             packed = state.snapshot()
             assert CoordinatorState.restore(packed).snapshot() == packed
@@ -134,7 +134,7 @@ def test_mutated_commands_are_refused_or_applied_and_never_raise() -> None:
 
 
 def test_mutated_records_are_never_read_as_others() -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     written = [
         storage.format_record(NodeId(1)),
         storage.hard_state_record(HardState(Term(3), NodeId(2))),
@@ -142,29 +142,29 @@ def test_mutated_records_are_never_read_as_others() -> None:
     ]
     known = {(kind, payload) for part in written for _, kind, payload in storage.read_records(part)}
     for _ in range(20_000):
-        found = [
-            (kind, payload) for _, kind, payload in storage.read_records(mutated(dice, [b"".join(written)]))
+        results = [
+            (kind, payload) for _, kind, payload in storage.read_records(mutated(rng, [b"".join(written)]))
         ]
-        assert set(found) <= known
+        assert set(results) <= known
 
 
 def test_mutated_snapshots_are_refused_or_whole() -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     good = samples.snapshot_parts()
 
     async def story() -> Counter[bool]:
-        return Counter([await _offer(dice, good) for _ in range(3_000)])
+        return Counter([await _offer(rng, good) for _ in range(3_000)])
 
     taken = asyncio.run(story())
     assert taken[True] > 100
     assert taken[False] > 1000
 
 
-async def _offer(dice: random.Random, good: list[bytes]) -> bool:
+async def _offer(rng: random.Random, good: list[bytes]) -> bool:
     async def parts() -> AsyncIterator[pb.SnapshotPart]:
-        spoiled = dice.randrange(len(good))
+        spoiled = rng.randrange(len(good))
         for number, part in enumerate(good):
-            yield pb.SnapshotPart.FromString(mutated(dice, [part]) if number == spoiled else part)
+            yield pb.SnapshotPart.FromString(mutated(rng, [part]) if number == spoiled else part)
 
     try:
         _, message = await raft_transport.from_parts(parts(), most_bytes=1 << 20)
@@ -202,9 +202,9 @@ def test_a_living_node_answers_every_mutated_request_and_is_unharmed(tmp_path: P
             await create(client, "kept")
             for _ in range(10):
                 await history.mark(client)
-            dice = random.Random(SEED)
+            rng = random.Random(SEED)
             answers: Counter[grpc.StatusCode] = Counter()
-            for role, calls in _calls(dice).items():
+            for role, calls in _calls(rng).items():
                 async with Direct(cluster.addresses[1], cluster.token(role)) as node:
                     answers.update(await _answers(node, calls))
             assert set(answers) <= ANSWERS, answers
@@ -235,22 +235,22 @@ async def _answers(node: Direct, calls: list[Call]) -> list[grpc.StatusCode]:
     return await asyncio.gather(*(ask(*call) for call in calls))
 
 
-def _calls(dice: random.Random) -> dict[Role, list[Call]]:
+def _calls(rng: random.Random) -> dict[Role, list[Call]]:
     requests = samples.requests()
     made: dict[Role, list[Call]] = {role: [] for role in (Role.WORKER, Role.ADMIN, Role.NODE)}
     for role in (Role.WORKER, Role.ADMIN):
         for _ in range(1200):
-            method = dice.choice(list(requests))
-            made[role].append((path(*method), mutated(dice, [requests[method]])))
+            method = rng.choice(list(requests))
+            made[role].append((path(*method), mutated(rng, [requests[method]])))
     frames = samples.frames(term=3, last=12)
-    made[Role.NODE] += [(path("Raft", "Talk"), mutated(dice, frames)) for _ in range(2000)]
+    made[Role.NODE] += [(path("Raft", "Talk"), mutated(rng, frames)) for _ in range(2000)]
     # Of a term that is over and an entry that is there: if it is let in all the same, it changes nothing.
     whole = [samples.snapshot_in_one_part(term=1, index=1)]
-    made[Role.NODE] += [(path("Raft", "Install"), mutated(dice, whole)) for _ in range(300)]
+    made[Role.NODE] += [(path("Raft", "Install"), mutated(rng, whole)) for _ in range(300)]
     return made
 
 
-def test_strangers_wrong_roles_and_long_messages_are_refused_in_words(tmp_path: Path) -> None:
+def test_strangers_wrong_roles_and_long_messages_are_refused_with_a_reason(tmp_path: Path) -> None:
     async def story() -> None:
         async with nodes_in_process(tmp_path) as nodes, nodes.client() as client:
             await create(client, "kept")
@@ -262,12 +262,12 @@ def test_strangers_wrong_roles_and_long_messages_are_refused_in_words(tmp_path: 
             code = grpc.StatusCode
             expected = [
                 (Direct(address, with_token=False), runs, small, code.UNAUTHENTICATED, "carries no token"),
-                (Direct(address), runs, small, code.UNAUTHENTICATED, "is not one of this node's"),
+                (Direct(address), runs, small, code.UNAUTHENTICATED, "does not accept the token"),
                 (_with(address, tokens, Role.VIEWER), runs, small, code.PERMISSION_DENIED, "is for admin"),
                 (_with(address, tokens, Role.WORKER), runs, small, code.PERMISSION_DENIED, "is for admin"),
                 (_with(address, tokens, Role.ADMIN), raft, b"", code.PERMISSION_DENIED, "is for node"),
                 (_with(address, tokens, Role.NODE), runs, small, code.PERMISSION_DENIED, "is for admin"),
-                (_with(address, tokens, Role.ADMIN), runs, b"\xff", code.INVALID_ARGUMENT, "can read"),
+                (_with(address, tokens, Role.ADMIN), runs, b"\xff", code.INVALID_ARGUMENT, "can parse"),
                 (_with(address, tokens, Role.ADMIN), runs, long, code.INVALID_ARGUMENT, "has 39000"),
                 (
                     _with(address, tokens, Role.ADMIN),
@@ -293,8 +293,8 @@ def test_strangers_wrong_roles_and_long_messages_are_refused_in_words(tmp_path: 
             ]
             for caller, method, data, status, words in expected:
                 async with caller as node:
-                    found, details = await node.raw(method, data)
-                    assert found is status, f"{method}: {found}, {details}"
+                    result, details = await node.raw(method, data)
+                    assert result is status, f"{method}: {result}, {details}"
                     assert words in details
             left = await client.read("Runs.List", pb.ListRuns(), pb.RunList)
             assert [run.run for run in left.runs] == ["kept"]
@@ -306,7 +306,7 @@ def _with(address: str, tokens: Tokens, role: Role) -> Direct:
     return Direct(address, tokens.of(role))
 
 
-def test_a_leader_closes_streams_that_say_what_no_node_can_say(tmp_path: Path) -> None:
+def test_a_leader_closes_streams_with_messages_that_no_node_can_send(tmp_path: Path) -> None:
     """Each of these would break an invariant of the core, if it were let in."""
 
     async def story() -> None:
@@ -317,7 +317,7 @@ def test_a_leader_closes_streams_that_say_what_no_node_can_say(tmp_path: Path) -
             raft = nodes.running[leader].node.raft
             sender, to, term = NodeId(leader % 3 + 1), NodeId(leader), raft.term
             last = raft.log.last_index
-            said = [
+            messages = [
                 Message(Kind.APPEND, sender, to, term),  # it leads too
                 Message(Kind.APPEND_REPLY, sender, to, term, Index(last + 100)),  # it has what is not there
                 Message(Kind.APPEND_REPLY, sender, to, term, last, round=raft.round + 100),
@@ -327,7 +327,7 @@ def test_a_leader_closes_streams_that_say_what_no_node_can_say(tmp_path: Path) -
             ]
             quiet = pb.Frame(cluster="paceline")
             async with _with(nodes.addresses[leader], nodes.tokens, Role.NODE) as node:
-                for message in said:
+                for message in messages:
                     frame = pb.Frame(cluster="paceline", messages=[raft_transport.to_wire(message)])
                     code, details = await node.talk([frame, quiet])
                     assert code is grpc.StatusCode.INVALID_ARGUMENT, f"{message}: {code}"
@@ -345,10 +345,10 @@ def test_a_snapshot_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
             await create(client, "kept")
             data = samples.state().snapshot()
             spoiled = {
-                "no state": pb.SnapshotPart(data=b"\xff\xff", index=50),
+                "valid state": pb.SnapshotPart(data=b"\xff\xff", index=50),
                 "with entry 18 in it": pb.SnapshotPart(data=data, index=17),
                 "up to entry": pb.SnapshotPart(data=data, index=1 << 60),
-                "is none": pb.SnapshotPart(data=data, index=50, voters=[1], learners=[1]),
+                "invalid snapshot": pb.SnapshotPart(data=data, index=50, voters=[1], learners=[1]),
                 "checksum is wrong": pb.SnapshotPart(data=data, index=50, crc=7),
                 "not to 'other'": pb.SnapshotPart(data=data, index=50, cluster="other"),
             }
@@ -368,7 +368,7 @@ def test_a_snapshot_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_node_speaks_for_itself_alone(tmp_path: Path) -> None:
+def test_a_node_sends_only_in_its_own_name(tmp_path: Path) -> None:
     """With certificates: one node's does not do for what another one says."""
 
     async def story() -> None:
@@ -385,9 +385,9 @@ def test_a_node_speaks_for_itself_alone(tmp_path: Path) -> None:
                         Message(Kind.VOTE_REPLY, NodeId(sender), NodeId(1), Term(1))
                     )
                     frame = pb.Frame(cluster="paceline", messages=[message])
-                    found, details = await two.raw(path("Raft", "Talk"), frame.SerializeToString())
-                    assert found is code, details
-                assert "with the certificate of node-2" in details
+                    result, details = await two.raw(path("Raft", "Talk"), frame.SerializeToString())
+                    assert result is code, details
+                assert "node-2" in details
         finally:
             await nodes.stop(1)
 

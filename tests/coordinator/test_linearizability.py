@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from tests.raft_simulation.linearizability import NEVER, Operation, is_linearizable
 
 
-def write(value: str, asked: int, answered: int = NEVER, key: str = "a") -> Operation:
-    return Operation(key, True, value, asked, answered)
+def write(value: str, requested: int, answered: int = NEVER, key: str = "a") -> Operation:
+    return Operation(key, True, value, requested, answered)
 
 
-def read(value: str, asked: int, answered: int = NEVER, key: str = "a") -> Operation:
-    return Operation(key, False, value, asked, answered)
+def read(value: str, requested: int, answered: int = NEVER, key: str = "a") -> Operation:
+    return Operation(key, False, value, requested, answered)
 
 
 POSSIBLE = {
@@ -32,7 +32,7 @@ POSSIBLE = {
 IMPOSSIBLE = {
     "a stale read": [write("1", 1, 2), write("2", 3, 4), read("1", 5, 6)],
     "a lost write": [write("1", 1, 2), read("", 3, 4)],
-    "a value that nobody wrote": [write("1", 1, 2), read("7", 3, 4)],
+    "a value that was never written": [write("1", 1, 2), read("7", 3, 4)],
     "a value before it was written": [read("1", 1, 2), write("1", 3, 4)],
     "back to the old value": [write("1", 1, 9), read("1", 2, 3), read("", 4, 5)],
     "two readers disagree about the order": [
@@ -87,15 +87,15 @@ def _explains(order: tuple[Operation, ...]) -> bool:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Operation]:
-    found = []
+    results = []
     for number in range(draw(st.integers(0, 5))):
-        asked = draw(st.integers(0, 8))
-        answered = draw(st.one_of(st.integers(asked, 9), st.just(NEVER)))
+        requested = draw(st.integers(0, 8))
+        answered = draw(st.one_of(st.integers(requested, 9), st.just(NEVER)))
         if draw(st.booleans()):
-            found.append(write(str(number), asked, answered))
+            results.append(write(str(number), requested, answered))
         else:
-            found.append(read(draw(st.sampled_from(["", "0", "1", "2", "3", "4"])), asked, answered))
-    return found
+            results.append(read(draw(st.sampled_from(["", "0", "1", "2", "3", "4"])), requested, answered))
+    return results
 
 
 @settings(max_examples=300, deadline=None)

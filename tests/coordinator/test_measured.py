@@ -61,12 +61,12 @@ def test_a_round_trip_ends_with_the_answer_to_what_was_sent() -> None:
     assert measured.round_trip[OTHER].count == 1
 
 
-def test_whoever_led_has_timed_somebody_and_tells_it(tmp_path: Path) -> None:
+def test_a_node_that_led_has_measured_round_trips_and_reports_them(tmp_path: Path) -> None:
     async def story() -> None:
         async with nodes_in_process(tmp_path, 3, pace=CALM) as nodes, nodes.client() as client:
-            await create(client, "one")  # which a majority has: so somebody has answered its leader
-            told = [_encode_round_trips(one.services.status()) for one in nodes.running.values()]
-            assert any(told), "a word for each node that was timed"
-            assert sum(one.node.measured.commit.count for one in nodes.running.values()) > 0
+            await create(client, "one")  # a majority has it, so a follower has answered the leader
+            reported = [_encode_round_trips(entry.services.status()) for entry in nodes.running.values()]
+            assert any(reported), "a word for each node that was timed"
+            assert sum(entry.node.latency.commit.count for entry in nodes.running.values()) > 0
 
     asyncio.run(story())

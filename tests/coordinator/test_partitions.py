@@ -17,10 +17,10 @@ SHORT_S = 3.0
 async def check_minority_refuses(cluster: Cluster, node: int, run: str) -> None:
     """Neither writes nor reads, whether it still believes that it leads or not."""
     async with cluster.client([node], patience_s=SHORT_S) as client:
-        asked = (notes(client, run), mark(client, run, "said-to-the-minority"))
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
+        requests = (notes(client, run), mark(client, run, "said-to-the-minority"))
+        for answer in await asyncio.gather(*requests, return_exceptions=True):
             assert isinstance(answer, UnreachableError), f"the minority answered: {answer}"
-            assert "no leader answered within 3 s" in answer.what
+            assert f"{SHORT_S:g} s" in answer.what
 
 
 async def check_one_lineage(cluster: Cluster, history: History) -> None:
@@ -57,7 +57,7 @@ async def cut_the_leader_off(cluster: ProxiedCluster | SeparateCluster) -> None:
     minority = asyncio.create_task(check_minority_refuses(cluster, alone, "run"))
     await ask_some(history, cluster, others)
     await minority
-    cluster.mend()
+    cluster.heal()
     await check_one_lineage(cluster, history)
 
 
@@ -95,7 +95,7 @@ def test_a_leader_that_is_deaf_or_mute_is_replaced(tmp_path: Path, is_deaf: bool
                 cluster.silence([hurt], others)
             await cluster.leader(others)
             await ask_some(history, cluster, others)
-            cluster.mend()
+            cluster.heal()
             await check_one_lineage(cluster, history)
 
     asyncio.run(story())

@@ -9,6 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from tests.fixtures.wording import Wording
 
 from paceline.coordinator.server.access_policy import Identity, Role
 from paceline.coordinator.server.tls import (
@@ -71,7 +72,9 @@ def test_a_nodes_certificate_answers_under_its_addresses_and_a_clients_under_non
     assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH], "a worker cannot pose as a node"
 
 
-def test_certificates_hold_as_long_as_asked_but_not_longer_than_their_authority(tmp_path: Path) -> None:
+def test_certificates_are_valid_as_long_as_requested_but_not_longer_than_their_authority(
+    tmp_path: Path,
+) -> None:
     made(tmp_path, days=30)
     init_pki(
         tmp_path,
@@ -87,15 +90,15 @@ def test_certificates_hold_as_long_as_asked_but_not_longer_than_their_authority(
     assert certificate(tmp_path / "late.crt").not_valid_after_utc == authority.not_valid_after_utc
 
 
-def test_an_authority_is_never_overwritten(tmp_path: Path) -> None:
+def test_an_authority_is_never_overwritten(tmp_path: Path, wording: Wording) -> None:
     before = {path: path.read_bytes() for path in made(tmp_path).iterdir()}
-    with pytest.raises(SecretError, match="has an authority already") as caught:
+    with wording.raises(SecretError) as caught:
         made(tmp_path)
     assert "--add" in caught.value.hint
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_certificates_are_added_to_an_authority(tmp_path: Path) -> None:
+def test_certificates_are_added_to_an_authority(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path)
     before = (tmp_path / "ca.crt").read_bytes()
     added = init_pki(
@@ -104,38 +107,38 @@ def test_certificates_are_added_to_an_authority(tmp_path: Path) -> None:
     assert [path.name for path in added] == ["node-3.crt", "node-3.key", "alice.crt", "alice.key"]
     assert (tmp_path / "ca.crt").read_bytes() == before
     assert load_node_certificate(tmp_path, 3).identity.name == "node-3"
-    with pytest.raises(SecretError, match="2 certificates of the role admin: admin, alice"):
+    with wording.raises(SecretError):
         load_client_certificate(tmp_path)
     assert load_client_certificate(tmp_path, "alice").identity == Identity("alice", Role.ADMIN)
 
 
-def test_a_certificate_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_certificate_is_never_overwritten(tmp_path: Path, wording: Wording) -> None:
     before = {path: path.read_bytes() for path in made(tmp_path).iterdir()}
-    with pytest.raises(SecretError, match=r"has node-1.crt, node-1.key already"):
+    with wording.raises(SecretError):
         init_pki(tmp_path, [NODES[0], parse_node("9=10.0.0.9")], now_s=time.time(), add=True)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "all or nothing"
 
 
-def test_nothing_can_be_added_without_an_authority_or_its_key(tmp_path: Path) -> None:
-    with pytest.raises(SecretError, match="no authority to add certificates to"):
+def test_nothing_can_be_added_without_an_authority_or_its_key(tmp_path: Path, wording: Wording) -> None:
+    with wording.raises(SecretError):
         init_pki(tmp_path, NODES, now_s=time.time(), add=True)
     made(tmp_path / "pki")
     more = [parse_client("bob=viewer")]
     (tmp_path / "pki" / "ca.key").chmod(0o644)
-    with pytest.raises(SecretError, match="other users"):
+    with wording.raises(SecretError):
         init_pki(tmp_path / "pki", [], more, now_s=time.time(), add=True)
     (tmp_path / "pki" / "ca.key").unlink()
-    with pytest.raises(SecretError, match=r"cannot read .*ca.key: No such file"):
+    with wording.raises(SecretError):
         init_pki(tmp_path / "pki", [], more, now_s=time.time(), add=True)
     (tmp_path / "pki" / "ca.key").write_bytes((tmp_path / "pki" / "admin.key").read_bytes())
     (tmp_path / "pki" / "ca.key").chmod(0o600)
-    with pytest.raises(SecretError, match=r"ca.key is not the key of ca.crt"):
+    with wording.raises(SecretError):
         init_pki(tmp_path / "pki", [], more, now_s=time.time(), add=True)
 
 
-def test_an_expired_authority_signs_nothing(tmp_path: Path) -> None:
+def test_an_expired_authority_signs_nothing(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path, now_s=time.time() - 3660 * DAY_S)
-    with pytest.raises(SecretError, match=r"the authority in .* expired on"):
+    with wording.raises(SecretError):
         init_pki(tmp_path, [], [parse_client("bob=viewer")], now_s=time.time(), add=True)
 
 
@@ -180,80 +183,80 @@ def test_an_order_that_makes_no_sense_leaves_nothing_behind(
 # --- Looking at a certificate before it is used ------------------------------------------------------------
 
 
-def test_an_expired_certificate_is_called_expired(tmp_path: Path) -> None:
+def test_an_expired_certificate_is_called_expired(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path, now_s=time.time() - 10 * DAY_S, days=3)
-    with pytest.raises(SecretError, match=r"node-1.crt expired on 20\d\d-\d\d-\d\d") as caught:
+    with wording.raises(SecretError) as caught:
         load_node_certificate(tmp_path, 1)
     assert "init-pki --add" in caught.value.hint
 
 
-def test_a_certificate_of_tomorrow_asks_for_the_right_time(tmp_path: Path) -> None:
+def test_a_certificate_that_is_not_yet_valid_hints_at_the_clock(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path, now_s=time.time() + DAY_S)
-    with pytest.raises(SecretError, match="is valid only from"):
+    with wording.raises(SecretError):
         load_client_certificate(tmp_path)
 
 
-def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path / "ours")
     made(tmp_path / "theirs")
     for end in ("crt", "key"):
         (tmp_path / "theirs" / f"node-1.{end}").rename(tmp_path / "ours" / f"node-1.{end}")
-    with pytest.raises(SecretError, match=r"node-1.crt was not issued by the authority in .*ours/ca.crt"):
+    with wording.raises(SecretError):
         load_node_certificate(tmp_path / "ours", 1)
 
 
-def test_a_node_does_not_take_another_nodes_certificate(tmp_path: Path) -> None:
+def test_a_node_does_not_take_another_nodes_certificate(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path)
     for end in ("crt", "key"):
         (tmp_path / f"node-2.{end}").rename(tmp_path / f"node-1.{end}")
-    with pytest.raises(SecretError, match="belongs to paceline://node/node-2, not to node 1"):
+    with wording.raises(SecretError):
         load_node_certificate(tmp_path, 1)
 
 
-def test_a_key_that_does_not_belong_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_does_not_belong_is_refused(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path)
     (tmp_path / "node-2.key").rename(tmp_path / "node-1.key")
-    with pytest.raises(SecretError, match=r"node-1.key is not the key of .*node-1.crt"):
+    with wording.raises(SecretError):
         load_node_certificate(tmp_path, 1)
 
 
-def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path, wording: Wording) -> None:
     (made(tmp_path) / "node-1.key").chmod(0o644)
-    with pytest.raises(SecretError, match="other users"):
+    with wording.raises(SecretError):
         load_node_certificate(tmp_path, 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content"),
     [
-        ("ca.crt", None, "cannot read .*ca.crt: No such file"),
-        ("admin.crt", None, "cannot read .*admin.crt: No such file"),
-        ("admin.key", None, "cannot read .*admin.key: No such file"),
-        ("ca.crt", "x", "ca.crt is no certificate in PEM"),
-        ("admin.crt", "", "admin.crt is no certificate in PEM"),
-        ("admin.key", "secret", "admin.key is no plain private key in PEM"),
+        ("ca.crt", None),
+        ("admin.crt", None),
+        ("admin.key", None),
+        ("ca.crt", "x"),
+        ("admin.crt", ""),
+        ("admin.key", "secret"),
     ],
 )
 def test_a_file_that_is_missing_or_damaged_is_named(
-    tmp_path: Path, name: str, content: str | None, said: str
+    tmp_path: Path, name: str, content: str | None, wording: Wording
 ) -> None:
     path = made(tmp_path) / name
     if content is None:
         path.unlink()
     else:
         path.write_text(content)
-    with pytest.raises(SecretError, match=said) as caught:
+    with wording.raises(SecretError) as caught:
         load_certificate(tmp_path, "admin")
     assert "secret" not in caught.value.what
 
 
-def test_a_client_finds_its_own_among_the_files_of_its_folder(tmp_path: Path) -> None:
+def test_a_client_finds_its_own_among_the_files_of_its_folder(tmp_path: Path, wording: Wording) -> None:
     made(tmp_path)
     (tmp_path / "admin.key").unlink()
     assert load_client_certificate(tmp_path).identity.role is Role.WORKER
     for name in ("worker", "viewer"):
         (tmp_path / f"{name}.key").unlink()
-    with pytest.raises(SecretError, match="has no client's certificate"):
+    with wording.raises(SecretError):
         load_client_certificate(tmp_path)
 
 

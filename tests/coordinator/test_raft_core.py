@@ -11,13 +11,13 @@ ME = NodeId(1)
 def alone_with_a_learner() -> Raft:
     membership = Membership(frozenset({ME}), frozenset({NodeId(2)}))
     log = RaftLog(empty_snapshot(membership))
-    raft = Raft(ME, HardState(Term(0), None), log, dice=lambda _: 0)
+    raft = Raft(ME, HardState(Term(0), None), log, randrange=lambda _: 0)
     while not raft.is_leader:
         raft.tick()
     return raft
 
 
-def test_a_lone_voter_says_nothing_in_a_term_before_its_disk_knows_it() -> None:
+def test_a_lone_voter_sends_nothing_in_a_term_before_its_disk_has_it() -> None:
     """Or it could lead the same term twice, with other entries, after a crash."""
     raft = alone_with_a_learner()
     ready = raft.ready()
@@ -34,12 +34,12 @@ def test_a_lone_voter_says_nothing_in_a_term_before_its_disk_knows_it() -> None:
 
 def test_a_leader_that_others_voted_for_sends_early() -> None:
     log = RaftLog(empty_snapshot(Membership(frozenset(NodeId(n) for n in (1, 2, 3)))))
-    raft = Raft(ME, HardState(Term(0), None), log, dice=lambda _: 0)
+    raft = Raft(ME, HardState(Term(0), None), log, randrange=lambda _: 0)
     while raft.role is not Role.PRE_CANDIDATE:
         raft.tick()
     raft.step(Message(Kind.PRE_VOTE_REPLY, NodeId(2), ME, Term(1)))
-    asked = raft.ready()
-    assert {message.kind for message in asked.messages} == {Kind.PRE_VOTE, Kind.VOTE}  # after the disk
+    requested = raft.ready()
+    assert {message.kind for message in requested.messages} == {Kind.PRE_VOTE, Kind.VOTE}  # after the disk
     raft.step(Message(Kind.VOTE_REPLY, NodeId(2), ME, Term(1)))
     assert {message.kind for message in raft.ready().early} == {Kind.APPEND}
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.cluster import Cluster, command, result
+from tests.fixtures.coordinator.commands import Cluster, command, result
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.proto import torchft_pb2 as torchft
@@ -48,15 +48,17 @@ class Story:
     def __init__(self, loop: asyncio.AbstractEventLoop, min_replicas: int, join_timeout_s: int = 3) -> None:
         self.loop, self.now_s = loop, 0.0
         self.cluster = Cluster()
-        said = pb.OpenLighthouse(job="j", min_replicas=min_replicas, join_timeout_ms=join_timeout_s * 1_000)
-        self.cluster.ok(said, pb.Lighthouse)
+        open_lighthouse = pb.OpenLighthouse(
+            job="j", min_replicas=min_replicas, join_timeout_ms=join_timeout_s * 1_000
+        )
+        self.cluster.ok(open_lighthouse, pb.Lighthouse)
         self.replicas = [Replica(name) for name in NAMES]
         self.rounds: list[pb.IssuedQuorum] = []
         self.lead()
 
     def lead(self) -> None:
         """Another node leads: what the last one knew is gone, and so is what it had not said."""
-        self.call = ReplicaRegistry.begun(self.cluster.state.lighthouses["j"], self.now_s)
+        self.call = ReplicaRegistry.restore(self.cluster.state.lighthouses["j"], self.now_s)
         for replica in self.replicas:
             replica.waiting = None
 
@@ -65,10 +67,10 @@ class Story:
         self.look()
 
     def look(self) -> None:
-        found = self.call.next(self.now_s)
-        if isinstance(found, Issue):
-            said = self.call.command(found.replicas).issue_quorum
-            issued = result(self.cluster.apply(command(said, int(self.now_s * 1000))).outcome)
+        outcome = self.call.next(self.now_s)
+        if isinstance(outcome, Issue):
+            issue_quorum = self.call.command(outcome.replicas).issue_quorum
+            issued = result(self.cluster.apply(command(issue_quorum, int(self.now_s * 1000))).outcome)
             assert isinstance(issued, pb.IssuedQuorum)
             self.rounds.append(issued)
             self.call.take(issued)
@@ -103,7 +105,7 @@ class Story:
     st.integers(1, 3),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 7)), max_size=120),
 )
-def test_members_hear_the_quorum_that_is_in_the_log_and_the_newest_is_told_again(
+def test_members_receive_the_logged_quorum_and_the_newest_is_sent_again(
     min_replicas: int, events: list[Event]
 ) -> None:
     loop = asyncio.new_event_loop()
@@ -116,29 +118,29 @@ def test_members_hear_the_quorum_that_is_in_the_log_and_the_newest_is_told_again
     _check_numbers(story.rounds)
     for sooner, later in pairwise(story.rounds):
         twice = _nonces(sooner) & _nonces(later)
-        assert not twice, "whom the newest quorum answers is told it again, and takes no seat in the next"
+        assert not twice, "a member of the newest quorum receives it again, and is not in the next"
     for replica in story.replicas:
         for nonce, answer in replica.heard:
             assert answer in [
-                state.answer(found).SerializeToString(deterministic=True)
-                for found in story.rounds
-                if nonce in _nonces(found)
+                state.answer(outcome).SerializeToString(deterministic=True)
+                for outcome in story.rounds
+                if nonce in _nonces(outcome)
             ]
 
 
-def _nonces(found: pb.IssuedQuorum) -> set[str]:
-    return {seat.nonce for seat in found.seats}
+def _nonces(issued_quorum: pb.IssuedQuorum) -> set[str]:
+    return {entry.nonce for entry in issued_quorum.seats}
 
 
 def _check_numbers(rounds: list[pb.IssuedQuorum]) -> None:
     """They only grow, and exactly when torchft's do."""
     names: list[str] = []
     number = 0
-    for found in rounds:
-        members = [seat.member.replica_id for seat in found.seats]
-        is_new = members != names or any(seat.member.commit_failures > 0 for seat in found.seats)
-        assert found.quorum_id > number if is_new else found.quorum_id == number
-        names, number = members, found.quorum_id
+    for issued_quorum in rounds:
+        members = [entry.member.replica_id for entry in issued_quorum.seats]
+        is_new = members != names or any(entry.member.commit_failures > 0 for entry in issued_quorum.seats)
+        assert issued_quorum.quorum_id > number if is_new else issued_quorum.quorum_id == number
+        names, number = members, issued_quorum.quorum_id
 
 
 def test_a_new_leader_grants_every_member_a_whole_period_of_silence() -> None:
@@ -164,6 +166,6 @@ def test_a_new_leader_grants_every_member_a_whole_period_of_silence() -> None:
         assert len(story.rounds) == 1
         story.now_s = 105.1
         story.look()
-        assert [seat.member.replica_id for seat in story.rounds[-1].seats] == ["a", "b"]
+        assert [entry.member.replica_id for entry in story.rounds[-1].seats] == ["a", "b"]
     finally:
         loop.close()

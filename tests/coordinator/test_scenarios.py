@@ -22,7 +22,7 @@ def test_the_transcript_is_as_it_was(path: Path, request: pytest.FixtureRequest)
         assert now == before
 
 
-def test_there_are_scenarios_and_each_says_what_it_shows() -> None:
+def test_there_are_scenarios_and_each_states_what_it_shows() -> None:
     assert len(SCENARIOS) >= 14
     for path in SCENARIOS:
         assert path.read_text().startswith("# "), path.name

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.fixtures.guarded_service import CHANGES, CREATE, GET, LIVE, TALK, Service, raw, refusal, serving
+from tests.fixtures.coordinator.guarded_service import (
+    CHANGES,
+    CREATE,
+    GET,
+    LIVE,
+    TALK,
+    Service,
+    raw,
+    refusal,
+    serving,
+)
+from tests.fixtures.wording import Wording
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server.access_policy import PACKAGE, Identity, Limits, Rate, Role
@@ -46,8 +57,8 @@ async def call(channel: grpc.aio.Channel, method: str, token: Token | None, data
 
 def is_told(details: str) -> bool:
     """What happened, a line break, what to do."""
-    what, _, hint = details.partition("\n")
-    return bool(what) and bool(hint) and "\n" not in hint
+    description, _, hint = details.partition("\n")
+    return bool(description) and bool(hint) and "\n" not in hint
 
 
 # --- Who --------------------------------------------------------------------------------------------------
@@ -63,11 +74,13 @@ def test_each_token_gives_its_role(tokens: Tokens) -> None:
 
 
 @pytest.mark.parametrize("method", [CREATE, CHANGES, LIVE, TALK, f"/{PACKAGE}.Runs/Nothing", "/a/b"])
-def test_who_has_no_token_is_refused_whatever_is_asked(tokens: Tokens, method: str) -> None:
+def test_a_caller_without_a_token_is_refused_whatever_it_requests(
+    tokens: Tokens, method: str, wording: Wording
+) -> None:
     async def test(channel: grpc.aio.Channel, service: Service) -> None:
         code, details = await refusal(call(channel, method, None))
         assert code is Code.UNAUTHENTICATED
-        assert "carries no token" in details
+        wording(details)
         assert "--token-file" in details
         assert is_told(details)
         assert not service.served
@@ -83,7 +96,8 @@ def test_a_wrong_token_is_refused_and_not_repeated(tokens: Tokens, header: str) 
         metadata = (("authorization", header),)
         code, details = await refusal(channel.unary_unary(CREATE, raw, raw)(A_RUN, metadata=metadata))
         assert code is Code.UNAUTHENTICATED
-        assert "is not one of this node's" in details
+        _, without = await refusal(call(channel, CREATE, None))
+        assert details != without
         assert is_told(details)
         assert "wrong" not in details.partition("\n")[0]
         assert not service.served
@@ -106,7 +120,7 @@ def test_a_role_that_is_not_enough_is_refused(tokens: Tokens, role: Role, method
     async def test(channel: grpc.aio.Channel, service: Service) -> None:
         code, details = await refusal(call(channel, method, tokens.of(role)))
         assert code is Code.PERMISSION_DENIED
-        assert f"'{role.value}' has the role {role.value}, but " in details
+        assert f"'{role.value}'" in details
         assert is_told(details)
         assert tokens.of(role).text not in details
         assert not service.served
@@ -115,7 +129,7 @@ def test_a_role_that_is_not_enough_is_refused(tokens: Tokens, role: Role, method
 
 
 @pytest.mark.parametrize("method", [f"/{PACKAGE}.Runs/Nothing", f"/{PACKAGE}.Runs/Forgotten", "/a/b"])
-def test_a_method_that_nobody_decided_about_is_not_there(tokens: Tokens, method: str) -> None:
+def test_a_method_without_a_policy_is_not_there(tokens: Tokens, method: str) -> None:
     async def test(channel: grpc.aio.Channel, service: Service) -> None:
         code, details = await refusal(call(channel, method, tokens.of(Role.ADMIN)))
         assert code is Code.UNIMPLEMENTED
@@ -165,7 +179,7 @@ def test_a_message_that_is_too_long_is_refused(tokens: Tokens, limits: Limits) -
     with_server(tokens, test, limits)
 
 
-def test_the_body_of_a_stranger_is_not_looked_at(tokens: Tokens) -> None:
+def test_the_body_of_an_unauthenticated_request_is_not_read(tokens: Tokens) -> None:
     async def test(channel: grpc.aio.Channel, _: Service) -> None:
         for data in (bytes(5 << 20), b"\xff\xff"):
             assert (await refusal(call(channel, CREATE, WRONG, data)))[0] is Code.UNAUTHENTICATED
@@ -187,11 +201,11 @@ def test_a_small_message_that_unfolds_to_a_huge_one_is_refused(tokens: Tokens) -
     with_server(tokens, test)
 
 
-def test_bytes_that_are_no_message_are_refused(tokens: Tokens) -> None:
+def test_bytes_that_are_no_message_are_refused(tokens: Tokens, wording: Wording) -> None:
     async def test(channel: grpc.aio.Channel, service: Service) -> None:
         code, details = await refusal(call(channel, CREATE, tokens.of(Role.ADMIN), b"\xff\xff"))
         assert code is Code.INVALID_ARGUMENT
-        assert details.startswith("the request to Runs/Create is no message that this node can read\n")
+        wording(details)
         live = channel.stream_stream(LIVE, raw, raw)(metadata=tokens.of(Role.WORKER).metadata)
         await live.write(b"\xff\xff")
         assert (await refusal(live.read()))[0] is Code.INVALID_ARGUMENT
@@ -207,16 +221,15 @@ def test_bytes_that_are_no_message_are_refused(tokens: Tokens) -> None:
 # --- How often --------------------------------------------------------------------------------------------
 
 
-def test_who_asks_too_often_is_told_to_wait_and_served_again_later(tokens: Tokens) -> None:
+def test_a_caller_above_its_rate_must_wait_and_is_served_again_later(
+    tokens: Tokens, wording: Wording
+) -> None:
     async def test(channel: grpc.aio.Channel, service: Service) -> None:
         for _ in range(3):
             await call(channel, GET, tokens.of(Role.VIEWER), b"")
         code, details = await refusal(call(channel, GET, tokens.of(Role.VIEWER), b""))
         assert code is Code.RESOURCE_EXHAUSTED
-        assert details == (
-            "too many requests: one caller may send 2 in a second, all together 100\n"
-            "wait 0.500 s and send it again"
-        )
+        wording(details)
         await call(channel, GET, tokens.of(Role.WORKER), b"")  # has a bucket of its own
         service.now_s += 0.5
         await call(channel, GET, tokens.of(Role.VIEWER), b"")
@@ -235,11 +248,11 @@ def test_all_together_have_a_limit_but_nodes_have_none(tokens: Tokens) -> None:
     with_server(tokens, test, Limits(overall=Rate(2, 2)))
 
 
-def test_guessing_is_slowed_down_but_locks_nobody_out(tokens: Tokens) -> None:
+def test_guessing_is_slowed_down_but_locks_no_client_out(tokens: Tokens, wording: Wording) -> None:
     async def test(channel: grpc.aio.Channel, _: Service) -> None:
         seen = [await refusal(call(channel, GET, WRONG, b"")) for _ in range(5)]
         assert [code for code, _ in seen] == [Code.UNAUTHENTICATED] * 3 + [Code.RESOURCE_EXHAUSTED] * 2
-        assert "without a valid token" in seen[-1][1]
+        wording(seen[-1][1])
         assert is_told(seen[-1][1])
         await call(channel, GET, tokens.of(Role.VIEWER), b"")
 
@@ -249,12 +262,12 @@ def test_guessing_is_slowed_down_but_locks_nobody_out(tokens: Tokens) -> None:
 # --- Where ------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_not_sent_to_another_machine(tokens: Tokens) -> None:
+def test_a_token_is_not_sent_to_another_machine(tokens: Tokens, wording: Wording) -> None:
     async def main() -> None:
-        with pytest.raises(SecretError, match="needs TLS"):
+        with wording.raises(SecretError):
             open_channel("10.0.0.1:7400", tokens.of(Role.ADMIN))
         server = new_server(tokens)
-        with pytest.raises(SecretError, match="needs TLS"):
+        with wording.raises(SecretError):
             listen(server, "0.0.0.0:0", tokens)
         await server.stop(None)
 
@@ -278,8 +291,9 @@ def test_two_servers_do_not_share_a_port(tokens: Tokens) -> None:
         first, second = new_server(tokens), new_server(tokens)
         port = listen(first, "127.0.0.1:0", tokens)
         await first.start()
-        with pytest.raises(NotReadyError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(NotReadyError) as refused:
             listen(second, f"127.0.0.1:{port}", tokens)
+        assert f"127.0.0.1:{port}" in refused.value.what
         await first.stop(None)
         await second.stop(None)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server import security
@@ -44,17 +45,17 @@ def method(name: str) -> str:
 # --- Roles ------------------------------------------------------------------------------------------------
 
 
-def test_somebody_decided_about_every_method_of_the_contract() -> None:
+def test_every_method_of_the_contract_has_a_policy() -> None:
     services = pb.DESCRIPTOR.services_by_name.values()
     contract = {f"/{service.full_name}/{m.name}" for service in services for m in service.methods}
     assert set(METHODS) == contract
 
 
-def test_nobody_may_call_a_method_that_is_not_in_the_table() -> None:
+def test_a_method_that_is_not_in_the_table_may_not_be_called() -> None:
     assert roles_for(method("Runs/Delete")) == frozenset()
 
 
-def test_only_nodes_speak_raft() -> None:
+def test_only_nodes_use_the_raft_service() -> None:
     for name, roles in METHODS.items():
         assert (roles == {Role.NODE}) == (".Raft/" in name)
 
@@ -84,7 +85,7 @@ def test_a_worker_neither_creates_nor_ends_runs_nor_changes_the_cluster() -> Non
 
 
 @given(st.sampled_from(list(Role)), st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True))
-def test_an_identity_is_read_as_a_certificate_says_it(role: Role, name: str) -> None:
+def test_an_identity_is_read_as_the_certificate_states_it(role: Role, name: str) -> None:
     assert from_uri(Identity(name, role).uri) == Identity(name, role)
 
 
@@ -100,11 +101,11 @@ def test_an_identity_is_read_as_a_certificate_says_it(role: Role, name: str) -> 
         "x://admin/x",
     ],
 )
-def test_other_uris_are_nobodys(uri: str) -> None:
+def test_other_uris_are_no_identity(uri: str) -> None:
     assert from_uri(uri) is None
 
 
-def test_a_nodes_certificate_speaks_for_that_node_alone() -> None:
+def test_a_certificate_of_a_node_is_valid_for_that_node_alone() -> None:
     second = Identity("node-2", Role.NODE)
     assert may_speak_for(second, 2)
     assert not may_speak_for(second, 3)
@@ -133,7 +134,7 @@ def test_no_order_of_requests_gets_more_than_the_burst_and_the_flow(pauses: list
         assert taken <= burst + 7 * (now_s - NOW_S) + 1e-6
 
 
-def test_who_waits_as_told_gets_through() -> None:
+def test_a_caller_that_waits_as_instructed_gets_through() -> None:
     buckets = Buckets(Rate(per_s=3, burst=1))
     assert buckets.wait_s("a", NOW_S) == 0
     wait_s = buckets.wait_s("a", NOW_S)
@@ -141,14 +142,14 @@ def test_who_waits_as_told_gets_through() -> None:
 
 
 def test_a_crowd_of_strangers_does_not_fill_the_memory() -> None:
-    buckets = Buckets(Rate(per_s=1, burst=2), most=100)
+    buckets = Buckets(Rate(per_s=1, burst=2), max_keys=100)
     for number in range(1000):
         buckets.wait_s(number, NOW_S)
     assert len(buckets) <= 100
 
 
-def test_a_caller_who_used_up_its_share_is_remembered_while_others_are_forgotten() -> None:
-    buckets = Buckets(Rate(per_s=1, burst=2), most=10)
+def test_a_caller_that_used_up_its_share_is_remembered_while_others_are_forgotten() -> None:
+    buckets = Buckets(Rate(per_s=1, burst=2), max_keys=10)
     for number in range(9):
         buckets.wait_s(number, NOW_S)
     for _ in range(2):
@@ -176,8 +177,8 @@ def test_a_node_makes_its_tokens_once_and_for_itself_alone(tmp_path: Path) -> No
 def test_nodes_that_start_at_once_agree_on_one_file(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(load_or_create_tokens, [path] * 8))
-    assert len({tokens.of(Role.ADMIN).text for tokens in found}) == 1
+        result = list(pool.map(load_or_create_tokens, [path] * 8))
+    assert len({tokens.of(Role.ADMIN).text for tokens in result}) == 1
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -191,7 +192,7 @@ def test_a_secret_is_never_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "header", ["", "Bearer ", "Bearer x", "{admin}", "Basic {admin}", "bearer {admin} ", "Bearer ü"]
 )
-def test_anything_but_a_token_is_nobody(tmp_path: Path, header: str) -> None:
+def test_anything_but_a_token_is_no_identity(tmp_path: Path, header: str) -> None:
     tokens = load_or_create_tokens(tmp_path / "tokens.json")
     assert tokens.identify(header.replace("{admin}", tokens.of(Role.ADMIN).text)) is None
     assert tokens.identify(b"\xff\x00") is None
@@ -204,11 +205,11 @@ def test_a_token_is_never_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
-def test_tokens_that_others_can_read_are_refused(tmp_path: Path, mode: int) -> None:
+def test_tokens_that_others_can_read_are_refused(tmp_path: Path, mode: int, wording: Wording) -> None:
     path = tmp_path / "tokens.json"
     load_or_create_tokens(path)
     path.chmod(mode)
-    with pytest.raises(SecretError, match=f"other users .its mode is {mode:04o}") as caught:
+    with wording.raises(SecretError) as caught:
         load_or_create_tokens(path)
     assert f"chmod 600 {path}" in caught.value.hint
     with pytest.raises(SecretError):
@@ -216,33 +217,32 @@ def test_tokens_that_others_can_read_are_refused(tmp_path: Path, mode: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    "content",
     [
-        ("{", "is no JSON"),
-        ("[1]", "does not hold tokens by role"),
-        ('{"admin": "0123456789abcdef0123456789"}', "no token for node, worker, viewer"),
-        ('{"admin": "secret"}', "20 or more plain characters"),
-        ('{"admin": 5}', "20 or more plain characters"),
-        ('{"admin": "secret-secret-secret-secret\\n"}', "20 or more plain characters"),
-        ('{"root": "secret-secret-secret-secret"}', "roles that do not exist"),
-        (
-            '{"admin": "secret-secret-secret-secret", "viewer": "secret-secret-secret-secret"}',
-            "one token for two roles",
-        ),
+        "{",
+        "[1]",
+        '{"admin": "0123456789abcdef0123456789"}',
+        '{"admin": "secret"}',
+        '{"admin": 5}',
+        '{"admin": "secret-secret-secret-secret\\n"}',
+        '{"root": "secret-secret-secret-secret"}',
+        '{"admin": "secret-secret-secret-secret", "viewer": "secret-secret-secret-secret"}',
     ],
 )
-def test_a_damaged_token_file_is_refused_without_showing_it(tmp_path: Path, content: str, said: str) -> None:
+def test_a_damaged_token_file_is_refused_without_showing_it(
+    tmp_path: Path, content: str, wording: Wording
+) -> None:
     path = tmp_path / "tokens.json"
     path.write_text(content)
     path.chmod(0o600)
-    with pytest.raises(SecretError, match=said) as caught:
+    with wording.raises(SecretError) as caught:
         load_or_create_tokens(path)
     assert "secret" not in caught.value.what + caught.value.hint
     assert caught.value.__cause__ is None
 
 
 def test_a_client_takes_its_token_from_the_file_or_else_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     path, alone = tmp_path / "tokens.json", tmp_path / "viewer"
     tokens = load_or_create_tokens(path)
@@ -254,20 +254,20 @@ def test_a_client_takes_its_token_from_the_file_or_else_from_the_environment(
     assert client_access(token_file=path, role=Role.WORKER) == tokens.of(Role.WORKER)
     assert read_token(alone, role=Role.WORKER) == tokens.of(Role.VIEWER)
     monkeypatch.delenv("PACELINE_TOKEN")
-    with pytest.raises(SecretError, match="no token was given") as caught:
+    with wording.raises(SecretError) as caught:
         read_token()
     assert "--token-file" in caught.value.hint
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SecretError, match=r"cannot read .*nothing: No such file"):
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, wording: Wording) -> None:
+    with wording.raises(SecretError):
         read_token(tmp_path / "nothing")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, wording: Wording) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(SecretError, match="cannot write"):
+    with wording.raises(SecretError):
         load_or_create_tokens(tmp_path / "tokens.json")
 
 
@@ -290,31 +290,33 @@ def test_loopback_needs_no_tls(address: str) -> None:
         "dns:///127.0.0.1:1",
     ],
 )
-def test_an_address_that_others_reach_is_refused_without_tls(address: str, tmp_path: Path) -> None:
-    with pytest.raises(SecretError, match="can be reached from other machines, and needs TLS") as caught:
+def test_an_address_that_others_reach_is_refused_without_tls(
+    address: str, tmp_path: Path, wording: Wording
+) -> None:
+    with wording.raises(SecretError) as caught:
         node_security(address, 1, tmp_path)
     assert "paceline coordinator init-pki --out pki --node 1=" in caught.value.hint
     assert not list(tmp_path.iterdir()), "nothing was made for it"
 
 
 @pytest.mark.parametrize("address", ["", "7400", ":7400", "localhost", "127.0.0.1:", "127.0.0.1:http"])
-def test_what_is_no_address_is_said_to_be_none(address: str) -> None:
-    with pytest.raises(PacelineError, match="is no address"):
+def test_an_invalid_address_is_reported_as_invalid(address: str, wording: Wording) -> None:
+    with wording.raises(PacelineError):
         host_of(address)
 
 
 def test_nodes_on_one_machine_can_share_their_tokens(tmp_path: Path) -> None:
     shared = tmp_path / "shared.json"
-    found = [
+    results = [
         node_security(f"127.0.0.1:{7400 + node}", node, tmp_path / str(node), token_file=shared)
         for node in (1, 2)
     ]
-    assert isinstance(found[0], Tokens)
-    assert isinstance(found[1], Tokens)
-    assert found[0].of(Role.NODE) == found[1].of(Role.NODE)
+    assert isinstance(results[0], Tokens)
+    assert isinstance(results[1], Tokens)
+    assert results[0].of(Role.NODE) == results[1].of(Role.NODE)
     own = node_security("127.0.0.1:7403", 3, tmp_path / "3")
     assert isinstance(own, Tokens)
-    assert own.of(Role.NODE) != found[0].of(Role.NODE)
+    assert own.of(Role.NODE) != results[0].of(Role.NODE)
     assert (tmp_path / "3" / "tokens.json").exists()
 
 
@@ -326,8 +328,8 @@ def test_names_of_other_machines_are_not_loopback() -> None:
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
-@pytest.mark.parametrize("said", [b"", GREETING])
-def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", GREETING])
+def test_an_idle_connection_is_closed(tmp_path: Path, data: bytes) -> None:
     """Each is a file of the process: a thousand strangers who only wait must not keep others out."""
 
     async def story() -> None:
@@ -337,7 +339,7 @@ def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path, said: 
         await server.start()
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(said)
+            writer.write(data)
             async with asyncio.timeout(20):  # without the limit it is never closed
                 while await reader.read(1 << 16):
                     pass

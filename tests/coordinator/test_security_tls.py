@@ -11,7 +11,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from tests.fixtures.guarded_service import CREATE, GET, TALK, Service, raw, refusal, serving
+from tests.fixtures.coordinator.guarded_service import CREATE, GET, TALK, Service, raw, refusal, serving
+from tests.fixtures.wording import Wording
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server.access_policy import Identity, Role, may_speak_for
@@ -54,12 +55,12 @@ def with_server(folder: Path, test: Test, node: int = 1) -> None:
         async with serving(load_node_certificate(folder, node)) as (address, service):
             await test(address, service)
             if node == 1:
-                await ask(address, load_client_certificate(folder), CREATE)
+                await call_method(address, load_client_certificate(folder), CREATE)
 
     asyncio.run(main())
 
 
-async def ask(address: str, access: Token | Certificate, method: str = GET) -> bytes:
+async def call_method(address: str, access: Token | Certificate, method: str = GET) -> bytes:
     async with open_channel(address, access) as channel:
         metadata = call_metadata(access)
         return await channel.unary_unary(method, raw, raw)(b"", metadata=metadata, timeout=30)
@@ -79,12 +80,12 @@ def issued(folder: Path, identity: Identity, *, made_s: float, days: int) -> Cer
     )
 
 
-def test_the_certificate_says_who_is_calling_and_no_token_is_needed(tmp_path: Path) -> None:
+def test_the_certificate_identifies_the_caller_and_no_token_is_needed(tmp_path: Path) -> None:
     folder = pki(tmp_path)
 
     async def test(address: str, service: Service) -> None:
         for name in ("admin", "worker", "viewer", "node-2"):
-            await ask(address, load_client_certificate(folder, name))
+            await call_method(address, load_client_certificate(folder, name))
         assert service.served == [
             ("Get", Identity("admin", Role.ADMIN)),
             ("Get", Identity("worker", Role.WORKER)),
@@ -101,9 +102,9 @@ def test_a_role_that_is_not_enough_is_refused(tmp_path: Path) -> None:
 
     async def test(address: str, service: Service) -> None:
         for name, method in (("viewer", CREATE), ("worker", CREATE), ("admin", TALK), ("node-2", CREATE)):
-            code, details = await refusal(ask(address, load_client_certificate(folder, name), method))
+            code, details = await refusal(call_method(address, load_client_certificate(folder, name), method))
             assert code is Code.PERMISSION_DENIED
-            assert details.startswith(f"'{name}' has the role ")
+            assert f"'{name}'" in details
         assert not service.served
 
     with_server(folder, test)
@@ -125,7 +126,7 @@ def test_nodes_talk_to_each_other_with_their_own_certificates(tmp_path: Path) ->
 
 def test_a_token_does_not_replace_a_certificate(tmp_path: Path) -> None:
     async def test(address: str, service: Service) -> None:
-        code, _ = await refusal(ask(address, Token("a-token-in-plain-text-0123456789")))
+        code, _ = await refusal(call_method(address, Token("a-token-in-plain-text-0123456789")))
         assert code is Code.UNAVAILABLE
         assert not service.served
 
@@ -152,7 +153,7 @@ def test_a_certificate_of_another_authority_gets_no_connection(tmp_path: Path) -
 
     async def test(address: str, service: Service) -> None:
         for access in (stranger, theirs):
-            assert (await refusal(ask(address, access)))[0] is Code.UNAVAILABLE
+            assert (await refusal(call_method(address, access)))[0] is Code.UNAVAILABLE
         assert not service.served
 
     with_server(ours, test)
@@ -163,7 +164,7 @@ def test_an_expired_certificate_gets_no_connection(tmp_path: Path) -> None:
     expired = issued(folder, Identity("old", Role.ADMIN), made_s=time.time() - 10 * DAYS_S, days=3)
 
     async def test(address: str, service: Service) -> None:
-        assert (await refusal(ask(address, expired)))[0] is Code.UNAVAILABLE
+        assert (await refusal(call_method(address, expired)))[0] is Code.UNAVAILABLE
         assert not service.served
 
     with_server(folder, test)
@@ -175,7 +176,9 @@ def test_a_node_with_an_expired_certificate_is_not_trusted(tmp_path: Path) -> No
 
     async def main() -> None:
         async with serving(expired) as (address, service):
-            assert (await refusal(ask(address, load_client_certificate(folder))))[0] is Code.UNAVAILABLE
+            assert (await refusal(call_method(address, load_client_certificate(folder))))[
+                0
+            ] is Code.UNAVAILABLE
             assert not service.served
 
     asyncio.run(main())
@@ -185,7 +188,7 @@ def test_a_node_under_an_address_that_is_not_its_own_is_not_trusted(tmp_path: Pa
     folder = pki(tmp_path)
 
     async def test(address: str, service: Service) -> None:
-        code, details = await refusal(ask(address, load_client_certificate(folder)))
+        code, details = await refusal(call_method(address, load_client_certificate(folder)))
         assert code is Code.UNAVAILABLE
         assert "127.0.0.1" in details
         assert not service.served
@@ -198,24 +201,26 @@ def test_a_worker_cannot_pose_as_a_node(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with serving(load_client_certificate(folder, "worker")) as (address, service):
-            assert (await refusal(ask(address, load_client_certificate(folder))))[0] is Code.UNAVAILABLE
+            assert (await refusal(call_method(address, load_client_certificate(folder))))[
+                0
+            ] is Code.UNAVAILABLE
             assert not service.served
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("names", [[], ["paceline://owner/x"], ["paceline://admin/a", "paceline://viewer/a"]])
-def test_a_certificate_of_our_authority_that_names_no_single_role_is_nobodys(
-    tmp_path: Path, names: list[str]
+def test_a_certificate_of_the_authority_without_a_single_role_is_no_identity(
+    tmp_path: Path, names: list[str], wording: Wording
 ) -> None:
     folder = pki(tmp_path)
     plain = issued(folder, Identity("paceline", Role.ADMIN), made_s=time.time(), days=3)
     nameless = Certificate(plain.identity, plain.authority, _renamed(folder, plain.chain, names), plain.key)
 
     async def test(address: str, service: Service) -> None:
-        code, details = await refusal(ask(address, nameless))
+        code, details = await refusal(call_method(address, nameless))
         assert code is Code.UNAUTHENTICATED
-        assert details.startswith("the certificate of this caller names no role\n")
+        wording(details)
         assert not service.served
 
     with_server(folder, test)
@@ -230,7 +235,7 @@ def test_a_node_listens_to_other_machines_with_tls(tmp_path: Path) -> None:
         server.add_generic_rpc_handlers(service.handlers())
         port = listen(server, "0.0.0.0:0", security)
         await server.start()
-        await ask(f"localhost:{port}", load_client_certificate(folder))
+        await call_method(f"localhost:{port}", load_client_certificate(folder))
         await server.stop(None)
         assert service.served == [("Get", Identity("admin", Role.ADMIN))]
 
@@ -242,7 +247,7 @@ def test_a_client_made_later_is_known_at_once(tmp_path: Path) -> None:
 
     async def test(address: str, service: Service) -> None:
         init_pki(folder, [], [parse_client("alice=worker")], now_s=time.time(), add=True)
-        await ask(address, load_client_certificate(folder, "alice"))
+        await call_method(address, load_client_certificate(folder, "alice"))
         assert service.served == [("Get", Identity("alice", Role.WORKER))]
 
     with_server(folder, test)

@@ -16,17 +16,17 @@ PART = 25
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
 def test_no_seed_shows_a_violation(first: int) -> None:
     seen = [examine(seed) for seed in range(first, first + PART)]
-    assert [(found.seed, found.violation) for found in seen if found.violation is not None] == []
-    assert all(found.events >= EVENTS for found in seen)
-    assert sum(found.answered for found in seen) > PART  # something was done, too
+    assert [(result.seed, result.violation) for result in seen if result.violation is not None] == []
+    assert all(result.events >= EVENTS for result in seen)
+    assert sum(result.answered for result in seen) > PART  # something was done, too
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda kind: kind.__name__)
 def test_every_mistake_is_found(mutant: type[Raft]) -> None:
-    found = first_violation(mutant, seeds=1000, climate=MUTANTS[mutant])
-    assert found is not None, f"{mutant.__name__}: {mutant.__doc__}"
+    violation = first_violation(mutant, seeds=1000, climate=MUTANTS[mutant])
+    assert violation is not None, f"{mutant.__name__}: {mutant.__doc__}"
     # Without the mistake the same seed in the same weather shows nothing.
-    assert examine(found.seed, climate=MUTANTS[mutant]).violation is None
+    assert examine(violation.seed, climate=MUTANTS[mutant]).violation is None
 
 
 def test_one_seed_is_one_story() -> None:
@@ -39,9 +39,9 @@ def test_ordinary_seeds_see_every_climate() -> None:
 
 
 @pytest.mark.parametrize("climate", CLIMATES)
-def test_the_weather_is_as_bad_as_it_says_and_work_is_done_in_it(climate: str) -> None:
+def test_the_simulated_network_is_as_bad_as_configured_and_work_is_done_in_it(climate: str) -> None:
     seen = [examine(seed, climate=climate) for seed in range(20)]
-    assert sum(found.terms for found in seen) > 2 * len(seen)
-    assert sum(found.answered for found in seen) > 2 * len(seen)
+    assert sum(result.terms for result in seen) > 2 * len(seen)
+    assert sum(result.answered for result in seen) > 2 * len(seen)
     if climate == "power cuts":
-        assert sum(found.torn for found in seen) > len(seen)
+        assert sum(result.torn for result in seen) > len(seen)

@@ -1,7 +1,7 @@
 """Operator actions on a run and their phases, and acknowledged alerts."""
 
 import pytest
-from tests.fixtures.cluster import Cluster, changed
+from tests.fixtures.coordinator.commands import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import actions, queries
@@ -12,14 +12,14 @@ STEPS = (pb.ACTION_ACCEPTED, pb.ACTION_APPLIED, pb.ACTION_EFFECT_SEEN)
 
 def requested() -> tuple[Cluster, int]:
     cluster = Cluster().working("w")
-    said = pb.RequestAction(run="r", kind="slow", target="w", details={"factor": "3"})
-    return cluster, cluster.ok(said, pb.Action).action
+    command = pb.RequestAction(run="r", kind="slow", target="w", details={"factor": "3"})
+    return cluster, cluster.ok(command, pb.Action).action
 
 
-def test_an_action_says_who_asked_for_what_and_when() -> None:
+def test_an_action_records_who_requested_what_and_when() -> None:
     cluster, number = requested()
-    found = cluster.state.actions[number]
-    assert found == pb.Action(
+    result = cluster.state.actions[number]
+    assert result == pb.Action(
         action=cluster.index,
         run="r",
         kind="slow",
@@ -32,7 +32,7 @@ def test_an_action_says_who_asked_for_what_and_when() -> None:
 
 
 @pytest.mark.parametrize("kind", actions.ACTION_KINDS)
-def test_every_kind_may_be_asked_of_the_whole_run(kind: str) -> None:
+def test_every_kind_may_be_requested_for_the_whole_run(kind: str) -> None:
     assert Cluster().working("w").ok(pb.RequestAction(run="r", kind=kind), pb.Action).kind == kind
 
 
@@ -104,16 +104,16 @@ def test_only_the_newest_actions_are_kept() -> None:
     assert number not in cluster.state.actions
 
 
-def test_an_acknowledged_alert_says_by_whom_and_the_newest_word_counts() -> None:
+def test_an_acknowledged_alert_records_by_whom_and_the_newest_acknowledgement_counts() -> None:
     cluster = Cluster().working("w")
     cluster.say(pb.AcknowledgeAlert(run="r", alert="slow:w", note="looking"), by="ann")
     cluster.say(pb.AcknowledgeAlert(run="r", alert="slow:w", note="mine"), by="bob")
-    found = queries.alerts(cluster.state, "r")
-    assert isinstance(found, pb.AlertList)
-    assert [(mark.by, mark.note, mark.at_ms) for mark in found.alerts] == [("bob", "mine", cluster.now_ms)]
+    result = queries.alerts(cluster.state, "r")
+    assert isinstance(result, pb.AlertList)
+    assert [(mark.by, mark.note, mark.at_ms) for mark in result.alerts] == [("bob", "mine", cluster.now_ms)]
 
 
-def test_a_forgotten_alert_is_gone_and_whoever_watches_is_told() -> None:
+def test_a_forgotten_alert_is_gone_and_watchers_are_notified() -> None:
     cluster = Cluster().working("w")
     cluster.say(pb.AcknowledgeAlert(run="r", alert="slow:w"))
     applied = cluster.say(pb.ForgetAlert(run="r", alert="slow:w"))

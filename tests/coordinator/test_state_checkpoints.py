@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.cluster import Cluster, changed
+from tests.fixtures.coordinator.commands import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import checkpoints, queries
@@ -23,9 +23,9 @@ def durable(
 
 
 def listed(cluster: Cluster, with_open: bool = False) -> list[int]:
-    found = queries.checkpoints(cluster.state, "r", with_open)
-    assert isinstance(found, pb.CheckpointList)
-    return [checkpoint.step for checkpoint in found.checkpoints]
+    result = queries.checkpoints(cluster.state, "r", with_open)
+    assert isinstance(result, pb.CheckpointList)
+    return [checkpoint.step for checkpoint in result.checkpoints]
 
 
 def commit(cluster: Cluster, step: int, generation: int = 1) -> None:
@@ -43,14 +43,14 @@ def test_a_checkpoint_exists_when_the_last_missing_shard_is_durable_in_any_order
     cluster.ok(begin(shards=shards), pb.Checkpoint)
     for number in order:
         assert listed(cluster) == []
-        found = cluster.ok(durable(number), pb.Checkpoint)
-    assert found.phase == pb.CHECKPOINT_COMMITTED
-    assert found.committed_ms == cluster.now_ms
-    assert [shard.shard for shard in found.shards] == list(range(shards))
+        checkpoint = cluster.ok(durable(number), pb.Checkpoint)
+    assert checkpoint.phase == pb.CHECKPOINT_COMMITTED
+    assert checkpoint.committed_ms == cluster.now_ms
+    assert [shard.shard for shard in checkpoint.shards] == list(range(shards))
     assert listed(cluster) == [10]
 
 
-def test_an_open_one_is_seen_only_by_who_asks_for_it() -> None:
+def test_an_open_checkpoint_is_visible_only_on_request() -> None:
     cluster = Cluster().working("w")
     cluster.ok(begin(), pb.Checkpoint)
     assert (listed(cluster), listed(cluster, with_open=True)) == ([], [10])
@@ -69,13 +69,13 @@ def test_a_shard_reported_twice_is_fine_if_it_is_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "shard_durable",
     [durable(2), durable(0, uri=""), durable(0, sha=""), durable(0, sha="x" * 64), durable(0, sha=SHA + "0")],
 )
-def test_a_shard_that_cannot_be_found_or_verified_is_refused(said: pb.ShardDurable) -> None:
+def test_a_shard_that_cannot_be_found_or_verified_is_refused(shard_durable: pb.ShardDurable) -> None:
     cluster = Cluster().working("w")
     cluster.ok(begin(), pb.Checkpoint)
-    assert cluster.refused(said).why == pb.INVALID
+    assert cluster.refused(shard_durable).why == pb.INVALID
 
 
 @pytest.mark.parametrize("shards", [0, checkpoints.MAX_SHARDS + 1])
@@ -83,7 +83,7 @@ def test_a_checkpoint_has_shards_but_not_without_end(shards: int) -> None:
     assert Cluster().working("w").refused(begin(shards=shards)).why == pb.INVALID
 
 
-def test_a_shard_of_a_checkpoint_that_was_not_begun_is_refused() -> None:
+def test_a_shard_of_a_checkpoint_that_was_not_started_is_refused() -> None:
     assert Cluster().working("w").refused(durable(0)).why == pb.NOT_FOUND
 
 
@@ -97,16 +97,16 @@ def test_a_step_is_not_checkpointed_twice() -> None:
     assert cluster.refused(begin(20, generation=2)).why == pb.EXISTS
 
 
-def test_shards_of_two_generations_never_meet_in_one_checkpoint() -> None:
+def test_shards_of_two_generations_are_never_in_one_checkpoint() -> None:
     cluster = Cluster().working("w")
     cluster.ok(begin(), pb.Checkpoint)
     cluster.ok(durable(0), pb.Checkpoint)
     applied = cluster.say(pb.FormGeneration(run="r", previous=1, workers=["w"]))
-    assert [found.phase for found in changed(applied, pb.Checkpoint)] == [pb.CHECKPOINT_ABANDONED]
+    assert [result.phase for result in changed(applied, pb.Checkpoint)] == [pb.CHECKPOINT_ABANDONED]
     assert cluster.refused(durable(1, generation=1)).why == pb.FENCED
     assert cluster.refused(durable(1, generation=2)).why == pb.NOT_FOUND
-    found = cluster.ok(begin(generation=2), pb.Checkpoint)
-    assert (found.phase, found.generation, len(found.shards)) == (pb.CHECKPOINT_OPEN, 2, 0)
+    checkpoint = cluster.ok(begin(generation=2), pb.Checkpoint)
+    assert (checkpoint.phase, checkpoint.generation, len(checkpoint.shards)) == (pb.CHECKPOINT_OPEN, 2, 0)
     cluster.ok(durable(1, generation=2), pb.Checkpoint)
     assert listed(cluster) == []
 
@@ -123,7 +123,7 @@ def test_an_older_checkpoint_is_dropped_without_a_trace_but_the_change() -> None
     commit(cluster, 10)
     commit(cluster, 20)
     applied = cluster.say(pb.DropCheckpoint(run="r", step=10))
-    assert [found.phase for found in changed(applied, pb.Checkpoint)] == [pb.CHECKPOINT_DROPPED]
+    assert [checkpoint.phase for checkpoint in changed(applied, pb.Checkpoint)] == [pb.CHECKPOINT_DROPPED]
     assert listed(cluster, with_open=True) == [20]
     assert cluster.refused(pb.DropCheckpoint(run="r", step=10)).why == pb.NOT_FOUND
 
@@ -178,7 +178,7 @@ def served() -> Cluster:
     return cluster
 
 
-def test_servers_save_under_the_epoch_of_their_place_whoever_of_the_workers_goes() -> None:
+def test_servers_save_under_the_epoch_of_their_slot_whichever_worker_leaves() -> None:
     cluster = served()
     cluster.ok(begin(10, 1, generation=1), pb.Checkpoint)
     cluster.ok(pb.RevokeGeneration(run="r", generation=1, reason="a worker was lost"), pb.Generation)
@@ -187,7 +187,7 @@ def test_servers_save_under_the_epoch_of_their_place_whoever_of_the_workers_goes
     assert listed(cluster) == [10]
 
 
-def test_what_a_former_primary_had_begun_is_in_nobodys_way() -> None:
+def test_a_checkpoint_that_a_former_primary_started_blocks_no_other() -> None:
     cluster = served()
     cluster.ok(pb.RevokeGeneration(run="r", generation=1, reason="a worker was lost"), pb.Generation)
     cluster.ok(begin(10, 1, generation=1), pb.Checkpoint)

@@ -1,7 +1,7 @@
 """Quorums of torchft jobs: numbering, fencing, persistence."""
 
 import pytest
-from tests.fixtures.cluster import Cluster, changed
+from tests.fixtures.coordinator.commands import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.proto import torchft_pb2 as torchft
@@ -17,19 +17,23 @@ def opened(min_replicas: int = 1) -> Cluster:
 
 
 def issue(*names: str, previous: int = 0, step: int = 0, failures: int = 0) -> pb.IssueQuorum:
-    said = pb.IssueQuorum(job="j", previous=previous)
+    command = pb.IssueQuorum(job="j", previous=previous)
     for name in names:
         member = torchft.QuorumMember(replica_id=name, step=step, commit_failures=failures, data='{"k": 1}')
-        said.seats.add(member=member, nonce=f"{name}-{step}")
-    return said
+        command.seats.add(member=member, nonce=f"{name}-{step}")
+    return command
 
 
-def test_a_job_has_what_its_first_proxy_said_and_what_is_usual() -> None:
-    found = Cluster().ok(pb.OpenLighthouse(job="j", join_timeout_ms=7), pb.Lighthouse)
-    assert (found.min_replicas, found.join_timeout_ms, found.heartbeat_timeout_ms) == (1, 7, 5_000)
+def test_a_job_has_the_settings_of_its_first_proxy_and_defaults() -> None:
+    lighthouse = Cluster().ok(pb.OpenLighthouse(job="j", join_timeout_ms=7), pb.Lighthouse)
+    assert (lighthouse.min_replicas, lighthouse.join_timeout_ms, lighthouse.heartbeat_timeout_ms) == (
+        1,
+        7,
+        5_000,
+    )
 
 
-def test_opening_again_finds_the_job_and_saying_otherwise_is_refused() -> None:
+def test_opening_again_returns_the_job_and_other_settings_are_refused() -> None:
     cluster = opened(min_replicas=2)
     before = cluster.ok(pb.OpenLighthouse(job="j"), pb.Lighthouse)
     assert cluster.ok(pb.OpenLighthouse(job="j", min_replicas=2), pb.Lighthouse) == before
@@ -40,7 +44,7 @@ def test_opening_again_finds_the_job_and_saying_otherwise_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "open_lighthouse",
     [
         pb.OpenLighthouse(job=""),
         pb.OpenLighthouse(job="UPPER"),
@@ -48,8 +52,8 @@ def test_opening_again_finds_the_job_and_saying_otherwise_is_refused() -> None:
         pb.OpenLighthouse(job="k", join_timeout_ms=86_400_001),
     ],
 )
-def test_what_could_never_work_is_refused(said: pb.OpenLighthouse) -> None:
-    assert opened().refused(said).why == pb.INVALID
+def test_what_could_never_work_is_refused(open_lighthouse: pb.OpenLighthouse) -> None:
+    assert opened().refused(open_lighthouse).why == pb.INVALID
 
 
 def test_only_so_many_jobs_are_kept() -> None:
@@ -68,7 +72,7 @@ def test_the_number_changes_only_with_the_members_or_after_a_failed_commit() -> 
     grown = cluster.ok(issue("a", "b", "c", previous=same.round, step=2), pb.IssuedQuorum)
     failed = cluster.ok(issue("a", "b", "c", previous=grown.round, step=2, failures=1), pb.IssuedQuorum)
     shrunk = cluster.ok(issue("a", previous=failed.round, step=2), pb.IssuedQuorum)
-    numbers = [found.quorum_id for found in (first, same, grown, failed, shrunk)]
+    numbers = [result.quorum_id for result in (first, same, grown, failed, shrunk)]
     assert numbers == [first.round, first.round, grown.round, failed.round, shrunk.round]
 
 
@@ -83,7 +87,7 @@ def test_a_number_is_not_used_again_after_a_job_was_forgotten() -> None:
 def test_steps_alone_are_no_news_for_watchers() -> None:
     cluster = opened()
     first = cluster.say(issue("a", "b"))
-    assert [list(found.replicas) for found in changed(first, pb.Lighthouse)] == [["a", "b"]]
+    assert [list(lighthouse.replicas) for lighthouse in changed(first, pb.Lighthouse)] == [["a", "b"]]
     assert cluster.say(issue("a", "b", previous=first.outcome.index, step=1)).changes == ()
 
 
@@ -108,7 +112,7 @@ def test_a_quorum_has_enough_members_once_each_and_in_order(names: tuple[str, ..
     assert opened(min_replicas=2).refused(issue(*names)).why == why
 
 
-def test_nothing_can_be_done_with_a_job_that_nobody_opened() -> None:
+def test_a_job_that_was_not_opened_accepts_no_request() -> None:
     assert Cluster().refused(issue("a")).why == pb.NOT_FOUND
     assert Cluster().refused(pb.ForgetLighthouse(job="j")).why == pb.NOT_FOUND
 
@@ -117,14 +121,14 @@ def test_the_newest_quorum_survives_a_snapshot_with_its_nonces() -> None:
     cluster = opened()
     cluster.ok(issue("a", "b", step=5), pb.IssuedQuorum)
     restored = CoordinatorState.restore(cluster.state.snapshot())
-    kept, found = (state.lighthouses["j"].issued for state in (cluster.state, restored))
+    kept, result = (state.lighthouses["j"].issued for state in (cluster.state, restored))
     assert kept is not None
-    assert found is not None
-    assert [seat.nonce for seat in found.seats] == ["a-5", "b-5"]
-    assert lighthouses.answer(found).SerializeToString() == lighthouses.answer(kept).SerializeToString()
+    assert result is not None
+    assert [entry.nonce for entry in result.seats] == ["a-5", "b-5"]
+    assert lighthouses.answer(result).SerializeToString() == lighthouses.answer(kept).SerializeToString()
 
 
-def test_the_answer_says_it_as_torchft_does() -> None:
+def test_the_response_has_the_form_of_torchft() -> None:
     cluster = opened()
     issued = cluster.ok(issue("a", "b", step=5), pb.IssuedQuorum)
     quorum = lighthouses.answer(issued).quorum
@@ -136,11 +140,11 @@ def test_the_answer_says_it_as_torchft_does() -> None:
     assert quorum.created.ToMilliseconds() == cluster.now_ms
 
 
-def test_what_a_newer_torchft_says_comes_back_as_it_was() -> None:
+def test_fields_of_a_newer_torchft_are_preserved() -> None:
     """A field that is not in our proto is passed on."""
     unknown = torchft.QuorumMember(replica_id="a").SerializeToString() + bytes([15 << 3 | 2, 2, 104, 105])
-    said = pb.IssueQuorum(job="j", seats=[pb.QuorumSeat(member=torchft.QuorumMember.FromString(unknown))])
-    issued = opened().ok(said, pb.IssuedQuorum)
+    command = pb.IssueQuorum(job="j", seats=[pb.QuorumSeat(member=torchft.QuorumMember.FromString(unknown))])
+    issued = opened().ok(command, pb.IssuedQuorum)
     assert lighthouses.answer(issued).quorum.participants[0].SerializeToString() == unknown
 
 
@@ -148,5 +152,5 @@ def test_jobs_are_listed_by_name() -> None:
     cluster = opened()
     cluster.ok(pb.OpenLighthouse(job="a"), pb.Lighthouse)
     cluster.ok(issue("r"), pb.IssuedQuorum)
-    found = queries.lighthouses(cluster.state).lighthouses
-    assert [(state.lighthouse.job, len(state.issued.seats)) for state in found] == [("a", 0), ("j", 1)]
+    result = queries.lighthouses(cluster.state).lighthouses
+    assert [(state.lighthouse.job, len(state.issued.seats)) for state in result] == [("a", 0), ("j", 1)]

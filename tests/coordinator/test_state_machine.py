@@ -9,9 +9,9 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.cluster import KINDS, Cluster, command
-from tests.fixtures.cluster_mirror import Mirror
-from tests.fixtures.cluster_talk import talk
+from tests.fixtures.coordinator.commands import KINDS, Cluster, command
+from tests.fixtures.coordinator.mirror import Mirror
+from tests.fixtures.coordinator.random_commands import random_command
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state.generations import next_generation
@@ -19,10 +19,10 @@ from paceline.coordinator.state.machine import HANDLERS, MAX_COMMAND_BYTES, Appl
 
 DIE = st.integers(0, 59)
 TALK = st.lists(st.tuples(DIE, DIE, DIE, DIE, st.integers(0, 2_000_000)), max_size=80)
-Said = tuple[int, int, int, int, int]
+Draws = tuple[int, int, int, int, int]
 PRELUDE = [
-    command(said)
-    for said in (
+    command(text)
+    for text in (
         pb.OpenSession(client="c", nonce="n"),
         pb.CreateRun(run="r", min_workers=1, samples=20),
         pb.JoinRun(run="r", worker="a"),
@@ -33,21 +33,21 @@ PRELUDE = [
 ]
 
 
-def conversation(said: list[Said]) -> Iterator[tuple[CoordinatorState, bytes, Applied]]:
+def conversation(messages: list[Draws]) -> Iterator[tuple[CoordinatorState, bytes, Applied]]:
     """The state after each command, the command, and what it did."""
     state, at_ms = CoordinatorState(), 0
     for index, data in enumerate(PRELUDE, 1):
         yield state, data, state.apply(index, data)
-    for index, (kind, first, second, third, later_ms) in enumerate(said, len(PRELUDE) + 1):
+    for index, (kind, first, second, third, later_ms) in enumerate(messages, len(PRELUDE) + 1):
         at_ms += later_ms
-        data = talk(state, kind, (first, second, third), at_ms, later_ms)
+        data = random_command(state, kind, (first, second, third), at_ms, later_ms)
         yield state, data, state.apply(index, data)
 
 
 @settings(max_examples=200, deadline=None)
 @given(TALK, st.integers(0, 80))
 def test_the_same_log_gives_the_same_answers_and_bytes_also_across_a_snapshot(
-    said: list[Said], at: int
+    said: list[Draws], at: int
 ) -> None:
     log = [(data, applied) for _, data, applied in conversation(said)]
     other, restored = CoordinatorState(), CoordinatorState()
@@ -61,7 +61,7 @@ def test_the_same_log_gives_the_same_answers_and_bytes_also_across_a_snapshot(
 
 @settings(max_examples=100, deadline=None)
 @given(TALK)
-def test_a_snapshot_restored_is_the_same_state(said: list[Said]) -> None:
+def test_a_snapshot_restored_is_the_same_state(said: list[Draws]) -> None:
     for state, _, _ in conversation(said):
         written = state.snapshot()
     assert CoordinatorState.restore(written).snapshot() == written
@@ -84,7 +84,7 @@ def test_the_order_in_which_facts_came_is_in_no_bytes() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(TALK)
-def test_whoever_only_watches_the_changes_sees_what_is(said: list[Said]) -> None:
+def test_watching_the_changes_alone_yields_the_state(said: list[Draws]) -> None:
     mirror = Mirror()
     for state, _, applied in conversation(said):
         mirror.watch(applied.changes)
@@ -95,7 +95,7 @@ def test_whoever_only_watches_the_changes_sees_what_is(said: list[Said]) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(TALK)
-def test_a_refused_command_changes_nothing(said: list[Said]) -> None:
+def test_a_refused_command_changes_nothing(said: list[Draws]) -> None:
     before = CoordinatorState().snapshot()
     for state, _, applied in conversation(said):
         if applied.outcome.HasField("refusal"):
@@ -106,13 +106,13 @@ def test_a_refused_command_changes_nothing(said: list[Said]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(TALK, st.lists(st.integers(0, 2**50), max_size=90))
-def test_no_answer_depends_on_a_calendar(said: list[Said], clocks_ms: list[int]) -> None:
+def test_no_answer_depends_on_a_calendar(said: list[Draws], clocks_ms: list[int]) -> None:
     """Whatever the leaders' clocks say, in whatever order: only the times in the records differ."""
     skewed, state = CoordinatorState(), CoordinatorState()
     for index, (state, data, applied) in enumerate(conversation(said), 1):  # noqa: B007 - the last is needed
-        told = pb.Command.FromString(data)
-        told.at_ms = clocks_ms[index] if index < len(clocks_ms) else 0
-        other = skewed.apply(index, told.SerializeToString())
+        decoded = pb.Command.FromString(data)
+        decoded.at_ms = clocks_ms[index] if index < len(clocks_ms) else 0
+        other = skewed.apply(index, decoded.SerializeToString())
         assert _without_calendar(other.outcome) == _without_calendar(applied.outcome)
         assert list(map(_without_calendar, other.changes)) == list(map(_without_calendar, applied.changes))
     assert list(skewed.sessions) == list(state.sessions)
@@ -124,18 +124,18 @@ def test_no_answer_depends_on_a_calendar(said: list[Said], clocks_ms: list[int])
 _CALENDAR = re.compile(r"^ *(?!used_elapsed)\w+_ms: \d+\n", re.MULTILINE)
 
 
-def _without_calendar(found: Message) -> str:
-    return _CALENDAR.sub("", str(found))
+def _without_calendar(message: Message) -> str:
+    return _CALENDAR.sub("", str(message))
 
 
 def without_time_and_sessions(snapshot: bytes) -> pb.State:
-    found = pb.State.FromString(snapshot)
+    decoded = pb.State.FromString(snapshot)
     for field in ("applied", "now_ms", "elapsed_ms", "sessions"):
-        found.ClearField(field)
-    return found
+        decoded.ClearField(field)
+    return decoded
 
 
-def long_talk() -> list[Said]:
+def long_talk() -> list[Draws]:
     roll = partial(random.Random(1).randrange, 60)
     return [(roll(), roll(), roll(), roll(), 1_000) for _ in range(6_000)]
 
@@ -151,8 +151,8 @@ def test_a_node_that_is_restarted_over_and_over_stays_equal_to_one_that_runs_on(
 
 def test_talk_is_about_everything() -> None:
     """Otherwise the tests above prove less than they say: every command is taken, and many are."""
-    said = long_talk()
-    taken = [pb.Command.FromString(data) for _, data, applied in conversation(said) if applied.changes]
+    messages = long_talk()
+    taken = [pb.Command.FromString(data) for _, data, applied in conversation(messages) if applied.changes]
     kinds = {command.WhichOneof("what") for command in taken}
     assert kinds | {"open_session", "close_session"} == set(HANDLERS)
     assert len(taken) > 1_000
@@ -218,9 +218,9 @@ def test_an_entry_without_a_known_command_is_refused_and_does_not_even_move_the_
 
 def test_a_command_that_is_too_long_is_refused() -> None:
     cluster = full()
-    found = cluster.refused(pb.JoinRun(run="r", worker="w", facts={"a": "x" * MAX_COMMAND_BYTES}))
-    assert found.why == pb.INVALID
-    assert str(MAX_COMMAND_BYTES) in found.hint
+    refusal = cluster.refused(pb.JoinRun(run="r", worker="w", facts={"a": "x" * MAX_COMMAND_BYTES}))
+    assert refusal.why == pb.INVALID
+    assert str(MAX_COMMAND_BYTES) in refusal.hint
     assert cluster.run("long", min_workers=1).run == "long"
     plan = pb.CreateRun(run="planned", min_workers=1, plan="x" * MAX_COMMAND_BYTES)
     assert cluster.ok(plan, pb.Run).run == "planned"
@@ -242,9 +242,9 @@ FENCED: list[Message] = [
 ]
 
 
-@pytest.mark.parametrize("said", FENCED)
+@pytest.mark.parametrize("message", FENCED)
 @pytest.mark.parametrize("how", ["revoked", "followed", "lost"])
-def test_a_worker_of_a_generation_that_is_over_can_change_nothing(said: Message, how: str) -> None:
+def test_a_worker_of_a_generation_that_is_over_can_change_nothing(message: Message, how: str) -> None:
     cluster = Cluster().working("a", "b", samples=10)
     assert cluster.ok(pb.LeaseSamples(run="r", generation=1, worker="a", count=3), pb.SampleLease).lease == 5
     cluster.ok(pb.BeginCheckpoint(run="r", generation=1, step=3, shards=2), pb.Checkpoint)
@@ -254,17 +254,17 @@ def test_a_worker_of_a_generation_that_is_over_can_change_nothing(said: Message,
         cluster.form(["a", "b"], previous=1)
     else:
         cluster.lose("b")
-    found = cluster.refused(said)
-    assert found.why == pb.FENCED
-    assert "1" in found.what
+    refusal = cluster.refused(message)
+    assert refusal.why == pb.FENCED
+    assert "1" in refusal.what
 
 
-@pytest.mark.parametrize("said", FENCED)
-def test_before_the_first_generation_nobody_works(said: Message) -> None:
+@pytest.mark.parametrize("message", FENCED)
+def test_before_the_first_generation_no_worker_works(message: Message) -> None:
     cluster = Cluster()
     cluster.run(samples=10)
     cluster.join("a")
-    assert cluster.refused(said).why == pb.FENCED
+    assert cluster.refused(message).why == pb.FENCED
 
 
 STOPPED: list[Message] = [
@@ -280,28 +280,28 @@ STOPPED: list[Message] = [
 ]
 
 
-@pytest.mark.parametrize("said", STOPPED)
-def test_an_ended_run_stays_as_it_is(said: Message) -> None:
+@pytest.mark.parametrize("message", STOPPED)
+def test_an_ended_run_stays_as_it_is(message: Message) -> None:
     cluster = Cluster().working("a", "b", samples=10)
     cluster.say(pb.EndRun(run="r", phase=pb.RUN_FINISHED))
-    assert cluster.refused(said).why == pb.NOT_NOW
+    assert cluster.refused(message).why == pb.NOT_NOW
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [*STOPPED, pb.DropCheckpoint(run="r"), pb.AcknowledgeAlert(run="r", alert="x"), pb.ForgetAlert(run="r")],
 )
-def test_a_run_that_nobody_created_is_not_found(said: Message) -> None:
-    assert Cluster().refused(said).why == pb.NOT_FOUND
+def test_a_run_that_was_not_created_is_not_found(message: Message) -> None:
+    assert Cluster().refused(message).why == pb.NOT_FOUND
 
 
 def test_what_the_machine_gives_away_is_no_part_of_it() -> None:
     cluster = Cluster().working("a")
     applied = cluster.say(pb.JoinRun(run="r", worker="b", facts={"k": "v"}))
     before = cluster.state.snapshot()
-    for found in (applied.outcome.worker, applied.changes[0].worker):
-        found.address = "elsewhere"
-        found.facts["k"] = "other"
+    for result in (applied.outcome.worker, applied.changes[0].worker):
+        result.address = "elsewhere"
+        result.facts["k"] = "other"
     assert cluster.state.snapshot() == before
 
 

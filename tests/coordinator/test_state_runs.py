@@ -1,20 +1,20 @@
 """Runs begin, form generations, commit steps and end."""
 
 import pytest
-from tests.fixtures.cluster import Cluster, changed
+from tests.fixtures.coordinator.commands import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import runs
 from paceline.coordinator.state.machine import CoordinatorState
 
 
-def test_a_new_run_waits_for_workers_and_holds_what_was_said() -> None:
+def test_a_new_run_waits_for_workers_and_holds_its_settings() -> None:
     cluster = Cluster()
-    said = pb.CreateRun(
+    command = pb.CreateRun(
         run="r", plan="{}", min_workers=2, max_workers=4, samples=10, launcher="local", external_id="x"
     )
-    found = cluster.ok(said, pb.Run)
-    assert found == pb.Run(
+    run = cluster.ok(command, pb.Run)
+    assert run == pb.Run(
         run="r",
         phase=pb.RUN_WAITING,
         plan="{}",
@@ -39,8 +39,8 @@ def test_plain_names_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize(("least", "most"), [(0, 0), (0, 3), (3, 2)])
 def test_limits_that_no_run_can_keep_are_refused(least: int, most: int) -> None:
-    said = pb.CreateRun(run="r", min_workers=least, max_workers=most)
-    assert Cluster().refused(said).why == pb.INVALID
+    command = pb.CreateRun(run="r", min_workers=least, max_workers=most)
+    assert Cluster().refused(command).why == pb.INVALID
 
 
 def test_a_name_is_used_once_also_when_its_run_has_ended() -> None:
@@ -66,9 +66,9 @@ def test_a_generation_has_ranks_a_fresh_prefix_and_makes_its_members_active() ->
     applied = cluster.say(
         pb.FormGeneration(run="r", workers=["b", "a"], step=0, data_plan="d", reason="first")
     )
-    found = applied.outcome.generation
-    assert (found.number, list(found.workers), found.store_prefix) == (1, ["b", "a"], "r/1")
-    assert (found.data_plan, found.reason, found.formed_ms) == ("d", "first", cluster.now_ms)
+    generation = applied.outcome.generation
+    assert (generation.number, list(generation.workers), generation.store_prefix) == (1, ["b", "a"], "r/1")
+    assert (generation.data_plan, generation.reason, generation.formed_ms) == ("d", "first", cluster.now_ms)
     active = {worker.worker for worker in changed(applied, pb.Worker) if worker.phase == pb.WORKER_ACTIVE}
     assert active == {"a", "b"}
     run = changed(applied, pb.Run)[-1]
@@ -87,11 +87,11 @@ def test_the_next_generation_revokes_the_one_before_and_sends_the_others_back_to
     assert cluster.state.runs["r"].workers["a"].phase == pb.WORKER_ACTIVE
 
 
-def test_two_who_form_a_generation_at_once_are_not_both_heard() -> None:
+def test_of_two_concurrent_generations_the_second_is_refused() -> None:
     cluster = Cluster().working("a", "b")
-    found = cluster.refused(pb.FormGeneration(run="r", previous=0, workers=["a"]))
-    assert found.why == pb.FENCED
-    assert "1" in found.what
+    refusal = cluster.refused(pb.FormGeneration(run="r", previous=0, workers=["a"]))
+    assert refusal.why == pb.FENCED
+    assert "1" in refusal.what
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_run_never_goes_back_behind_what_it_committed() -> None:
     assert cluster.form(["a"], previous=1, step=50).step == 50
 
 
-def test_steps_are_committed_forward_only_and_said_twice_once() -> None:
+def test_steps_are_committed_forward_only_and_a_repeated_commit_counts_once() -> None:
     cluster = Cluster().working("a")
     assert cluster.ok(pb.CommitStep(run="r", generation=1, step=5), pb.Run).committed_step == 5
     again = cluster.say(pb.CommitStep(run="r", generation=1, step=5))
@@ -150,8 +150,12 @@ def test_a_step_before_the_generation_began_is_refused() -> None:
 
 def test_a_generation_is_revoked_once_and_for_a_reason() -> None:
     cluster = Cluster().working("a")
-    found = cluster.ok(pb.RevokeGeneration(run="r", generation=1, reason="too slow"), pb.Generation)
-    assert (found.is_revoked, found.revoked_because, found.revoked_ms) == (True, "too slow", cluster.now_ms)
+    generation = cluster.ok(pb.RevokeGeneration(run="r", generation=1, reason="too slow"), pb.Generation)
+    assert (generation.is_revoked, generation.revoked_because, generation.revoked_ms) == (
+        True,
+        "too slow",
+        cluster.now_ms,
+    )
     assert cluster.refused(pb.RevokeGeneration(run="r", generation=1)).why == pb.FENCED
     assert cluster.refused(pb.RevokeGeneration(run="r", generation=2)).why == pb.FENCED
 
@@ -167,8 +171,8 @@ def test_only_the_newest_generations_are_kept() -> None:
 def test_a_run_ends_once_in_one_of_three_ways(phase: pb.RunPhase) -> None:
     cluster = Cluster()
     cluster.run()
-    found = cluster.ok(pb.EndRun(run="r", phase=phase, reason="so"), pb.Run)
-    assert (found.phase, found.reason, found.ended_ms) == (phase, "so", cluster.now_ms)
+    run = cluster.ok(pb.EndRun(run="r", phase=phase, reason="so"), pb.Run)
+    assert (run.phase, run.reason, run.ended_ms) == (phase, "so", cluster.now_ms)
     assert cluster.refused(pb.EndRun(run="r", phase=pb.RUN_FINISHED)).why == pb.NOT_NOW
 
 
@@ -185,12 +189,12 @@ def test_the_end_of_a_run_ends_all_that_was_going_on_in_it() -> None:
     cluster.ok(pb.LeaseSamples(run="r", generation=1, worker="a", count=4), pb.SampleLease)
     cluster.ok(pb.BeginCheckpoint(run="r", generation=1, step=3, shards=2), pb.Checkpoint)
     applied = cluster.say(pb.EndRun(run="r", phase=pb.RUN_FINISHED))
-    assert [found.is_revoked for found in changed(applied, pb.Generation)] == [True]
-    assert [found.is_returned for found in changed(applied, pb.SampleLease)] == [True]
-    assert [found.phase for found in changed(applied, pb.Checkpoint)] == [pb.CHECKPOINT_ABANDONED]
-    assert [found.phase for found in changed(applied, pb.Worker)] == [pb.WORKER_LEFT] * 2
+    assert [generation.is_revoked for generation in changed(applied, pb.Generation)] == [True]
+    assert [sample_lease.is_returned for sample_lease in changed(applied, pb.SampleLease)] == [True]
+    assert [checkpoint.phase for checkpoint in changed(applied, pb.Checkpoint)] == [pb.CHECKPOINT_ABANDONED]
+    assert [worker.phase for worker in changed(applied, pb.Worker)] == [pb.WORKER_LEFT] * 2
     places = changed(applied, pb.ServerPlace)
-    assert [(found.primary, found.backup, found.epoch) for found in places] == [("", "", 2)]
+    assert [(result.primary, result.backup, result.epoch) for result in places] == [("", "", 2)]
     record = cluster.state.ended_runs["r"]
     assert not record.workers
     assert not record.leases
@@ -227,8 +231,8 @@ def test_a_name_that_comes_back_after_being_forgotten_gets_no_prefix_and_no_numb
     cluster.run("r")
     cluster.join("w")
     assert cluster.refused(pb.CommitStep(run="r", generation=2, step=1)).why == pb.FENCED
-    found = cluster.form(["w"], previous=0)
-    assert (found.number, found.store_prefix) == (3, "r/3")
+    result = cluster.form(["w"], previous=0)
+    assert (result.number, result.store_prefix) == (3, "r/3")
     assert cluster.form(["w"], previous=3).number == 4
 
 
@@ -239,7 +243,7 @@ def test_nodes_have_addresses_until_these_are_cleared() -> None:
     assert cluster.say(pb.NodeAddress(node=1, address="a:2")).changes
     assert cluster.state.nodes[1].address == "a:2"
     gone = cluster.say(pb.NodeAddress(node=1))
-    assert [found.address for found in changed(gone, pb.NodeAddress)] == [""]
+    assert [node_address.address for node_address in changed(gone, pb.NodeAddress)] == [""]
     assert not cluster.say(pb.NodeAddress(node=1)).changes
     assert not cluster.state.nodes
     assert cluster.refused(pb.NodeAddress(address="a:1")).why == pb.INVALID

@@ -10,7 +10,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.fixtures.cluster import Cluster, changed
+from tests.fixtures.coordinator.commands import Cluster, changed
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import samples
@@ -18,20 +18,20 @@ from paceline.coordinator.state.machine import CoordinatorState
 
 
 def lease(cluster: Cluster, count: int, worker: str = "a", generation: int = 1) -> pb.SampleLease:
-    said = pb.LeaseSamples(run="r", generation=generation, worker=worker, count=count)
-    return cluster.ok(said, pb.SampleLease)
+    command = pb.LeaseSamples(run="r", generation=generation, worker=worker, count=count)
+    return cluster.ok(command, pb.SampleLease)
 
 
-def commit(cluster: Cluster, found: pb.SampleLease) -> pb.SampleLease:
-    said = pb.CommitSamples(run="r", generation=found.generation, lease=found.lease)
-    return cluster.ok(said, pb.SampleLease)
+def commit(cluster: Cluster, sample_lease: pb.SampleLease) -> pb.SampleLease:
+    command = pb.CommitSamples(run="r", generation=sample_lease.generation, lease=sample_lease.lease)
+    return cluster.ok(command, pb.SampleLease)
 
 
 def test_samples_are_leased_in_order_and_the_last_lease_is_short() -> None:
     cluster = Cluster().working("a", samples=10)
-    found = [lease(cluster, 4) for _ in range(3)]
-    assert [(part.first, part.end) for part in found] == [(0, 4), (4, 8), (8, 10)]
-    assert [part.lease for part in found] == [cluster.index - 2, cluster.index - 1, cluster.index]
+    sample_leases = [lease(cluster, 4) for _ in range(3)]
+    assert [(part.first, part.end) for part in sample_leases] == [(0, 4), (4, 8), (8, 10)]
+    assert [part.lease for part in sample_leases] == [cluster.index - 2, cluster.index - 1, cluster.index]
 
 
 def test_when_all_are_leased_but_not_committed_there_is_nothing_right_now() -> None:
@@ -47,9 +47,9 @@ def test_when_all_are_leased_but_not_committed_there_is_nothing_right_now() -> N
 
 def test_a_lease_committed_twice_is_counted_once() -> None:
     cluster = Cluster().working("a", samples=10)
-    found = lease(cluster, 4)
-    first = commit(cluster, found)
-    again = cluster.say(pb.CommitSamples(run="r", generation=1, lease=found.lease))
+    sample_lease = lease(cluster, 4)
+    first = commit(cluster, sample_lease)
+    again = cluster.say(pb.CommitSamples(run="r", generation=1, lease=sample_lease.lease))
     assert again.outcome.samples == first
     assert first.is_committed
     assert again.changes == ()
@@ -62,7 +62,7 @@ def test_what_a_lost_worker_had_is_leased_again_lowest_first() -> None:
     commit(cluster, first)
     applied = cluster.lose("b")
     returned = changed(applied, pb.SampleLease)
-    assert [(found.first, found.end, found.is_returned) for found in returned] == [
+    assert [(result.first, result.end, result.is_returned) for result in returned] == [
         (4, 8, True),
         (8, 12, True),
     ]
@@ -76,10 +76,12 @@ def test_what_a_lost_worker_had_is_leased_again_lowest_first() -> None:
 
 def test_a_lease_is_known_by_its_number_only_in_its_generation() -> None:
     cluster = Cluster().working("a", samples=10)
-    found = lease(cluster, 4)
-    commit(cluster, found)
+    sample_lease = lease(cluster, 4)
+    commit(cluster, sample_lease)
     cluster.form(["a"], previous=1)
-    assert cluster.refused(pb.CommitSamples(run="r", generation=2, lease=found.lease)).why == pb.NOT_FOUND
+    assert (
+        cluster.refused(pb.CommitSamples(run="r", generation=2, lease=sample_lease.lease)).why == pb.NOT_FOUND
+    )
     assert cluster.state.runs["r"].samples.committed == 4
 
 
@@ -87,8 +89,8 @@ def test_only_members_lease_samples_and_only_some() -> None:
     cluster = Cluster().working("a", samples=10)
     cluster.join("spare", role="spare")
     for worker, count, why in (("spare", 1, pb.FENCED), ("z", 1, pb.FENCED), ("a", 0, pb.INVALID)):
-        said = pb.LeaseSamples(run="r", generation=1, worker=worker, count=count)
-        assert cluster.refused(said).why == why
+        command = pb.LeaseSamples(run="r", generation=1, worker=worker, count=count)
+        assert cluster.refused(command).why == why
 
 
 def test_a_run_without_samples_leases_none() -> None:
@@ -104,9 +106,9 @@ def test_a_lease_that_never_was_cannot_be_committed() -> None:
 
 def test_open_and_remembered_leases_are_bounded() -> None:
     cluster = Cluster().working("a", samples=1 << 40)
-    found = [lease(cluster, 1) for _ in range(samples.MAX_OPEN_LEASES)]
+    sample_leases = [lease(cluster, 1) for _ in range(samples.MAX_OPEN_LEASES)]
     assert cluster.refused(pb.LeaseSamples(run="r", generation=1, worker="a", count=1)).why == pb.NOT_NOW
-    for part in found:
+    for part in sample_leases:
         commit(cluster, part)
     record = cluster.state.runs["r"]
     assert (len(record.leases), len(record.consumed)) == (0, samples.MAX_CONSUMED_LEASES)
@@ -116,9 +118,9 @@ def test_open_and_remembered_leases_are_bounded() -> None:
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 40)))
 def test_merging_ranges_neither_adds_nor_drops_a_sample(numbers: set[int]) -> None:
-    found = samples.merge_ranges((number, number + 1) for number in numbers)
-    assert [number for first, end in found for number in range(first, end)] == sorted(numbers)
-    assert all(left[1] < right[0] for left, right in pairwise(found))
+    result = samples.merge_ranges((number, number + 1) for number in numbers)
+    assert [number for first, end in result for number in range(first, end)] == sorted(numbers)
+    assert all(left[1] < right[0] for left, right in pairwise(result))
 
 
 class ExactlyOnce(RuleBasedStateMachine):
@@ -157,23 +159,23 @@ class ExactlyOnce(RuleBasedStateMachine):
     @rule(worker=st.sampled_from("abcd"), count=st.integers(1, 9), back=st.integers(0, 1))
     def lease(self, worker: str, count: int, back: int) -> None:
         generation = max(0, self.cluster.state.runs["r"].run.generation - back)
-        said = pb.LeaseSamples(run="r", generation=generation, worker=worker, count=count)
-        found = self.cluster.say(said).outcome.samples
-        assert found.end - found.first <= count
-        if found.lease:
-            self.leases.append(found)
+        command = pb.LeaseSamples(run="r", generation=generation, worker=worker, count=count)
+        result = self.cluster.say(command).outcome.samples
+        assert result.end - result.first <= count
+        if result.lease:
+            self.leases.append(result)
 
     @rule(data=st.data(), back=st.integers(0, 1))
     def commit(self, data: st.DataObject, back: int) -> None:
         """Any lease that was ever given, perhaps again, perhaps in the name of another generation."""
         if not self.leases:
             return
-        found = data.draw(st.sampled_from(self.leases[-12:]))
-        said = pb.CommitSamples(run="r", generation=found.generation + back, lease=found.lease)
-        applied = self.cluster.say(said)
+        result = data.draw(st.sampled_from(self.leases[-12:]))
+        command = pb.CommitSamples(run="r", generation=result.generation + back, lease=result.lease)
+        applied = self.cluster.say(command)
         if applied.changes:
-            samples_ = range(found.first, found.end)
-            self.committed.update((found.epoch, sample) for sample in samples_)
+            samples_ = range(result.first, result.end)
+            self.committed.update((result.epoch, sample) for sample in samples_)
 
     @rule()
     def restore(self) -> None:
@@ -194,7 +196,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         record = self.cluster.state.runs["r"]
         cursor = record.samples
         committed = [sample for epoch, sample in self.committed if epoch == cursor.epoch]
-        held = [sample for found in record.leases.values() for sample in range(found.first, found.end)]
+        held = [sample for entry in record.leases.values() for sample in range(entry.first, entry.end)]
         returned = [sample for first, end in cursor.returned for sample in range(first, end)]
         never = list(range(cursor.next, self.size))
         assert sorted(committed + held + returned + never) == list(range(self.size))

@@ -1,6 +1,6 @@
 """A command that is sent again is applied once, and the memory for that is bounded."""
 
-from tests.fixtures.cluster import Cluster, result
+from tests.fixtures.coordinator.commands import Cluster, result
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import sessions
@@ -10,9 +10,9 @@ HOUR_MS = 3_600_000
 
 
 def opened(cluster: Cluster, nonce: str = "n", by: str = "ann") -> int:
-    found = result(cluster.say(pb.OpenSession(client="cli", nonce=nonce), by=by).outcome)
-    assert isinstance(found, pb.Session)
-    return found.session
+    outcome = result(cluster.say(pb.OpenSession(client="cli", nonce=nonce), by=by).outcome)
+    assert isinstance(outcome, pb.Session)
+    return outcome.session
 
 
 def node(number: int) -> pb.NodeAddress:
@@ -30,7 +30,7 @@ def test_opening_twice_because_the_answer_was_lost_gives_one_session() -> None:
     assert len(cluster.state.sessions) == 1
 
 
-def test_somebody_else_with_the_same_nonce_gets_another_session() -> None:
+def test_another_caller_with_the_same_nonce_gets_another_session() -> None:
     cluster = Cluster()
     assert opened(cluster, "n", by="ann") != opened(cluster, "n", by="bob")
 
@@ -42,9 +42,9 @@ def test_a_session_needs_a_nonce() -> None:
 def test_a_command_sent_again_is_applied_once_and_answered_as_the_first_time() -> None:
     cluster = Cluster()
     session = opened(cluster)
-    said = pb.CreateRun(run="r", min_workers=1)
-    first = cluster.say(said, session, 1)
-    again = cluster.say(said, session, 1)
+    command = pb.CreateRun(run="r", min_workers=1)
+    first = cluster.say(command, session, 1)
+    again = cluster.say(command, session, 1)
     assert again.outcome == first.outcome
     assert again.outcome.index == first.outcome.index < cluster.index
     assert (len(first.changes), again.changes) == (1, ())
@@ -70,22 +70,22 @@ def test_commands_may_arrive_in_another_order_than_they_were_numbered() -> None:
 
 def test_without_a_session_a_command_is_applied_as_often_as_it_is_logged() -> None:
     cluster = Cluster().working("w")
-    said = pb.RequestAction(run="r", kind="pause")
-    assert cluster.ok(said, pb.Action).action != cluster.ok(said, pb.Action).action
+    command = pb.RequestAction(run="r", kind="pause")
+    assert cluster.ok(command, pb.Action).action != cluster.ok(command, pb.Action).action
 
 
 def test_an_unknown_session_is_refused_and_nothing_is_applied() -> None:
     cluster = Cluster()
-    found = cluster.say(node(1), session=99, sequence=1)
-    assert found.outcome.refusal.why == pb.NO_SESSION
+    outcome = cluster.say(node(1), session=99, sequence=1)
+    assert outcome.outcome.refusal.why == pb.NO_SESSION
     assert not cluster.state.nodes
 
 
-def test_nobody_else_can_use_a_session() -> None:
+def test_no_other_caller_can_use_a_session() -> None:
     cluster = Cluster()
     session = opened(cluster, by="ann")
-    found = cluster.say(node(1), session, 1, by="bob")
-    assert found.outcome.refusal.why == pb.NO_SESSION
+    outcome = cluster.say(node(1), session, 1, by="bob")
+    assert outcome.outcome.refusal.why == pb.NO_SESSION
     assert cluster.say(node(1), session, 1, by="ann").changes
 
 
@@ -117,7 +117,7 @@ def test_a_command_cannot_acknowledge_its_own_answer() -> None:
     assert cluster.say(node(1), session, 1, first_open=1 << 60).outcome == first.outcome
 
 
-def test_an_hour_of_silence_ends_a_session_whoever_speaks_next() -> None:
+def test_an_hour_of_silence_ends_a_session_whichever_client_calls_next() -> None:
     cluster = Cluster()
     busy, silent = opened(cluster, "busy"), opened(cluster, "silent")
     for sequence in range(1, 4):
@@ -147,23 +147,23 @@ def test_when_there_are_too_many_sessions_the_longest_unused_goes() -> None:
     assert len(cluster.state.sessions) == sessions.MAX_SESSIONS
 
 
-def test_a_client_that_acknowledges_nothing_is_told_to() -> None:
+def test_a_client_that_acknowledges_nothing_must_acknowledge_first() -> None:
     cluster = Cluster()
     session = opened(cluster)
     for sequence in range(1, sessions.MAX_ANSWERS + 1):
         cluster.say(node(1), session, sequence)
     last = sessions.MAX_ANSWERS + 1
-    found = cluster.say(node(2), session, last)
-    assert found.outcome.refusal.why == pb.NOT_NOW
-    assert "first_open" in found.outcome.refusal.hint
+    outcome = cluster.say(node(2), session, last)
+    assert outcome.outcome.refusal.why == pb.NOT_NOW
+    assert "first_open" in outcome.outcome.refusal.hint
     assert 2 not in cluster.state.nodes
     assert cluster.say(node(2), session, last, first_open=last).changes
 
 
 def fill(cluster: Cluster, session: int) -> pb.Outcome:
     for sequence in range(10):
-        said = pb.CreateRun(run=f"r{session}-{sequence}", plan="x" * 1_000_000, min_workers=1)
-        answer = cluster.say(said, session, sequence).outcome
+        command = pb.CreateRun(run=f"r{session}-{sequence}", plan="x" * 1_000_000, min_workers=1)
+        answer = cluster.say(command, session, sequence).outcome
     return answer
 
 
@@ -174,13 +174,13 @@ def test_large_answers_are_bounded_in_one_session_and_in_all() -> None:
     assert all(fill(cluster, session).refusal.why == pb.NOT_NOW for session in greedy)
     last = opened(cluster, "last")
     fill(cluster, last)
-    assert list(cluster.state.sessions) == [modest, *greedy[1:], last]  # whoever held most had to go
+    assert list(cluster.state.sessions) == [modest, *greedy[1:], last]  # the client that held most lost one
     assert cluster.say(node(1), modest, 1).outcome == first.outcome
     held = sum(len(answer) for open_ in cluster.state.sessions.values() for answer in open_.answers.values())
     assert cluster.state.answer_bytes == held <= sessions.MAX_TOTAL_BYTES
 
 
-def test_a_session_goes_on_after_the_state_was_restored() -> None:
+def test_a_session_continues_after_the_state_was_restored() -> None:
     cluster = Cluster()
     session = opened(cluster)
     first = cluster.say(node(1), session, 1)

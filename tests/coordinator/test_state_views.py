@@ -1,15 +1,15 @@
 """Queries of the replicated state."""
 
-from tests.fixtures.cluster import Cluster
+from tests.fixtures.coordinator.commands import Cluster
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import queries
 
 
-def seen(cluster: Cluster) -> pb.RunView:
-    found = queries.run(cluster.state, "r")
-    assert isinstance(found, pb.RunView)
-    return found
+def view_of_run(cluster: Cluster) -> pb.RunView:
+    result = queries.run(cluster.state, "r")
+    assert isinstance(result, pb.RunView)
+    return result
 
 
 def test_a_run_is_shown_with_all_that_lives_in_it() -> None:
@@ -18,26 +18,26 @@ def test_a_run_is_shown_with_all_that_lives_in_it() -> None:
     cluster.lose("gone")
     for shard in (1, 0):
         cluster.ok(pb.PlaceServer(run="r", shard=shard, primary="a"), pb.ServerPlace)
-    done = cluster.ok(pb.LeaseSamples(run="r", generation=1, worker="a", count=3), pb.SampleLease)
+    sample_lease = cluster.ok(pb.LeaseSamples(run="r", generation=1, worker="a", count=3), pb.SampleLease)
     held = cluster.ok(pb.LeaseSamples(run="r", generation=1, worker="b", count=3), pb.SampleLease)
-    cluster.ok(pb.CommitSamples(run="r", generation=1, lease=done.lease), pb.SampleLease)
-    found = seen(cluster)
-    assert (found.run.run, found.generation.number) == ("r", 1)
-    assert [worker.worker for worker in found.workers] == ["a", "b"]
-    assert [place.shard for place in found.servers] == [0, 1]
-    assert list(found.leases) == [held]
-    assert found.samples == pb.SampleCursor(next=6, committed=3)
+    cluster.ok(pb.CommitSamples(run="r", generation=1, lease=sample_lease.lease), pb.SampleLease)
+    run_view = view_of_run(cluster)
+    assert (run_view.run.run, run_view.generation.number) == ("r", 1)
+    assert [worker.worker for worker in run_view.workers] == ["a", "b"]
+    assert [place.shard for place in run_view.servers] == [0, 1]
+    assert list(run_view.leases) == [held]
+    assert run_view.samples == pb.SampleCursor(next=6, committed=3)
     cluster.lose("a")
-    assert list(seen(cluster).samples.returned) == [pb.SampleRange(first=3, end=6)]
+    assert list(view_of_run(cluster).samples.returned) == [pb.SampleRange(first=3, end=6)]
 
 
 def test_a_run_without_a_generation_shows_none() -> None:
     cluster = Cluster()
     cluster.run()
-    assert not seen(cluster).HasField("generation")
+    assert not view_of_run(cluster).HasField("generation")
 
 
-def test_whoever_asks_for_what_is_not_there_is_refused_and_not_given_an_empty_list() -> None:
+def test_a_query_for_an_unknown_object_is_refused_instead_of_returning_an_empty_list() -> None:
     state = Cluster().state
     answers = [
         queries.run(state, "r"),
@@ -58,11 +58,11 @@ def test_ended_runs_and_workers_are_listed_on_request() -> None:
     cluster.say(pb.EndRun(run="s", phase=pb.RUN_FINISHED))
     assert [run.run for run in queries.runs(cluster.state, with_ended=False).runs] == ["r"]
     assert [run.run for run in queries.runs(cluster.state, with_ended=True).runs] == ["r", "s"]
-    living, everybody = (queries.workers(cluster.state, "r", with_ended=ended) for ended in (False, True))
+    living, all_workers = (queries.workers(cluster.state, "r", with_ended=ended) for ended in (False, True))
     assert isinstance(living, pb.WorkerList)
-    assert isinstance(everybody, pb.WorkerList)
+    assert isinstance(all_workers, pb.WorkerList)
     assert [worker.worker for worker in living.workers] == ["b"]
-    assert [worker.worker for worker in everybody.workers] == ["b", "a"]
+    assert [worker.worker for worker in all_workers.workers] == ["b", "a"]
 
 
 def test_actions_are_listed_of_one_run_or_of_all() -> None:
@@ -70,10 +70,10 @@ def test_actions_are_listed_of_one_run_or_of_all() -> None:
     for name in ("r", "s"):
         cluster.run(name)
         cluster.say(pb.RequestAction(run=name, kind="pause"))
-    one, both = queries.actions(cluster.state, "s"), queries.actions(cluster.state, "")
-    assert isinstance(one, pb.ActionList)
+    first, both = queries.actions(cluster.state, "s"), queries.actions(cluster.state, "")
+    assert isinstance(first, pb.ActionList)
     assert isinstance(both, pb.ActionList)
-    assert [action.run for action in one.actions] == ["s"]
+    assert [action.run for action in first.actions] == ["s"]
     assert [action.run for action in both.actions] == ["r", "s"]
 
 
@@ -94,8 +94,8 @@ def test_the_living_of_all_runs_and_the_nodes_are_known() -> None:
 def test_a_view_is_a_copy() -> None:
     cluster = Cluster().working("a")
     before = cluster.state.snapshot()
-    found = seen(cluster)
-    found.run.plan = "other"
-    found.workers[0].address = "other"
-    found.generation.workers.append("other")
+    run_view = view_of_run(cluster)
+    run_view.run.plan = "other"
+    run_view.workers[0].address = "other"
+    run_view.generation.workers.append("other")
     assert cluster.state.snapshot() == before

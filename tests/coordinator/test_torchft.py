@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.lighthouse_proxy import lighthouse_proxy
-from tests.fixtures.node_processes import NodeProcesses, three_nodes
+from tests.fixtures.coordinator.lighthouse_proxy import lighthouse_proxy
+from tests.fixtures.coordinator.node_processes import NodeProcesses, three_nodes
 from tests.fixtures.waiting import until
 
 coordination = pytest.importorskip(
@@ -24,13 +24,13 @@ PATIENCE = timedelta(seconds=60)
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
-    with three_nodes(tmp_path) as found:
-        yield found
+    with three_nodes(tmp_path) as node_processes:
+        yield node_processes
 
 
 def leader_of(nodes: NodeProcesses) -> int:
     """As its own output says, once one of them does."""
-    found: list[int] = []
+    results: list[int] = []
 
     def has_leader() -> bool:
         last = {
@@ -38,20 +38,20 @@ def leader_of(nodes: NodeProcesses) -> int:
             for node, running in nodes.running.items()
             if running.process.poll() is None
         }
-        found[:] = [node for node, lines in last.items() if lines and "role=leader" in lines[0]]
-        return len(found) == 1
+        results[:] = [node for node, lines in last.items() if lines and "role=leader" in lines[0]]
+        return len(results) == 1
 
-    until(has_leader, "somebody leads")
-    return found[0]
+    until(has_leader, "there is a leader")
+    return results[0]
 
 
 def steps(url: str, replica: str, count: int) -> list[Any]:
     """What one replica hears, step after step. Any: torchft's own type."""
     client = coordination.LighthouseClient(url, PATIENCE)
-    found = []
+    results = []
     for number in range(count):
         client.heartbeat(replica)
-        found.append(
+        results.append(
             client.quorum(
                 replica_id=replica,
                 timeout=PATIENCE,
@@ -63,10 +63,10 @@ def steps(url: str, replica: str, count: int) -> list[Any]:
                 data={"name": replica},
             )
         )
-    return found
+    return results
 
 
-def told(quorum: Any) -> tuple[Any, ...]:  # Any: torchft's own type
+def quorum_fields(quorum: Any) -> tuple[Any, ...]:  # Any: torchft's own type
     members = [(m.replica_id, m.address, m.store_address, m.step, m.data) for m in quorum.participants]
     return quorum.quorum_id, quorum.created.seconds, quorum.created.nanos, members
 
@@ -76,9 +76,9 @@ def test_its_clients_step_together_while_leaders_are_killed(nodes: NodeProcesses
     with lighthouse_proxy(nodes, "--min-replicas", "3") as url, ThreadPoolExecutor(len(REPLICAS)) as pool:
         running = [pool.submit(steps, url, replica, count) for replica in REPLICAS]
         nodes.running[leader_of(nodes)].stop(signal.SIGKILL)
-        heard = [[told(quorum) for quorum in found.result()] for found in running]
-    assert heard[0] == heard[1] == heard[2]
-    assert len({number for number, *_ in heard[0]}) == 1, "nobody came or went, so the number stays"
-    for number, (_, _, _, members) in enumerate(heard[0]):
+        received = [[quorum_fields(quorum) for quorum in result.result()] for result in running]
+    assert received[0] == received[1] == received[2]
+    assert len({number for number, *_ in received[0]}) == 1, "the members are the same, so the number stays"
+    for number, (_, _, _, members) in enumerate(received[0]):
         expected = [(name, f"http://{name}", "store:1", number, {"name": name}) for name in REPLICAS]
         assert members == expected

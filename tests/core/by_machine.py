@@ -1,4 +1,4 @@
-"""What provokes E2: a machine that lacks something?"""
+"""Provocations of E2: a machine that lacks something."""
 
 import fcntl
 import importlib.metadata
@@ -6,7 +6,7 @@ import socket
 import threading
 from pathlib import Path
 
-from tests.core.provoked import Codes, Provocation, guarded, raised, said
+from tests.core.provoked import Codes, Provocation, guarded, printed_codes, raised
 
 from paceline.config.environment import World
 from paceline.coordinator.admin.launch import write_compose
@@ -84,7 +84,7 @@ def _folder_in_use(folder: Path) -> Codes:
 
 
 PROVOCATIONS: dict[str, Provocation] = {
-    "E200": lambda folder: said(folder, "ray", "list", "--state", str(folder)),
+    "E200": lambda folder: printed_codes(folder, "ray", "list", "--state", str(folder)),
     "E201": lambda _: raised(lambda: check_version(_no_such_package)),
     "E202": _taken_port,
     "E203": lambda folder: raised(

@@ -1,4 +1,4 @@
-"""What provokes E6 to E9: clusters, images, data, and requests to the dashboard?"""
+"""Provocations of E6 to E9: clusters, images, data, and requests to the dashboard."""
 
 import os
 import threading
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.core.provoked import Codes, Provocation, raised
-from tests.fixtures.file_server import file_server
+from tests.fixtures.servers.file_server import file_server
 
 from paceline.dashboard.requests import number
 from paceline.dashboard.run_index import RunIndex
@@ -27,7 +27,7 @@ from paceline.launchers.ray.client import check_reachable
 from paceline.storage.store import open_store
 from paceline.tasks.cifar10.download import download
 
-NOBODY = "127.0.0.1:1"
+CLOSED_PORT = "127.0.0.1:1"
 
 
 def _server_says(status: int) -> Provocation:
@@ -104,7 +104,7 @@ def _image_that_fails(folder: Path) -> Codes:
 
 def _push_without_digest(folder: Path) -> Codes:
     engine = _engine(folder, "exit 0")
-    goal = ImageReference(registry=Registry(NOBODY, None), repository="demo", tag="1")
+    goal = ImageReference(registry=Registry(CLOSED_PORT, None), repository="demo", tag="1")
     with login_file({}) as logins:
         return raised(lambda: push_reference(engine, "demo:1", goal, logins))
 
@@ -140,7 +140,7 @@ def _no_shard(folder: Path) -> Codes:
 
 
 PROVOCATIONS: dict[str, Provocation] = {
-    "E601": lambda _: raised(lambda: check_reachable(NOBODY)),
+    "E601": lambda _: raised(lambda: check_reachable(CLOSED_PORT)),
     "E611": _server_says(503),
     "E612": _server_says(401),
     "E613": _server_says(403),
@@ -154,7 +154,7 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E623": _amazon_says(403, "AccessDeniedException"),
     "E624": _amazon_says(404, "ResourceNotFoundException"),
     "E701": _image_that_fails,
-    "E710": _registry_says("something that nobody knows"),
+    "E710": _registry_says("an unknown answer"),
     "E711": _registry_says("no basic auth credentials"),
     "E712": _registry_says("error parsing HTTP 403 response body"),
     "E713": _registry_says("the tag already exists and cannot be overwritten because it is immutable"),

@@ -1,8 +1,8 @@
-"""What provokes E3: runs that were made, or are at work?"""
+"""Provocations of E3: run folders, finished or in use."""
 
 from pathlib import Path
 
-from tests.core.provoked import Codes, Provocation, raised, said
+from tests.core.provoked import Codes, Provocation, printed_codes, raised
 from tests.monitoring.scripted_log import ScriptedLog, a_plan
 
 from paceline.monitoring.alerts.delivery import AlertNotifier, try_notifier
@@ -24,13 +24,13 @@ def _elastic(folder: Path) -> str:
 
 def _damaged_plan(folder: Path) -> Codes:
     (folder / "plan.json").write_text("no plan")
-    return said(folder, "verify", str(folder))
+    return printed_codes(folder, "verify", str(folder))
 
 
 def _silent_run(folder: Path) -> Codes:
     (folder / "plan.json").write_text(dumps(a_plan(events=EventDetail.OFF)))
     (folder / "events.jsonl").touch()
-    return said(folder, "status", str(folder))
+    return printed_codes(folder, "status", str(folder))
 
 
 def _on_a_gpu(_folder: Path) -> Codes:
@@ -85,19 +85,19 @@ def _mixed_types(_folder: Path) -> Codes:
 
 
 PROVOCATIONS: dict[str, Provocation] = {
-    "E300": lambda folder: said(folder, "report", _run(folder), str(folder)),
-    "E301": lambda folder: said(folder, "status"),
-    "E302": lambda folder: said(folder, "replay", _run(folder)),
+    "E300": lambda folder: printed_codes(folder, "report", _run(folder), str(folder)),
+    "E301": lambda folder: printed_codes(folder, "status"),
+    "E302": lambda folder: printed_codes(folder, "replay", _run(folder)),
     "E303": _damaged_plan,
     "E304": _silent_run,
     "E305": _on_a_gpu,
     "E306": _own_mode,
     "E307": lambda folder: raised(lambda: load_resumable(Path(_run(folder)))),
     "E308": _damaged_checkpoint,
-    "E310": lambda folder: said(folder, "job", "validate", str(folder / "nothing.yaml")),
+    "E310": lambda folder: printed_codes(folder, "job", "validate", str(folder / "nothing.yaml")),
     "E311": _mixed_types,
     "E320": _command_that_fails,
     "E321": _two_heralds,
-    "E322": lambda folder: said(folder, "workers", "list", _run(folder)),
-    "E323": lambda folder: said(folder, "workers", "list", _elastic(folder)),
+    "E322": lambda folder: printed_codes(folder, "workers", "list", _run(folder)),
+    "E323": lambda folder: printed_codes(folder, "workers", "list", _elastic(folder)),
 }

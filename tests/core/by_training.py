@@ -1,4 +1,4 @@
-"""What provokes E4: a run that fails while it trains? And E5: a coordinator."""
+"""Provocations of E4, a run that fails while it trains, and of E5, a coordinator."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import torch
-from tests.core.provoked import Codes, Provocation, raised, said
+from tests.core.provoked import Codes, Provocation, printed_codes, raised
 
 from paceline.compression.codecs import Cast
 from paceline.coordinator.admin import operations
@@ -29,7 +29,7 @@ NODE = "127.0.0.1:1"
 
 
 class _Never:
-    """Turns that nobody else ever takes."""
+    """Turns that no other worker ever takes."""
 
     def now_ns(self) -> int:
         return 0
@@ -47,7 +47,7 @@ def _hopeless(_folder: Path) -> Codes:
     return raised(body)
 
 
-def _heard(words: bytes) -> Codes:
+def _receive(words: bytes) -> Codes:
     """What we make of what another process sends before it hangs up."""
     mine, theirs = socket.socketpair()
     with mine:
@@ -63,7 +63,7 @@ def _not_finite(_folder: Path) -> Codes:
     return raised(body)
 
 
-def _nobody_else_comes(_folder: Path) -> Codes:
+def _missing_peer(_folder: Path) -> Codes:
     alone = InProcessCollective(CollectiveState(2), Rank(0), turns=_Never(), timeout_s=0.0)
     vector = alone.allocate(4, torch.float32)
     return raised(lambda: alone.all_reduce_mean(vector))
@@ -107,7 +107,7 @@ def _changed(change: Callable[[Any], Any], *statuses: pb.NodeStatus) -> Codes:  
     return raised(lambda: asyncio.run(change(cluster)))
 
 
-def _nobody_leads(_folder: Path) -> Codes:
+def _no_leader(_folder: Path) -> Codes:
     alone = pb.NodeStatus(node=1, role="follower", peers=[pb.PeerStatus(node=1, address=NODE, is_voter=True)])
     return _changed(lambda cluster: operations.step_down(cluster, None, patience_s=0.1), alone)
 
@@ -124,13 +124,13 @@ def _still_reads(_folder: Path) -> Codes:
     )
 
 
-def _nobody_answers(folder: Path) -> Codes:
+def _no_answer(folder: Path) -> Codes:
     """With a token of its own: whether this machine has one is not what is asked."""
     path = folder / "token"
     path.write_text("t" * 40)
     path.chmod(0o600)
     words = ("--at", NODE, "--timeout-s", "0.2", "--token-file", str(path))
-    return said(folder, "coordinator", "status", *words)
+    return printed_codes(folder, "coordinator", "status", *words)
 
 
 def _shown_secret(folder: Path) -> Codes:
@@ -148,15 +148,15 @@ def _empty_node_folder(folder: Path) -> Codes:
 PROVOCATIONS: dict[str, Provocation] = {
     "E400": lambda _: raised(lambda: Cast(torch.float16).encode(torch.tensor([1e30]))),
     "E401": _hopeless,
-    "E402": lambda _: _heard(b""),
+    "E402": lambda _: _receive(b""),
     "E403": _not_finite,
-    "E404": lambda _: _heard(struct.pack("!IIQQqQ", 7, 0, 0, 0, 0, 0)),
-    "E405": _nobody_else_comes,
-    "E501": _nobody_answers,
+    "E404": lambda _: _receive(struct.pack("!IIQQqQ", 7, 0, 0, 0, 0, 0)),
+    "E405": _missing_peer,
+    "E501": _no_answer,
     "E502": lambda _: _answered(grpc.StatusCode.FAILED_PRECONDITION, "NOT_FOUND"),
     "E503": lambda _: _answered(grpc.StatusCode.UNAUTHENTICATED),
     "E504": lambda _: _answered(grpc.StatusCode.FAILED_PRECONDITION, "NOT_NOW"),
-    "E505": _nobody_leads,
+    "E505": _no_leader,
     "E506": _still_reads,
     "E508": _empty_node_folder,
     "E510": _shown_secret,

@@ -1,4 +1,4 @@
-"""How is an error provoked, and which codes has it? By the command line, or by the code that raises it."""
+"""Provokes an error by the command line or by the code that raises it, and returns its codes."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ Codes = set[str]
 Provocation = Callable[[Path], Codes]
 
 
-def said(folder: Path, *args: str) -> Codes:
+def printed_codes(folder: Path, *args: str) -> Codes:
     """The codes that `paceline ARGS --json` answers with, in this folder."""
     return _codes(lambda: run([*args, "--json"], Session(folder=folder)))
 

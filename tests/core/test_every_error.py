@@ -1,4 +1,4 @@
-"""Is every error of the catalogue provoked, and explained? A code without a provocation fails here."""
+"""Every error of the catalog is provoked and explained; a code without a provocation fails here."""
 
 import ast
 import importlib
@@ -29,21 +29,21 @@ HERE: dict[str, Provocation] = {
 }
 # These need a cluster, a store or a run, which other tests have: file, test, and what it expects there.
 ELSEWHERE: dict[str, tuple[str, str, str]] = {
-    "E309": ("checkpoints/test_export.py", "test_what_cannot_be_exported_is_said", "E309"),
+    "E309": ("checkpoints/test_export.py", "test_a_state_that_cannot_be_exported_is_an_error", "E309"),
     "E324": (
         "e2e/test_workers_command.py",
         "test_too_many_too_few_and_strangers_are_refused_with_the_reason",
         "E324",
     ),
-    "E326": ("dashboard/test_hostile.py", "test_too_many_wishes_at_once_are_refused", "BusyError"),
+    "E326": ("dashboard/test_hostile.py", "test_too_many_requests_at_once_are_refused", "BusyError"),
     "E406": (
         "worker/test_server_pair.py",
-        "test_a_primary_that_hears_of_nothing_answers_nobody_once_its_backup_was_promoted",
+        "test_a_partitioned_primary_answers_no_worker_once_its_backup_was_promoted",
         "fenced",
     ),
     "E210": (
         "launchers/test_ray_door.py",
-        "test_a_ray_that_never_comes_has_an_error_of_its_own_and_is_no_bug",
+        "test_a_ray_that_never_starts_has_its_own_error_and_is_not_a_bug",
         "RayStartError",
     ),
     "E507": ("cli/test_coordinator_commands.py", "test_when_all_nodes_have_ended_it_is_an_error", "E507"),
@@ -56,23 +56,23 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
     ),
     "E714": (
         "image_builds/test_ecr.py",
-        "test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_apart",
+        "test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_has_its_own_error",
         "WrongAccountError",
     ),
     "E803": ("datasets/test_writing.py", "test_another_data_set_is_never_overwritten", "OtherDataError"),
     "E804": (
         "datasets/test_s3.py",
-        "test_a_store_that_refuses_us_says_why_and_never_a_secret",
+        "test_a_refusal_of_the_store_is_reported_with_the_reason_and_never_a_secret",
         "UnreachableStoreError",
     ),
     "E805": (
         "datasets/test_s3.py",
-        "test_a_store_that_refuses_us_says_why_and_never_a_secret",
+        "test_a_refusal_of_the_store_is_reported_with_the_reason_and_never_a_secret",
         "RefusedByStoreError",
     ),
     "E809": (
         "checkpoints/test_object_store.py",
-        "test_a_store_that_does_not_answer_is_said_once",
+        "test_a_store_that_does_not_answer_is_reported_once",
         "StoreError",
     ),
 }
@@ -94,13 +94,13 @@ def test_it_is_provoked(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_it_is_provoked_elsewhere(code: str) -> None:
     file, name, word = ELSEWHERE[code]
     text = (ROOT / "tests" / file).read_text(encoding="utf-8")
-    found = [
+    results = [
         node
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
     ]
-    assert found, f"{file} has no {name}"
-    assert word in (ast.get_source_segment(text, found[0]) or "")
+    assert results, f"{file} has no {name}"
+    assert word in (ast.get_source_segment(text, results[0]) or "")
 
 
 @pytest.mark.parametrize("row", ERROR_CATALOG.values(), ids=list(ERROR_CATALOG))

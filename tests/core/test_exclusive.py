@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.fixtures.full_disk import files_of_at_most
+from tests.fixtures.processes.full_disk import files_of_at_most
 from tests.fixtures.waiting import until
 
 from paceline.core.disk import LOCK_NAME, exclusive, holder_of, remove_drafts, write_durably
@@ -33,7 +33,7 @@ def _holder(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_holder_of_the_folder(tmp_path: Path) -> None:
     with _holder(tmp_path) as other:
         with pytest.raises(FolderInUseError) as refused, exclusive(tmp_path):
             pass
@@ -41,9 +41,9 @@ def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path: Pat
         assert str(other.pid) in refused.value.what
         other.communicate()
     with exclusive(tmp_path):
-        found = holder_of(tmp_path)
-        assert found is not None
-        assert found.pid == os.getpid()
+        lock_holder = holder_of(tmp_path)
+        assert lock_holder is not None
+        assert lock_holder.pid == os.getpid()
     assert not (tmp_path / LOCK_NAME).exists()
 
 
@@ -101,12 +101,12 @@ def _refused(folder: Path) -> subprocess.Popen[bytes]:
     tried = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    _, told = tried.communicate()
-    assert b"FolderInUseError" in told
+    _, reported = tried.communicate()
+    assert b"FolderInUseError" in reported
     return tried
 
 
-def test_of_many_processes_that_claim_one_name_each_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_of_many_processes_that_claim_one_name_each_gets_its_own_folder(tmp_path: Path) -> None:
     claim = (
         "import sys, pathlib; from paceline.training.request import claim_run_dir; sys.stdin.read()\n"
         "print(claim_run_dir(pathlib.Path(sys.argv[1]), is_named=False).name)\n"
@@ -142,7 +142,7 @@ def test_a_full_disk_keeps_the_old_file_and_leaves_no_draft(tmp_path: Path) -> N
     with files_of_at_most(8), pytest.raises(OSError, match="large"):
         write_durably(path, [b"new and longer"])
     assert path.read_bytes() == b"old"
-    assert [found.name for found in tmp_path.iterdir()] == ["result.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_two_writers_of_one_file_never_share_a_draft(tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ def test_two_writers_of_one_file_never_share_a_draft(tmp_path: Path) -> None:
 
     write_durably(path, (part for part in parts()))
     assert path.read_bytes() == b"first"
-    assert [found.name for found in tmp_path.iterdir()] == ["plan.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_drafts_of_killed_writers_go_and_a_users_files_stay(tmp_path: Path) -> None:
     (tmp_path / "plan.json.4711-0123abcd.part").write_bytes(b"half")
     (tmp_path / "mine.part").write_bytes(b"whole")
     remove_drafts(tmp_path)
-    assert [found.name for found in tmp_path.iterdir()] == ["mine.part"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.part"]
 
 
 def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_lock_file_that_says_nonsense_still_refuses(tmp_path: Path) -> None:
+def test_a_lock_file_with_invalid_content_still_refuses(tmp_path: Path) -> None:
     with _holder(tmp_path) as other:
         (tmp_path / LOCK_NAME).write_bytes(b"\xff\xfe")
         with pytest.raises(FolderInUseError), exclusive(tmp_path):

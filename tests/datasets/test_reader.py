@@ -1,4 +1,4 @@
-"""Do records come as they were written, from a folder and through any cache, however small or damaged?"""
+"""Records are read as they were written, from a folder and through caches that are small or damaged."""
 
 import hashlib
 import os
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.stores import MemoryStore, numbers, source
+from tests.fixtures.servers.stores import MemoryStore, numbers, source
 from tests.fixtures.waiting import until
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import NotReadyError
 from paceline.datasets import index as index_file
@@ -49,9 +50,9 @@ def size_of(folder: Path) -> int:
 
 
 def check(read: PartReader, starts: list[int], width: int) -> None:
-    found = read.take(np.array(starts, dtype=np.int64), width)
-    assert found.shape == (len(starts), width)
-    for row, start in zip(found, starts, strict=True):
+    result = read.take(np.array(starts, dtype=np.int64), width)
+    assert result.shape == (len(starts), width)
+    for row, start in zip(result, starts, strict=True):
         assert np.array_equal(row, RECORDS[start : start + width])
 
 
@@ -66,7 +67,7 @@ def test_any_stretch_of_records_comes_as_it_was(
     check(reader(MemoryStore(), folder / "cache"), starts, width)
 
 
-def test_only_blocks_that_hold_what_is_asked_for_are_read_and_each_once(tmp_path: Path) -> None:
+def test_only_blocks_that_hold_requested_samples_are_read_and_each_once(tmp_path: Path) -> None:
     store = MemoryStore()
     read = reader(store, tmp_path)
     store.reads.clear()
@@ -99,13 +100,15 @@ def test_what_was_announced_is_here_when_it_is_needed(tmp_path: Path) -> None:
     check(read, list(range(0, 1000, 7)), 1)
 
 
-def test_trouble_with_what_was_announced_is_nobodys_until_it_is_needed(tmp_path: Path) -> None:
+def test_an_error_of_a_prefetch_is_raised_only_when_the_sample_is_needed(
+    tmp_path: Path, wording: Wording
+) -> None:
     store = MemoryStore()
     read = reader(store, tmp_path)
     whole, store.files = store.files, {}
     read.expect(np.array([500]))
     until(lambda: any(name == "train-000003.npy" for name, _, _ in store.reads), "it was asked for")
-    with pytest.raises(MissingDataError, match="train-000003"):
+    with wording.raises(MissingDataError):
         read.take(np.array([500]))
     store.files = whole
     check(read, [500], 3)
@@ -114,10 +117,10 @@ def test_trouble_with_what_was_announced_is_nobodys_until_it_is_needed(tmp_path:
 @pytest.mark.parametrize("limit", [1, 2000, 20_000])
 def test_a_cache_that_is_too_small_only_costs_time(limit: int, tmp_path: Path) -> None:
     read = reader(MemoryStore(), tmp_path, limit=limit)
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(20):
-        read.expect(dice.integers(990, size=20))
-        check(read, dice.integers(990, size=20).tolist(), 5)
+        read.expect(rng.integers(990, size=20))
+        check(read, rng.integers(990, size=20).tolist(), 5)
     # One look for each 16th of the room, and the eight threads may each have written since.
     until(lambda: size_of(tmp_path) <= limit + limit // 16 + 8 * 700, "the rest is removed")
 
@@ -184,48 +187,52 @@ def test_a_kept_block_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
     check(reader(store, tmp_path), [0], 10)
 
 
-def test_a_store_with_other_bytes_is_found_out_and_nothing_of_it_is_kept(tmp_path: Path) -> None:
+def test_a_store_with_other_bytes_is_found_out_and_nothing_of_it_is_kept(
+    tmp_path: Path, wording: Wording
+) -> None:
     store = MemoryStore()
     read = reader(store, tmp_path / "cache")
     data = bytearray(store.files["train-000000.npy"])
     data[-1] ^= 1
     store.files["train-000000.npy"] = bytes(data)
-    with pytest.raises(DamagedDataError, match=r"train-000000\.npy is not what its index says"):
+    with wording.raises(DamagedDataError):
         read.take(np.array([127]))
     assert size_of(tmp_path / "cache") == 0
     stored(FolderStore(tmp_path / "here"))
     (tmp_path / "here" / "train-000000.npy").write_bytes(bytes(data))
-    with pytest.raises(DamagedDataError, match="the SHA-256 differs"):
+    with wording.raises(DamagedDataError):
         open_data_set(str(tmp_path / "here")).reader("train").take(np.array([127]))
 
 
-def test_a_folder_for_the_cache_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_created_is_reported(tmp_path: Path, wording: Wording) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotReadyError, match="cannot be kept in") as caught:
+    with wording.raises(NotReadyError) as caught:
         BlockCache(tmp_path / "file" / "cache", limit_bytes=1)
     assert "--data-cache" in caught.value.hint
 
 
-def test_a_data_set_is_told_from_other_files_and_of_whom_it_is(tmp_path: Path) -> None:
+def test_a_data_set_is_distinguished_from_other_files_and_bound_to_its_task(
+    tmp_path: Path, wording: Wording
+) -> None:
     stored(FolderStore(tmp_path / "set"))
     assert is_data_set(str(tmp_path / "set"))
     assert is_data_set("s3://bucket/prefix")
     assert not is_data_set(str(tmp_path))
     assert not is_data_set(None)
-    found = open_data_set(f"file://{tmp_path}/set")
-    with pytest.raises(MissingDataError, match="holds samples of arrays, and not of charlm"):
-        check_task(found, "charlm")
-    with pytest.raises(MissingDataError, match="has no part test; its parts are: train"):
-        found.reader("test")
+    data_set = open_data_set(f"file://{tmp_path}/set")
+    with wording.raises(MissingDataError):
+        check_task(data_set, "charlm")
+    with wording.raises(MissingDataError):
+        data_set.reader("test")
 
 
-def test_other_stores_are_reached_by_fsspec(tmp_path: Path) -> None:
+def test_other_stores_are_reached_by_fsspec(tmp_path: Path, wording: Wording) -> None:
     from paceline.storage.store import FsspecStore
 
     url = f"memory://{tmp_path.name}/set"
     write_data_set(FsspecStore(url), source(RECORDS), shard_records=300, on_bytes=lambda *_: None)
     check(open_data_set(url, cache=str(tmp_path)).reader("train"), [0, 299, 300, 900], 50)
-    with pytest.raises(MissingDataError, match="there is no data set at memory://"):
+    with wording.raises(MissingDataError):
         open_data_set(f"memory://{tmp_path.name}/nothing", cache=str(tmp_path))
-    with pytest.raises(NotReadyError, match="cannot be opened"):
+    with wording.raises(NotReadyError):
         open_data_set("nosuchstore://bucket/x", cache=str(tmp_path))

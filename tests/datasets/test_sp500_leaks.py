@@ -1,6 +1,6 @@
-"""Does a sample know anything of a later day? Closes are changed, and what changes with them is looked at.
+"""No sample depends on a later day: closes are changed, and the affected samples are checked.
 
-The same look is taken at builders that are wrong on purpose: if it did not find
+The same check runs on builders that are wrong on purpose: if it did not find
 their leaks, it would prove nothing.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.closes import made_up, walk
+from tests.fixtures.tasks.closes import made_up, walk
 
 from paceline.datasets.sp500 import (
     FEATURES,
@@ -57,28 +57,28 @@ def a_mean_over_all_days(closes: Floats) -> Samples:
 
 def leaks(builder: Builder, closes: Floats) -> list[str]:
     """What is wrong with the builder's samples, by changing closes and looking at what follows."""
-    honest, found = builder(closes), []
+    honest, result = builder(closes), []
     for i, day in enumerate(honest.days.tolist()):
         later = closes.copy()
         later[day + 1 :] *= np.linspace(1.5, 3.0, len(closes) - day - 1)
         if not np.array_equal(builder(later).x[i], honest.x[i]):
-            found.append(f"the features of day {day} change with a later close")
+            result.append(f"the features of day {day} change with a later close")
         for factor, label in ((1.01, 1), (0.99, 0), (1.0, 0)):
-            told = closes.copy()
-            told[day + 1] = told[day] * factor
-            if builder(told).y[i] != label:
-                found.append(f"the label of day {day} does not say what the next close did")
+            copied = closes.copy()
+            copied[day + 1] = copied[day] * factor
+            if builder(copied).y[i] != label:
+                result.append(f"the label of day {day} does not say what the next close did")
         others = closes.copy()
         others[:day] *= 0.5
         others[day + 2 :] *= 2.0
         if builder(others).y[i] != honest.y[i]:
-            found.append(f"the label of day {day} changes with a close that it is not about")
-    return found
+            result.append(f"the label of day {day} changes with a close that it is not about")
+    return result
 
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), count=st.integers(LOOKBACK + WINDOW + 1, 60))
-def test_features_know_no_later_day_and_the_label_only_the_next(seed: int, count: int) -> None:
+def test_features_use_no_later_day_and_the_label_only_the_next(seed: int, count: int) -> None:
     assert leaks(build, walk(count, seed)) == []
 
 
@@ -96,7 +96,7 @@ def test_a_builder_that_is_off_by_one_day_is_caught(wrong: Builder, why: str) ->
     assert any(why in leak for leak in leaks(wrong, walk(45)))
 
 
-def test_a_day_s_features_look_at_so_many_closes_and_no_more() -> None:
+def test_the_features_of_a_day_depend_on_a_fixed_number_of_closes() -> None:
     closes = walk(80)
     honest = features_of(closes)
     for day in (LOOKBACK, 50, 79):
@@ -138,7 +138,7 @@ def test_a_window_s_rows_are_the_days_before_and_its_own() -> None:
 
 @given(window=st.integers(1, 12), test_fraction=st.floats(0.05, 0.6), seed=st.integers(0, 99))
 @settings(max_examples=15)
-def test_no_close_of_the_test_was_seen_or_asked_about_in_training(
+def test_no_close_of_the_test_set_is_an_input_or_a_label_in_training(
     window: int, test_fraction: float, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     closes = made_up(250, seed)

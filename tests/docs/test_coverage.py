@@ -1,7 +1,6 @@
-"""Does the page of what was asked for name commands that are understood, and tests that exist?
+"""The coverage page names valid commands and existing tests.
 
-Only what reads and writes text is run here. Whether its links lead somewhere is asked in
-test_links.py, as for every page.
+Only commands that read and write text are run here. test_links.py checks the links of every page.
 """
 
 import ast
@@ -33,17 +32,17 @@ TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 @dataclass(frozen=True, slots=True)
 class Row:
     line: int
-    demand: str
+    requirement: str
     command: str
     proof: str
     state: str
 
 
 def rows() -> Iterator[Row]:
-    """Of every table; promises with numbers say their goal, too."""
+    """The rows of all tables; quantitative targets also have a goal."""
     for number, line in enumerate(PAGE.splitlines(), start=1):
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if not line.startswith("| ") or cells[0] in ("demand", "promise"):
+        if not line.startswith("| ") or cells[0] in ("requirement", "target"):
             continue
         if len(cells) == 5:
             cells.pop(1)
@@ -54,14 +53,14 @@ def rows() -> Iterator[Row]:
 ROWS = list(rows())
 
 
-def test_every_strand_has_its_rows_and_every_row_says_all() -> None:
+def test_every_strand_has_its_rows_and_every_row_is_complete() -> None:
     assert len(ROWS) > 200
     wrong = [
         row
         for row in ROWS
         if not re.fullmatch(r"shown(: .+)?|in part: .+|missing: .+|(met|missed|open)(\W.*)?", row.state)
         or not re.fullmatch(r"`[^`]+`", row.command)
-        or not row.demand
+        or not row.requirement
     ]
     assert not wrong
 
@@ -83,17 +82,17 @@ def test_every_test_that_is_named_exists() -> None:
     assert not sorted(f"{path}::{name}" for path, name in named if name not in _tests_of(path))
 
 
-def test_what_only_long_tests_prove_is_said() -> None:
+def test_what_only_long_tests_prove_is_marked() -> None:
     silent = []
     for row in ROWS:
-        found = TEST.findall(row.proof)
-        if found and all(_tests_of(path).get(name) for path, name in found):
+        matches = TEST.findall(row.proof)
+        if matches and all(_tests_of(path).get(name) for path, name in matches):
             silent += [row] if "soak" not in row.proof + row.state else []
     assert not silent
 
 
-def test_every_command_is_understood() -> None:
-    wrong = [(row.line, said) for row in ROWS if (said := _against(row.command.strip("`")))]
+def test_every_command_is_parsed() -> None:
+    wrong = [(row.line, text) for row in ROWS if (text := _against(row.command.strip("`")))]
     assert not wrong
 
 
@@ -141,7 +140,7 @@ def test_what_only_writes_or_reads_text_really_works(capsys: pytest.CaptureFixtu
         "scripts/cleanup.sh --nonsense",
     ],
 )
-def test_what_nobody_understands_is_found(command: str) -> None:
+def test_an_unknown_command_is_found(command: str) -> None:
     assert _against(command)
 
 
@@ -153,10 +152,10 @@ def _tests_of(path: str) -> dict[str, bool]:
         return {}
     tree = ast.parse(file.read_text(encoding="utf-8"))
     return {
-        one.name: any(
+        node.name: any(
             "mark.soak" in ast.unparse(mark) and "param" not in ast.unparse(mark)
-            for mark in one.decorator_list
+            for mark in node.decorator_list
         )
-        for one in ast.walk(tree)
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

@@ -1,4 +1,4 @@
-"""Is the folder under examples/deploy what `paceline deploy render` writes?"""
+"""The folder examples/deploy equals the output of `paceline cluster deploy render`."""
 
 from docs.manifests import EXAMPLES, deploy_manifests
 

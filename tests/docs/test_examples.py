@@ -1,10 +1,10 @@
-"""Does what the pages tell you to type work? Saved and run as a reader would, in a fresh folder."""
+"""The examples of the pages work when saved and run in a fresh folder."""
 
 from pathlib import Path
 
 import pytest
 from docs.pages import ROOT, all_pages, orders
-from tests.fixtures.typed import type_all
+from tests.fixtures.processes.shell_blocks import type_all
 
 # The pages of the exercise build on each other: test_exercise.py types them one after the other.
 ELSEWHERE = ROOT / "docs" / "learn"
@@ -23,7 +23,7 @@ LONG = [ROOT / "docs" / "guides" / "torchrun.md"]
     [pytest.param(page, marks=[pytest.mark.soak] if page in LONG else []) for page in PAGES],
     ids=IDS,
 )
-def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_do_what_it_states(page: Path, tmp_path: Path) -> None:
     type_all(orders(page.read_text(encoding="utf-8")), tmp_path, is_cold=page in COLD)
 
 

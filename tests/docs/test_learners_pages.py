@@ -1,4 +1,4 @@
-"""Does a learner find what was promised: a picture of the whole, times, symptoms, one sheet, links?"""
+"""The learners' pages hold the promised diagram, times, symptoms, cheat sheet and links."""
 
 import re
 from xml.etree import ElementTree
@@ -15,14 +15,14 @@ def text_of(name: str) -> str:
 
 def test_the_readme_shows_how_the_parts_belong_together() -> None:
     (picture,) = re.findall(r"!\[([^\]]+)\]\(docs/pictures/architecture\.svg\)", text_of("README.md"))
-    assert len(picture.split()) > 15, "whoever does not see it is told, too"
+    assert len(picture.split()) > 15, "the picture has a text alternative"
     drawn = ElementTree.fromstring(text_of("docs/pictures/architecture.svg"))
     words = " ".join("".join(drawn.itertext()).split())
     for part in ("paceline train", "plan", "launcher", "worker", "coordinator", "run folder", "dashboard"):
         assert part in words
 
 
-def test_the_checklist_of_the_first_half_hour_says_times() -> None:
+def test_the_checklist_of_the_first_half_hour_gives_times() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*?) \|$", text_of("docs/start.md"), re.M)
     assert [number for number, *_ in rows] == [str(n) for n in range(1, len(rows) + 1)]
     assert len(rows) >= 8

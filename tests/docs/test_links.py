@@ -1,4 +1,4 @@
-"""Does every link lead somewhere, and does every page that the code names exist?"""
+"""Every link resolves, and every page that the code names exists."""
 
 import re
 import tomllib
@@ -49,12 +49,24 @@ def test_every_make_target_is_documented_and_every_documented_one_exists() -> No
     assert targets <= set(MAKE_TARGET.findall(contributing))
 
 
-def test_decisions_are_numbered_without_a_gap_and_say_what_was_rejected() -> None:
+def test_decisions_are_numbered_without_a_gap_and_have_a_status_and_rejected_alternatives() -> None:
     decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
     assert [int(path.name[:4]) for path in decisions] == list(range(1, len(decisions) + 1))
     for path in decisions:
-        headings = anchors(path.read_text(encoding="utf-8"))
-        assert {"context", "decision", "consequences", "rejected"} <= headings, path.name
+        text = path.read_text(encoding="utf-8")
+        assert {"context", "decision", "consequences", "rejected"} <= anchors(text), path.name
+        assert re.search(r"^Status: (accepted|superseded by)\b", text, re.M), path.name
+
+
+def test_the_index_of_decisions_lists_each_once_with_its_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[(.+?)\]\((0\d+-.+?\.md)\)", index, re.M)
+    titles = {
+        path.name: path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        for path in folder.glob("0*.md")
+    }
+    assert sorted(listed) == sorted((title, name) for name, title in titles.items())
 
 
 def test_contributing_names_the_layers_of_the_import_rules() -> None:

@@ -1,4 +1,4 @@
-"""Are the manifests under examples/ray what the renderer writes, and do they ask for what they should?"""
+"""The manifests under examples/ray equal the renderer's output and request the expected resources."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ def test_every_example_is_valid(name: str) -> None:
     assert validate(text, name).problems == ()
 
 
-def test_the_standing_cluster_is_the_one_that_learners_are_promised() -> None:
+def test_the_standing_cluster_is_the_documented_one() -> None:
     text = (FOLDER / "raycluster.yaml").read_text(encoding="utf-8")
     cluster, service = yaml.safe_load_all(text)
     head = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-    assert _asks(head) == {"cpu": "2", "memory": "4Gi"}
+    assert _requested_resources(head) == {"cpu": "2", "memory": "4Gi"}
     assert [port["containerPort"] for port in head["ports"]] == [6379, 8265, 10001]
     (group,) = cluster["spec"]["workerGroupSpecs"]
-    assert _asks(group["template"]["spec"]["containers"][0]) == {"cpu": "2", "memory": "4Gi"}
+    assert _requested_resources(group["template"]["spec"]["containers"][0]) == {"cpu": "2", "memory": "4Gi"}
     assert [group[key] for key in ("minReplicas", "replicas", "maxReplicas")] == [1, 2, 3]
     assert cluster["spec"]["enableInTreeAutoscaling"] is False
     ports = {port["name"]: port["nodePort"] for port in service["spec"]["ports"]}
@@ -40,13 +40,13 @@ def test_the_standing_cluster_is_the_one_that_learners_are_promised() -> None:
 def test_there_is_one_job_for_each_experiment(mode: str) -> None:
     job = yaml.safe_load((FOLDER / f"rayjob-{mode}.yaml").read_text(encoding="utf-8"))
     assert job["kind"] == "RayJob"
-    said = job["spec"]["entrypoint"]
-    assert ("--mode" in said) == (mode != "ssgd"), "ssgd is the default"
-    assert said.startswith("paceline train --launcher ray --address auto ")
+    entrypoint = job["spec"]["entrypoint"]
+    assert ("--mode" in entrypoint) == (mode != "ssgd"), "ssgd is the default"
+    assert entrypoint.startswith("paceline train --launcher ray --address auto ")
 
 
-def _asks(container: dict[str, Any]) -> dict[str, str]:
+def _requested_resources(container: dict[str, Any]) -> dict[str, str]:
     assert container["resources"]["requests"] == container["resources"]["limits"]
-    found = container["resources"]["limits"]
-    assert isinstance(found, dict)
-    return found
+    limits = container["resources"]["limits"]
+    assert isinstance(limits, dict)
+    return limits

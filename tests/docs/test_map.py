@@ -48,7 +48,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
         "CALL_TRACE_ROOT": str(SOURCE),
         "CALL_TRACE_END": "GradientSource.compute",
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "paceline", *COMMAND],
         cwd=folder,
         env={**os.environ, **variables},
@@ -57,7 +57,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     rows = sorted((line.split("\t") for line in trace.read_text().splitlines()), key=lambda row: int(row[0]))
     return [Call(row[2], row[3], frozenset(row[4:])) for row in rows]
 
@@ -65,7 +65,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
 def test_the_functions_of_the_tour_are_first_called_in_its_order(calls: list[Call]) -> None:
     first = [_first(calls, stop) for stop in TOUR]
     assert len(first) > 10
-    assert [(TOUR[a], TOUR[a + 1]) for a, (one, next_) in enumerate(pairwise(first)) if one >= next_] == []
+    assert [(TOUR[a], TOUR[a + 1]) for a, (item, next_) in enumerate(pairwise(first)) if item >= next_] == []
 
 
 def test_the_tour_and_the_entry_of_every_command_are_all_files_on_the_call_stacks(calls: list[Call]) -> None:
@@ -81,7 +81,7 @@ def test_the_files_of_the_tour_are_numbered_as_they_are_met_and_counted() -> Non
     assert f"\n{len(numbers)} files lie on the main line" in TEXT
 
 
-def test_the_number_of_files_that_are_executed_is_about_what_the_map_says(calls: list[Call]) -> None:
+def test_the_number_of_executed_files_is_about_that_of_the_map(calls: list[Call]) -> None:
     until = next(index for index, call in enumerate(calls) if call.file == "return")
     executed = {call.file for call in calls[:until]}
     claim = re.search(r"about\s(\d+)\sfiles are\sexecuted", TEXT)
@@ -105,9 +105,9 @@ def test_the_tree_lists_every_folder_of_modules_and_only_what_exists() -> None:
 
 
 def _first(calls: list[Call], stop: Stop) -> int:
-    found = [i for i, call in enumerate(calls) if (call.file, call.function) == (stop.file, stop.function)]
-    assert found, f"{stop.file}: {stop.function} is not called before the first gradient"
-    return found[0]
+    results = [i for i, call in enumerate(calls) if (call.file, call.function) == (stop.file, stop.function)]
+    assert results, f"{stop.file}: {stop.function} is not called before the first gradient"
+    return results[0]
 
 
 def _tree() -> str:
@@ -124,8 +124,8 @@ def _listed(tree: str) -> list[str]:
         above = f"{parents[-1][1]}/" if parents else ""
         names = re.match(r" *((?:[\w.]+/?(?:  )?)+)(?:   |$)", line)
         assert names is not None, line
-        found = [above + name.rstrip("/") for name in names[1].split()]
-        paths += found
+        results = [above + name.rstrip("/") for name in names[1].split()]
+        paths += results
         if names[1].split()[0].endswith("/"):
-            parents.append((indentation, found[0]))
+            parents.append((indentation, results[0]))
     return paths

@@ -1,4 +1,4 @@
-"""Does the second strategy of the guide break the laws that the page names, and keep those that it must?"""
+"""The guide's second strategy breaks the laws that the page names, and keeps the others."""
 
 from pathlib import Path
 
@@ -13,9 +13,7 @@ BROKEN = {"U2.ssgd", "U3.ssgd", "S1", "S2.ssgd"}
 KEPT = {"U1.ssgd", "U4.ssgd", "U5.ssgd", "U6.ssgd"}
 
 
-def test_a_warm_up_breaks_what_says_that_this_is_plain_sgd(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warm_up_breaks_the_law_of_plain_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for order in orders(PAGE.read_text(encoding="utf-8")):
         if isinstance(order, Save):
             (tmp_path / order.name).write_text(order.text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Does the reference list every metric, alert, road, failure and check, and does the map lead where it says?
+"""The reference lists every metric, alert, route, failure and check, and the map's paths exist.
 
-That its pages are what the code says today is `test_reference.py`.
+That its pages match the code is in `test_reference.py`.
 """
 
 from docs.pages import ROOT
@@ -22,7 +22,7 @@ def test_every_alert_is_listed_with_its_runbook() -> None:
         assert f"[`{rule.name}`](../runbooks/{rule.name}.md)" in _page("alerts")
 
 
-def test_every_road_of_the_dashboard_is_listed() -> None:
+def test_every_route_of_the_dashboard_is_listed() -> None:
     from paceline.dashboard.routes import ROUTES
     from paceline.dashboard.stream import Kind
 

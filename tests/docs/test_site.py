@@ -1,4 +1,4 @@
-"""Is the site whole, and does it load nothing from anywhere else? Built strictly: a warning is a failure."""
+"""The site is complete and loads nothing from other hosts; built strictly: a warning is a failure."""
 
 import re
 import subprocess
@@ -19,8 +19,8 @@ ADDRESS = re.compile(r"""(?:src|href|data|srcset)\s*=\s*["']?(https?:)?//""")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
     return folder
 
 
@@ -50,19 +50,19 @@ def test_a_page_links_to_code_that_lies_in_the_site(site: Path) -> None:
     text = (site / "map.html").read_text("utf-8")
     assert 'href="source/src/paceline/worker/loop.py.txt"' in text
     assert (site / "source/src/paceline/worker/loop.py.txt").is_file()
-    assert "not run by the tests: needs a cluster" in (site / "guides/submit.html").read_text("utf-8")
+    assert '<p class="not-run">' in (site / "guides/jobs.html").read_text("utf-8")
 
 
-def test_it_opens_from_a_folder_finds_words_and_asks_nobody(site: Path) -> None:
+def test_it_opens_from_a_folder_searches_and_sends_no_request(site: Path) -> None:
     """And the quick reference is one sheet of paper."""
     with open_browser() as browser:
         page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
         # By the address: what is typed before the page listens would be lost.
         page.goto((site / "guides" / "stragglers.html").as_uri() + "?q=staleness")
         page.wait_for_selector(".md-search-result__item", state="attached", timeout=120_000)
-        assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))]
+        assert not [url for url in requests if not url.startswith(("file:", "data:", "blob:", "about:"))]
         page.goto((site / "quick-reference.html").as_uri())
         sheet = page.pdf(format="A4", print_background=False)
         assert len(re.findall(rb"/Type\s*/Page\b", sheet)) == 1

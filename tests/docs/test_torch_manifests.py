@@ -1,4 +1,4 @@
-"""Are the manifests of jobs that torchrun starts what the renderer writes, and what was promised?"""
+"""The manifests of torchrun jobs equal the renderer's output and hold what the guide promises."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def test_the_examples_are_what_the_renderer_writes() -> None:
     }
     stale = sorted(name for name, text in torch_manifests().items() if written.pop(name, None) != text)
     assert not stale, "examples are out of date: run `make examples`"
-    assert not written, "nobody renders these"
+    assert not written, "no command renders these"
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -26,22 +26,22 @@ def test_every_example_is_valid(name: str) -> None:
 
 
 def test_there_is_one_of_every_kind() -> None:
-    kinds = {kind for name in TORCH for kind in (one["kind"] for one in _read(name))}
+    kinds = {kind for name in TORCH for kind in (item["kind"] for item in _read(name))}
     assert {"PyTorchJob", "TrainJob", "TrainingRuntime", "Job", "HyperPodPyTorchJob"} <= kinds
 
 
-def test_the_index_job_is_the_one_that_was_promised() -> None:
+def test_the_index_job_is_the_documented_one() -> None:
     """ConfigMap, claims, one Master and three Workers with 1 GPU, 8Gi and 4 CPUs each, in ml-training."""
     config, data, output, job = _read("kubeflow/pytorchjob-sp500.yaml")
-    assert {one["metadata"]["namespace"] for one in (config, data, output, job)} == {"ml-training"}
+    assert {item["metadata"]["namespace"] for item in (config, data, output, job)} == {"ml-training"}
     assert yaml.safe_load(config["data"]["config.yaml"])["model"]["kind"] == "lstm"
     assert data["spec"]["accessModes"] == ["ReadWriteMany"]
     assert output["spec"]["accessModes"] == ["ReadWriteMany"]
     replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert {name: one["replicas"] for name, one in replicas.items()} == {"Master": 1, "Worker": 3}
-    for one in replicas.values():
-        assert one["restartPolicy"] == "OnFailure"
-        (container,) = one["template"]["spec"]["containers"]
+    assert {name: item["replicas"] for name, item in replicas.items()} == {"Master": 1, "Worker": 3}
+    for entry in replicas.values():
+        assert entry["restartPolicy"] == "OnFailure"
+        (container,) = entry["template"]["spec"]["containers"]
         assert container["resources"]["requests"] == {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}
         mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
         assert mounts == {"/dev/shm": False, "/data": True, "/output": False, "/config": True}

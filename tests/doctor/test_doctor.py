@@ -1,4 +1,4 @@
-"""Is what doctor finds judged right, and does it end in time whatever hangs?"""
+"""`paceline doctor` judges its findings correctly, and ends in time if a probe hangs."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.coordinator.client.nodes_file import NodesFile
@@ -25,50 +26,50 @@ CUDA = Torch(version="2.9", cuda="12.8", devices=2, nccl="2.27")
 
 
 @pytest.mark.parametrize(
-    ("line", "level", "words"),
+    ("line", "level"),
     [
-        (judge.python((3, 11, 7), "/usr/bin/python"), OK, "3.11.7"),
-        (judge.python((3, 10, 2), "/usr/bin/python"), WRONG, "too old"),
-        (judge.torch(CPU), OK, "built for CPUs"),
-        (judge.torch(CUDA), OK, "NCCL 2.27"),
-        (judge.torch(Torch(error="No module named 'torch'")), WRONG, "No module"),
-        (judge.packages({"click": "8", "grpcio": None}), WRONG, "missing: grpcio"),
-        (judge.packages({"click": "8"}), OK, "click 8"),
-        (judge.extras({"ray": True, "gpu": False}), OK, "not installed: gpu"),
-        (judge.loopback(""), OK, "127.0.0.1"),
-        (judge.loopback("not permitted"), WRONG, "not permitted"),
-        (judge.dashboard_port(8642, is_free=False), WARNING, "in use"),
-        (judge.file_limit(100), WRONG, "100"),
-        (judge.file_limit(512), WARNING, "few"),
-        (judge.file_limit(-1), OK, "no limit"),
-        (judge.shared_memory(None), WARNING, "no /dev/shm"),
-        (judge.shared_memory(1 * MB), WRONG, "1 MB"),
-        (judge.shared_memory(64 * MB), WARNING, "64 MB"),
-        (judge.shared_memory(2 * GB), OK, "2.0 GB"),
-        (judge.disk("/x", 50 * MB, is_writable=True), WRONG, "50 MB"),
-        (judge.disk("/x", 1 * GB, is_writable=True), WARNING, "1.0 GB"),
-        (judge.disk("/x", 9 * GB, is_writable=False), WRONG, "cannot be written"),
-        (judge.cores(2, 8), WARNING, "2 for 8"),
-        (judge.cores(8, 2), OK, "8 for 2"),
-        (judge.gpu("", CPU), OK, "none"),
-        (judge.gpu("1 x H200", CPU), WARNING, "built for CPUs"),
-        (judge.gpu("2 x H200", CUDA), OK, "can use 2"),
-        (judge.gpu("2 x H200", Torch(cuda="12.8")), WARNING, "can use none"),
-        (judge.reached("ray", "h:1", "refused", "start it"), WARNING, "does not answer: refused"),
-        (judge.reached("ray", "h:1", "", ""), OK, "answers"),
-        (judge.clock(0.4, "h"), OK, "agrees"),
-        (judge.clock(-90.0, "h"), WARNING, "90 s behind h"),
-        (judge.page(is_built=False), WARNING, "not built"),
-        (judge.engine(""), OK, "none"),
-        (judge.run_folders([]), OK, "none"),
-        (judge.run_folders(["runs/a"]), WARNING, "runs/a"),
-        (judge.orphans([Process(7, 1, "zygote"), Process(8, 7, "zygote")]), WARNING, "earlier runs: 7"),
-        (judge.orphans([Process(7, 99, "zygote"), Process(8, 7, "zygote")]), OK, "none"),
+        (judge.python((3, 11, 7), "/usr/bin/python"), OK),
+        (judge.python((3, 10, 2), "/usr/bin/python"), WRONG),
+        (judge.torch(CPU), OK),
+        (judge.torch(CUDA), OK),
+        (judge.torch(Torch(error="No module named 'torch'")), WRONG),
+        (judge.packages({"click": "8", "grpcio": None}), WRONG),
+        (judge.packages({"click": "8"}), OK),
+        (judge.extras({"ray": True, "gpu": False}), OK),
+        (judge.loopback(""), OK),
+        (judge.loopback("not permitted"), WRONG),
+        (judge.dashboard_port(8642, is_free=False), WARNING),
+        (judge.file_limit(100), WRONG),
+        (judge.file_limit(512), WARNING),
+        (judge.file_limit(-1), OK),
+        (judge.shared_memory(None), WARNING),
+        (judge.shared_memory(1 * MB), WRONG),
+        (judge.shared_memory(64 * MB), WARNING),
+        (judge.shared_memory(2 * GB), OK),
+        (judge.disk("/x", 50 * MB, is_writable=True), WRONG),
+        (judge.disk("/x", 1 * GB, is_writable=True), WARNING),
+        (judge.disk("/x", 9 * GB, is_writable=False), WRONG),
+        (judge.cores(2, 8), WARNING),
+        (judge.cores(8, 2), OK),
+        (judge.gpu("", CPU), OK),
+        (judge.gpu("1 x H200", CPU), WARNING),
+        (judge.gpu("2 x H200", CUDA), OK),
+        (judge.gpu("2 x H200", Torch(cuda="12.8")), WARNING),
+        (judge.reached("ray", "h:1", "refused", "start it"), WARNING),
+        (judge.reached("ray", "h:1", "", ""), OK),
+        (judge.clock(0.4, "h"), OK),
+        (judge.clock(-90.0, "h"), WARNING),
+        (judge.page(is_built=False), WARNING),
+        (judge.engine(""), OK),
+        (judge.run_folders([]), OK),
+        (judge.run_folders(["runs/a"]), WARNING),
+        (judge.orphans([Process(7, 1, "zygote"), Process(8, 7, "zygote")]), WARNING),
+        (judge.orphans([Process(7, 99, "zygote"), Process(8, 7, "zygote")]), OK),
     ],
 )
-def test_each_thing_is_judged(line: CheckResult, level: Level, words: str) -> None:
+def test_each_thing_is_judged(line: CheckResult, level: Level, wording: Wording) -> None:
     assert line.level is level
-    assert words in line.text
+    wording(line.text)
     assert bool(line.fix) or level is OK, "what is not well has a fix"
 
 
@@ -77,7 +78,7 @@ def test_a_warning_does_not_make_it_unready_and_what_is_wrong_does() -> None:
     assert not is_ready([CheckResult("a", OK, ""), CheckResult("b", WRONG, "")])
 
 
-def test_a_probe_that_hangs_is_called_late_and_the_others_are_told() -> None:
+def test_a_probe_that_hangs_is_reported_as_late_and_the_others_are_reported() -> None:
     never = threading.Event()
 
     def hang() -> CheckResult:
@@ -100,7 +101,7 @@ def test_a_probe_that_hangs_is_called_late_and_the_others_are_told() -> None:
     assert "within 0.05 s" in lines[0].text
 
 
-def test_a_probe_that_may_not_look_says_so() -> None:
+def test_a_probe_without_permission_reports_that() -> None:
     def refuse() -> CheckResult:
         raise PermissionError(13, "Permission denied")
 
@@ -120,7 +121,9 @@ def test_ports_are_really_tried() -> None:
     assert probes.reached("ray", "nonsense", "start it").level is WARNING
 
 
-def test_a_run_that_nobody_trains_is_found_and_one_that_ended_or_lives_is_not(tmp_path: Path) -> None:
+def test_a_run_without_live_workers_is_found_and_one_that_ended_or_trains_is_not(
+    tmp_path: Path, wording: Wording
+) -> None:
     for name in ("left", "ended", "lives"):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "plan.json").touch()
@@ -130,11 +133,12 @@ def test_a_run_that_nobody_trains_is_found_and_one_that_ended_or_lives_is_not(tm
     (tmp_path / "runs" / "ended" / "result.json").touch()
     os.utime(tmp_path / "runs" / "lives" / "events.jsonl", (1990, 1990))
     line = probes.run_folders(tmp_path, now_s=2000)
-    assert "1 did not finish, and nothing was written there for a minute: runs/left" in line.text
+    assert line.text.endswith(": runs/left")
+    wording(line.text)
     assert "paceline train --resume runs/left" in line.fix
 
 
-def test_processes_of_ours_are_known_by_their_command(tmp_path: Path) -> None:
+def test_paceline_processes_are_recognized_by_their_command(tmp_path: Path) -> None:
     for pid, parent, words in (
         (7, 1, "python -m paceline.worker.entry.zygote 3"),
         (8, 1, "python -m http.server"),
@@ -169,26 +173,26 @@ def test_the_server_of_the_current_context_is_read(tmp_path: Path, monkeypatch: 
         assert probes.kubernetes_server() is None
 
 
-def test_here_it_looks_at_everything_and_says_whether_it_is_ready(tmp_path: Path) -> None:
+def test_doctor_checks_everything_here_and_reports_whether_it_is_ready(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "paceline", "doctor", "--json", "--num-workers", "1000"]
     more = {"HOME": str(tmp_path), "PACELINE_COORDINATOR": "127.0.0.1:1", "RAY_ADDRESS": "127.0.0.1:1"}
     kept = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, env={**kept, **more}, capture_output=True, text=True, check=False
     )
-    data = json.loads(done.stdout)["data"]
+    data = json.loads(result.stdout)["data"]
     checks = {line["name"]: line for line in data["checks"]}
-    assert done.returncode == (0 if data["ready"] else 4)
+    assert result.returncode == (0 if data["ready"] else 4)
     assert data["ready"] == all(line["level"] != "wrong" for line in data["checks"])
     for name in ("python", "torch", "gpu", "packages", "extras", "disk", "runs", "container engine"):
         assert name in checks
     assert checks["cores"]["level"] == checks["coordinator"]["level"] == checks["ray"]["level"] == "warning"
     assert checks["torch"]["level"] == "ok"
-    assert "kubernetes" not in checks, "whoever is not configured is not asked"
+    assert "kubernetes" not in checks, "a cluster that is not configured is not probed"
 
 
 def test_for_a_person_each_line_has_its_sign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     from paceline.doctor import probes as look
 
@@ -199,4 +203,4 @@ def test_for_a_person_each_line_has_its_sign(
     assert first.startswith("✔ python")
     assert second.startswith("⚠ cores")
     assert fix.strip().startswith("→ ")
-    assert verdict == "ready: paceline train works here (1 marked ⚠ could be better)"
+    wording(verdict)

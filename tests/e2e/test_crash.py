@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from tests.fixtures.command import assert_nothing_was_lost, resuming, training
-from tests.fixtures.elastic_runs import stop
+from tests.fixtures.processes.command import assert_nothing_was_lost, resuming, training
+from tests.fixtures.runs.elastic_runs import stop
 
 from paceline.checkpoints.catalog import newest_complete
 from paceline.events.read import read_history
@@ -41,7 +41,7 @@ def test_after_kill_9_of_the_whole_run_it_is_resumed_and_every_share_is_done_exa
     with training(run_dir, *args, "--checkpoint-every", str(EVERY), participants=participants) as run:
         root = run_dir / "checkpoints"
         run.until(lambda: newest_complete(root, 2) is not None, "a complete checkpoint")
-        run.kill_everybody()
+        run.kill_processes()
     left = newest_complete(run_dir / "checkpoints", 2)
     assert left is not None
     with resuming(run_dir, participants=participants) as run:

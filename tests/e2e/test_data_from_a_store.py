@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import paceline
-from tests.fixtures.cutting_proxy import cutting_proxy
-from tests.fixtures.s3_server import s3_server
+from tests.fixtures.aws.s3_server import s3_server
+from tests.fixtures.processes.command import paceline
+from tests.fixtures.servers.cutting_proxy import cutting_proxy
 
 boto3 = pytest.importorskip("boto3", reason="the store is NOT tested: pip install 'moto[server]' boto3")
 pytest.importorskip("moto.server", reason="the store is NOT tested: pip install 'moto[server]'")
@@ -30,15 +30,15 @@ def store_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
         yield int(variables["AWS_ENDPOINT_URL"].rpartition(":")[2])
 
 
-def test_a_streamed_run_ends_bit_equal_and_goes_on_after_a_resume(
+def test_a_streamed_run_ends_bit_equal_and_continues_after_a_resume(
     store_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = paceline("train", *SETTINGS, "--name", "local", "--json", folder=tmp_path)
     assert local.code == 0, local.out
     expected = local.data()["result"]
-    done = paceline("data", "shard", "charlm", "--out", URL, "--samples-per-shard", "9000", "--json")
-    assert done.code == 0, done.out
-    assert done.data()["written"] == 8
+    outcome = paceline("data", "shard", "charlm", "--out", URL, "--samples-per-shard", "9000", "--json")
+    assert outcome.code == 0, outcome.out
+    assert outcome.data()["written"] == 8
     with cutting_proxy(store_port) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         proxy.cuts = [1_000_000, 4000, 2000]

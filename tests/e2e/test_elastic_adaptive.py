@@ -3,8 +3,8 @@
 import signal
 from pathlib import Path
 
-from tests.fixtures.command import assert_nothing_was_lost, resuming, training
-from tests.fixtures.elastic_runs import (
+from tests.fixtures.processes.command import assert_nothing_was_lost, resuming, training
+from tests.fixtures.runs.elastic_runs import (
     events,
     stop,
     strike,
@@ -40,7 +40,7 @@ def test_resumed_after_kill_9_of_everything_it_remembers_what_was_decided(tmp_pa
     args = [*SHARED, "--adaptive", "local-steps", "--checkpoint-every", "10"]
     with training(run_dir, *args, participants=3) as run:
         until_saved(run)
-        run.kill_everybody()
+        run.kill_processes()
     with resuming(run_dir, participants=3) as run:
         run.until_it_trains()
         stop(run)

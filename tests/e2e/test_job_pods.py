@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.torchrun import free_port, starting
+from tests.fixtures.runs.torchrun import free_port, starting
 from tests.k8s.torch_rendered import rendered
 from torch.distributed.run import get_args_parser
 
@@ -13,7 +13,7 @@ from paceline.k8s.spec.command import read_torchrun
 from paceline.k8s.spec.job import Target
 
 
-def test_the_two_pods_of_a_job_meet_and_train(tmp_path: Path) -> None:
+def test_the_two_pods_of_a_job_connect_and_train(tmp_path: Path) -> None:
     torch: dict[str, Any] = {"nodes": 2, "checkpoint_volume": "output:/output"}
     _, job = rendered(Target.JOB, {"steps": "6", "timeout": "120s"}, torch).objects
     container = _container(job)
@@ -21,13 +21,14 @@ def test_the_two_pods_of_a_job_meet_and_train(tmp_path: Path) -> None:
     with ExitStack() as both:
         pods = [
             both.enter_context(
-                starting(*_words(container, index, port, tmp_path), folder=tmp_path, **_said(container))
+                starting(*_argv(container, index, port, tmp_path), folder=tmp_path, **_environment(container))
             )
             for index in range(2)
         ]
-        done = [pod.end(within_s=180) for pod in pods]
-    assert [one.code for one in done] == [0, 0], [one.err for one in done]
-    assert "training xor with 2 workers, mode ddp" in done[0].err
+        results = [pod.end(within_s=180) for pod in pods]
+    assert [result.code for result in results] == [0, 0], [result.err for result in results]
+    assert " xor with 2 workers" in results[0].err
+    assert " ddp" in results[0].err
     result = json.loads((tmp_path / "output" / "demo" / "result.json").read_text())
     assert set(result["state_sha256"]) == {"worker-0", "worker-1"}
     assert (result["launcher"], result["steps"]) == ("torchrun", 6)
@@ -50,7 +51,7 @@ def _container(job: Any) -> dict[str, Any]:  # Any: JSON
     return container
 
 
-def _words(container: dict[str, Any], index: int, port: int, folder: Path) -> list[str]:
+def _argv(container: dict[str, Any], index: int, port: int, folder: Path) -> list[str]:
     """As the kubelet, the Service and the volume would have it."""
     cluster = {
         "$(JOB_COMPLETION_INDEX)": str(index),
@@ -65,6 +66,6 @@ def _words(container: dict[str, Any], index: int, port: int, folder: Path) -> li
     return words
 
 
-def _said(container: dict[str, Any]) -> dict[str, str]:
+def _environment(container: dict[str, Any]) -> dict[str, str]:
     """Its variables; both pods share one network here, and it is this one."""
-    return {**{one["name"]: one["value"] for one in container["env"]}, "GLOO_SOCKET_IFNAME": "lo"}
+    return {**{item["name"]: item["value"] for item in container["env"]}, "GLOO_SOCKET_IFNAME": "lo"}

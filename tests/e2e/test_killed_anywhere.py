@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import paceline
-from tests.fixtures.killing import KilledRun
+from tests.fixtures.processes.command import paceline
+from tests.fixtures.runs.kill_and_resume import KilledRun
 
 SSGD = ["--mode", "ssgd", "--num-workers", "2"]
 LOCALSGD = ["--mode", "localsgd", "--sync-every", "4", "--num-workers", "2", "--optimizer", "momentum"]

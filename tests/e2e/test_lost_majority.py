@@ -4,9 +4,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import Running, training
-from tests.fixtures.elastic_runs import events, stop
-from tests.fixtures.node_processes import three_nodes
+from tests.fixtures.coordinator.node_processes import three_nodes
+from tests.fixtures.processes.command import Running, training
+from tests.fixtures.runs.elastic_runs import events, stop
 from tests.fixtures.waiting import until, until_gone
 
 from paceline.checkpoints.catalog import folders
@@ -14,14 +14,14 @@ from paceline.checkpoints.catalog import folders
 SHAPE = ["--num-workers", "2", "--elastic", "--pace", "20ms", "--checkpoint-every", "10"]
 
 
-def said(run: Running) -> list[str]:
+def printed_lines(run: Running) -> list[str]:
     decisions = [str(event.fields["decision"]) for event in events(run, "supervision")]
-    return [text for text in decisions if "stopping without it" in text]
+    return [text for text in decisions if "coordinator" in text]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("mode", "participants"), [("ssgd", 2), ("asgd", 4)])
-def test_ctrl_c_without_a_majority_says_so_and_leaves_a_whole_run(
+def test_ctrl_c_without_a_majority_is_reported_and_leaves_a_complete_run(
     tmp_path: Path, mode: str, participants: int
 ) -> None:
     run_dir = tmp_path / "run"
@@ -32,7 +32,7 @@ def test_ctrl_c_without_a_majority_says_so_and_leaves_a_whole_run(
             for node in (1, 2):
                 nodes.running[node].stop(signal.SIGKILL)
             stop(run)
-            (text,) = said(run)
+            (text,) = printed_lines(run)
     assert "1 of 3 nodes" in text
     assert (run_dir / "result.json").exists()
     assert not (run_dir / "elastic.json").exists()
@@ -45,7 +45,7 @@ def test_a_second_ctrl_c_waits_for_no_coordinator(tmp_path: Path) -> None:
         env = {**nodes.env, "PACELINE_COORDINATOR": nodes.at}
         with training(run_dir, "--mode", "ssgd", *SHAPE, env=env) as run:
             run.until(lambda: bool(folders(run_dir / "checkpoints")), "a checkpoint")
-            processes = run.everybody()
+            processes = run.processes()
             for node in (1, 2, 3):
                 nodes.running[node].process.send_signal(signal.SIGSTOP)
             run.send(signal.SIGINT)

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 from pathlib import Path
 
-import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import TrainingError
 from paceline.faults import workers
@@ -33,16 +33,17 @@ def decisions(run: TrainingRun) -> list[str]:
 def kill(run: TrainingRun, *who: str) -> None:
     for name in who:
         run.signal(name, signal.SIGKILL)
-    run.until(lambda _: any(text.startswith("to go on:") for text in decisions(run)), "the run is paused")
+    run.until(lambda _: any(text.startswith("to continue:") for text in decisions(run)), "the run is paused")
 
 
-def test_the_survivors_wait_longer_than_any_timeout_and_go_on_with_what_they_have(tmp_path: Path) -> None:
+def test_the_survivors_wait_longer_than_any_timeout_and_continue_with_what_they_have(tmp_path: Path) -> None:
     with training(plan(workers=2, min_workers=2), tmp_path / "run") as run:
         first = run.until_in(2, 0)
         run.wait(0.3)
         kill(run, "worker-1")
         known = next(text for text in decisions(run) if text.startswith("paused:"))
-        assert "worker-1 was lost 1 times, at last: killed by signal 9" in known
+        assert "worker-1 " in known
+        assert "signal 9" in known
         saved = tmp_path / "run" / "checkpoints"
         run.until(lambda _: bool(list(saved.glob("at-*/worker-0.json"))), "a checkpoint is written")
         run.wait(4.5)  # longer than the timeout of those who wait
@@ -51,8 +52,8 @@ def test_the_survivors_wait_longer_than_any_timeout_and_go_on_with_what_they_hav
         history = run.finish(120, early=True)
     pids = {event.fields["pid"] for event in events_of(history, "worker_started") if event.who == "worker-0"}
     assert len(pids) == 1  # it kept its memory
-    found = proofs(tmp_path / "run", history)
-    assert all(one.ok for one in found), found
+    expectations = proofs(tmp_path / "run", history)
+    assert all(expectation.ok for expectation in expectations), expectations
 
 
 def test_a_paused_run_can_be_stopped_in_good_order(tmp_path: Path) -> None:
@@ -65,9 +66,9 @@ def test_a_paused_run_can_be_stopped_in_good_order(tmp_path: Path) -> None:
         assert run.result["stopped_early"] is True
 
 
-def test_if_nobody_is_left_a_stop_ends_it_with_the_reason(tmp_path: Path) -> None:
+def test_without_survivors_a_stop_ends_the_run_with_the_reason(tmp_path: Path, wording: Wording) -> None:
     with training(plan(workers=1, min_workers=1), tmp_path / "run") as run:
         run.until_in(1, 0)
         kill(run, "worker-0")
-        with pytest.raises(TrainingError, match="0 workers are fewer than the 1"):
+        with wording.raises(TrainingError):
             run.finish(120, early=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.fixtures.command import ROOT
-from tests.fixtures.warm_command import warm_paceline
+from tests.fixtures.processes.command import ROOT
+from tests.fixtures.processes.warm_command import warm_paceline
 
 from paceline.checkpoints.catalog import newest_complete
 from paceline.launchers.local import LocalLauncher
@@ -66,8 +66,8 @@ def torchs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
         )
         for rank in (0, 1)
     ]
-    said = [rank.communicate(timeout=120)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    messages = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], messages
     first, second = (load_file(folder / f"{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
     return first
@@ -80,14 +80,14 @@ def torchs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
 def test_after_200_float32_steps_every_bit_is_plain_torchs(
     mode: str, transport: str, torchs: dict[str, torch.Tensor], launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    done = warm_paceline(
+    outcome = warm_paceline(
         launcher,
         *("train", "--task", "xor", "--mode", mode, "--transport", transport, "--num-workers", "2"),
         *("--steps", str(STEPS), "--batch-size", str(BATCH), "--seed", str(SEED)),
         *("--run-dir", "run", "-q"),
         folder=tmp_path,
     )
-    assert done.code == 0, done.err
+    assert outcome.code == 0, outcome.err
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert set(result["state_sha256"].values()) == {state_hash({name: torchs[name] for name in NAMES})}
     checkpoint = newest_complete(tmp_path / "run" / "checkpoints", 2)

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import paceline
+from tests.fixtures.processes.command import paceline
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "previous_release"
 FINISHED = ("asgd-elastic", "asgd-static", "fsdp-static", "ssgd-elastic", "ssgd-static")

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import assert_nothing_was_lost, paceline
-from tests.fixtures.ray import OnRay, cluster, lose_node, on_ray, result_of, trained
+from tests.fixtures.processes.command import assert_nothing_was_lost, paceline
+from tests.fixtures.runs.ray_cluster import OnRay, cluster, lose_node, on_ray, result_of, trained
 from tests.fixtures.waiting import is_running, kill, until
 
 from paceline.events.read import PlainEvent, read_history
 from paceline.launchers.ray.local_cluster import LocalCluster
 
-# Without an end of its own: it trains until it is stopped, however long Ray takes to replace somebody.
+# Without a last step: it trains until it is stopped, however long Ray takes to replace an actor.
 ENDLESS = ("--task", "xor", "--elastic", "--num-workers", "2", "--steps", "1000000", "--pace", "20ms")
 WITHIN_S = 120.0  # Ray notices a lost node in seconds; a replacement then imports torch
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with cluster(tmp_path_factory.mktemp("ray"), nodes=2, cpus=2, has_jobs=False) as found:
-        yield found
+    with cluster(tmp_path_factory.mktemp("ray"), nodes=2, cpus=2, has_jobs=False) as local_cluster:
+        yield local_cluster
 
 
 def _entered(run: OnRay) -> list[PlainEvent]:
@@ -48,11 +48,11 @@ def _until_both_train(run: OnRay, after: int = 0) -> int:
 
 def _stopped(run: OnRay) -> None:
     run.interrupt()
-    done = run.end()
-    assert done.code == 130, done.err
+    result = run.end()
+    assert result.code == 130, result.err
 
 
-def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_others_go_on(
+def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_others_continue(
     ray: LocalCluster, tmp_path: Path
 ) -> None:
     where = ("--address", ray.address, "--placement", "spread", "--checkpoint-every", "10")
@@ -68,11 +68,11 @@ def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_othe
         until(lambda: _has(run, "checkpoint"), "there is something to heal from", within_s=WITHIN_S)
         lose_node(1, ray)  # with the replacement, which had taken the lost one's place
         _until_both_train(run, second)
-        everybody = [run.pid_of(who) for who in pids]
+        processes = [run.pid_of(who) for who in pids]
         assert run.pid_of(stays) == pids[stays]  # it trained on, in the same process
         assert stays in {e.fields["healed_from"] for e in _entered(run)}  # from memory
         _stopped(run)
-        until(lambda: not any(is_running(pid) for pid in everybody), "no actor is left", within_s=60)
+        until(lambda: not any(is_running(pid) for pid in processes), "no actor is left", within_s=60)
     assert result_of(tmp_path / "run")["launcher"] == "ray"
     assert_nothing_was_lost(tmp_path / "run")
 
@@ -88,7 +88,7 @@ def test_an_actor_that_dies_and_one_whose_node_is_lost_are_replaced_and_the_othe
         ("fsdp", "worker-1"),
     ],
 )
-def test_other_modes_go_on_too_on_a_ray_of_their_own(mode: str, who: str, tmp_path: Path) -> None:
+def test_other_modes_continue_too_on_their_own_ray(mode: str, who: str, tmp_path: Path) -> None:
     with on_ray(tmp_path / "run", "--mode", mode, "--checkpoint-every", "50", *ENDLESS) as run:
         until(lambda: _has(run, "checkpoint"), "a checkpoint", within_s=WITHIN_S)
         until(lambda: _has(run, "worker_started", who), f"{who} is there", within_s=WITHIN_S)

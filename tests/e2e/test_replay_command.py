@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.command import paceline
+from tests.fixtures.processes.command import paceline
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +25,21 @@ def copied(run_dir: Path, folder: Path, **result: object) -> Path:
 
 
 def test_a_true_record_is_proven(run_dir: Path) -> None:
-    done = paceline("replay", str(run_dir), "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["schema"] == "paceline.replay/1"
-    verdict = done.data()
+    result = paceline("replay", str(run_dir), "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["schema"] == "paceline.replay/1"
+    verdict = result.data()
     assert verdict["is_equal"] is True
     assert (verdict["updates"], verdict["gradients"], verdict["parted"]) == (120, 120, None)
-    said = json.loads((run_dir / "result.json").read_text())["state_sha256"]
-    assert verdict["state_sha256"] == said["server-0"]
+    state_sha256 = json.loads((run_dir / "result.json").read_text())["state_sha256"]
+    assert verdict["state_sha256"] == state_sha256["server-0"]
 
 
 def test_a_forged_result_is_found_out(run_dir: Path, tmp_path: Path) -> None:
     forged = copied(run_dir, tmp_path, state_sha256={"server-0": "f" * 64})
-    done = paceline("replay", str(forged))
-    assert done.code == 8
-    assert "the replay parts from the record: every loss agrees, but" in done.out
+    result = paceline("replay", str(forged))
+    assert result.code == 8
+    assert "f" * 16 in result.out
 
 
 def _forge_loss(columns: dict[str, Any]) -> int:  # Any: JSON
@@ -62,9 +62,9 @@ def test_a_forged_loss_is_found_where_it_is(run_dir: Path, tmp_path: Path) -> No
             lines[number] = json.dumps(event)
             break
     (forged / "events.jsonl").write_text("\n".join(lines) + "\n")
-    done = paceline("replay", str(forged), "--json")
-    assert done.code == 8
-    assert done.data()["parted"].startswith(f"worker-1, step {step},")
+    result = paceline("replay", str(forged), "--json")
+    assert result.code == 8
+    assert result.data()["parted"].startswith(f"worker-1, step {step},")
 
 
 def test_a_line_of_the_log_that_cannot_be_read_is_named(run_dir: Path, tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_a_line_of_the_log_that_cannot_be_read_is_named(run_dir: Path, tmp_path:
     lines = (damaged / "events.jsonl").read_text().splitlines()
     lines[2] = lines[2][:-5]
     (damaged / "events.jsonl").write_text("\n".join(lines) + "\n")
-    done = paceline("replay", str(damaged))
-    assert f"{damaged / 'events.jsonl'}: line 3 " in done.err
-    assert "Traceback" not in done.err
+    result = paceline("replay", str(damaged))
+    assert f"{damaged / 'events.jsonl'}: line 3 " in result.err
+    assert "Traceback" not in result.err
 
 
-def test_a_run_that_did_not_finish_says_how_to_finish_it(run_dir: Path, tmp_path: Path) -> None:
+def test_a_run_that_did_not_finish_reports_how_to_finish_it(run_dir: Path, tmp_path: Path) -> None:
     (copied(run_dir, tmp_path) / "result.json").unlink()
-    done = paceline("replay", str(tmp_path))
-    assert done.code not in (0, 8)
-    assert f"paceline train --resume {tmp_path}" in done.err
+    result = paceline("replay", str(tmp_path))
+    assert result.code not in (0, 8)
+    assert f"paceline train --resume {tmp_path}" in result.err

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.runs import real
+from tests.fixtures.runs.run_plans import real
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Plan, StrategyOptions, Transport
@@ -37,8 +37,8 @@ def plan_number(number: int) -> Plan:
 def check(numbers: range, folder: Path, launcher: LocalLauncher) -> None:
     for number in numbers:
         plan = plan_number(number)
-        done = real(plan, folder / plan.run, launcher)
-        verdict = replay(plan, done.history, done.sha256)
+        run = real(plan, folder / plan.run, launcher)
+        verdict = replay(plan, run.history, run.sha256)
         assert verdict.is_equal, f"run {number}: {verdict.parted}"
         assert verdict.gradients == plan.total_gradients
 
@@ -58,8 +58,8 @@ def test_recorded_exchanges_replay_bit_by_bit(number: int, tmp_path: Path, launc
         transport=Transport.SHM,
         strategy=StrategyOptions(topology=list(Topology)[number]),
     )
-    done = real(plan, tmp_path / plan.run, launcher)
-    verdict = replay(plan, done.history, done.sha256)
+    run = real(plan, tmp_path / plan.run, launcher)
+    verdict = replay(plan, run.history, run.sha256)
     assert verdict.is_equal, verdict.parted
     assert verdict.gradients == plan.total_gradients
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import Done, assert_nothing_was_lost, paceline, training
-from tests.fixtures.full_disk import small_disk
+from tests.fixtures.processes.command import CommandResult, assert_nothing_was_lost, paceline, training
+from tests.fixtures.processes.full_disk import small_disk
+from tests.fixtures.processes.warm_command import warm_paceline
+from tests.fixtures.processes.warm_helpers import warm_helpers
 from tests.fixtures.waiting import until
-from tests.fixtures.warm_command import warm_paceline
-from tests.fixtures.warm_helpers import warm_helpers
 
 from paceline.core.errors import DamagedRecordError
 from paceline.events.follow import LogFollower
@@ -26,7 +26,7 @@ from paceline.plan.codec import COPY, dumps, read
 SHORT = ("train", "--task", "xor", "--steps", "60", "--num-workers", "2", "--json")
 
 
-def _together(folder: Path, *args: str) -> list[Done]:
+def _together(folder: Path, *args: str) -> list[CommandResult]:
     started = [
         subprocess.Popen(
             [*warm_helpers().as_module, *SHORT, *args],
@@ -37,26 +37,28 @@ def _together(folder: Path, *args: str) -> list[Done]:
         )
         for _ in range(2)
     ]
-    return [Done(p.returncode, out, err) for p in started for out, err in [p.communicate(timeout=240)]]
+    return [
+        CommandResult(p.returncode, out, err) for p in started for out, err in [p.communicate(timeout=240)]
+    ]
 
 
-def code_of(done: Done) -> str:
+def code_of(result: CommandResult) -> str:
     """The code of the error that a command with --json answered."""
-    return str(json.loads(done.out)["error"]["problems"][0]["code"])
+    return str(json.loads(result.out)["error"]["problems"][0]["code"])
 
 
 def test_of_two_runs_in_one_folder_one_trains_and_the_other_is_refused(tmp_path: Path) -> None:
-    done = sorted(_together(tmp_path, "--run-dir", "mine"), key=lambda one: one.code)
-    assert done[0].code == 0, done
+    results = sorted(_together(tmp_path, "--run-dir", "mine"), key=lambda item: item.code)
+    assert results[0].code == 0, results
     # In use, or, if the first one had ended by then, taken.
-    assert (done[1].code, code_of(done[1])) in [(4, "E209"), (3, "E106")], done
+    assert (results[1].code, code_of(results[1])) in [(4, "E209"), (3, "E106")], results
     assert_nothing_was_lost(tmp_path / "mine")
 
 
 def test_two_runs_of_one_name_get_a_folder_each(tmp_path: Path) -> None:
-    done = _together(tmp_path)
-    folders = {tmp_path / one.data()["run_dir"] for one in done}
-    assert len(folders) == 2, done
+    results = _together(tmp_path)
+    folders = {tmp_path / result.data()["run_dir"] for result in results}
+    assert len(folders) == 2, results
     for folder in folders:
         assert_nothing_was_lost(folder)
 
@@ -156,12 +158,12 @@ def test_another_runs_plan_is_not_resumed_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["plan.json", "events.jsonl", "result.json"])
-def test_bytes_that_are_no_text_are_no_bug_of_ours_in_any_file(
+def test_non_text_bytes_are_not_an_internal_error_in_any_file(
     name: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    done = warm_paceline(launcher, *SHORT, "--run-dir", str(run_dir), folder=tmp_path)
-    assert done.code == 0, done
+    result = warm_paceline(launcher, *SHORT, "--run-dir", str(run_dir), folder=tmp_path)
+    assert result.code == 0, result
     with (run_dir / name).open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         for at in (size // 3, size // 2):
@@ -176,9 +178,9 @@ def test_bytes_that_are_no_text_are_no_bug_of_ours_in_any_file(
         ["train", "--resume", str(run_dir)],
     )
     for command in commands:
-        told = warm_paceline(launcher, *command, "--json", folder=tmp_path)
-        assert '"E001"' not in told.out, (command, told)
-        assert "E001" not in told.err, (command, told)
+        reported = warm_paceline(launcher, *command, "--json", folder=tmp_path)
+        assert '"E001"' not in reported.out, (command, reported)
+        assert "E001" not in reported.err, (command, reported)
 
 
 def _assert_stopped_by_hang_up(run_dir: Path) -> None:

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.fixtures.closes import csv_of
-from tests.fixtures.command import paceline
+from tests.fixtures.processes.command import paceline
+from tests.fixtures.tasks.closes import csv_of
 
 # A name with nothing behind it says nothing: the samples are sp500_classification.npz, the runs in runs/.
 AS_ASKED_FOR = """\
@@ -28,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_config_file_trains_and_leaves_a_confusion_matrix(folder: Path) -> None:
-    done = paceline("train", "-c", "config.yaml", "--json", folder=folder)
-    assert done.code == 0, done.err
-    data = done.data()
+    result = paceline("train", "-c", "config.yaml", "--json", folder=folder)
+    assert result.code == 0, result.err
+    data = result.data()
     run_dir, metrics = folder / data["run_dir"], data["result"]["metrics"]
     assert run_dir == folder / "runs" / "sp500-ssgd"
     facts = json.loads((run_dir / "confusion_matrix.json").read_text())
@@ -47,7 +47,7 @@ def test_the_same_seed_ends_with_the_same_bits(folder: Path) -> None:
 
 
 def test_without_its_file_the_next_command_is_named(tmp_path: Path) -> None:
-    done = paceline("train", "--task", "sp500", "--steps", "2", folder=tmp_path)
-    assert done.code == 3
-    assert "there is no sp500_classification.npz" in done.err
-    assert "paceline data prepare sp500 --csv closes.csv --out sp500_classification.npz" in done.err
+    result = paceline("train", "--task", "sp500", "--steps", "2", folder=tmp_path)
+    assert result.code == 3
+    assert " sp500_classification.npz" in result.err
+    assert "--csv closes.csv --out sp500_classification.npz" in result.err

@@ -5,9 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import paceline, training
-from tests.fixtures.warm_command import warm_paceline
+from tests.fixtures.processes.command import paceline, training
+from tests.fixtures.processes.warm_command import warm_paceline
 
+from paceline.core.errors import ConfigError
 from paceline.events.read import History, read_history
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES, TRANSPORTS
@@ -60,16 +61,16 @@ def test_ten_steps_of_xor_leave_a_complete_run_folder(
     mode: str, transport: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     workers = 1 if mode == "single" else 2
-    done = warm_paceline(
+    outcome = warm_paceline(
         launcher,
         *("train", "--task", "xor", "--mode", mode, "--num-workers", str(workers), "--steps", "10"),
         *("--transport", transport, "--run-dir", "run", "--json"),
         *(("--optimizer", "adam") if mode == "onebit" else ()),  # it is a kind of Adam
         folder=tmp_path,
     )
-    assert done.code == 0, done.err
-    assert done.err == ""
-    answer = json.loads(done.out)
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == ""
+    answer = json.loads(outcome.out)
     assert (answer["schema"], answer["ok"]) == ("paceline.train/1", True)
     assert set(answer["data"]) == {"run", "run_dir", "plan_hash", "result"}
     result, run_dir = answer["data"]["result"], tmp_path / "run"
@@ -98,13 +99,13 @@ def applied(history: History) -> list[int]:
 
 
 def test_an_hours_sleep_of_one_worker_is_abandoned_and_the_command_ends(tmp_path: Path) -> None:
-    done = paceline(
+    result = paceline(
         *("train", "--mode", "backup", "--num-workers", "4", "--steps", "10", "--pace", "5ms"),
         *("--straggler", "worker=3,delay=3600s", "--run-dir", "run"),
         folder=tmp_path,
     )
-    assert done.code == 0, done.err
-    assert "abandoned" in done.out
+    assert result.code == 0, result.err
+    assert "abandoned" in result.out
     history = read_history(tmp_path / "run" / "events.jsonl")
     assert sorted(applied(history)) == list(range(40))
     assert {row.rank for row in history.server if row.op == "apply"} == {0, 1, 2}
@@ -113,10 +114,11 @@ def test_an_hours_sleep_of_one_worker_is_abandoned_and_the_command_ends(tmp_path
 
 
 def test_without_json_a_person_reads_a_summary(tmp_path: Path) -> None:
-    done = paceline("train", "--steps", "10", folder=tmp_path)
-    assert done.code == 0
-    assert "test_accuracy" in done.out
-    assert "training xor with 2 workers, mode ssgd" in done.err
+    result = paceline("train", "--steps", "10", folder=tmp_path)
+    assert result.code == 0
+    assert "test_accuracy" in result.out
+    assert " xor with 2 workers" in result.err
+    assert " ssgd" in result.err
     assert (tmp_path / "runs" / "xor-ssgd" / "result.json").exists()
 
 
@@ -139,24 +141,26 @@ def test_a_users_own_task_and_strategy_are_trained_from_their_folder(tmp_path: P
     [
         (["--task", "missing_module:Task"], 3, "missing_module"),
         (["--task-option", "colour=red"], 3, "colour"),
-        (["--task", "tests.fixtures.tasks:ForgetfulTask"], 3, "has no loss, metrics"),
-        (["--task", "tests.fixtures.tasks:FailingTask"], 5, "ZeroDivisionError: this task cannot count"),
+        (["--task", "tests.fixtures.tasks.user_tasks:ForgetfulTask"], 3, " loss, metrics"),
+        (["--task", "tests.fixtures.tasks.user_tasks:FailingTask"], 5, "ZeroDivisionError: "),
     ],
     ids=["no module", "no such option", "no methods", "raises"],
 )
-def test_a_mistake_in_a_task_is_told_in_words_and_never_as_a_traceback(
+def test_a_mistake_in_a_task_is_reported_as_a_message_and_never_as_a_traceback(
     args: list[str], code: int, words: str, tmp_path: Path
 ) -> None:
-    done = paceline("train", *args, "--steps", "3", "--run-dir", str(tmp_path / "run"))
-    assert done.code == code
-    assert words in done.err
-    assert "fix: " in done.err
-    assert "Traceback" not in done.err
+    result = paceline("train", *args, "--steps", "3", "--run-dir", str(tmp_path / "run"))
+    assert result.code == code
+    assert words in result.err
+    assert "fix: " in result.err
+    assert "Traceback" not in result.err
 
 
 def test_events_off_leaves_a_result_without_a_record(tmp_path: Path) -> None:
-    done = paceline("train", "--steps", "5", "--events", "off", "--run-dir", "run", "--json", folder=tmp_path)
-    result = done.data()["result"]
+    outcome = paceline(
+        "train", "--steps", "5", "--events", "off", "--run-dir", "run", "--json", folder=tmp_path
+    )
+    result = outcome.data()["result"]
     assert "gradients" not in result
     assert result["metrics"]
     assert result["steps_s"] > 0
@@ -170,21 +174,22 @@ def test_a_run_stopped_by_ctrl_c_is_resumed_to_its_end(tmp_path: Path) -> None:
         assert run.end().code == 130
     changed = paceline("train", "--resume", str(run_dir), "--steps", "7")
     assert changed.code == 3
-    assert "steps cannot be changed when a run is resumed" in changed.err
-    done = paceline("train", "--resume", str(run_dir), "--json")
-    assert done.code == 0, done.err
-    result = done.data()["result"]
+    assert f"error[{ConfigError.code}]" in changed.err
+    assert " steps " in changed.err
+    outcome = paceline("train", "--resume", str(run_dir), "--json")
+    assert outcome.code == 0, outcome.err
+    result = outcome.data()["result"]
     assert (result["gradients"], result["stopped_early"]) == (1200, False)
     assert paceline("replay", str(run_dir)).code == 0
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
-    done = paceline("train", "--resume", str(tmp_path))
-    assert done.code != 0
-    assert "plan.json" in done.err
+    result = paceline("train", "--resume", str(tmp_path))
+    assert result.code != 0
+    assert "plan.json" in result.err
 
 
-def test_epochs_end_early_and_are_told_and_a_task_that_cannot_be_counted_leaves_no_folder(
+def test_epochs_end_early_and_are_reported_and_a_task_that_cannot_be_counted_leaves_no_folder(
     tmp_path: Path,
 ) -> None:
     looked_at = (
@@ -198,18 +203,18 @@ def test_epochs_end_early_and_are_told_and_a_task_that_cannot_be_counted_leaves_
         "--run-dir",
         "run",
     )
-    done = paceline(
+    outcome = paceline(
         *looked_at, "--early-stop-patience", "1", "--early-stop-metric", "valid_loss:max", folder=tmp_path
     )
-    assert done.code == 0, done.err
-    assert "evaluated after step 23 (epoch 1.02): valid_loss " in done.err
+    assert outcome.code == 0, outcome.err
+    assert " step 23 (epoch 1.02): valid_loss " in outcome.err
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert [one["step"] for one in result["evaluations"]] == [23, 45]
+    assert [evaluation["step"] for evaluation in result["evaluations"]] == [23, 45]
     assert result["best"]["step"] == 23
-    assert result["stopped_by"].startswith("early stop: valid_loss was no better than ")
+    assert result["stopped_by"].startswith("early stop: valid_loss ")
     refused = paceline(
         "train", "--task", "digits", "--epochs", "1", "--task-option", "hiden=3", folder=tmp_path
     )
     assert refused.code == 3
-    assert "unexpected keyword argument 'hiden'" in refused.err
+    assert "'hiden'" in refused.err
     assert not (tmp_path / "runs").exists()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures.warm_command import warm_paceline
+from tests.fixtures.processes.warm_command import warm_paceline
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
@@ -12,7 +12,7 @@ ONLY_WITH_PROCESSES = ("ddp", "fsdp")
 
 
 @pytest.mark.parametrize("mode", [name for name in MODES if name not in ONLY_WITH_PROCESSES])
-def test_a_run_that_nobody_disturbed_is_whole(mode: str, launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_an_undisturbed_run_is_complete(mode: str, launcher: LocalLauncher, tmp_path: Path) -> None:
     workers = "1" if mode == "single" else "2"
     adam = ["--optimizer", "adam"] if MODES[mode].optimizers else []
     work = ["--task", "xor", "--mode", mode, "--num-workers", workers, "--steps", "12", *adam]

@@ -30,7 +30,7 @@ def step(number: int, start_ms: int, loss: float, *, samples: int = 4) -> StepRo
     )
 
 
-def test_the_loss_of_a_moment_is_the_mean_over_the_last_samples_whoever_computed_them() -> None:
+def test_the_loss_of_a_moment_is_the_mean_over_the_last_samples_of_any_worker() -> None:
     history = History(
         steps={0: [step(0, 100, 4.0), step(1, 120, 2.0)], 1: [step(0, 110, 3.0), step(1, 130, 1.0)]}
     )

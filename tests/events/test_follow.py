@@ -12,7 +12,7 @@ def step(number: int) -> StepRow:
     return StepRow(number, number, 10 * number, 1, 2, 3, 0, 0, 0, 0, 0, 0.5, 4, 64, 64, 0, True)
 
 
-def test_each_look_adds_what_is_new_and_keeps_the_newest_steps(tmp_path: Path) -> None:
+def test_each_poll_adds_what_is_new_and_keeps_the_newest_steps(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     following = LogFollower(path, rows=3)
     assert following.read().plain == []  # there is no log yet

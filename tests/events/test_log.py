@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.forks import in_processes, values
+from tests.fixtures.processes.forks import in_processes, values
+from tests.fixtures.wording import Wording
 
 from paceline.core.clock import SystemClock
 from paceline.core.errors import PacelineError
@@ -43,15 +44,15 @@ def step(number: int, **changes: object) -> StepRow:
     return row._replace(**changes)  # type: ignore[arg-type]  # the names are StepRow's own
 
 
-def begun(folder: Path) -> Path:
+def started_log(folder: Path) -> Path:
     path = folder / "events.jsonl"
     write_header(path, run="r", plan="p", t0_ns=5, started_unix_s=1.5)
     return path
 
 
-def same(one: list[StepRow], other: list[StepRow]) -> bool:
+def same(step_rows: list[StepRow], other: list[StepRow]) -> bool:
     """As bits: a loss that is not a number is still the same loss."""
-    return repr(one) == repr(other)
+    return repr(step_rows) == repr(other)
 
 
 @settings(max_examples=40)
@@ -59,7 +60,7 @@ def same(one: list[StepRow], other: list[StepRow]) -> bool:
 def test_rows_come_back_as_they_were_in_the_order_they_were_written(
     parts: list[list[StepRow]], server: list[ServerRow], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = begun(tmp_path_factory.mktemp("log"))
+    path = started_log(tmp_path_factory.mktemp("log"))
     log = EventLog(path, who="worker-3", clock=StoppedClock())
     for part in parts:
         for row in part:
@@ -73,15 +74,15 @@ def test_rows_come_back_as_they_were_in_the_order_they_were_written(
     assert history.server == server
 
 
-def test_the_header_says_whose_log_it_is(tmp_path: Path) -> None:
-    history = read_history(begun(tmp_path))
+def test_the_header_names_the_owner_of_the_log(tmp_path: Path) -> None:
+    history = read_history(started_log(tmp_path))
     assert (history.run, history.plan, history.t0_ns, history.started_unix_s) == ("r", "p", 5, 1.5)
     write_header(tmp_path / "events.jsonl", run="other", plan="x", t0_ns=0, started_unix_s=0)
     assert read_history(tmp_path / "events.jsonl").run == "r"  # a resumed run goes on with its log
 
 
 def test_a_column_whose_values_are_all_the_same_is_written_once(tmp_path: Path) -> None:
-    path = begun(tmp_path)
+    path = started_log(tmp_path)
     log = EventLog(path, who="worker-0", clock=StoppedClock())
     rows = [step(n) for n in range(100)]
     for row in rows:
@@ -95,7 +96,7 @@ def test_a_column_whose_values_are_all_the_same_is_written_once(tmp_path: Path) 
 
 
 def test_plain_events_keep_their_fields_and_their_place_among_the_rows(tmp_path: Path) -> None:
-    path = begun(tmp_path)
+    path = started_log(tmp_path)
     log = EventLog(path, who="worker-0", clock=StoppedClock())
     log.add_step(step(0))
     log.write("checkpoint", path="at-1", step=1)
@@ -107,7 +108,7 @@ def test_plain_events_keep_their_fields_and_their_place_among_the_rows(tmp_path:
 
 
 def test_rows_are_written_when_there_are_many_or_when_time_has_passed(tmp_path: Path) -> None:
-    path = begun(tmp_path)
+    path = started_log(tmp_path)
     log = EventLog(path, who="worker-0", clock=StoppedClock())
     for n in range(FLUSH_ROWS - 1):
         log.add_step(step(n, start_ns=0))
@@ -129,7 +130,7 @@ def test_with_events_off_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    path = begun(tmp_path)
+    path = started_log(tmp_path)
     log = EventLog(path, who="worker-0", clock=StoppedClock())
     log.add_step(step(0))
     log.flush()
@@ -141,24 +142,24 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
         assert read_history(path).steps[0] == [step(0)]
 
 
-def test_a_resumed_run_goes_on_after_the_last_whole_line(tmp_path: Path) -> None:
-    path = begun(tmp_path)
+def test_a_resumed_run_continues_after_the_last_complete_line(tmp_path: Path) -> None:
+    path = started_log(tmp_path)
     with path.open("a") as file:
         file.write('{"kind":"steps","who":"wor')
-    begun(tmp_path)
+    started_log(tmp_path)
     log = EventLog(path, who="worker-0", clock=StoppedClock())
     log.add_step(step(0))
     log.close()
     assert read_history(path).steps[0] == [step(0)]
     path.write_text('{"schema":')
-    assert read_history(begun(tmp_path)).run == "r"
+    assert read_history(started_log(tmp_path)).run == "r"
 
 
 @pytest.mark.parametrize(
     "line", ["{", "[]", "3", '{"kind":"steps","who":"worker-0","rows":2,"columns":{"step":[1]}}', "\x00"]
 )
 def test_a_damaged_line_in_the_middle_is_skipped_and_named(tmp_path: Path, line: str) -> None:
-    path = begun(tmp_path)
+    path = started_log(tmp_path)
     with path.open("a") as file:
         file.write(line + "\n")
     log = EventLog(path, who="worker-0", clock=StoppedClock())
@@ -169,17 +170,17 @@ def test_a_damaged_line_in_the_middle_is_skipped_and_named(tmp_path: Path, line:
     assert (history.torn.count, history.torn.first) == (1, [2])
 
 
-def test_a_log_of_another_schema_or_none_at_all_is_an_error(tmp_path: Path) -> None:
-    path = begun(tmp_path)
+def test_a_log_of_another_schema_or_none_at_all_is_an_error(tmp_path: Path, wording: Wording) -> None:
+    path = started_log(tmp_path)
     path.write_text(path.read_text().replace(SCHEMA, "paceline.events/99"))
-    with pytest.raises(PacelineError, match=r"paceline\.events/99"):
+    with wording.raises(PacelineError):
         read_history(path)
-    with pytest.raises(PacelineError, match="No such file"):
+    with wording.raises(PacelineError):
         read_history(tmp_path / "nothing.jsonl")
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    path, rounds = begun(tmp_path), 300
+    path, rounds = started_log(tmp_path), 300
 
     def body(rank: int) -> bytes:
         log = EventLog(path, who=f"worker-{rank}", clock=SystemClock())
@@ -202,7 +203,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_abandoned_steps_are_kept_by_worker_and_those_after_a_checkpoint_never_happened(
     tmp_path: Path,
 ) -> None:
-    path = begun(tmp_path)
+    path = started_log(tmp_path)
     log = EventLog(path, who="worker-2", clock=StoppedClock())
     rows = [AbandonedRow(0, 7 + n, 10 * n, 9, 1, 64, n) for n in range(5)]
     for row in rows:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fixtures.full_disk import files_of_at_most
+from tests.fixtures.processes.full_disk import files_of_at_most
 
 from paceline.core.clock import SystemClock
 from paceline.events.follow import LogFollower, NewLines
@@ -53,8 +53,8 @@ def _ids(history: History) -> list[int]:
 
 
 def test_lines_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path: Path) -> None:
-    disk, told = Disk(), list[str]()
-    log = EventLog(None, who="worker-0", clock=SystemClock(), say=told.append, file=disk)
+    disk, reported = Disk(), list[str]()
+    log = EventLog(None, who="worker-0", clock=SystemClock(), notify=reported.append, file=disk)
     log.write("action", id=1)
     disk.room = 30  # the next line is cut short, and all behind it refused
     for number in (2, 3, 4):
@@ -67,29 +67,29 @@ def test_lines_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path:
     assert (history.torn.count, history.torn.first) == (1, [3])
     (interrupted,) = (event for event in history.plain if event.kind == "record_interrupted")
     assert (interrupted.fields["fragments"], interrupted.fields["dropped"]) == (1, 0)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @given(rooms=st.lists(st.integers(0, 90), max_size=12))
 def test_however_often_the_disk_fills_up_every_line_is_read_once(rooms: list[int]) -> None:
     disk = Disk()
-    log = EventLog(None, who="worker-0", clock=SystemClock(), say=lambda _: None, file=disk)
+    log = EventLog(None, who="worker-0", clock=SystemClock(), notify=lambda _: None, file=disk)
     for number, room in enumerate(rooms):
         disk.room = room
         log.write("action", id=number)
     disk.room = None
     log.close()
     read = [decode_lines(raw) for raw in bytes(disk.data).split(b"\n")[:-1]]
-    found = [json.loads(line) for lines, _ in read for line in lines]
-    assert [event["id"] for event in found if event["kind"] == "action"] == list(range(len(rooms)))
-    fragments = sum(event["fragments"] for event in found if event["kind"] == "record_interrupted")
+    results = [json.loads(line) for lines, _ in read for line in lines]
+    assert [event["id"] for event in results if event["kind"] == "action"] == list(range(len(rooms)))
+    fragments = sum(event["fragments"] for event in results if event["kind"] == "record_interrupted")
     assert sum(is_torn for _, is_torn in read) == fragments
 
 
 def test_another_writers_line_behind_a_fragment_is_found(tmp_path: Path) -> None:
     disk = Disk()
-    log = EventLog(None, who="worker-0", clock=SystemClock(), say=lambda _: None, file=disk)
-    other = EventLog(None, who="worker-1", clock=SystemClock(), say=lambda _: None, file=disk)
+    log = EventLog(None, who="worker-0", clock=SystemClock(), notify=lambda _: None, file=disk)
+    other = EventLog(None, who="worker-1", clock=SystemClock(), notify=lambda _: None, file=disk)
     disk.room = 25
     log.write("action", id=1)
     disk.room = None
@@ -100,17 +100,17 @@ def test_another_writers_line_behind_a_fragment_is_found(tmp_path: Path) -> None
     assert history.torn.count == 1
 
 
-def test_a_disk_that_stays_full_costs_bounded_memory_and_says_what_is_missing() -> None:
-    disk, told = Disk(), list[str]()
+def test_a_disk_that_stays_full_costs_bounded_memory_and_what_is_missing_is_reported() -> None:
+    disk, reported = Disk(), list[str]()
     disk.room = 0
-    log = EventLog(None, who="worker-0", clock=SystemClock(), say=told.append, file=disk)
+    log = EventLog(None, who="worker-0", clock=SystemClock(), notify=reported.append, file=disk)
     for number in range(8):
         log.write("action", id=number, target="x" * (WAITING_BYTES // 4))
     disk.room = None
     log.close()
-    found = [json.loads(line) for line in bytes(disk.data).split(b"\n")[:-1]]
-    kept = [event["id"] for event in found if event["kind"] == "action"]
-    (interrupted,) = (event for event in found if event["kind"] == "record_interrupted")
+    results = [json.loads(line) for line in bytes(disk.data).split(b"\n")[:-1]]
+    kept = [event["id"] for event in results if event["kind"] == "action"]
+    (interrupted,) = (event for event in results if event["kind"] == "record_interrupted")
     assert kept == list(range(8 - len(kept), 8))
     assert interrupted["dropped"] == 8 - len(kept) > 0
 
@@ -118,7 +118,7 @@ def test_a_disk_that_stays_full_costs_bounded_memory_and_says_what_is_missing() 
 def test_the_kernels_own_short_write_is_undone_too(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     _begin(path)
-    log = EventLog(path, who="worker-0", clock=SystemClock(), say=lambda _: None)
+    log = EventLog(path, who="worker-0", clock=SystemClock(), notify=lambda _: None)
     with files_of_at_most(path.stat().st_size + 20):
         log.write("action", id=1)
         log.write("action", id=2)

@@ -85,13 +85,13 @@ def step(rng: Random, now_ns: int, number: int, position: int, version: int) -> 
     )
 
 
-def plain_events(log: Log, rng: Random, done: int) -> None:
+def plain_events(log: Log, rng: Random, result: int) -> None:
     if rng.random() < 0.1:
-        log.event("evaluated", "worker-0", step=done, took_s=rng.randrange(40) / 1e9)
+        log.event("evaluated", "worker-0", step=result, took_s=rng.randrange(40) / 1e9)
     if rng.random() < 0.1:
-        log.event("adapted", "worker-0", step=done, to="batch", shares=f"{done}", reason="")
+        log.event("adapted", "worker-0", step=result, to="batch", shares=f"{result}", reason="")
     if rng.random() < 0.1:
-        log.event("checkpoint", "worker-0", step=done, snapshot_ns=rng.randrange(90), bytes=7, write_s=0.5)
+        log.event("checkpoint", "worker-0", step=result, snapshot_ns=rng.randrange(90), bytes=7, write_s=0.5)
 
 
 def static_run(log: Log, rng: Random, *, by_position: bool) -> None:
@@ -209,18 +209,18 @@ def test_a_streamed_summary_is_that_of_the_whole_history(
         case _:
             served_run(log, rng)
     history = read_history(path)
-    found = summarise_log(path)
+    log_summary = summarise_log(path)
     totals = totals_of(history)
-    assert found.summary == totals.summary() == summarise(history)
-    assert found.steady_samples_per_s == totals.steady_samples_per_s()
-    assert found.has_diverged == totals.has_diverged()
-    assert (found.torn.count, history.torn.count) == (0, 0)
+    assert log_summary.summary == totals.summary() == summarise(history)
+    assert log_summary.steady_samples_per_s == totals.steady_samples_per_s()
+    assert log_summary.has_diverged == totals.has_diverged()
+    assert (log_summary.torn.count, history.torn.count) == (0, 0)
     for name, value in defined(history).items():
-        seen: object = getattr(found.summary, name)
+        seen: object = getattr(log_summary.summary, name)
         if name == "staleness":
-            seen = {} if found.summary.staleness is None else found.summary.staleness.histogram
+            seen = {} if log_summary.summary.staleness is None else log_summary.summary.staleness.histogram
         if name == "abandoned":
-            seen = 0 if found.summary.abandoned is None else found.summary.abandoned.steps
+            seen = 0 if log_summary.summary.abandoned is None else log_summary.summary.abandoned.steps
         assert seen == (pytest.approx(value) if isinstance(value, float) else value), name
 
 
@@ -239,9 +239,9 @@ def test_a_session_of_which_a_later_resume_keeps_less_is_counted_once(tmp_path: 
     steps(range(10, 20))
     log.event("run_resumed", "launcher", version=5, clocks="5")
     steps(range(5, 9))
-    found = summarise_log(tmp_path / "events.jsonl").summary
-    assert found.training_s == pytest.approx(4 + 3, abs=1e-6)
-    assert summarise(read_history(tmp_path / "events.jsonl")) == found
+    summary = summarise_log(tmp_path / "events.jsonl").summary
+    assert summary.training_s == pytest.approx(4 + 3, abs=1e-6)
+    assert summarise(read_history(tmp_path / "events.jsonl")) == summary
 
 
 def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path) -> None:
         file.write(b'{"kind":"steps","who":"worker-0","rows":2,"columns":{"step":[1,2]}}\n')
         file.write(b'{"kind":"steps","who":"worker-0","rows":1,"colu\n\xff\n')
         file.write(b'{"kind":"run_resumed","who":"launcher","at_ns":7,"version":0,"clocks":"x"}\n')
-    found = summarise_log(path)
-    assert found.summary == whole.summary
-    assert found.torn == read_history(path).torn
-    assert found.torn.count == 4
+    log_summary = summarise_log(path)
+    assert log_summary.summary == whole.summary
+    assert log_summary.torn == read_history(path).torn
+    assert log_summary.torn.count == 4
 
 
 def pieces(rows: int, *, late: int) -> Iterator[tuple[str, Sequence[Row]]]:
@@ -278,19 +278,19 @@ def pieces(rows: int, *, late: int) -> Iterator[tuple[str, Sequence[Row]]]:
             yield "server-0", waiting.pop(0)
 
 
-def held(found: object) -> int:
+def held(value: object) -> int:
     """The lengths of all containers of an object, and of the objects that it holds."""
-    if isinstance(found, dict | list | set):
-        return len(found)
-    names = [*getattr(found, "__dict__", ()), *getattr(found, "__slots__", ())]
-    return sum(held(getattr(found, name)) for name in names)
+    if isinstance(value, dict | list | set):
+        return len(value)
+    names = [*getattr(value, "__dict__", ()), *getattr(value, "__slots__", ())]
+    return sum(held(getattr(value, name)) for name in names)
 
 
 @pytest.mark.parametrize("has_elastic_servers", [False, True])
 def test_what_totals_hold_does_not_grow_with_the_steps(has_elastic_servers: bool) -> None:
     def most(rows: int) -> int:
         totals = Totals(t0_ns=0, workers=2, has_elastic_servers=has_elastic_servers, discarded=StepSet())
-        found = 0
+        result = 0
         for who, piece in pieces(rows, late=6):
             names = ServerRow._fields if who == "server-0" else StepRow._fields
             columns = dict(zip(names, zip(*piece, strict=True), strict=True))
@@ -298,8 +298,8 @@ def test_what_totals_hold_does_not_grow_with_the_steps(has_elastic_servers: bool
                 totals.take_server(columns)
             else:
                 totals.take_steps(int(who[-1]), columns)
-            found = max(found, held(totals))
-        return found
+            result = max(result, held(totals))
+        return result
 
     assert most(4096) == most(2048)
 
@@ -307,11 +307,11 @@ def test_what_totals_hold_does_not_grow_with_the_steps(has_elastic_servers: bool
 def test_a_set_of_steps_is_a_bit_for_each() -> None:
     rng = Random(3)
     pairs = {(rng.randrange(4), rng.randrange(100_000)) for _ in range(2000)}
-    found = StepSet(pairs)
-    assert len(found) == len(pairs)
-    assert all(found.has(*pair) for pair in pairs)
+    step_set = StepSet(pairs)
+    assert len(step_set) == len(pairs)
+    assert all(step_set.has(*pair) for pair in pairs)
     others = {(rng.randrange(4), rng.randrange(100_000)) for _ in range(2000)} - pairs
-    assert not any(found.has(*pair) for pair in others)
+    assert not any(step_set.has(*pair) for pair in others)
 
 
 def test_a_log_is_summarised_in_less_memory_than_it_has_bytes(tmp_path: Path) -> None:
@@ -327,9 +327,9 @@ def test_a_log_is_summarised_in_less_memory_than_it_has_bytes(tmp_path: Path) ->
     assert size > 4 * READ_BYTES
     tracemalloc.start()
     try:
-        found = summarise_log(path).summary
+        summary = summarise_log(path).summary
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert found.gradients > 4000
+    assert summary.gradients > 4000
     assert peak < size

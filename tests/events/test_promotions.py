@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tests.fixtures.wording import Wording
+
 from paceline.core.clock import SystemClock
 from paceline.events.log import EventLog, write_header
 from paceline.events.read import History, read_history
@@ -38,9 +40,9 @@ def test_a_row_that_both_servers_wrote_counts_once_and_a_late_writer_changes_no_
 
 def test_a_share_that_was_applied_twice_is_found(tmp_path: Path) -> None:
     history = written(tmp_path / "events.jsonl", {"server-0-a": [applied(10, 0, 1), applied(20, 0, 2)]})
-    found = verify_servers(history, {"server-0-a": "x", "server-0-b": "y"})
-    assert [finding.ok for finding in found] == [False, True, False]
-    assert "1 double" in found[0].seen
+    findings = verify_servers(history, {"server-0-a": "x", "server-0-b": "y"})
+    assert [finding.ok for finding in findings] == [False, True, False]
+    assert "1 duplicated" in findings[0].seen
 
 
 def test_a_missing_version_is_found(tmp_path: Path) -> None:
@@ -48,15 +50,17 @@ def test_a_missing_version_is_found(tmp_path: Path) -> None:
     assert not verify_servers(history, {})[0].ok
 
 
-def test_an_answer_whose_update_is_not_there_is_found(tmp_path: Path) -> None:
+def test_an_answer_whose_update_is_not_there_is_found(tmp_path: Path, wording: Wording) -> None:
     history = written(tmp_path / "events.jsonl", {"server-0-a": [applied(10, 0, 1), applied(20, 2, 2)]})
     history.steps = {0: [made(0, 0, 1), made(1, 0, 2), made(2, 0, 3)]}
-    found = verify_servers(history, {})[1]
-    assert not found.ok
-    assert "share 1 on version 0" in found.seen
+    finding = verify_servers(history, {})[1]
+    assert not finding.ok
+    wording(finding.seen)
 
 
-def test_what_came_after_the_version_that_a_server_went_back_to_does_not_count(tmp_path: Path) -> None:
+def test_what_came_after_the_version_that_a_server_went_back_to_does_not_count(
+    tmp_path: Path, wording: Wording
+) -> None:
     path = tmp_path / "events.jsonl"
     write_header(path, run="r", plan="p", t0_ns=0, started_unix_s=0.0)
     log = EventLog(path, who="server-0-a", clock=SystemClock())
@@ -71,6 +75,6 @@ def test_what_came_after_the_version_that_a_server_went_back_to_does_not_count(t
     assert [(row.at_ns, row.version) for row in history.server] == [(10, 1), (later, 2)]
     (back,) = history.rolled_back
     assert (back.to_version, back.last_version, back.updates) == (1, 2, 1)
-    found = verify_servers(history, {})[1]
-    assert "1 applied updates were lost" in found.seen  # counted, and not passed over in silence
-    assert found.what != verify_servers(History(), {})[1].what
+    finding = verify_servers(history, {})[1]
+    wording(finding.seen)  # counted, and not passed over in silence
+    assert finding.what != verify_servers(History(), {})[1].what

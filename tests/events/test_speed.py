@@ -33,9 +33,9 @@ def test_after_a_resume_only_the_last_session_counts() -> None:
 
 
 def test_utilisation_is_work_over_what_all_gpus_could_do() -> None:
-    found = compute_speed(10.0, tokens=2048, flops=9.89e13, device="NVIDIA H200", gpus=2)
-    assert found.tokens_per_s == 20480
-    assert found.mfu == pytest.approx(0.5)
+    speed = compute_speed(10.0, tokens=2048, flops=9.89e13, device="NVIDIA H200", gpus=2)
+    assert speed.tokens_per_s == 20480
+    assert speed.mfu == pytest.approx(0.5)
     assert compute_speed(10.0, tokens=None, flops=1.0, device="Some GPU", gpus=1).mfu is None
     assert compute_speed(10.0, tokens=None, flops=None, device="NVIDIA H200", gpus=1).mfu is None
 
@@ -47,18 +47,18 @@ def test_names_find_their_own_row() -> None:
     assert peak_flops("cpu") is None
 
 
-def test_a_result_says_only_what_was_reported() -> None:
+def test_a_result_contains_only_what_was_reported() -> None:
     rate = totals_of(_history(0, 10)).steady_samples_per_s()
     assert speed_json(PLAN, {"worker-0": {}}, rate) == {}
     assert memory_json({"worker-0": {}}) == {}
     gpu: dict[str, Json] = {"device": "NVIDIA H200", "device_id": "a", "peak_device_bytes": 7}
-    said: dict[str, dict[str, Json]] = {
+    given: dict[str, dict[str, Json]] = {
         "worker-0": {"tokens_per_sample": 3, "flops_per_sample": 989e12, **gpu},
         "worker-1": gpu,
     }
-    found = speed_json(PLAN, said, rate)["speed"]
-    assert isinstance(found, dict)
-    assert found["mfu"] == pytest.approx(4.0)  # two workers on one GPU
-    assert memory_json(said) == {"peak_device_bytes": {"worker-0": 7, "worker-1": 7}}
+    speed = speed_json(PLAN, given, rate)["speed"]
+    assert isinstance(speed, dict)
+    assert speed["mfu"] == pytest.approx(4.0)  # two workers on one GPU
+    assert memory_json(given) == {"peak_device_bytes": {"worker-0": 7, "worker-1": 7}}
     virtual = Plan(**{**{f: getattr(PLAN, f) for f in PLAN.__slots__}, "launcher": Launcher.VIRTUAL})
-    assert speed_json(virtual, said, rate) == {}
+    assert speed_json(virtual, given, rate) == {}

@@ -39,7 +39,7 @@ def act(op: str, value: int, gap: int = 0, age_s: float = 0.0) -> ServerRow:
     return ServerRow(op, 0, 0, 0, 0, 1, 0, value, gap, int(age_s * S), 1.0)
 
 
-def test_adaptations_are_counted_and_the_last_one_is_told() -> None:
+def test_adaptations_are_counted_and_the_last_one_is_reported() -> None:
     log = MemoryLog().of(0)
     assert summarise(History(plain=log.plain)).adapted is None
     log.write("adapted", step=8, to="batch", shares="40,24", reason="one is slow")
@@ -55,16 +55,16 @@ def test_counts_sums_and_rates() -> None:
         0: [row(0, 0.0, 4.0), row(1, 1.0, 2.0)],
         1: [row(0, 0.0, 3.0), row(1, 2.0, 1.0), row(2, 3.0, 5.0)],
     }
-    found = summarise(history)
-    assert (found.steps, found.gradients, found.samples) == (2, 5, 20)
-    assert found.loss == pytest.approx(3.0)
-    assert found.training_s == pytest.approx(4.0)
-    assert found.samples_per_s == pytest.approx(5.0)
-    assert (found.bytes_out, found.bytes_in) == (500, 250)
-    assert found.first_step_s == pytest.approx(3.0)  # the helper began two seconds before
-    assert found.phases_s["backward"] == pytest.approx(1.5)
-    assert sum(found.phases_s.values()) == pytest.approx(5.0)
-    assert found.staleness is None
+    summary = summarise(history)
+    assert (summary.steps, summary.gradients, summary.samples) == (2, 5, 20)
+    assert summary.loss == pytest.approx(3.0)
+    assert summary.training_s == pytest.approx(4.0)
+    assert summary.samples_per_s == pytest.approx(5.0)
+    assert (summary.bytes_out, summary.bytes_in) == (500, 250)
+    assert summary.first_step_s == pytest.approx(3.0)  # the helper began two seconds before
+    assert summary.phases_s["backward"] == pytest.approx(1.5)
+    assert sum(summary.phases_s.values()) == pytest.approx(5.0)
+    assert summary.staleness is None
 
 
 def test_the_end_of_a_step_is_its_start_and_all_of_its_phases() -> None:
@@ -100,10 +100,10 @@ def test_the_loss_of_a_run_resumed_on_fewer_workers_is_theirs() -> None:
 
 def test_staleness_counts_only_what_was_applied() -> None:
     rows = [act("read", 9), act("push", 9), *(act("apply", n, gap=n, age_s=1.0) for n in (0, 2, 2, 4))]
-    found = staleness(rows)
-    assert found is not None
-    assert (found.mean, found.max, found.max_gap, found.mean_age_s) == (2.0, 4, 4, 1.0)
-    assert found.histogram == {"0": 1, "2": 2, "4": 1}
+    result = staleness(rows)
+    assert result is not None
+    assert (result.mean, result.max, result.max_gap, result.mean_age_s) == (2.0, 4, 4, 1.0)
+    assert result.histogram == {"0": 1, "2": 2, "4": 1}
     assert staleness([act("read", 1)]) is None
 
 
@@ -115,15 +115,15 @@ def test_a_pause_before_a_resume_is_no_training_time_and_what_was_undone_does_no
     assert [r.step for r in history.steps[0]] == [0, 1, 2]
     assert [r.version for r in history.server] == [1, 2, 3]
     history.steps[0] += [row(n, 1000.0 + n) for n in range(3, 6)]
-    found = summarise(history)
-    assert found.gradients == 6
-    assert found.training_s == pytest.approx(3.0 + 3.0)
+    summary = summarise(history)
+    assert summary.gradients == 6
+    assert summary.training_s == pytest.approx(3.0 + 3.0)
 
 
 def test_a_run_without_rows_adds_up_to_nothing() -> None:
-    found = summarise(History())
-    assert (found.gradients, found.loss, found.training_s, found.samples_per_s) == (0, None, 0.0, 0.0)
-    assert found.first_step_s is None
+    summary = summarise(History())
+    assert (summary.gradients, summary.loss, summary.training_s, summary.samples_per_s) == (0, None, 0.0, 0.0)
+    assert summary.first_step_s is None
 
 
 def test_what_was_thrown_away_is_no_work_but_took_time_and_travelled() -> None:
@@ -132,10 +132,10 @@ def test_what_was_thrown_away_is_no_work_but_took_time_and_travelled() -> None:
     history.abandoned = {1: [AbandonedRow(0, 3, 0, 2 * S, S, 50, 0)] * 2}
     thrown = act("discard", 1)._replace(rank=0, step=1)
     history.server = [act("apply", 0), thrown, act("abandon", 1, age_s=2.0), act("abandon", 1, age_s=0.5)]
-    found = summarise(history)
-    assert (found.gradients, found.samples, found.discarded) == (1, 4, 1)
-    assert (found.bytes_out, found.bytes_in) == (200, 200)
-    assert found.abandoned is not None
-    assert (found.abandoned.steps, found.abandoned.lost_s) == (2, 2.5)
-    assert found.phases_s["backward"] == pytest.approx(0.6)
+    summary = summarise(history)
+    assert (summary.gradients, summary.samples, summary.discarded) == (1, 4, 1)
+    assert (summary.bytes_out, summary.bytes_in) == (200, 200)
+    assert summary.abandoned is not None
+    assert (summary.abandoned.steps, summary.abandoned.lost_s) == (2, 2.5)
+    assert summary.phases_s["backward"] == pytest.approx(0.6)
     assert summarise(History()).abandoned is None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import small_plan
+from tests.fixtures.runs.plans import small_plan
 
 from paceline.core.clock import Clock
 from paceline.events.log import EventLog, write_header
@@ -28,7 +28,7 @@ class At:
         return self.ns
 
     def sleep(self, duration_s: float) -> None:
-        raise AssertionError("nobody sleeps here")
+        raise AssertionError("this test must not sleep")
 
 
 def step(rank: int, number: int, loss: float, *, workers: int = 2, start_ms: int | None = None) -> StepRow:
@@ -78,23 +78,23 @@ class Script:
         clock: Clock = self.clock
         return EventLog(self.path, who=who, clock=clock)
 
-    def series(self, plan: Plan, *, finish: bool = True) -> "Told":
-        told, series = Told(), Series(plan)
+    def series(self, plan: Plan, *, finish: bool = True) -> "PointRecorder":
+        reported, series = PointRecorder(), Series(plan)
         for number, line in enumerate(self.path.read_text().splitlines()):
-            heard = History()
-            take_line(heard, line, is_header=number == 0)
+            history = History()
+            take_line(history, line, is_header=number == 0)
             if number == 0:
-                series.begin(heard)
-            for made in series.take(heard):
-                told.take(made)
+                series.begin(history)
+            for made in series.take(history):
+                reported.take(made)
         if finish:
             for made in series.finish():
-                told.take(made)
-        told.outcome = series.outcome
-        return told
+                reported.take(made)
+        reported.outcome = series.outcome
+        return reported
 
 
-class Told:
+class PointRecorder:
     def __init__(self) -> None:
         self.points: list[Point] = []
         self.rewinds: list[int] = []
@@ -129,15 +129,15 @@ def test_rates_shares_and_bytes_come_with_it(script: Script) -> None:
     script.begin()
     for rank in range(2):
         script.steps(rank, [step(rank, n, loss=1.0) for n in range(4)])
-    told = script.series(PLAN)
-    assert [rate for _, rate in told.of("train/samples_per_s")] == pytest.approx([1600.0] * 4)
-    assert told.of("phases/wait")[2] == (2, 0.2)
-    assert told.of("bytes/out")[-1] == (3, 800.0)
-    assert told.of("bytes/in")[-1] == (3, 400.0)
-    assert told.points[0].unix_s == pytest.approx(1000.01)
+    exported = script.series(PLAN)
+    assert [rate for _, rate in exported.of("train/samples_per_s")] == pytest.approx([1600.0] * 4)
+    assert exported.of("phases/wait")[2] == (2, 0.2)
+    assert exported.of("bytes/out")[-1] == (3, 800.0)
+    assert exported.of("bytes/in")[-1] == (3, 400.0)
+    assert exported.points[0].unix_s == pytest.approx(1000.01)
 
 
-def test_long_runs_are_told_in_stretches(script: Script) -> None:
+def test_long_runs_are_exported_in_intervals(script: Script) -> None:
     plan = replace(small_plan("single"), steps=3 * POINTS)
     script.begin(workers=1)
     script.steps(0, [step(0, n, loss=float(n), workers=1) for n in range(3 * POINTS)])
@@ -149,12 +149,12 @@ def test_long_runs_are_told_in_stretches(script: Script) -> None:
 def test_staleness_is_that_of_the_applied_gradients(script: Script) -> None:
     script.begin()
     script.server([applied(0, 0, 0), applied(1, 0, 1), applied(0, 1, 3)])
-    told = script.series(PLAN)
-    assert told.of("staleness/mean") == [(0, 0.5), (1, 3.0)]
-    assert told.of("staleness/max") == [(0, 1.0), (1, 3.0)]
+    exported = script.series(PLAN)
+    assert exported.of("staleness/mean") == [(0, 0.5), (1, 3.0)]
+    assert exported.of("staleness/max") == [(0, 1.0), (1, 3.0)]
 
 
-def test_an_evaluation_is_told_where_it_happened(script: Script) -> None:
+def test_an_evaluation_is_exported_at_its_step(script: Script) -> None:
     script.clock.ns = 2_000_000_000
     script.tell(
         "worker-0", "evaluated", step=3, samples=48, seconds=0.5, metrics='{"val_loss": 0.25, "f1": null}'
@@ -163,7 +163,7 @@ def test_an_evaluation_is_told_where_it_happened(script: Script) -> None:
     assert (point.step, point.unix_s, dict(point.values)) == (3, 1002.0, {"eval/val_loss": 0.25})
 
 
-def test_what_a_resume_takes_back_is_said_and_told_again(script: Script) -> None:
+def test_steps_rolled_back_by_a_resume_are_reported_and_exported_again(script: Script) -> None:
     script.begin()
     for rank in range(2):
         script.steps(rank, [step(rank, n, loss=1.0) for n in range(3)])
@@ -173,10 +173,10 @@ def test_what_a_resume_takes_back_is_said_and_told_again(script: Script) -> None
     for rank in range(2):
         script.steps(rank, [step(rank, n, loss=2.0) for n in range(2, 4)])
     script.tell("launcher", "run_finished", outcome="finished")
-    told = script.series(PLAN)
-    assert told.rewinds == [2]
-    assert told.of("train/loss") == [(0, 1.0), (1, 1.0), (2, 1.0), (2, 2.0), (3, 2.0)]
-    assert told.outcome is Outcome.FINISHED
+    exported = script.series(PLAN)
+    assert exported.rewinds == [2]
+    assert exported.of("train/loss") == [(0, 1.0), (1, 1.0), (2, 1.0), (2, 2.0), (3, 2.0)]
+    assert exported.outcome is Outcome.FINISHED
 
 
 @pytest.mark.parametrize("was_told", [False, True])
@@ -191,10 +191,10 @@ def test_a_step_that_was_half_done_before_a_resume_counts_both_halves(script: Sc
     script.begin()
     script.steps(1, [step(1, 1, loss=5.0), step(1, 2, loss=5.0)])
     script.steps(0, [step(0, 2, loss=7.0)])
-    told = script.series(plan)
+    exported = script.series(plan)
     again = [(1, 2.0)] if was_told else []
-    assert told.of("train/loss") == [(0, 2.0), *again, (1, 3.0), (2, 6.0)]
-    assert told.rewinds == [1]
+    assert exported.of("train/loss") == [(0, 2.0), *again, (1, 3.0), (2, 6.0)]
+    assert exported.rewinds == [1]
 
 
 def test_a_worker_that_is_gone_is_not_waited_for(script: Script) -> None:
@@ -207,17 +207,17 @@ def test_a_worker_that_is_gone_is_not_waited_for(script: Script) -> None:
     assert script.series(plan, finish=False).of("train/loss") == [(0, 1.5)]  # step 1 might not be over
     script.tell("worker-0", "generation_entered", number=2, workers="worker-0")
     script.steps(0, [step(0, n, loss=5.0, workers=4) for n in range(2, 5)])
-    told = script.series(plan, finish=False)
-    assert told.of("train/loss") == [(0, 1.5), (1, 1.5), (2, 5.0), (3, 5.0)]
+    exported = script.series(plan, finish=False)
+    assert exported.of("train/loss") == [(0, 1.5), (1, 1.5), (2, 5.0), (3, 5.0)]
 
 
-def test_a_share_that_never_comes_holds_nobody_up_for_ever(script: Script) -> None:
+def test_a_share_that_never_comes_does_not_block_the_export_for_ever(script: Script) -> None:
     plan = replace(small_plan("asgd"), steps=200)
     script.begin()
     script.steps(0, [step(0, n, loss=1.0) for n in range(100)])
     script.steps(1, [step(1, n, loss=3.0) for n in range(1, 100)])  # its first is still being computed
-    told = script.series(plan, finish=False)
-    assert told.of("train/loss")[:2] == [(0, 1.0), (1, 2.0)]
+    exported = script.series(plan, finish=False)
+    assert exported.of("train/loss")[:2] == [(0, 1.0), (1, 2.0)]
 
 
 def test_a_run_that_stopped_because_it_got_no_better_is_finished(script: Script) -> None:

@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import small_plan
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.wording import Wording
 
 from paceline.config.environment import Facts, installed
 from paceline.config.load import load, read_export
@@ -45,26 +46,26 @@ def test_a_place_in_a_file_is_relative_to_the_file(tmp_path: Path) -> None:
     assert [t.where for t in config.export or ()] == [str(tmp_path / "tb"), str(tmp_path / "store"), None]
 
 
-def test_flags_variables_and_files_say_the_same(tmp_path: Path) -> None:
-    wanted = (ExportTarget(kind=ExportKind.TENSORBOARD), ExportTarget(kind=ExportKind.WANDB))
+def test_flags_variables_and_files_are_equivalent(tmp_path: Path) -> None:
+    requested = (ExportTarget(kind=ExportKind.TENSORBOARD), ExportTarget(kind=ExportKind.WANDB))
     flags = [RawSetting(key="export", raw=name, where="--export") for name in ("tensorboard", "wandb")]
-    assert load(flags=flags).config.export == wanted
-    assert load(variables={"export": "tensorboard; wandb"}).config.export == wanted
+    assert load(flags=flags).config.export == requested
+    assert load(variables={"export": "tensorboard; wandb"}).config.export == requested
     (tmp_path / "train.toml").write_text('export = ["tensorboard", "wandb"]\n')
-    assert load(file=tmp_path / "train.toml").config.export == wanted
+    assert load(file=tmp_path / "train.toml").config.export == requested
 
 
-def test_what_is_no_target_is_said_with_what_was_meant() -> None:
-    assert "did you mean tensorboard?" in problem("tensorbord")
-    assert "must be offline or online" in problem("wandb=on")
-    assert "says nothing behind its =" in problem("mlflow=")
+def test_an_invalid_target_is_reported_with_a_suggestion(wording: Wording) -> None:
+    assert " tensorboard?" in problem("tensorbord")
+    wording(problem("wandb=on"))
+    wording(problem("mlflow="))
 
 
 @pytest.mark.parametrize("address", ["http://me:hush@host:5000", "https://hush@host"])
 def test_a_secret_in_an_address_is_refused_and_not_repeated(address: str) -> None:
-    said = problem(f"mlflow={address}")
-    assert "MLFLOW_TRACKING_PASSWORD" in said
-    assert "hush" not in said
+    error = problem(f"mlflow={address}")
+    assert "MLFLOW_TRACKING_PASSWORD" in error
+    assert "hush" not in error
 
 
 def test_a_missing_package_is_a_problem_with_the_command_that_installs_it() -> None:
@@ -79,23 +80,27 @@ def test_a_missing_package_is_a_problem_with_the_command_that_installs_it() -> N
 
 
 def test_a_folder_without_code_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nobody_has_this").mkdir()
+    (tmp_path / "missing_package").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert installed({"nobody_has_this", "json"}) == {"json"}
+    assert installed({"missing_package", "json"}) == {"json"}
 
 
-def test_a_resumed_run_whose_package_is_gone_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_whose_package_is_gone_is_refused_too(
+    monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     monkeypatch.setattr("sys.path", [])
-    with pytest.raises(NotReadyError, match="needs wandb"):
+    with wording.raises(NotReadyError):
         require_packages([target("wandb")])
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_what_cannot_be_is_refused(wording: Wording) -> None:
     everything = Facts(packages=frozenset({"wandb"}))
     twice = TrainConfig(export=(target("wandb"), target("wandb=online")))
-    assert [p.what for p in check(twice, everything)] == ["export wandb is said 2 times"]
+    (problem,) = check(twice, everything)
+    wording(problem.what)
     off = TrainConfig(export=(target("wandb"),), events="off")
-    assert [p.what for p in check(off, everything)] == ["export reads the event log, but events is off"]
+    (problem,) = check(off, everything)
+    wording(problem.what)
 
 
 def test_a_plan_keeps_its_targets() -> None:
@@ -103,20 +108,20 @@ def test_a_plan_keeps_its_targets() -> None:
     assert loads(dumps(plan)) == plan
 
 
-def test_the_plan_is_told_by_dotted_names_without_what_is_not_set() -> None:
+def test_the_plan_is_exported_by_dotted_names_without_what_is_not_set() -> None:
     plan = replace(
         small_plan("localsgd"), strategy=StrategyOptions(sync_every=8), task_options={"hidden": 64}
     )
-    told = parameters_of(plan)
-    assert told["mode"] == "localsgd"
-    assert told["strategy.sync_every"] == 8
-    assert told["task_options.hidden"] == 64
-    assert told["batch_sizes"] == "[4, 4]"
-    assert not {"compress", "exports", "stragglers"} & set(told)
+    reported = parameters_of(plan)
+    assert reported["mode"] == "localsgd"
+    assert reported["strategy.sync_every"] == 8
+    assert reported["task_options.hidden"] == 64
+    assert reported["batch_sizes"] == "[4, 4]"
+    assert not {"compress", "exports", "stragglers"} & set(reported)
 
 
 def test_final_numbers_are_those_of_the_result() -> None:
-    told = final_values(
+    values = final_values(
         {
             "metrics": {"accuracy": 0.5},
             "loss": None,
@@ -127,7 +132,7 @@ def test_final_numbers_are_those_of_the_result() -> None:
             "run": "x",
         }
     )
-    assert told == {
+    assert values == {
         "final/accuracy": 0.5,
         "final/wall_s": 2.0,
         "final/bytes.out": 3.0,

@@ -1,5 +1,6 @@
-"""What may be asked of a run, and what is it promised? That nobody is held for ever, for one."""
+"""Actions on a live run and their guarantees: no worker is paused for ever."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.waiting import until
+from tests.fixtures.wording import Wording
 
 from paceline.faults.actions import executor, sigstop
 from paceline.faults.actions.request import ActionKind, ActionRequest, refusal
@@ -21,55 +23,59 @@ ELASTIC = default_plan(workers=2, steps=10)
 FIXED = Plan(run="a", task="xor", mode="ssgd", num_workers=2, steps=10, batch_sizes=(8, 8))
 
 
-def wanted(
+def action_request(
     deed: ActionKind, worker: str = "worker-1", *, for_s: float = 30.0, factor: float = 4.0
 ) -> ActionRequest:
     return ActionRequest(id="a", kind=deed, worker=worker, for_s=for_s, factor=factor)
 
 
-def test_a_worker_of_an_elastic_run_may_be_struck() -> None:
+def test_a_worker_of_an_elastic_run_may_be_killed() -> None:
     for deed in (ActionKind.KILL, ActionKind.PAUSE, ActionKind.SLOW, ActionKind.RESUME):
-        assert refusal(wanted(deed), ELASTIC, PIDS, is_over=False) == ""
-    assert refusal(wanted(ActionKind.CHECKPOINT, ""), ELASTIC, PIDS, is_over=False) == ""
+        assert refusal(action_request(deed), ELASTIC, PIDS, is_over=False) == ""
+    assert refusal(action_request(ActionKind.CHECKPOINT, ""), ELASTIC, PIDS, is_over=False) == ""
 
 
-def test_what_would_end_a_run_is_only_done_by_force() -> None:
-    assert "would end" in refusal(wanted(ActionKind.KILL), FIXED, PIDS, is_over=False)
+def test_what_would_end_a_run_is_only_done_by_force(wording: Wording) -> None:
+    wording(refusal(action_request(ActionKind.KILL), FIXED, PIDS, is_over=False))
     forced = ActionRequest(id="a", kind=ActionKind.KILL, worker="worker-1", is_forced=True)
     assert refusal(forced, FIXED, PIDS, is_over=False) == ""
 
 
 @pytest.mark.parametrize(
-    ("one", "why"),
+    "action_request",
     [
-        (wanted(ActionKind.KILL, "worker-7"), "there is no worker"),
-        (wanted(ActionKind.PAUSE, for_s=1000.0), "up to 300 s"),
-        (wanted(ActionKind.SLOW, factor=1.0), "above 1"),
-        (wanted(ActionKind.PARTITION, "server-0"), "nobody who can be cut off"),
-        (wanted(ActionKind.PARTITION, "worker-7"), "there is no worker"),
-        (wanted(ActionKind.PARTITION, for_s=301.0), "up to 300 s"),
+        action_request(ActionKind.KILL, "worker-7"),
+        action_request(ActionKind.PAUSE, for_s=1000.0),
+        action_request(ActionKind.SLOW, factor=1.0),
+        action_request(ActionKind.PARTITION, "server-0"),
+        action_request(ActionKind.PARTITION, "worker-7"),
+        action_request(ActionKind.PARTITION, for_s=301.0),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(one: ActionRequest, why: str) -> None:
-    assert why in refusal(one, ELASTIC, PIDS, is_over=False)
+def test_an_invalid_action_is_refused_with_the_reason(
+    action_request: ActionRequest, wording: Wording
+) -> None:
+    why = refusal(action_request, ELASTIC, PIDS, is_over=False)
+    assert why
+    wording(why)
 
 
-def test_nothing_is_done_to_a_run_that_is_over_or_elsewhere() -> None:
+def test_nothing_is_done_to_a_run_that_is_over_or_elsewhere(wording: Wording) -> None:
     from dataclasses import replace
 
-    assert refusal(wanted(ActionKind.KILL), ELASTIC, PIDS, is_over=True) == "the run is over"
+    wording(refusal(action_request(ActionKind.KILL), ELASTIC, PIDS, is_over=True))
     on_ray = replace(FIXED, launcher=Launcher.RAY)
-    assert "no processes of this machine" in refusal(wanted(ActionKind.PAUSE), on_ray, PIDS, is_over=False)
-    assert "saves by" in refusal(wanted(ActionKind.CHECKPOINT, ""), FIXED, PIDS, is_over=False)
+    wording(refusal(action_request(ActionKind.PAUSE), on_ray, PIDS, is_over=False))
+    wording(refusal(action_request(ActionKind.CHECKPOINT, ""), FIXED, PIDS, is_over=False))
 
 
-def test_every_experiment_says_what_it_promises() -> None:
+def test_every_experiment_states_its_guarantees() -> None:
     assert PROMISES.keys() == SCENARIOS.keys()
 
 
 @pytest.fixture
 def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
-    """Somebody who can be held; called like one of ours."""
+    """A process that can be paused; its command is that of a worker."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "paceline"])
     yield process
     process.kill()
@@ -80,22 +86,21 @@ def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
     return process_state(process.pid) == "T"
 
 
-def test_a_held_worker_goes_on_when_its_holder_is_left_alone(
+def test_a_paused_worker_continues_when_its_holder_ends(
     tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     holder = sigstop.begin(tmp_path, "worker-0", sleeper.pid, share=1.0, for_s=300, action_id="a")
     until(lambda: is_stopped(sleeper), "it is stopped")
     assert holder.stdin is not None
-    holder.stdin.close()  # as when whoever asked is killed
+    holder.stdin.close()  # as when the requesting process is killed
     holder.wait()
     assert not is_stopped(sleeper)
-    assert "was let go" in (tmp_path / "events.jsonl").read_text()
+    (released,) = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert released["action"] == "resume"
     assert list(tmp_path.glob(".held-*")) == []
 
 
-def test_a_held_worker_goes_on_when_somebody_says_so(
-    tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
-) -> None:
+def test_a_paused_worker_continues_on_request(tmp_path: Path, sleeper: "subprocess.Popen[bytes]") -> None:
     holder = sigstop.begin(tmp_path, "worker-0", sleeper.pid, share=0.75, for_s=300, action_id="a")
     until(lambda: is_stopped(sleeper), "it is stopped")
     assert sigstop.end(tmp_path, "worker-0")
@@ -118,7 +123,7 @@ def look_with_steps(before_s: float, after_s: float, count: int) -> RunState:
 
 
 def test_a_slowdown_counts_as_seen_only_when_steps_take_longer() -> None:
-    slow = wanted(ActionKind.SLOW, factor=3.0)
+    slow = action_request(ActionKind.SLOW, factor=3.0)
     applied_ns = round(200.0 * 1e9)
     unmoved = look_with_steps(0.02, 0.021, 60)
     assert executor.observed_effect(slow, FIXED, unmoved, applied_ns, 0) == ""

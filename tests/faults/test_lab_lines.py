@@ -1,4 +1,4 @@
-"""Can lines between processes be cut and mended, for some callers only, and be bad by a seed?"""
+"""Links between processes are cut, healed and degraded by a seed, for some callers only."""
 
 import os
 import socket
@@ -57,7 +57,7 @@ def call(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=10)
 
 
-def test_a_cut_line_is_silent_and_what_was_said_arrives_when_it_is_mended() -> None:
+def test_a_cut_link_is_silent_and_the_data_arrives_when_it_heals() -> None:
     with echo() as target, link_proxies({1: target}) as proxies, call(proxies.addresses[1]) as caller:
         caller.sendall(b"before")
         assert caller.recv(100) == b"before"
@@ -71,7 +71,7 @@ def test_a_cut_line_is_silent_and_what_was_said_arrives_when_it_is_mended() -> N
         assert caller.recv(100) == b"meanwhile"
 
 
-def test_who_is_not_cut_off_is_not_disturbed_and_a_new_line_is_cut_as_well() -> None:
+def test_other_links_are_not_disturbed_and_a_new_link_is_cut_as_well() -> None:
     with stranger() as other_pid, echo() as target, link_proxies({1: target, 2: target}) as proxies:
         proxies.cut([other_pid], [1])
         with call(proxies.addresses[1]) as caller:
@@ -88,19 +88,19 @@ def test_who_is_not_cut_off_is_not_disturbed_and_a_new_line_is_cut_as_well() -> 
         proxies.heal()
 
 
-def test_the_kernel_says_which_ports_are_whose() -> None:
+def test_the_kernel_reports_which_process_owns_a_port() -> None:
     with stranger() as other_pid, echo() as target, call(target) as caller:
         assert caller.getsockname()[1] in local_ports_of([os.getpid()])
         assert caller.getsockname()[1] not in local_ports_of([other_pid])
 
 
-def test_bad_weather_is_the_same_for_the_same_seed() -> None:
-    one = LinkConditions(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
+def test_bad_link_conditions_are_the_same_for_the_same_seed() -> None:
+    link_conditions = LinkConditions(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
     other = LinkConditions(lost_share=0.2, stall_share=0.3, stall_s=0.1, late_s=(0.0, 0.05), seed=3)
-    assert [one.next() for _ in range(50)] == [other.next() for _ in range(50)]
-    assert one.lost > 0
-    assert one.stalled > 0
-    assert one.lost + one.stalled + one.passed == 50
+    assert [link_conditions.next() for _ in range(50)] == [other.next() for _ in range(50)]
+    assert link_conditions.lost > 0
+    assert link_conditions.stalled > 0
+    assert link_conditions.lost + link_conditions.stalled + link_conditions.passed == 50
 
 
 def test_a_lost_piece_breaks_its_connection() -> None:

@@ -1,21 +1,21 @@
-"""Is it noticed when memory, files or threads pile up?"""
+"""Growth of memory, open files and threads is noticed."""
 
 import os
 
 from paceline.faults.scenarios.soak import MAX_GROWTH_MB, LeakCheck, memory_mb
 
 
-def holds(leaks: LeakCheck, what: str) -> bool:
-    found = [one for one in leaks.expectations() if what in one.what]
-    assert len(found) == 1
-    return found[0].ok
+def holds(leaks: LeakCheck, description: str) -> bool:
+    expectations = [expectation for expectation in leaks.expectations() if description in expectation.what]
+    assert len(expectations) == 1
+    return expectations[0].ok
 
 
 def test_what_stays_the_same_after_a_warm_up_is_flat() -> None:
     leaks = LeakCheck()
     for _ in range(12):
         leaks.sample(os.getpid(), {"worker-0": os.getpid()})
-    assert all(one.ok for one in leaks.expectations()), leaks.expectations()
+    assert all(expectation.ok for expectation in leaks.expectations()), leaks.expectations()
 
 
 def test_memory_that_grows_after_the_warm_up_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""Which builds fail for a known reason, and which line of the log says so? Tests really build them."""
+"""Builds that fail for a known reason, with the line of the log that shows it; tests really build them."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Failing:
     dockerfile: str
     requirements: str = ""
     signature: str  # what the engine's log says when it is built as it is
-    works: str  # a program that runs in the mended image
+    works: str  # a program that runs in the fixed image
 
 
 FAILING = (

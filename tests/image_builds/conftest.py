@@ -1,10 +1,10 @@
-"""What do tests with a real engine share? The engine, in a folder of the session's, and its variables set."""
+"""Session fixtures for a real container engine, in a folder of the session, with its variables set."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.engine import WHY_NOT, EngineHere, engine_in
+from tests.fixtures.containers.engine import WHY_NOT, EngineHere, engine_in
 
 
 @pytest.fixture(scope="session")

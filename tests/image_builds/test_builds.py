@@ -1,4 +1,4 @@
-"""Do builds that are known to fail really fail, by the sign they are known by, and work once mended?"""
+"""Known failing builds really fail, by their known signature, and succeed once fixed."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from tests.fixtures.engine import EngineHere
+from tests.fixtures.containers.engine import EngineHere
 from tests.image_builds.builds import FAILING, Failing
 
 from paceline.images.build.attempts import BuildRequest, BuildResult, build_image
@@ -19,9 +19,9 @@ TARGET = Target(today=date(2026, 11, 15))
 
 
 def built(folder: Path, tag: str, *, write: bool = False) -> BuildResult:
-    wish = BuildOptions(context=folder, dockerfile=folder, tags=(tag,))
+    options = BuildOptions(context=folder, dockerfile=folder, tags=(tag,))
     request = BuildRequest(
-        folder=folder, dockerfile=None, requirements=(), target=TARGET, wish=wish, write=write
+        folder=folder, dockerfile=None, requirements=(), target=TARGET, options=options, write=write
     )
     return build_image(find_engine("podman"), request, lambda _: None)
 
@@ -32,7 +32,7 @@ def written(folder: Path, case: Failing) -> None:
 
 
 @pytest.mark.parametrize("case", FAILING, ids=lambda case: case.name)
-def test_what_fails_for_a_known_reason_is_mended_and_then_built(
+def test_what_fails_for_a_known_reason_is_fixed_and_then_built(
     case: Failing, here: EngineHere, project: Path
 ) -> None:
     written(project, case)
@@ -45,36 +45,36 @@ def test_what_fails_for_a_known_reason_is_mended_and_then_built(
     text = Project(
         files=(Source("Dockerfile", case.dockerfile), Source("requirements.txt", case.requirements))
     )
-    assert case.pattern in {one.pattern for one in findings_from_log(log, text, TARGET)}, log
+    assert case.pattern in {finding.pattern for finding in findings_from_log(log, text, TARGET)}, log
 
-    done = built(project, f"{name}:mended")
-    assert done.ok, done.attempts[-1].log
-    assert case.pattern in {fix.finding.pattern for fix in done.fixes}
+    build_result = built(project, f"{name}:fixed")
+    assert build_result.ok, build_result.attempts[-1].log
+    assert case.pattern in {fix.finding.pattern for fix in build_result.fixes}
     assert (project / "Dockerfile").read_text() == case.dockerfile, "the user's files stay as they are"
     assert (project / "requirements.txt").read_text() == case.requirements
-    here.podman("run", "--rm", "--network", "none", f"{name}:mended", "python", "-c", case.works)
+    here.podman("run", "--rm", "--network", "none", f"{name}:fixed", "python", "-c", case.works)
 
 
 @pytest.mark.usefixtures("here")
-def test_what_nobody_can_mend_is_tried_once_and_explained(project: Path) -> None:
+def test_what_cannot_be_fixed_is_tried_once_and_explained(project: Path) -> None:
     (project / "Dockerfile").write_text("FROM python:3.11-slim-bookworm\nRUN exit 3\n")
-    done = built(project, "localhost/hopeless:1")
-    assert not done.ok
-    assert len(done.attempts) == 1, "a second attempt would have changed nothing"
-    assert done.attempts[0].failed_at == "in step 2 of 2: RUN exit 3"
-    assert done.stopped == "nothing more is known that could be mended"
+    build_result = built(project, "localhost/hopeless:1")
+    assert not build_result.ok
+    assert len(build_result.attempts) == 1, "a second attempt would have changed nothing"
+    assert build_result.attempts[0].failed_at == "in step 2 of 2: RUN exit 3"
+    assert build_result.stopped
 
 
 @pytest.mark.usefixtures("here")
-def test_only_where_it_is_said_the_users_files_are_written(project: Path) -> None:
-    (case,) = (one for one in FAILING if one.name == "torch-and-its-sisters")
+def test_the_users_files_are_written_only_on_request(project: Path) -> None:
+    (case,) = (case for case in FAILING if case.name == "torch-and-its-sisters")
     written(project, case)
-    done = built(project, "localhost/written:1", write=True)
-    assert done.ok
+    build_result = built(project, "localhost/written:1", write=True)
+    assert build_result.ok
     assert (project / "requirements.txt").read_text() == "torch==2.6.0\ntorchvision==0.21.0\n"
     again = built(project, "localhost/written:1", write=True)
     assert again.ok
-    assert not again.fixes, "what was mended stays mended"
+    assert not again.fixes, "what was fixed stays fixed"
     assert not again.written
 
 

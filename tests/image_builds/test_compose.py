@@ -1,6 +1,6 @@
-"""Does docker/compose.yaml run? Three coordinators find a leader, and a run trains, in containers.
+"""docker/compose.yaml runs: three coordinators elect a leader, and a run trains, in containers.
 
-Prometheus and Grafana come from a hub: they are not run here.
+Prometheus and Grafana come from a registry: they are not run here.
 """
 
 import os
@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import ROOT, paceline
-from tests.fixtures.engine import BASE, EngineHere
+from tests.fixtures.containers.engine import BASE, EngineHere
+from tests.fixtures.processes.command import ROOT, paceline
 from tests.fixtures.waiting import until
 
 NODES = ("node-1", "node-2", "node-3")
@@ -57,7 +57,7 @@ def test_coordinators_and_workers_run_in_containers(here: EngineHere, tmp_path: 
 def _compose(folder: Path, *words: str) -> None:
     program = _program()
     assert program is not None
-    done = subprocess.run(
+    result = subprocess.run(
         [program, "-f", "compose.yaml", "-f", "more.yaml", *words],
         cwd=folder,
         capture_output=True,
@@ -65,9 +65,9 @@ def _compose(folder: Path, *words: str) -> None:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def _log(here: EngineHere, name: str) -> str:
-    done = here.podman("logs", f"paceline_{name}_1", check=False)
-    return done.stdout + done.stderr
+    completed = here.podman("logs", f"paceline_{name}_1", check=False)
+    return completed.stdout + completed.stderr

@@ -1,4 +1,4 @@
-"""Does the same hold with docker? A server of its own, where one can run: mend, build, look into, push."""
+"""Fix, build, probe and push with docker, on a daemon of its own where one can run."""
 
 import os
 import shutil
@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.fixtures.engine import BASE, registry_at, unmount_below
-from tests.fixtures.stand_in_base import make_base
-from tests.fixtures.stand_in_packages import make_wheels
+from tests.fixtures.containers.engine import BASE, registry_at, unmount_below
+from tests.fixtures.containers.stand_in_base import make_base
+from tests.fixtures.containers.stand_in_packages import make_wheels
 from tests.fixtures.waiting import until
 from tests.image_builds.builds import FAILING
 
@@ -60,10 +60,10 @@ def dockerd(folder: Path) -> Iterator[str]:
         unmount_below(folder)  # it leaves its network's place mounted
 
 
-def test_docker_builds_looks_into_and_pushes_as_podman_does(
+def test_docker_builds_inspects_and_pushes_as_podman_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (case,) = (one for one in FAILING if one.name == "tokenizers")
+    (case,) = (case for case in FAILING if case.name == "tokenizers")
     project = tmp_path / "project"
     project.mkdir()
     (project / "Dockerfile").write_text(case.dockerfile)
@@ -80,23 +80,23 @@ def test_docker_builds_looks_into_and_pushes_as_podman_does(
             ["docker", "import", str(tmp_path / "base.tar"), BASE], check=True, capture_output=True
         )
         engine = find_engine("docker")
-        wish = BuildOptions(context=project, dockerfile=project, tags=("mended:1",), network="host")
+        options = BuildOptions(context=project, dockerfile=project, tags=("fixed:1",), network="host")
         request = BuildRequest(
             folder=project,
             dockerfile=None,
             requirements=(),
             target=Target(today=date(2026, 11, 15)),
-            wish=wish,
+            options=options,
         )
-        told: list[str] = []
-        built = build_image(engine, request, told.append)
+        reported: list[str] = []
+        built = build_image(engine, request, reported.append)
         assert built.ok, built.attempts[-1].log
         assert [fix.finding.pattern for fix in built.fixes] == [case.pattern]
-        assert any(line.startswith("step 2 of 4") for line in told), told
+        assert any(line.startswith("step 2 of 4") for line in reported), reported
         names = ("transformers", "tokenizers")
-        tested = run_image_test(engine, TestRequest(image="mended:1", level="quick", requirements=names))
+        tested = run_image_test(engine, TestRequest(image="fixed:1", level="quick", requirements=names))
         assert tested.ok
         place = RegistryDestination(host=address, repository="team/x")
-        wanted = PushRequest(image="mended:1", places=(place,), folder=tmp_path, tags=("1", "2"))
-        pushed = push_image(engine, wanted, told.append)
-        assert [one.verified_by for one in pushed.sent] == [("registry",)] * 2
+        push_request = PushRequest(image="fixed:1", places=(place,), folder=tmp_path, tags=("1", "2"))
+        pushed = push_image(engine, push_request, reported.append)
+        assert [push.verified_by for push in pushed.sent] == [("registry",)] * 2

@@ -1,16 +1,16 @@
-"""Does a push to Amazon's registry do what it says? In two regions of an emulator that takes images too.
+"""Pushes to ECR, in two regions of an emulator that receives images.
 
-MiniStack keeps repositories, and takes images by Docker's protocol. It asks for no login: what a refused one
-looks like is in test_refusing_registries.py.
+MiniStack keeps repositories, and receives images by Docker's protocol. It requires no login: a refused login
+is in test_refusing_registries.py.
 """
 
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.fixtures.emulator import Cloud
-from tests.fixtures.engine import BASE, EngineHere
-from tests.fixtures.ministack import ministack
+from tests.fixtures.aws.emulator import Cloud
+from tests.fixtures.aws.ministack import ministack
+from tests.fixtures.containers.engine import BASE, EngineHere
 
 from paceline.core.errors import ConfigError
 from paceline.images.build.engine import find_engine
@@ -24,15 +24,15 @@ REGIONS = ("us-east-1", "eu-central-1")
 def describe(cloud: Cloud, name: str) -> tuple[dict[str, object], str, str]:
     client = cloud.client("ecr")
     try:
-        (found,) = client.describe_repositories(repositoryNames=[name])["repositories"]
+        (result,) = client.describe_repositories(repositoryNames=[name])["repositories"]
         (image,) = client.describe_images(repositoryName=name)["imageDetails"]
         rules = client.get_lifecycle_policy(repositoryName=name)["lifecyclePolicyText"]
-        return found, image["imageDigest"], rules
+        return result, image["imageDigest"], rules
     finally:
         client.close()
 
 
-def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_apart(
+def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_has_its_own_error(
     here: EngineHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -48,20 +48,20 @@ def test_an_image_goes_to_two_regions_with_one_digest_and_every_refusal_is_told_
         urls = {cloud.region: cloud.url for cloud in clouds}
 
         def push(image: str, place: EcrDestination, **more: object) -> PushResult:
-            said = {"regions": REGIONS, "endpoints": urls, "tags": ("1.0.0",), "immutable": True, **more}
-            request = PushRequest(image=image, places=(place,), folder=tmp_path, **said)  # type: ignore[arg-type]
+            given = {"regions": REGIONS, "endpoints": urls, "tags": ("1.0.0",), "immutable": True, **more}
+            request = PushRequest(image=image, places=(place,), folder=tmp_path, **given)  # type: ignore[arg-type]
             return push_image(find_engine("podman"), request, lambda _: None)
 
         team = EcrDestination(repository="team/model")
         pushed = push(BASE, team)
-        assert [one.how for one in pushed.sent] == ["pushed", "copied"]
-        assert all(one.verified_by == ("registry", "DescribeImages") for one in pushed.sent)
+        assert [push.how for push in pushed.sent] == ["pushed", "copied"]
+        assert all(push.verified_by == ("registry", "DescribeImages") for push in pushed.sent)
         for cloud in clouds:
-            found, digest, rules = describe(cloud, "team/model")
+            result, digest, rules = describe(cloud, "team/model")
             assert digest == pushed.digest
-            assert found["imageTagMutability"] == "IMMUTABLE"
-            assert found["imageScanningConfiguration"] == {"scanOnPush": True}
-            assert found["encryptionConfiguration"] == {"encryptionType": "AES256"}
+            assert result["imageTagMutability"] == "IMMUTABLE"
+            assert result["imageScanningConfiguration"] == {"scanOnPush": True}
+            assert result["encryptionConfiguration"] == {"encryptionType": "AES256"}
             assert rules == lifecycle_policy()
 
         with pytest.raises(TagTakenError):

@@ -1,4 +1,4 @@
-"""What if a log, a context, a module or a registry is not as one hopes? Nothing hangs or leaks."""
+"""Hostile logs, contexts, modules and registries: nothing hangs or leaks."""
 
 import json
 import re
@@ -13,8 +13,9 @@ from pathlib import Path
 import click
 import jsonschema
 import pytest
-from tests.fixtures.command import ROOT, paceline
-from tests.fixtures.http_server import answering
+from tests.fixtures.processes.command import ROOT, paceline
+from tests.fixtures.servers.http_server import answering
+from tests.fixtures.wording import Wording
 
 from paceline.cli.image_build import push as push_command
 from paceline.core.errors import ConfigError
@@ -55,19 +56,19 @@ def program(folder: Path, name: str, body: str) -> str:
 def test_a_line_of_a_log_is_plain_and_has_an_end() -> None:
     script = r"printf '\033[1;31merror\033[0m: externally-managed\033]0;title\007\r\n'; "
     script += r"head -c 300000 /dev/zero | tr '\0' a"
-    done = stream(["sh", "-c", script], timeout_s=60, on_line=lambda _: None)
-    first, *_, last = done.text.splitlines()
+    command_result = stream(["sh", "-c", script], timeout_s=60, on_line=lambda _: None)
+    first, *_, last = command_result.text.splitlines()
     assert first == "error: externally-managed"
     assert len(last) < 20_000
 
 
-def test_a_long_word_is_looked_through_once() -> None:
+def test_a_long_token_is_scanned_once() -> None:
     """A hundred thousand signs: read again from each of them, it would be ten minutes' work."""
     assert redact("a" * 100_000) == "a" * 100_000
     assert redact("a" * 1000 + "_TOKEN=hunter2") == "a" * 1000 + "_TOKEN=***"
 
 
-def test_a_builder_that_cannot_keep_layers_is_told() -> None:
+def test_a_builder_that_cannot_cache_layers_is_reported() -> None:
     cause = external_cause("ERROR: Cache export is not supported for the docker driver.")
     assert cause is not None
     assert "buildx create" in cause
@@ -79,12 +80,12 @@ def request_for(folder: Path) -> BuildRequest:
         dockerfile=None,
         requirements=(),
         target=Target(today=date(2026, 11, 15)),
-        wish=BuildOptions(context=folder, dockerfile=folder, tags=("x:1",)),
+        options=BuildOptions(context=folder, dockerfile=folder, tags=("x:1",)),
     )
 
 
 def test_a_fix_that_takes_back_another_ends_the_attempts(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     (project / "Dockerfile").write_text("FROM a\n")
     engine = Engine(kind=EngineKind.DOCKER, path=program(tmp_path, "docker", "exit 1"), version="0")
@@ -99,12 +100,12 @@ def test_a_fix_that_takes_back_another_ends_the_attempts(
     monkeypatch.setattr("paceline.images.build.attempts._after_failure", after_failure)
     built = build_image(engine, request_for(project), lambda _: None)
     assert len(built.attempts) == 2, "the third would be the first again"
-    assert built.stopped == "nothing more is known that could be mended"
+    wording(built.stopped)
     jsonschema.validate(build_json(built), json.loads((SCHEMAS / "image-build.json").read_text()))
 
 
 def test_after_three_attempts_it_is_enough(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     (project / "Dockerfile").write_text("FROM a\n")
     engine = Engine(kind=EngineKind.DOCKER, path=program(tmp_path, "docker", "exit 1"), version="0")
@@ -118,7 +119,8 @@ def test_after_three_attempts_it_is_enough(
 
     monkeypatch.setattr("paceline.images.build.attempts._after_failure", after_failure)
     built = build_image(engine, request_for(project), lambda _: None)
-    assert (built.ok, len(built.attempts), built.stopped) == (False, 3, "3 attempts were made")
+    assert (built.ok, len(built.attempts)) == (False, 3)
+    wording(built.stopped)
 
 
 # ---- what is built from
@@ -138,16 +140,16 @@ def test_what_a_link_leads_to_is_never_written(tmp_path: Path) -> None:
     (folder / "Dockerfile").write_text("FROM a\n")
     names = ("Dockerfile", "requirements.txt", "requirements/base.txt")
     before = Project(files=tuple(Source(name, (folder / name).read_text()) for name in names))
-    after = Project(files=tuple(Source(name, "mended") for name in names))
+    after = Project(files=tuple(Source(name, "fixed") for name in names))
     with context_of(folder, before, after) as made:
-        assert (made.folder / "requirements.txt").read_text() == "mended"
+        assert (made.folder / "requirements.txt").read_text() == "fixed"
         assert (made.folder / ".git" / "HEAD").exists(), "a build may ask git for its version"
         assert (made.folder / "sub").stat().st_mode & 0o777 == 0o750
     assert (theirs / "base.txt").read_text() == "their own"
     assert (folder / "requirements.txt").read_text() == "mine"
 
 
-def test_where_git_cannot_say_the_image_is_not_called_the_commit(
+def test_without_a_known_commit_the_image_is_not_tagged_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, "git", 'case "$*" in *status*) exit 128;; *rev-parse*) echo 0123456789abcdef;; esac')
@@ -160,8 +162,8 @@ def test_where_git_cannot_say_the_image_is_not_called_the_commit(
 def test_podman_under_dockers_name_is_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "docker", 'case "$1" in --version) echo podman version 4.3.1;; *) echo 4.3.1;; esac')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    found = find_engine("docker")
-    assert (found.kind, found.has_buildx) == (EngineKind.PODMAN, False)
+    engine = find_engine("docker")
+    assert (engine.kind, engine.has_buildx) == (EngineKind.PODMAN, False)
 
 
 # ---- what is looked into
@@ -169,13 +171,13 @@ def test_podman_under_dockers_name_is_podman(tmp_path: Path, monkeypatch: pytest
 
 def test_a_module_that_ends_python_is_one_failure(tmp_path: Path) -> None:
     (tmp_path / "quits.py").write_text("import os; os._exit(0)")
-    wanted = [("quits", "quits"), ("json", "json")]
+    requested = [("quits", "quits"), ("json", "json")]
     folders = [str(tmp_path), str(ROOT / "src/paceline/images/probe")]
     script = f"import sys, json; sys.path[:0] = {folders!r}; import script"
-    script += f"; print(json.dumps(script.imports([dict(name=n, modules=[m]) for n, m in {wanted!r}])))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
-    quits, well = json.loads(done.stdout)
-    assert "ended Python" in quits["error"]
+    script += f"; print(json.dumps(script.imports([dict(name=n, modules=[m]) for n, m in {requested!r}])))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    quits, well = json.loads(result.stdout)
+    assert "exited Python" in quits["error"]
     assert well["error"] is None
 
 
@@ -186,12 +188,12 @@ def test_python_3_8_can_read_the_probe() -> None:
 
 
 def test_a_secret_is_refused_on_the_command_line_of_a_test() -> None:
-    done = paceline(
+    result = paceline(
         "image", "test", "x:1", "--env", "HF_TOKEN=hf_planted0123456789abcdef", "--engine", "podman"
     )
-    assert done.code == 3
-    assert "--env HF_TOKEN holds a secret" in done.err
-    assert "hf_planted" not in done.err
+    assert result.code == 3
+    assert "--env HF_TOKEN " in result.err
+    assert "hf_planted" not in result.err
 
 
 def test_a_failed_test_is_valid_escaped_and_without_secrets() -> None:
@@ -215,9 +217,9 @@ def test_a_failed_test_is_valid_escaped_and_without_secrets() -> None:
     tested = container.ImageTestResult(
         image="<i>:1", level="full", engine=engine, seconds=1.0, checks=checks, facts=facts
     )
-    said, page = json_of_test(tested), page_of_test(tested)
-    jsonschema.validate(said, json.loads((SCHEMAS / "image-test.json").read_text()))
-    assert "hunter2" not in json.dumps(said) + page
+    text, page = json_of_test(tested), page_of_test(tested)
+    jsonschema.validate(text, json.loads((SCHEMAS / "image-test.json").read_text()))
+    assert "hunter2" not in json.dumps(text) + page
     assert "<script" not in page
     assert "<b>" not in page
 
@@ -265,14 +267,14 @@ def test_a_redirect_does_not_give_others_the_login() -> None:
     assert other.asked == [("/x", None)]
 
 
-def test_a_registry_that_is_overloaded_for_a_moment_is_asked_again() -> None:
+def test_a_registry_that_is_overloaded_for_a_moment_is_called_again() -> None:
     script = Script((503, {}, b""), (429, {}, b""), HELD)
     with serving(script) as host:
         assert Registry(host, LOGIN).digest("a", "1") == DIGEST
     assert len(script.asked) == 3
 
 
-def test_one_that_gives_a_page_instead_of_a_token_is_told() -> None:
+def test_a_page_instead_of_a_token_is_reported() -> None:
     script = Script((401, {}, b""))
     with serving(script) as host:
         challenge = {"WWW-Authenticate": f'Bearer realm="http://{host}/token",service="s"'}
@@ -281,7 +283,7 @@ def test_one_that_gives_a_page_instead_of_a_token_is_told() -> None:
             Registry(host, LOGIN).check_login("a")
 
 
-def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_not_used_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
@@ -295,7 +297,7 @@ def test_docker_hub_has_other_addresses_than_its_name() -> None:
         assert set(json.loads(file.path.read_text())["auths"]) == {"docker.io", "https://index.docker.io/v1/"}
 
 
-def test_what_was_sent_before_one_place_failed_is_said(
+def test_what_was_pushed_before_one_destination_failed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(
@@ -305,15 +307,15 @@ def test_what_was_sent_before_one_place_failed_is_said(
     )
     program(tmp_path, "skopeo", "echo 'Error: denied: no' >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with serving(Script(HELD)) as one, serving(Script(HELD)) as two:
-        places = tuple(RegistryDestination(host=host, repository="x") for host in (one, two))
+    with serving(Script(HELD)) as first, serving(Script(HELD)) as two:
+        places = tuple(RegistryDestination(host=host, repository="x") for host in (first, two))
         request = PushRequest(image="x:1", places=places, folder=tmp_path, tags=("1",), login=LOGIN)
         with pytest.raises(errors.ForbiddenError) as failed:
             push_image(engine, request, lambda _: None)
-    assert f"sent and verified before: {one}/x:1" in failed.value.what
+    assert f"{first}/x:1" in failed.value.what
 
 
-def test_a_tag_of_a_strategy_is_looked_at_too(tmp_path: Path) -> None:
+def test_a_tag_of_a_strategy_is_validated_too(tmp_path: Path) -> None:
     engine = Engine(kind=EngineKind.PODMAN, path="/nowhere/podman", version="0")
     with serving(Script(HELD)) as host:
         request = PushRequest(
@@ -334,12 +336,12 @@ def test_every_flag_that_a_hint_of_a_push_names_is_there() -> None:
         with pytest.raises(ConfigError) as refused:
             tags_for([strategy], commit=None, version=None, may_move=False)
         hints.append(refused.value.hint)
-    options = [one for one in push_command.params if isinstance(one, click.Option)]
-    known = {flag for one in options for flag in (*one.opts, *one.secondary_opts)}
+    options = [item for item in push_command.params if isinstance(item, click.Option)]
+    known = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
     assert {flag for hint in hints for flag in re.findall(r"--[a-z-]+", hint)} <= known
 
 
-def test_ecr_tells_a_missing_region_and_a_repository_that_another_made(
+def test_ecr_reports_a_missing_region_and_a_repository_of_another_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("boto3")
@@ -356,7 +358,7 @@ def test_ecr_tells_a_missing_region_and_a_repository_that_another_made(
     with pytest.raises(ConfigError):
         Ecr(None)
     ecr = Ecr("us-east-1")
-    told = {
+    record = {
         "repositoryName": "team/x",
         "repositoryUri": "0.dkr.ecr.us-east-1.amazonaws.com/team/x",
         "imageTagMutability": "IMMUTABLE",
@@ -365,13 +367,13 @@ def test_ecr_tells_a_missing_region_and_a_repository_that_another_made(
         with Stubber(ecr._ecr) as stub:
             stub.add_client_error("describe_repositories", "RepositoryNotFoundException")
             stub.add_client_error("create_repository", "RepositoryAlreadyExistsException")
-            stub.add_response("describe_repositories", {"repositories": [told]})
+            stub.add_response("describe_repositories", {"repositories": [record]})
             assert not ecr.repository("team/x", create=True, immutable=False).was_made
             stub.add_client_error("describe_repositories", "RepositoryNotFoundException")
             stub.add_client_error("create_repository", "AccessDeniedException")
             with pytest.raises(PushError):
                 ecr.repository("team/x", create=True, immutable=False)
-        only_some = {**told, "imageTagMutability": "IMMUTABLE_WITH_EXCLUSION"}
+        only_some = {**record, "imageTagMutability": "IMMUTABLE_WITH_EXCLUSION"}
         assert not ecr._described(only_some, was_made=False).tags_move
     finally:
         ecr.close()

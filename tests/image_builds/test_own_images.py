@@ -1,4 +1,4 @@
-"""Are the project's own images what it asks of others, and can it build them itself?
+"""The project's own images pass its checks, and it can build them.
 
 Docker Hub cannot be reached from tests, nor the index of torch: the image is built on the stand-in for
 python-slim, with empty packages in place of torch and the others. That proves the Dockerfile, not torch.
@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from tests.fixtures.command import ROOT
-from tests.fixtures.engine import BASE, EngineHere
-from tests.fixtures.stand_in_packages import make_needs, make_own_wheel
+from tests.fixtures.containers.engine import BASE, EngineHere
+from tests.fixtures.containers.stand_in_packages import make_needs, make_own_wheel
+from tests.fixtures.processes.command import ROOT
 
 from paceline.cli.main import cli
 from paceline.coordinator.admin.launch import compose_config
@@ -31,11 +31,11 @@ IMAGE = "${PACELINE_IMAGE:-localhost/paceline:cpu}"
 
 
 @pytest.mark.parametrize("name", sorted(OWN))
-def test_there_is_nothing_to_mend_in_our_own_images(name: str) -> None:
+def test_there_is_nothing_to_fix_in_our_own_images(name: str) -> None:
     project = load_project(ROOT, Path("docker") / f"{name}.Dockerfile")
-    done = apply_fixes(project, Target(today=date(2026, 11, 15), kind=OWN[name]))
-    assert done.applied == ()
-    assert done.left == ()
+    fix_result = apply_fixes(project, Target(today=date(2026, 11, 15), kind=OWN[name]))
+    assert fix_result.applied == ()
+    assert fix_result.left == ()
 
 
 def test_every_own_image_is_listed_here() -> None:
@@ -43,9 +43,9 @@ def test_every_own_image_is_listed_here() -> None:
 
 
 def services() -> dict[str, dict[str, object]]:
-    found = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
-    assert isinstance(found, dict)
-    return found
+    result = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    assert isinstance(result, dict)
+    return result
 
 
 def test_the_compose_files_coordinators_are_those_that_the_product_writes() -> None:
@@ -64,7 +64,7 @@ def test_the_compose_file_has_all_parts_and_no_secret() -> None:
             assert str(port).startswith("127.0.0.1:"), "nothing is opened to other machines"
 
 
-def test_a_run_is_not_begun_again_in_a_folder_that_holds_one() -> None:
+def test_a_run_is_not_restarted_in_a_folder_that_holds_one() -> None:
     assert services()["workers"]["restart"] == "no", "it would be refused for ever"
 
 
@@ -74,9 +74,9 @@ def test_commands_of_the_compose_file_are_ones_that_paceline_reads(name: str) ->
     command: click.Command = cli
     context = click.Context(cli, obj=Session())
     while isinstance(command, click.Group):
-        found = command.get_command(context, words.pop(0))
-        assert found is not None
-        command = found
+        result = command.get_command(context, words.pop(0))
+        assert result is not None
+        command = result
     command.make_context(name, words, obj=Session())
 
 
@@ -88,8 +88,8 @@ def test_the_cpu_image_is_built_by_the_product_itself(here: EngineHere, tmp_path
     make_own_wheel(context / "dist", ROOT)
     shutil.copytree(ROOT / "docker", context / "docker")
     shutil.copy(ROOT / "constraints.txt", context)
-    said = f"FROM {BASE}\nCOPY wheels /wheels\n"
-    (tmp_path / "base" / "Dockerfile").write_text(said)
+    message = f"FROM {BASE}\nCOPY wheels /wheels\n"
+    (tmp_path / "base" / "Dockerfile").write_text(message)
     here.podman("build", "--quiet", "--tag", "localhost/base-of-ours:1", str(tmp_path / "base"))
 
     words = ["image", "build", str(context), "--dockerfile", str(context / "docker" / "cpu.Dockerfile")]
@@ -101,15 +101,15 @@ def test_the_cpu_image_is_built_by_the_product_itself(here: EngineHere, tmp_path
         "--tag",
         "localhost/paceline:cpu",
     ]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "paceline", *words, "--engine", "podman", "--json"],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    built = json.loads(done.stdout)["data"]
+    assert result.returncode == 0, result.stdout + result.stderr
+    built = json.loads(result.stdout)["data"]
     assert (built["fixes"], len(built["attempts"])) == ([], 1)
     run = here.podman("run", "--rm", "--network", "none", "localhost/paceline:cpu", "--version")
     assert run.stdout.startswith("paceline ")

@@ -1,4 +1,4 @@
-"""Do commands end in time, with all that they started? And does a build stop when the user says so?"""
+"""Commands end in time with all their child processes, and a build stops when the user interrupts it."""
 
 import os
 import signal
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import ROOT
-from tests.fixtures.engine import EngineHere
+from tests.fixtures.containers.engine import EngineHere
+from tests.fixtures.processes.command import ROOT
 from tests.fixtures.waiting import descendants, is_running, kill_all, until, until_gone
 
 from paceline.core.errors import NotReadyError
@@ -18,24 +18,24 @@ from paceline.images.build.engine import run_command, stream
 def test_lines_come_as_they_are_written() -> None:
     lines: list[str] = []
     script = "echo one; echo two >&2; exit 3"
-    done = stream(["sh", "-c", script], timeout_s=60, on_line=lines.append)
+    command_result = stream(["sh", "-c", script], timeout_s=60, on_line=lines.append)
     assert sorted(lines) == ["one", "two"]
-    assert (done.code, done.is_well) == (3, False)
+    assert (command_result.code, command_result.is_well) == (3, False)
 
 
 def test_what_is_too_slow_ends_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"sh -c 'echo $$ > {pids}; exec sleep 600'; true"
-    done = run_command(["sh", "-c", script], timeout_s=1.0)
-    assert done.was_too_slow
+    command_result = run_command(["sh", "-c", script], timeout_s=1.0)
+    assert command_result.was_too_slow
     until_gone([int(pids.read_text())])
 
 
-def test_what_is_said_goes_by_stdin() -> None:
-    assert run_command(["cat"], said="secret").text == "secret"
+def test_input_is_passed_by_stdin() -> None:
+    assert run_command(["cat"], stdin="secret").text == "secret"
 
 
-def test_a_program_that_is_not_there_is_told() -> None:
+def test_a_missing_program_is_reported() -> None:
     with pytest.raises(NotReadyError):
         run_command(["/nowhere/engine"])
 
@@ -57,28 +57,28 @@ def test_a_build_that_is_stopped_leaves_nothing(
     )
     try:
         until(
-            lambda: process.poll() is not None or any(line.startswith(step) for line in _everybody()),
+            lambda: process.poll() is not None or any(line.startswith(step) for line in _command_lines()),
             "it builds",
         )
-        everybody = [process.pid, *descendants(process.pid)]
+        processes = [process.pid, *descendants(process.pid)]
         process.send_signal(number)
         _, errors = process.communicate(timeout=150)
     finally:
         kill_all([process.pid, *descendants(process.pid)])
         process.communicate()
     assert process.returncode == code, errors
-    until_gone(everybody)
-    until(lambda: not any(step in line for line in _everybody()), "the step in the container ended")
+    until_gone(processes)
+    until(lambda: not any(step in line for line in _command_lines()), "the step in the container ended")
     assert here.podman("ps", "--all", "--external", "--quiet").stdout.split() == []
     assert list(temporary.iterdir()) == []
     assert not is_running(process.pid)
 
 
-def _everybody() -> list[str]:
-    found = []
+def _command_lines() -> list[str]:
+    results = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+            results.append(entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
         except OSError:
             continue  # it ended meanwhile
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""Is a registry that refuses told apart before anything is sent? Real HTTP, in true registries' words."""
+"""Refusals of a registry are classified before anything is sent; real HTTP, with real messages."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from tests.fixtures.http_server import answering
+from tests.fixtures.servers.http_server import answering
 
 from paceline.images.build.engine import Engine, EngineKind
 from paceline.images.push.errors import ForbiddenError, LoginExpiredError, NoRegistryError, PushError
@@ -76,7 +76,7 @@ def denied(message: str) -> dict[str, object]:
     ],
     ids=["expired", "forbidden", "wrong password", "no login"],
 )
-def test_a_login_that_is_not_good_is_told_before_anything_is_sent(
+def test_an_invalid_login_is_reported_before_anything_is_sent(
     answers: Answers, login: Login | None, kind: type[PushError]
 ) -> None:
     with registry(answers) as host, pytest.raises(kind) as refused:
@@ -86,7 +86,7 @@ def test_a_login_that_is_not_good_is_told_before_anything_is_sent(
     assert LOGIN.basic not in refused.value.what
 
 
-def test_a_registry_that_is_not_there_is_told() -> None:
+def test_an_unreachable_registry_is_reported() -> None:
     with registry(Answers(200)) as host:
         pass
     with pytest.raises(NoRegistryError):
@@ -127,7 +127,7 @@ def test_a_login_is_read_where_podman_and_docker_leave_it(
     assert find_login("r.example.com") == Login("r.example.com", "s")
 
 
-def test_logins_lie_in_a_file_of_ours_alone_and_go_away() -> None:
+def test_logins_are_in_a_private_file_that_is_removed() -> None:
     with login_file({"r": LOGIN}) as file:
         assert file.path.stat().st_mode & 0o777 == 0o600
         assert file.path.parent.stat().st_mode & 0o777 == 0o700

@@ -1,7 +1,7 @@
-"""From a Dockerfile with a conflict to an image in a registry, as a user types it: is a secret ever shown?
+"""From a Dockerfile with a conflict to an image in a registry, as a user types it; no secret is shown.
 
-A password and a token are planted. While the commands run, every command line on this machine is looked at;
-then everything that they left: what they said, reports, layers, the registry's files, temporary files.
+A password and a token are planted. While the commands run, every command line on this machine is checked;
+then all that they left: output, reports, layers, the registry's files, temporary files.
 """
 
 import base64
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from tests.fixtures.command import ROOT
-from tests.fixtures.engine import registry_at
+from tests.fixtures.containers.engine import registry_at
+from tests.fixtures.processes.command import ROOT
 from tests.image_builds.builds import HEAD, PIP
 
 SCHEMAS = ROOT / "src" / "paceline" / "images" / "schemas"
@@ -64,7 +64,7 @@ class Typing:
         self.temporary.mkdir()
 
     def paceline(self, *words: str, stdin: str = "") -> dict[str, object]:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "paceline", "image", *words, "--engine", "podman", "--json"],
             cwd=self.folder,
             env={**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT / "src")},
@@ -74,9 +74,9 @@ class Typing:
             timeout=300,
             check=False,
         )
-        self.said += done.stdout + done.stderr
-        assert done.returncode == 0, done.stdout + done.stderr
-        answer = json.loads(done.stdout)["data"]
+        self.said += result.stdout + result.stderr
+        assert result.returncode == 0, result.stdout + result.stderr
+        answer = json.loads(result.stdout)["data"]
         assert isinstance(answer, dict)
         return answer
 
@@ -86,7 +86,7 @@ def valid(answer: object, name: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_conflict_is_mended_built_tested_pushed_and_verified(project: Path, tmp_path: Path) -> None:
+def test_a_conflict_is_fixed_built_tested_pushed_and_verified(project: Path, tmp_path: Path) -> None:
     (project / "Dockerfile").write_text(DOCKERFILE)
     (project / "requirements.txt").write_text("transformers==4.44.2\ntokenizers==0.21.1\nrequests==2.32.3\n")
     (tmp_path / "token").write_text(TOKEN)
@@ -109,7 +109,7 @@ def test_a_conflict_is_mended_built_tested_pushed_and_verified(project: Path, tm
 
     assert_computed(tested)
     assert pushed["digest"] == digest, "what the push says is what the registry has"
-    names = [one["name"] for one in pushed["sent"]]  # type: ignore[attr-defined]
+    names = [push["name"] for push in pushed["sent"]]  # type: ignore[attr-defined]
     assert names == [f"{address}/team/model:{tag}" for tag in ("1.4.2", "1.4", "1")]
     for name in ("build", "test", "push"):
         valid(json.loads((tmp_path / "reports" / f"{name}.json").read_text()), f"image-{name}")
@@ -137,7 +137,7 @@ def computing(folder: Path) -> list[str]:
 
 
 def assert_computed(tested: dict[str, object]) -> None:
-    checks = {(one["group"], one["name"]): one for one in tested["checks"]}  # type: ignore[attr-defined]
+    checks = {(check["group"], check["name"]): check for check in tested["checks"]}  # type: ignore[attr-defined]
     for part in ("configuration", "instantiation", "forward", "backward"):
         assert checks["model", part]["verdict"] == "passed", checks["model", part]
     for name in ("transformers", "tokenizers", "requests"):
@@ -153,10 +153,10 @@ def _asked_digest(url: str) -> str:
         return str(answer.headers["Docker-Content-Digest"])
 
 
-def _nowhere(said: str, folder: Path) -> None:
+def _nowhere(text: str, folder: Path) -> None:
     """No secret in what was said, in a report, or in a blob of the registry (layers are gzipped)."""
     for secret in SECRETS:
-        assert secret not in said
+        assert secret not in text
     files = [
         path for part in ("reports", "registry/data") for path in (folder / part).rglob("*") if path.is_file()
     ]

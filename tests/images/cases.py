@@ -1,4 +1,4 @@
-"""Which images are known to be broken, and how? The folders of tests/fixtures/images, read."""
+"""Broken images and their expected findings, read from the folders of tests/fixtures/images."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -12,7 +12,7 @@ from paceline.images.lint.project import Kind, Project, Source, Target
 FOLDER = Path(__file__).parent.parent / "fixtures" / "images"
 TODAY = date(2026, 11, 15)
 # case.yaml says of a folder: `id` (the finding expected: `finding`, where the folder has another name),
-# `pattern` (its number), `has` (what the mended files hold), `proof` (how it is shown to fail: build,
+# `pattern` (its number), `has` (what the fixed files hold), `proof` (how it is shown to fail: build,
 # resolver, import, static), `log` (what a build of it says), `base` and `signature` (for a real build: the
 # name in FROM that a base of the test stands in for, and what its log must show).
 
@@ -29,7 +29,7 @@ class Case:
         return str(self.said.get("finding", self.said["id"]))
 
     @property
-    def is_mended(self) -> bool:
+    def is_fixed(self) -> bool:
         return bool(self.said.get("edits", True))
 
 
@@ -42,21 +42,21 @@ def case(name: str) -> Case:
 
 
 def _case(folder: Path) -> Case:
-    said = yaml.safe_load((folder / "case.yaml").read_text("utf-8"))
-    where = said.get("target", {})
+    document = yaml.safe_load((folder / "case.yaml").read_text("utf-8"))
+    where = document.get("target", {})
     target = Target(
         today=TODAY,
         kind=Kind(where.get("kind", "unknown")),
         arch=where.get("arch"),
         driver=where.get("driver"),
     )
-    return Case(folder.name, project_in(folder, frozenset(said.get("names", ()))), target, said)
+    return Case(folder.name, project_in(folder, frozenset(document.get("names", ()))), target, document)
 
 
 def project_in(folder: Path, names: frozenset[str] = frozenset()) -> Project:
-    files = [one for one in sorted(folder.iterdir()) if one.name == "Dockerfile" or one.suffix == ".txt"]
+    files = [path for path in sorted(folder.iterdir()) if path.name == "Dockerfile" or path.suffix == ".txt"]
     return Project(
-        files=tuple(Source(one.name, one.read_bytes().decode()) for one in files),
+        files=tuple(Source(file.name, file.read_bytes().decode()) for file in files),
         names=names,
     )
 
@@ -72,4 +72,4 @@ def project_of(dockerfile: str, **files: str) -> Project:
 
 
 def everything(project: Project) -> str:
-    return "".join(one.text for one in project.files)
+    return "".join(file.text for file in project.files)

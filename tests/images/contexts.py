@@ -12,6 +12,6 @@ _FILE = Path(__file__).parent.parent / "fixtures" / "images" / "contexts.yaml"
 _READ = yaml.safe_load(_FILE.read_text("utf-8"))
 
 FAULTY: dict[str, tuple[str, dict[str, str]]] = {
-    name: (one["finding"], one["files"]) for name, one in _READ["faulty"].items()
+    name: (item["finding"], item["files"]) for name, item in _READ["faulty"].items()
 }
 SOUND: dict[str, dict[str, str]] = _READ["sound"]

@@ -22,7 +22,7 @@ def _project(folder: Path, files: dict[str, str]) -> Project:
 
 
 def _problems(project: Project) -> list[str]:
-    return [one.id for one in check(project, TARGET) if one.level is Level.PROBLEM]
+    return [finding.id for finding in check(project, TARGET) if finding.level is Level.PROBLEM]
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -38,7 +38,7 @@ def test_a_sound_context_has_no_problem(name: str, tmp_path: Path) -> None:
     assert apply_fixes(project, TARGET).project == project
 
 
-def test_a_lone_dockerfile_tells_nothing_about_the_files_beside_it(tmp_path: Path) -> None:
+def test_a_lone_dockerfile_reveals_nothing_about_the_files_next_to_it(tmp_path: Path) -> None:
     docker = (
         "FROM python:3.11-slim\nCOPY src ./src\nCOPY requirements/base.txt .\nRUN pip install -r base.txt\n"
         'CMD ["python", "src/train.py", "--config", "configs/a.yaml"]\n'

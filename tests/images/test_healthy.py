@@ -1,4 +1,4 @@
-"""Is what is healthy left alone, byte for byte, and what stands beside a fix too?"""
+"""Healthy projects, and the lines beside a fix, stay byte for byte."""
 
 import difflib
 from pathlib import Path
@@ -14,23 +14,23 @@ from paceline.images.lint.dockerfile import read_dockerfile
 from paceline.images.lint.project import Edit, Level, Project, Target, lines_of
 
 TARGET = Target(today=TODAY)
-MENDED = [one for one in cases() if one.is_mended]
+FIXED = [case for case in cases() if case.is_fixed]
 # Its fix exchanges two steps, which only happens where nothing stands between them.
-DECORATED = [one for one in MENDED if one.name != "layer-order"]
+DECORATED = [case for case in FIXED if case.name != "layer-order"]
 
 
-@pytest.mark.parametrize("folder", [pytest.param(one, id=one.name) for one in healthy()])
+@pytest.mark.parametrize("folder", [pytest.param(path, id=path.name) for path in healthy()])
 def test_a_healthy_image_is_not_edited_and_has_no_problem(folder: Path) -> None:
     project = project_in(folder)
     assert apply_fixes(project, TARGET).project == project
-    assert [one for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
+    assert [finding for finding in check(project, TARGET) if finding.level is Level.PROBLEM] == []
 
 
 def test_there_are_at_least_thirty_healthy_images() -> None:
     assert len(healthy()) >= 30
 
 
-@pytest.mark.parametrize("broken", [pytest.param(one, id=one.name) for one in MENDED])
+@pytest.mark.parametrize("broken", [pytest.param(case, id=case.name) for case in FIXED])
 def test_lines_outside_an_edit_stay_byte_for_byte(broken: Case) -> None:
     project = broken.project
     for finding in apply_fixes(project, broken.target).applied:
@@ -56,7 +56,7 @@ noise = st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r\\`"), ma
 def test_comments_and_line_ends_around_a_fix_survive_it(
     broken: Case, said: list[str], chance: object, windows: bool
 ) -> None:
-    """Comments of any text between the steps: mended with them is the same as mended without, plus them."""
+    """Comments of any text between the steps: fixed with them is the same as fixed without, plus them."""
     docker = broken.project.text("Dockerfile")
     plain = apply_fixes(broken.project, broken.target).project.text("Dockerfile")
     decorated = _decorated(docker, said, chance)
@@ -73,11 +73,11 @@ def test_comments_and_line_ends_around_a_fix_survive_it(
 MARK = "# remark:"
 
 
-def _decorated(docker: str, said: list[str], chance: object) -> str:
+def _decorated(docker: str, messages: list[str], chance: object) -> str:
     lines = lines_of(docker)
     stages = read_dockerfile("Dockerfile", docker).stages
     starts = [step.first for stage in stages for step in (stage.origin, *stage.instructions)]
-    for text in said:
+    for text in messages:
         at = chance.choice(starts)  # type: ignore[attr-defined]  # hypothesis's own Random
         lines[at - 1] = f"{MARK} {text}\n{lines[at - 1]}"
     return "".join(lines)
@@ -111,9 +111,9 @@ def test_two_stages_that_contradict_each_other_are_left_to_a_person() -> None:
         "FROM python:3.11-slim\nRUN pip install torch==2.6.0\nRUN pip install -r requirements.txt\n"
     )
     project = project_of(docker, requirements_txt="torchvision==0.17.2\nnumpy<2\n")
-    done = apply_fixes(project, TARGET)
-    assert done.project == project
-    assert "torch-trio" in [one.id for one in done.left]
+    fix_result = apply_fixes(project, TARGET)
+    assert fix_result.project == project
+    assert "torch-trio" in [finding.id for finding in fix_result.left]
 
 
 @settings(max_examples=150, deadline=None)
@@ -121,7 +121,7 @@ def test_two_stages_that_contradict_each_other_are_left_to_a_person() -> None:
     st.lists(PIECES, min_size=1, max_size=9),
     st.sampled_from(["torch==2.6.0\ntorchvision==0.20.1", "", "-r x\n"]),
 )
-def test_whatever_stands_in_a_dockerfile_mending_ends_and_a_second_time_changes_nothing(
+def test_fixing_any_dockerfile_ends_and_a_second_fix_changes_nothing(
     pieces: list[str], requirements: str
 ) -> None:
     project = project_of("".join(pieces), requirements_txt=requirements)

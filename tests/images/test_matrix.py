@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
-from tests.fixtures.http_server import answering
+from tests.fixtures.servers.http_server import answering
 
 from paceline.images.lint.external_tools import find_program
 from paceline.images.lint.matrix import (
@@ -93,45 +93,45 @@ def index(folder: Path) -> Iterator[str]:
         '<a href="/whl/torch-7.2.0%2Bcu140-cp312-cp312-linux_x86_64.whl">torch</a>'
     )
     for shelf in (folder / "simple").iterdir():
-        links = "".join(f'<a href="{one.name}">{one.name}</a>\n' for one in sorted(shelf.glob("*.whl")))
+        links = "".join(f'<a href="{path.name}">{path.name}</a>\n' for path in sorted(shelf.glob("*.whl")))
         (shelf / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
 
     class Handler(SimpleHTTPRequestHandler):
-        def __init__(self, *asked: object) -> None:
-            super().__init__(*asked, directory=str(folder))  # type: ignore[arg-type]  # as the server calls it
+        def __init__(self, *spec: object) -> None:
+            super().__init__(*spec, directory=str(folder))  # type: ignore[arg-type]  # as the server calls it
 
     with answering(Handler) as port:
         yield f"http://127.0.0.1:{port}/simple"
 
 
-def test_the_matrix_is_made_from_what_the_configured_index_says(
+def test_the_matrix_is_built_from_the_configured_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if find_program("uv") is None:
-        pytest.skip("the matrix was NOT MADE ANEW: no uv here; pip install uv")
+        pytest.skip("the matrix was NOT REFRESHED: no uv here; pip install uv")
     with index(tmp_path / "served") as address:
         settings = {"PIP_INDEX_URL": address, "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_CACHE_DIR": "1"}
         for name, value in {**settings, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_NO_CONFIG": "1"}.items():
             monkeypatch.setenv(name, value)
         for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
             monkeypatch.delenv(name, raising=False)
-        told: list[str] = []
+        reported: list[str] = []
         # A row that is known is not asked for again.
         known = TorchRow(torch=Version("7.1.0"), pythons=("3.1",))
         before = Matrix(dated=date(2020, 1, 1), torch=(known,))
-        made = refresh(date(2027, 1, 2), before, only_new=True, tell=told.append)
+        made = refresh(date(2027, 1, 2), before, only_new=True, notify=reported.append)
     file = tmp_path / "matrix.json"
     write_matrix(made, file)
     row = made.torch[1]
     assert made.torch[0] == known
     assert (str(row.torch), row.pythons, str(row.cuda)) == ("7.2.0", ("3.12", "3.13"), "14.0.5")
     assert (str(row.torchvision), row.torchaudio, str(row.cudnn)) == ("0.52.0", None, "11.2")
-    assert [(str(one.transformers), dict(one.needs)) for one in made.stacks] == [
+    assert [(str(stack.transformers), dict(stack.needs)) for stack in made.stacks] == [
         ("9.0.1", {"tokenizers": "<2,>=1.5", "huggingface-hub": ">=3"})
     ]
     assert from_json(json.loads(file.read_text())) == made
     assert made.dated == date(2027, 1, 2)
-    assert any("torch 7.2.0: CUDA 14.0.5" in line for line in told)
+    assert any("torch 7.2.0: CUDA 14.0.5" in line for line in reported)
 
 
 def test_the_table_of_wheels_is_made_from_the_files_that_the_configured_index_lists(
@@ -147,21 +147,23 @@ def test_the_table_of_wheels_is_made_from_the_files_that_the_configured_index_li
         cuda_builds={"7.1": ("129",)},
         image_cudas={},
     )
-    told: list[str] = []
+    reported: list[str] = []
     with index(tmp_path / "served") as address:
         monkeypatch.setenv("PIP_INDEX_URL", address)
         empty = Matrix(dated=date(2027, 1, 2), torch=())
-        made = refresh_wheels(date(2027, 1, 2), known, empty, torch_index=f"{address}/cuda", tell=told.append)
+        made = refresh_wheels(
+            date(2027, 1, 2), known, empty, torch_index=f"{address}/cuda", notify=reported.append
+        )
     write_wheels(made, tmp_path / "wheels.json")
     assert made.dated == date(2027, 1, 2)
     assert made.packages["torch"] == {Version("7.1.0"): "3.11-3.12", Version("7.2.0"): "3.12-3.13"}
     assert made.packages["transformers"][Version("9.0.1")] == "pure:3.6+"
     assert made.cuda_builds == {"7.1": ("129",), "7.2": ("140",)}
     assert wheels_from_json(json.loads((tmp_path / "wheels.json").read_text())) == made
-    assert any("torch: 2 releases" in line for line in told)
+    assert any("torch: 2 releases" in line for line in reported)
 
 
-def test_the_tags_of_a_release_say_which_pythons_and_systems_it_is_for() -> None:
+def test_the_tags_of_a_release_state_its_pythons_and_systems() -> None:
     names = [
         ("a-1.0-cp39-cp39-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", ">=3.8"),
         ("a-1.0-cp310-cp310-manylinux_2_17_x86_64.whl", ">=3.8"),
@@ -182,7 +184,7 @@ def test_the_tags_of_a_release_say_which_pythons_and_systems_it_is_for() -> None
     }
 
 
-def test_the_wheels_of_the_package_read_back_and_tell_glibc_from_musl() -> None:
+def test_the_packaged_wheels_read_back_and_distinguish_glibc_from_musl() -> None:
     known = wheels()
     assert wheels_from_json(wheels_to_json(known)) == known
     assert known.has_wheel("numpy", Version("1.26.4"), "3.11", libc="musl")
@@ -191,7 +193,7 @@ def test_the_wheels_of_the_package_read_back_and_tell_glibc_from_musl() -> None:
     assert not known.has_source("transformers", Version("5.22.2"), "3.9")
 
 
-def test_the_matrix_of_the_package_reads_back_and_knows_its_newest() -> None:
+def test_the_packaged_matrix_reads_back_and_has_its_newest_version() -> None:
     known = matrix()
     assert from_json(to_json(known)) == known
     assert known.newest.torch >= Version("2.15.0")

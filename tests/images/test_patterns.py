@@ -1,8 +1,9 @@
-"""Is every known conflict found, mended by the least change, and recognised in a build's log?"""
+"""Every known conflict is found, fixed by a minimal change, and recognised in a build log."""
 
 import re
 
 import pytest
+from tests.fixtures.wording import Wording
 from tests.images.cases import TODAY, Case, case, cases, everything, project_of
 from tests.images.contexts import FAULTY
 from tests.images.seeded import FAULTS, WARNED
@@ -22,33 +23,33 @@ from paceline.images.lint.check import (
 from paceline.images.lint.project import Finding, Kind, Level, Project, Target
 from paceline.images.lint.rules import PATTERNS
 
-ALL = [pytest.param(one, id=one.name) for one in cases()]
-LOGGED = [pytest.param(one, id=one.name) for one in cases() if "log" in one.said]
+ALL = [pytest.param(item, id=item.name) for item in cases()]
+LOGGED = [pytest.param(item, id=item.name) for item in cases() if "log" in item.said]
 TARGET = Target(today=TODAY)
 
 
 def ids(findings: tuple[Finding, ...]) -> list[str]:
-    return [one.id for one in findings]
+    return [finding.id for finding in findings]
 
 
-def mended_text(project: Project) -> str:
+def fixed_text(project: Project) -> str:
     return everything(apply_fixes(project, TARGET).project)
 
 
 def test_all_patterns_have_a_rule_and_at_least_one_broken_image() -> None:
-    numbers = {one.number for one in PATTERNS}
+    numbers = {pattern.number for pattern in PATTERNS}
     assert numbers == set(range(1, max(numbers) + 1))
-    assert len({one.id for one in PATTERNS}) == len(PATTERNS)
-    tested = {one.finding for one in cases()} | {one.id for one in (*FAULTS, *WARNED)}
+    assert len({pattern.id for pattern in PATTERNS}) == len(PATTERNS)
+    tested = {item.finding for item in cases()} | {item.id for item in (*FAULTS, *WARNED)}
     tested |= {finding for finding, _ in (*BROKEN, *LIKELY)} | {finding for finding, _ in FAULTY.values()}
-    assert tested >= {one.id for one in PATTERNS} - {"runs-as-root", "excluded-from-context"}
+    assert tested >= {pattern.id for pattern in PATTERNS} - {"runs-as-root", "excluded-from-context"}
 
 
 @pytest.mark.parametrize("broken", ALL)
 def test_a_conflict_is_found_with_its_place_its_reason_and_its_evidence(broken: Case) -> None:
-    found = [one for one in check(broken.project, broken.target) if one.id == broken.finding]
-    assert found, f"nothing says {broken.finding}"
-    first = found[0]
+    findings = [finding for finding in check(broken.project, broken.target) if finding.id == broken.finding]
+    assert findings, f"nothing says {broken.finding}"
+    first = findings[0]
     assert first.pattern == broken.said["pattern"]
     assert 1 <= first.line <= len(broken.project.text(first.path).splitlines())
     assert first.why
@@ -57,31 +58,31 @@ def test_a_conflict_is_found_with_its_place_its_reason_and_its_evidence(broken: 
 
 
 @pytest.mark.parametrize("broken", ALL)
-def test_a_conflict_is_mended_and_mending_again_changes_nothing(broken: Case) -> None:
-    done = apply_fixes(broken.project, broken.target)
-    if not broken.is_mended:
-        assert done.project == broken.project
+def test_a_conflict_is_fixed_and_a_second_fix_changes_nothing(broken: Case) -> None:
+    fix_result = apply_fixes(broken.project, broken.target)
+    if not broken.is_fixed:
+        assert fix_result.project == broken.project
         return
-    text = everything(done.project)
+    text = everything(fix_result.project)
     assert broken.said["has"] in text
-    assert broken.said.get("hasnt", "what nobody writes") not in text
-    assert broken.finding not in ids(tuple(one for one in done.left if one.is_automatic))
-    again = apply_fixes(done.project, broken.target)
+    assert broken.said.get("hasnt", "a text that no file has") not in text
+    assert broken.finding not in ids(tuple(finding for finding in fix_result.left if finding.is_automatic))
+    again = apply_fixes(fix_result.project, broken.target)
     assert again.applied == ()
-    assert again.project == done.project
-    assert again.project.fingerprint == done.project.fingerprint != broken.project.fingerprint
+    assert again.project == fix_result.project
+    assert again.project.fingerprint == fix_result.project.fingerprint != broken.project.fingerprint
 
 
 @pytest.mark.parametrize("broken", LOGGED)
 def test_the_log_of_its_build_names_the_same_conflict_and_the_same_change(broken: Case) -> None:
-    found = findings_from_log(broken.said["log"], broken.project, broken.target)
-    assert broken.finding in ids(found)
-    assert all(one.log_line and one.log_line in broken.said["log"] for one in found)
-    if broken.is_mended:
-        assert broken.said["has"] in everything(apply_findings(broken.project, found))
+    findings = findings_from_log(broken.said["log"], broken.project, broken.target)
+    assert broken.finding in ids(findings)
+    assert all(finding.log_line and finding.log_line in broken.said["log"] for finding in findings)
+    if broken.is_fixed:
+        assert broken.said["has"] in everything(apply_findings(broken.project, findings))
 
 
-def test_a_log_of_a_build_that_worked_says_nothing() -> None:
+def test_a_log_of_a_successful_build_has_no_findings() -> None:
     log = "STEP 1/3: FROM python:3.11-slim\nCollecting six\nSuccessfully installed six-1.16.0\nCOMMIT\n"
     assert findings_from_log(log, case("torch-trio").project, TARGET) == ()
     assert external_cause(log) is None
@@ -90,18 +91,20 @@ def test_a_log_of_a_build_that_worked_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ("dial tcp: lookup registry-1.docker.io: no such host", "reached"),
+        ("dial tcp: lookup registry-1.docker.io: no such host", "unreachable"),
         ("SSLError: CERTIFICATE_VERIFY_FAILED", "certificate"),
         ("write /layer: No space left on device", "disk"),
     ],
 )
-def test_failures_of_the_surroundings_are_told_from_those_of_the_project(line: str, word: str) -> None:
+def test_failures_of_the_environment_are_distinguished_from_those_of_the_project(
+    line: str, word: str
+) -> None:
     assert word in (external_cause(line) or "")
     assert findings_from_log(line, case("torch-trio").project, TARGET) == ()
 
 
 def test_a_pinned_torch_is_never_changed_unless_the_user_agreed() -> None:
-    """Whatever else is mended, `torch==` stays as it was written, in every broken image."""
+    """Whatever else is fixed, `torch==` stays as it was written, in every broken image."""
     for broken in cases():
         before = re.findall(r"\btorch==\S+", everything(broken.project))
         after = re.findall(r"\btorch==\S+", everything(apply_fixes(broken.project, broken.target).project))
@@ -114,7 +117,7 @@ def test_a_cpu_build_in_a_pin_is_changed_for_gpus_only_when_the_user_agrees() ->
         "RUN pip install torch==2.6.0+cpu \\\n    --index-url https://download.pytorch.org/whl/cpu\n"
     )
     project, target = project_of(docker), Target(today=TODAY, kind=Kind.GPU)
-    finding = next(one for one in check(project, target) if one.id == "wrong-build")
+    finding = next(finding for finding in check(project, target) if finding.id == "wrong-build")
     assert finding.asks
     assert apply_fixes(project, target).project == project
     agreed = everything(apply_fixes(project, target, agreed=True).project)
@@ -122,14 +125,14 @@ def test_a_cpu_build_in_a_pin_is_changed_for_gpus_only_when_the_user_agrees() ->
     assert "whl/cu124" in agreed
 
 
-def test_versions_that_the_matrix_does_not_know_are_noted_and_stop_nothing() -> None:
+def test_versions_that_are_not_in_the_matrix_are_noted_and_stop_nothing(wording: Wording) -> None:
     docker = (
         "FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04\nRUN apt-get update && apt-get install -y python3-pip\n"
         "RUN pip install torch==99.1.0 torchvision==99.0\n"
     )
-    found = check(project_of(docker), TARGET)
-    assert {one.level for one in found} == {Level.NOTE}
-    assert "not in the matrix" in found[0].why
+    findings = check(project_of(docker), TARGET)
+    assert {finding.level for finding in findings} == {Level.NOTE}
+    wording(findings[0].why)
 
 
 def test_a_cuda_base_written_as_an_argument_is_changed_where_its_value_stands() -> None:
@@ -138,13 +141,13 @@ def test_a_cuda_base_written_as_an_argument_is_changed_where_its_value_stands() 
         "RUN apt-get update && apt-get install -y python3-pip\nRUN pip3 install torch==2.6.0\n"
         "RUN pip3 install --no-build-isolation flash-attn\n"
     )
-    text = mended_text(project_of(docker))
+    text = fixed_text(project_of(docker))
     assert text == docker.replace("11.8.0", "12.4.1")
 
 
 def test_a_minor_difference_of_cuda_changes_nothing() -> None:
     docker = "FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\nRUN pip3 install torch==2.6.0\n"
-    assert mended_text(project_of(docker)) == docker
+    assert fixed_text(project_of(docker)) == docker
 
 
 def test_only_the_stage_that_compiles_gets_the_compiler() -> None:
@@ -154,7 +157,7 @@ def test_only_the_stage_that_compiles_gets_the_compiler() -> None:
         "FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04\n"
         "COPY --from=builder /usr/local /usr/local\n"
     )
-    lines = mended_text(project_of(docker)).splitlines()
+    lines = fixed_text(project_of(docker)).splitlines()
     assert lines[0] == "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04 AS builder"
     assert lines[2] == "FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04"
 
@@ -165,7 +168,7 @@ def test_pip_in_the_same_step_as_apt_gets_its_environment_there() -> None:
         "RUN apt-get update && apt-get install -y python3-pip && pip3 install six && pip3 install tqdm\n"
         'CMD ["python3"]\n'
     )
-    text = mended_text(project_of(docker))
+    text = fixed_text(project_of(docker))
     assert "apt-get install -y python3-pip python3-venv && python3 -m venv /opt/venv" in text
     assert "&& /opt/venv/bin/pip install six && /opt/venv/bin/pip install tqdm\n" in text
     assert 'ENV PATH=/opt/venv/bin:$PATH\nCMD ["python3"]\n' in text
@@ -178,14 +181,14 @@ def test_a_missing_tool_joins_the_list_of_packages_that_is_there() -> None:
         " && rm -rf /var/lib/apt/lists/*\n"
         "RUN pip install git+https://example.com/a/b.git\n"
     )
-    assert mended_text(project_of(docker)) == docker.replace("      wget \\", "      wget git \\")
+    assert fixed_text(project_of(docker)) == docker.replace("      wget \\", "      wget git \\")
 
 
 def test_as_another_user_no_system_package_is_added() -> None:
     docker = "FROM python:3.11-slim\nUSER 1000\nRUN pip install git+https://example.com/a/b.git\n"
     project = project_of(docker)
     assert ids(check(project, TARGET)) == ["no-build-tools"]
-    assert mended_text(project) == docker
+    assert fixed_text(project) == docker
 
 
 def test_a_secret_is_reported_without_being_shown() -> None:
@@ -194,22 +197,24 @@ def test_a_secret_is_reported_without_being_shown() -> None:
         "RUN apt-get install -y python3-pip\nRUN pip install --index-url https://me:very-secret-3@host/ six\n"
     )
     project = project_of(docker)
-    found = check(project, TARGET)
-    assert ids(found).count("secret-in-image") == 3
-    told = "".join(f"{one.why}{one.evidence}{one.advice}{redacted_diff(project, one)}" for one in found)
-    assert "API_TOKEN" in told
-    assert "very-secret" not in told
+    findings = check(project, TARGET)
+    assert ids(findings).count("secret-in-image") == 3
+    text = "".join(
+        f"{finding.why}{finding.evidence}{finding.advice}{redacted_diff(project, finding)}"
+        for finding in findings
+    )
+    assert "API_TOKEN" in text
+    assert "very-secret" not in text
     patch = unified_diff(project, apply_fixes(project, TARGET).project)
     assert "very-secret-1" in patch  # the patch itself is exact, or it would not apply
 
 
-def test_two_findings_on_one_line_are_both_mended() -> None:
+def test_two_findings_on_one_line_are_both_fixed() -> None:
     docker = "FROM python:3.11-slim\nRUN pip install torch==2.2.2 torchvision==0.18.1 opencv-python\n"
-    done = apply_fixes(project_of(docker), TARGET)
-    assert sorted(ids(done.applied)) == ["missing-library", "numpy-abi", "torch-trio"]
-    assert everything(done.project).splitlines()[1] == (
-        'RUN pip install torch==2.2.2 "numpy<2" torchvision==0.17.2 opencv-python-headless'
-    )
+    fix_result = apply_fixes(project_of(docker), TARGET)
+    assert sorted(ids(fix_result.applied)) == ["missing-library", "numpy-abi", "torch-trio"]
+    fixed = 'RUN pip install torch==2.2.2 "numpy<2" torchvision==0.17.2 opencv-python-headless'
+    assert everything(fix_result.project).splitlines()[1] == fixed
 
 
 def test_what_must_be_written_is_named_file_by_file() -> None:
@@ -230,15 +235,15 @@ def test_requirements_that_are_copied_under_another_name_are_read_from_their_own
     )
     for docker in (copied, mounted):
         project = project_of(docker, gpu_txt="opencv-python\n", requirements_txt="opencv-python\n")
-        found = [one for one in check(project, TARGET) if one.id == "missing-library"]
-        assert [one.path for one in found] == ["gpu.txt"]
+        findings = [finding for finding in check(project, TARGET) if finding.id == "missing-library"]
+        assert [finding.path for finding in findings] == ["gpu.txt"]
 
 
 def test_with_another_sign_for_continued_lines_nothing_is_edited() -> None:
     docker = "# escape=`\nFROM python:3.11-slim\nRUN pip install `\n  six\nRUN pip install opencv-python\n"
     project = project_of(docker)
     assert "missing-library" in ids(check(project, TARGET))
-    assert mended_text(project) == docker
+    assert fixed_text(project) == docker
 
 
 def test_extras_markers_and_remarks_of_a_requirement_survive_its_new_version() -> None:
@@ -258,7 +263,7 @@ def test_a_library_of_the_stage_that_runs_counts_for_what_another_stage_installe
         "FROM python:3.11-slim\nRUN apt-get update && apt-get install -y libgl1 libglib2.0-0\n"
         "COPY --from=build /v /v\n"
     )
-    assert mended_text(project_of(docker)) == docker
+    assert fixed_text(project_of(docker)) == docker
 
 
 @pytest.mark.parametrize(
@@ -273,6 +278,5 @@ def test_a_library_of_the_stage_that_runs_counts_for_what_another_stage_installe
 )
 def test_what_follows_the_name_of_a_secret_is_hidden(text: str) -> None:
     assert "planted" not in redact(text)
-    assert redact("the token you gave, MAX_TOKENS=5, HF_TOKEN_FILE=/run/x") == (
-        "the token you gave, MAX_TOKENS=5, HF_TOKEN_FILE=/run/x"
-    )
+    harmless = "the token you gave, MAX_TOKENS=5, HF_TOKEN_FILE=/run/x"
+    assert redact(harmless) == harmless

@@ -1,5 +1,4 @@
-"""Is what people really write understood? Dockerfiles in the styles of well-known projects: what must stay as
-it is, and what must change to exactly this."""
+"""Dockerfiles in the styles of well-known projects: what must stay, and what must change exactly so."""
 
 import pytest
 from tests.images.cases import TODAY, everything, project_of
@@ -7,7 +6,7 @@ from tests.images.cases import TODAY, everything, project_of
 from paceline.images.lint.check import apply_fixes, check
 from paceline.images.lint.dockerfile import read_dockerfile
 from paceline.images.lint.project import Level, Target
-from paceline.images.lint.view import places
+from paceline.images.lint.view import stage_views
 
 TARGET = Target(today=TODAY)
 PIP = "RUN apt-get update && apt-get install -y python3-pip\n"
@@ -223,10 +222,10 @@ FINE = [
 def test_what_is_meant_so_is_left_alone(docker: str, requirements: str) -> None:
     project = project_of(docker, requirements_txt=requirements)
     assert apply_fixes(project, TARGET).project == project
-    assert [one.id for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
+    assert [finding.id for finding in check(project, TARGET) if finding.level is Level.PROBLEM] == []
 
 
-# (what it shows, Dockerfile, requirements.txt): it is a problem, and a person must decide how to mend it.
+# (what it shows, Dockerfile, requirements.txt): it is a problem, and a person must decide how to fix it.
 TOLD = [
     (
         "pip of an environment that only this step has",
@@ -270,17 +269,17 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("docker", "requirements"), [pytest.param(*rest, id=name) for name, *rest in TOLD])
-def test_what_only_a_person_can_decide_is_told_and_left_alone(docker: str, requirements: str) -> None:
+def test_what_only_a_person_can_decide_is_reported_and_left_alone(docker: str, requirements: str) -> None:
     project = project_of(docker, requirements_txt=requirements)
     assert apply_fixes(project, TARGET).project == project
-    assert [one for one in check(project, TARGET) if one.level is Level.PROBLEM]
+    assert [finding for finding in check(project, TARGET) if finding.level is Level.PROBLEM]
 
 
 # (what it shows, Dockerfile, what becomes of it)
 APART = (
     "RUN pip install setuptools wheel packaging ninja \\\n && pip install --no-build-isolation flash-attn\n"
 )
-MENDED = [
+FIXED = [
     (
         "the last word of continued lines",
         f"{DEVEL}RUN pip install torch==2.4.0 \\\n    flash-attn\nCOPY a b\n",
@@ -322,7 +321,7 @@ MENDED = [
 ]
 
 
-@pytest.mark.parametrize(("docker", "expected"), [pytest.param(*rest, id=name) for name, *rest in MENDED])
+@pytest.mark.parametrize(("docker", "expected"), [pytest.param(*rest, id=name) for name, *rest in FIXED])
 def test_a_fix_is_exactly_this(docker: str, expected: str) -> None:
     after = apply_fixes(project_of(docker), TARGET).project
     assert everything(after) == expected
@@ -340,7 +339,7 @@ def test_a_folder_of_one_s_own_may_need_the_cudnn_of_the_base() -> None:
         "RUN pip install torch==2.4.1 && pip install .\n"
     )
     assert apply_fixes(project, TARGET).project == project
-    assert "second-cudnn" in [one.id for one in check(project, TARGET)]
+    assert "second-cudnn" in [finding.id for finding in check(project, TARGET)]
 
 
 def test_another_build_of_torch_is_not_had_by_another_base() -> None:
@@ -362,8 +361,8 @@ def test_code_of_an_earlier_minor_of_the_same_architecture_is_enough(
     arch: str, torch: str, is_problem: bool
 ) -> None:
     project = project_of(f"FROM python:3.10-slim\nRUN pip install torch=={torch} 'numpy<2'\n")
-    found = check(project, Target(today=TODAY, arch=arch))
-    assert ("gpu-too-new" in [one.id for one in found]) is is_problem
+    findings = check(project, Target(today=TODAY, arch=arch))
+    assert ("gpu-too-new" in [finding.id for finding in findings]) is is_problem
 
 
 @pytest.mark.parametrize(
@@ -385,4 +384,4 @@ def test_code_of_an_earlier_minor_of_the_same_architecture_is_enough(
     ],
 )
 def test_the_python_is_the_one_of_the_image(docker: str, python: str | None) -> None:
-    assert places(project_of(docker), TARGET)[-1].python == python
+    assert stage_views(project_of(docker), TARGET)[-1].python == python

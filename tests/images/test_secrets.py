@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.command import paceline
+from tests.fixtures.processes.command import paceline
 from tests.images.cases import TODAY
 
 from paceline.core.clock import SystemClock
@@ -183,7 +183,7 @@ def test_a_private_key_is_hidden_as_a_whole_and_line_by_line(body: list[str]) ->
         "tiktoken==${TIKTOKEN_VERSION}",
     ],
 )
-def test_ordinary_words_stay_as_they_are(text: str) -> None:
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert redact(text) == text
 
 
@@ -231,49 +231,55 @@ def test_no_output_of_image_check_holds_a_secret(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(f"X={SECRETS['hf']}\n")
     outputs = []
     for more in ((), ("--json",), ("--plain",)):
-        done = paceline("image", "check", str(tmp_path), *more)
-        assert done.code == 8
-        outputs.append(done.out + done.err)
+        result = paceline("image", "check", str(tmp_path), *more)
+        assert result.code == 8
+        outputs.append(result.out + result.err)
     assert not [kind for kind, secret in SECRETS.items() for text in outputs if secret in text]
-    found = json.loads(outputs[1].splitlines()[0])["data"]["findings"]
-    assert any(one["diff"] for one in found)
-    lines = {one["line"] for one in found if one["id"] == "secret-in-image" and one["file"] == "Dockerfile"}
+    findings = json.loads(outputs[1].splitlines()[0])["data"]["findings"]
+    assert any(finding["diff"] for finding in findings)
+    lines = {
+        finding["line"]
+        for finding in findings
+        if finding["id"] == "secret-in-image" and finding["file"] == "Dockerfile"
+    }
     assert lines == {2, 3, 4, 6, 7}
-    assert any(one["id"] == "secret-in-image" and one["file"] == "requirements.txt" for one in found)
-    assert any(one["id"] == "secret-file-copied" and ".env" in one["why"] for one in found)
+    assert any(
+        finding["id"] == "secret-in-image" and finding["file"] == "requirements.txt" for finding in findings
+    )
+    assert any(finding["id"] == "secret-file-copied" and ".env" in finding["why"] for finding in findings)
 
 
 def test_findings_diffs_and_logs_hold_no_secret() -> None:
     project = Project(files=(Source("Dockerfile", DOCKER),))
     log = f"#9 0.4 ERROR: {SECRETS['hf']} https://me:{SECRETS['index']}@host: No matching distribution found"
-    found = [
+    results = [
         *check(project, TARGET),
         *findings_from_log(log, project, TARGET),
         *apply_fixes(project, TARGET, agreed=True).applied,
     ]
-    told = "".join(
-        f"{one.why}{one.evidence}{one.advice}{one.log_line}{redacted_diff(project, one)}"
-        for one in found
-        if one in check(project, TARGET)
+    text = "".join(
+        f"{result.why}{result.evidence}{result.advice}{result.log_line}{redacted_diff(project, result)}"
+        for result in results
+        if result in check(project, TARGET)
     )
-    assert told
-    assert not any(secret in told for secret in SECRETS.values())
+    assert text
+    assert not any(secret in text for secret in SECRETS.values())
 
 
 @pytest.mark.parametrize("secret", SECRETS.values())
 def test_errors_events_and_trees_hold_no_secret(secret: str, tmp_path: Path) -> None:
-    said = f"the store s3://key:{secret}@bucket refuses: token={secret}"
-    errors: list[PacelineError] = [NotReadyError(said, said), ConfigError([Problem(said, said)])]
-    told = "".join(f"{error}{error.what}{error.hint}{error.problems}{error.told()}" for error in errors)
+    message = f"the store s3://key:{secret}@bucket refuses: token={secret}"
+    errors: list[PacelineError] = [NotReadyError(message, message), ConfigError([Problem(message, message)])]
+    text = "".join(f"{error}{error.what}{error.hint}{error.problems}{error.to_dicts()}" for error in errors)
     path = tmp_path / "events.jsonl"
     log = EventLog(path, who="worker-0", clock=SystemClock())
-    log.write("checkpoint_failed", path="at-1", step=1, reason=said)
+    log.write("checkpoint_failed", path="at-1", step=1, reason=message)
     log.close()
-    tree = redact_json({"labels": {"api_key": secret}, "lines": [said], "count": 3})
-    assert secret not in told + path.read_text() + json.dumps(tree)
+    tree = redact_json({"labels": {"api_key": secret}, "lines": [message], "count": 3})
+    assert secret not in text + path.read_text() + json.dumps(tree)
     assert tree["count"] == 3
     redactor = LineRedactor()
-    assert secret not in redactor.line(said)
+    assert secret not in redactor.line(message)
 
 
 def _copied(dockerfile: str, names: tuple[str, ...] = (), ignored: str | None = None) -> list[Finding]:
@@ -281,7 +287,7 @@ def _copied(dockerfile: str, names: tuple[str, ...] = (), ignored: str | None = 
     if ignored is not None:
         files.append(Source(".dockerignore", ignored))
     project = Project(files=tuple(files), names=frozenset(names))
-    return [one for one in check(project, TARGET) if one.id == "secret-file-copied"]
+    return [finding for finding in check(project, TARGET) if finding.id == "secret-file-copied"]
 
 
 @pytest.mark.parametrize(
@@ -319,5 +325,5 @@ def test_files_that_hold_no_secret_may_be_copied(path: str) -> None:
 
 
 def test_a_key_that_only_a_build_stage_sees_is_a_warning() -> None:
-    (one,) = _copied("COPY id_rsa /root/\nRUN git clone x\nFROM python:3.12-slim\nCOPY --from=0 /x /x")
-    assert one.level is Level.WARNING
+    (first,) = _copied("COPY id_rsa /root/\nRUN git clone x\nFROM python:3.12-slim\nCOPY --from=0 /x /x")
+    assert first.level is Level.WARNING

@@ -13,34 +13,36 @@ TARGET = Target(today=TODAY)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_image_has_no_problem_and_is_not_edited(name: str) -> None:
     project = project_of(HEALTHY[name])
-    assert [one.id for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
+    assert [finding.id for finding in check(project, TARGET) if finding.level is Level.PROBLEM] == []
     assert apply_fixes(project, TARGET).project == project
 
 
-@pytest.mark.parametrize("fault", [pytest.param(one, id=one.name) for one in FAULTS])
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in FAULTS])
 def test_a_seeded_fault_is_a_problem(fault: Fault) -> None:
-    found = check(fault.project(), TARGET)
-    assert fault.id in [one.id for one in found if one.level is Level.PROBLEM]
+    findings = check(fault.project(), TARGET)
+    assert fault.id in [finding.id for finding in findings if finding.level is Level.PROBLEM]
 
 
-@pytest.mark.parametrize("fault", [pytest.param(one, id=one.name) for one in FAULTS])
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in FAULTS])
 def test_a_fix_leaves_no_new_problem_behind(fault: Fault) -> None:
     """What an edit was made for is gone, and no problem of another kind came in its place."""
-    before = {one.id for one in check(fault.project(), TARGET) if one.level is Level.PROBLEM}
-    done = apply_fixes(fault.project(), TARGET)
-    left = {one.id for one in done.left if one.level is Level.PROBLEM}
+    before = {finding.id for finding in check(fault.project(), TARGET) if finding.level is Level.PROBLEM}
+    fix_result = apply_fixes(fault.project(), TARGET)
+    left = {finding.id for finding in fix_result.left if finding.level is Level.PROBLEM}
     assert left <= before
-    assert not any(one.is_automatic for one in done.left if one.id == fault.id)
+    assert not any(finding.is_automatic for finding in fix_result.left if finding.id == fault.id)
 
 
-@pytest.mark.parametrize("image", [pytest.param(one, id=one.name) for one in SILENT])
+@pytest.mark.parametrize("image", [pytest.param(item, id=item.name) for item in SILENT])
 def test_what_works_is_not_reported(image: Fault) -> None:
-    assert image.id not in [one.id for one in check(image.project(), TARGET)]
+    assert image.id not in [finding.id for finding in check(image.project(), TARGET)]
 
 
-@pytest.mark.parametrize("image", [pytest.param(one, id=one.name) for one in WARNED])
+@pytest.mark.parametrize("image", [pytest.param(item, id=item.name) for item in WARNED])
 def test_a_likely_mistake_is_a_warning(image: Fault) -> None:
-    assert [one.level for one in check(image.project(), TARGET) if one.id == image.id] == [Level.WARNING]
+    assert [finding.level for finding in check(image.project(), TARGET) if finding.id == image.id] == [
+        Level.WARNING
+    ]
 
 
 IGNORED = "*\n!src\n!requirements.txt\n!pyproject.toml\ndata/**\n**/*.bin\n!data/keep\n"
@@ -64,5 +66,7 @@ IGNORED = "*\n!src\n!requirements.txt\n!pyproject.toml\ndata/**\n**/*.bin\n!data
 def test_a_source_that_dockerignore_excludes_is_a_problem(source: str, is_reported: bool) -> None:
     files = {**HEALTHY["cuda-devel"], ".dockerignore": IGNORED}
     files["Dockerfile"] = files["Dockerfile"].replace("COPY . .", f"COPY {source} /x/")
-    found = [one for one in check(project_of(files), TARGET) if one.id == "excluded-from-context"]
-    assert [one.level for one in found] == ([Level.PROBLEM] if is_reported else [])
+    findings = [
+        finding for finding in check(project_of(files), TARGET) if finding.id == "excluded-from-context"
+    ]
+    assert [finding.level for finding in findings] == ([Level.PROBLEM] if is_reported else [])

@@ -200,8 +200,8 @@ BROKEN = [
 
 @pytest.mark.parametrize(("finding", "docker"), BROKEN)
 def test_a_step_that_must_fail_is_a_problem(finding: str, docker: str) -> None:
-    found = check(project_of({"Dockerfile": docker}), TARGET)
-    assert finding in [one.id for one in found if one.level is Level.PROBLEM]
+    findings = check(project_of({"Dockerfile": docker}), TARGET)
+    assert finding in [finding.id for finding in findings if finding.level is Level.PROBLEM]
 
 
 # Images like the broken ones, which are built: the same program, file or user is there after all.
@@ -277,7 +277,7 @@ FINE = [
 @pytest.mark.parametrize("docker", FINE)
 def test_what_is_there_after_all_is_no_problem(docker: str) -> None:
     project = project_of({"Dockerfile": docker})
-    assert [one.id for one in check(project, TARGET) if one.level is Level.PROBLEM] == []
+    assert [finding.id for finding in check(project, TARGET) if finding.level is Level.PROBLEM] == []
     assert apply_fixes(project, TARGET).project == project
 
 
@@ -299,5 +299,5 @@ LIKELY = [
 
 @pytest.mark.parametrize(("finding", "docker"), LIKELY)
 def test_a_likely_failure_is_a_warning(finding: str, docker: str) -> None:
-    found = check(project_of({"Dockerfile": docker}), TARGET)
-    assert [one.level for one in found if one.id == finding] == [Level.WARNING]
+    findings = check(project_of({"Dockerfile": docker}), TARGET)
+    assert [item.level for item in findings if item.id == finding] == [Level.WARNING]

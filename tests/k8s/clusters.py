@@ -95,7 +95,7 @@ def named(*names: str) -> list[Object]:
 
 def cluster(**objects: list[Object]) -> Object:
     """Plain EKS without GPUs; `objects` by resource, with __ for dots."""
-    found: dict[str, list[Object]] = {
+    results: dict[str, list[Object]] = {
         "nodes": [],
         "namespaces": [{"metadata": {"name": "train", "labels": {}}, "status": {"phase": "Active"}}],
         "deployments.apps": [
@@ -113,7 +113,7 @@ def cluster(**objects: list[Object]) -> Object:
     for name, more in objects.items():
         resource = name.replace("__", ".")
         replaces = resource.startswith(("nodes", "storage", "csi"))
-        found[resource] = more if replaces else [*found.get(resource, []), *more]
+        results[resource] = more if replaces else [*results.get(resource, []), *more]
     rights = [right.key for right in rendered_rights_for("jobs.batch")]
     return {
         "schema": "paceline.cluster-snapshot/1",
@@ -125,7 +125,7 @@ def cluster(**objects: list[Object]) -> Object:
             "deployments.apps": ["v1"],
             "resourceslices.resource.k8s.io": ["v1"],
         },
-        "objects": found,
+        "objects": results,
         "refused": [],
         "rights": dict.fromkeys(rights, True),
     }
@@ -162,8 +162,8 @@ def with_trainer(snapshot: Object) -> Object:
     objects[CLUSTER_RUNTIMES] = [{"metadata": torch}]
     objects["trainingruntimes.trainer.kubeflow.org"] = []
     about = {"name": "kubeflow-trainer-public", "namespace": "kubeflow-system"}
-    said = {"metadata": about, "data": {"kubeflow_trainer_version": "v2.3.0"}}
-    objects.setdefault("configmaps", []).append(said)
+    given = {"metadata": about, "data": {"kubeflow_trainer_version": "v2.3.0"}}
+    objects.setdefault("configmaps", []).append(given)
     serve(snapshot, "trainjobs.trainer.kubeflow.org", CLUSTER_RUNTIMES, version="v1alpha1")
     return serve(snapshot, "jobsets.jobset.x-k8s.io", version="v1alpha2")
 

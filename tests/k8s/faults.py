@@ -1,4 +1,4 @@
-"""What may be broken in each of eight kinds of clusters? The cluster, what is done to it, what is found."""
+"""Faults that can be injected into each of eight kinds of clusters, with the expected finding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,8 @@ Fault = Callable[[Object], object]
 
 
 def objects(snapshot: Object, resource: str) -> list[Object]:
-    found: list[Object] = snapshot["objects"][resource]
-    return found
+    result: list[Object] = snapshot["objects"][resource]
+    return result
 
 
 def no_gpus(snapshot: Object) -> None:
@@ -22,7 +22,7 @@ def no_gpus(snapshot: Object) -> None:
 def condition(which: int, kind: str, status: str, reason: str = "") -> Fault:
     def strike(snapshot: Object) -> None:
         conditions = objects(snapshot, "nodes")[which]["status"]["conditions"]
-        conditions[:] = [one for one in conditions if one["type"] != kind]
+        conditions[:] = [item for item in conditions if item["type"] != kind]
         conditions.append({"type": kind, "status": status, "reason": reason})
 
     return strike
@@ -30,17 +30,17 @@ def condition(which: int, kind: str, status: str, reason: str = "") -> Fault:
 
 def down(kind: str, name: str) -> Fault:
     def strike(snapshot: Object) -> None:
-        for one in objects(snapshot, kind):
-            if name in one["metadata"]["name"]:
-                one["status"] |= {"readyReplicas": 0, "numberReady": 0}
+        for manifest in objects(snapshot, kind):
+            if name in manifest["metadata"]["name"]:
+                manifest["status"] |= {"readyReplicas": 0, "numberReady": 0}
 
     return strike
 
 
 def gone(kind: str, name: str) -> Fault:
     def strike(snapshot: Object) -> None:
-        found = objects(snapshot, kind)
-        found[:] = [one for one in found if name not in one["metadata"]["name"]]
+        manifests = objects(snapshot, kind)
+        manifests[:] = [manifest for manifest in manifests if name not in manifest["metadata"]["name"]]
 
     return strike
 
@@ -92,12 +92,12 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("eks-device-plugin", down(SETS, "efa"), "the EFA device plugin does not run on every node"),
     ("eks-device-plugin", add(SETS, OPERATOR_PLUGIN), "two device plugins hand out the same GPUs"),
     ("eks-device-plugin", down(DEPLOYMENTS, "training-operator"), "the training operator is not at work"),
-    ("eks-device-plugin", gone(DEPLOYMENTS, "training-operator"), "nobody acts on them"),
-    ("eks-device-plugin", gone(WEBHOOKS, "training-operator"), "nobody checks PyTorchJobs"),
+    ("eks-device-plugin", gone(DEPLOYMENTS, "training-operator"), "no operator is running"),
+    ("eks-device-plugin", gone(WEBHOOKS, "training-operator"), "PyTorchJobs are not validated"),
     (
         "eks-device-plugin",
         gone("csidrivers.storage.k8s.io", "ebs"),
-        "storage class gp3 has nobody behind it",
+        "storage class gp3 has no CSI driver",
     ),
     ("eks-device-plugin", add("resourcequotas", QUOTA), "quota team has no room"),
     ("eks-device-plugin", add("networkpolicies.networking.k8s.io", CLOSED), "may not talk to each other"),
@@ -154,7 +154,7 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("hyperpod", down(DEPLOYMENTS, "hp-training"), "the HyperPod operator is not at work"),
     ("hyperpod", gone(DEPLOYMENTS, "cert-manager"), "cert-manager is not there"),
     ("hyperpod", set_to(f"{NODES}|0|status|allocatable|{GPU}", "6"), "there are, by 1 node: hyperpod-i-0"),
-    ("minikube", gone(DEPLOYMENTS, "kuberay"), "the kinds of KubeRay are there, but nobody acts on them"),
+    ("minikube", gone(DEPLOYMENTS, "kuberay"), "the CRDs of KubeRay are installed, but no operator"),
     (
         "minikube",
         set_to(

@@ -1,4 +1,4 @@
-"""How is a manifest spoilt? Seven ways, each at a place that a die chooses; every one must be noticed."""
+"""Seven mutations of a manifest at a random place; validation must notice each of them."""
 
 import copy
 import random
@@ -11,14 +11,14 @@ FREE = ("labels", "annotations", "matchLabels", "selector", "data", "nodeSelecto
 LONG = "x" * 300
 
 
-def places(value: object, path: Where = ()) -> Iterator[Where]:
+def paths_in(value: object, path: Where = ()) -> Iterator[Where]:
     yield path
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from places(inner, (*path, name))
+            yield from paths_in(inner, (*path, name))
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from places(item, (*path, number))
+            yield from paths_in(item, (*path, number))
 
 
 def at(value: Any, path: Where) -> Any:
@@ -27,21 +27,21 @@ def at(value: Any, path: Where) -> Any:
     return value
 
 
-def misspell(one: Any, path: Where, dice: random.Random) -> bool:
+def misspell(item: Any, path: Where, rng: random.Random) -> bool:
     """A name with a letter too few, too many, or two in the wrong order."""
     name = path[-1]
-    parent = at(one, path[:-1])
+    parent = at(item, path[:-1])
     if isinstance(name, int) or any(step in FREE for step in path[:-1]):
         return False
-    swap = dice.randrange(len(name) - 1)
-    wrong = dice.choice([name[:-1], name + "s", name[:swap] + name[swap + 1] + name[swap] + name[swap + 2 :]])
+    swap = rng.randrange(len(name) - 1)
+    wrong = rng.choice([name[:-1], name + "s", name[:swap] + name[swap + 1] + name[swap] + name[swap + 2 :]])
     if wrong in parent or not wrong or wrong == name:
         return False
     parent[wrong] = parent.pop(name)
     return True
 
 
-def mistype(one: Any, path: Where, dice: random.Random) -> bool:
+def mistype(item: Any, path: Where, rng: random.Random) -> bool:
     wrong: dict[type, list[Any]] = {
         dict: ["text", [1], 3],
         list: ["text", {"a": 1}, 3],
@@ -49,10 +49,10 @@ def mistype(one: Any, path: Where, dice: random.Random) -> bool:
         int: ["three", -5, 1.5, [1]],
         str: [["a"], {"a": "b"}, 3.25],
     }
-    value = at(one, path)
+    value = at(item, path)
     if path[-2:-1] in (("requests",), ("limits",)) or path[-1] == "sizeLimit":
         return False  # an amount may be a number: `garble` sees to it
-    at(one, path[:-1])[path[-1]] = dice.choice(wrong[type(value)])
+    at(item, path[:-1])[path[-1]] = rng.choice(wrong[type(value)])
     return True
 
 
@@ -109,18 +109,18 @@ _NONSENSE: dict[str, list[Any]] = {
 }
 
 
-def garble(one: Any, path: Where, dice: random.Random) -> bool:
+def garble(item: Any, path: Where, rng: random.Random) -> bool:
     """Values that are of the right type, and nonsense."""
     if path[-1] not in _NONSENSE or any(step in FREE for step in path[:-1]):
         return False
-    wrong = dice.choice(_NONSENSE[str(path[-1])])
+    wrong = rng.choice(_NONSENSE[str(path[-1])])
     if wrong == LONG and ("env" in path or "subjects" in path):
         return False  # a variable's name may be long, and so may a user's
-    at(one, path[:-1])[path[-1]] = wrong
+    at(item, path[:-1])[path[-1]] = wrong
     return True
 
 
-def forget(one: Any, path: Where, _: random.Random) -> bool:
+def forget(item: Any, path: Where, _: random.Random) -> bool:
     """A field that has to be there is not."""
     needed = {
         "apiVersion",
@@ -155,30 +155,30 @@ def forget(one: Any, path: Where, _: random.Random) -> bool:
         return False  # it has a default
     if path[-1] == "ports" and "containers" in path:
         return False  # a container may have none
-    if path[-1] == "ports" and at(one, path[:-1]).get("clusterIP") == "None":
+    if path[-1] == "ports" and at(item, path[:-1]).get("clusterIP") == "None":
         return False  # and so may a Service without an address
-    del at(one, path[:-1])[path[-1]]
+    del at(item, path[:-1])[path[-1]]
     return True
 
 
-def reveal(one: Any, path: Where, dice: random.Random) -> bool:
+def reveal(item: Any, path: Where, rng: random.Random) -> bool:
     """A secret is written into it."""
     if path[-1] != "env":
         return False
-    shape = dice.choice(["hf_" + "a1" * 12, "AKIA" + "A1B2" * 4, "ghp_" + "x9" * 15])
-    name = dice.choice(["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
-    said = dice.choice([{"name": name, "value": "plain"}, {"name": "INNOCENT", "value": shape}])
-    at(one, path).append(said)
+    shape = rng.choice(["hf_" + "a1" * 12, "AKIA" + "A1B2" * 4, "ghp_" + "x9" * 15])
+    name = rng.choice(["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
+    text = rng.choice([{"name": name, "value": "plain"}, {"name": "INNOCENT", "value": shape}])
+    at(item, path).append(text)
     return True
 
 
-def double(one: Any, path: Where, dice: random.Random) -> bool:
+def double(item: Any, path: Where, rng: random.Random) -> bool:
     """The same thing twice, where each must have a name of its own."""
     many = ("containers", "env", "ports", "workerGroupSpecs", "volumes", "replicatedJobs", "runtimePatches")
     if path[-1] not in (*many, "volumeMounts"):
         return False
-    items = at(one, path)
-    items.append(copy.deepcopy(dice.choice(items)))
+    items = at(item, path)
+    items.append(copy.deepcopy(rng.choice(items)))
     return True
 
 

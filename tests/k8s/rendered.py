@@ -1,4 +1,4 @@
-"""How does a test get manifests? By the same road as the command."""
+"""Manifests rendered by the same path as `paceline job render`."""
 
 import copy
 import functools
@@ -24,19 +24,19 @@ VARIANTS: dict[str, tuple[Target, dict[str, str], dict[str, Any]]] = {
 }
 
 
-def settings(**said: str) -> Any:  # Any: TrainConfig, which tests take apart
-    loaded = load(flags=[RawSetting(key=key, raw=value, where=key) for key, value in said.items()])
+def settings(**options: str) -> Any:  # Any: TrainConfig, which tests take apart
+    loaded = load(flags=[RawSetting(key=key, raw=value, where=key) for key, value in options.items()])
     assert not loaded.problems, loaded.problems
     return loaded.config
 
 
 def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
     """The manifests of a variant, free to be changed, and the profile they were made for."""
-    done = _rendered(name)
-    return copy.deepcopy(done.objects), done.intent.profile
+    rendered_job = _rendered(name)
+    return copy.deepcopy(rendered_job.objects), rendered_job.intent.profile
 
 
 @functools.cache
 def _rendered(name: str) -> RenderedJob:
-    target, said, wishes = VARIANTS[name]
-    return render_job(settings(name="demo", **said), JobOptions(image="example.com/x:1", **wishes), target)
+    target, text, options = VARIANTS[name]
+    return render_job(settings(name="demo", **text), JobOptions(image="example.com/x:1", **options), target)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.recordings import Recording, WatchEvent
+from tests.fixtures.kubernetes.recordings import Recording, WatchEvent
 
 from paceline.k8s.client.api import (
     Change,
@@ -72,8 +72,8 @@ def frames(cassette: dict[str, Any]) -> list[Snapshot]:
 
 
 def play(cassette: dict[str, Any]) -> list[Look]:
-    said = dict(cassette.get("policy", {}))
-    policy = RetryPolicy(allowed_changes=frozenset(said.pop("allowed_changes", [])), **said)
+    text = dict(cassette.get("policy", {}))
+    policy = RetryPolicy(allowed_changes=frozenset(text.pop("allowed_changes", [])), **text)
     past, looks = WatchState(), []
     for snapshot in frames(cassette):
         checkpoint = cassette.get("checkpoint")
@@ -158,7 +158,7 @@ def tape(recording: Recording) -> Tape:
     start_unix_s = read_time(recording.about["submitted_at"])
     assert start_unix_s is not None, "every recording says when it began"
     beside = [
-        (t, tuple(one for one in listed["items"] if one["kind"] in ("Node", "ResourceQuota")))
+        (t, tuple(item for item in listed["items"] if item["kind"] in ("Node", "ResourceQuota")))
         for t, listed in recording.snapshots().values()
     ]
     return Tape(
@@ -170,10 +170,10 @@ def tape(recording: Recording) -> Tape:
         ),
         logs=tuple(
             RecordedLog(
-                one["uid"], one["container"], one["restartCount"], tuple(texts[one["file"]].splitlines())
+                item["uid"], item["container"], item["restartCount"], tuple(texts[item["file"]].splitlines())
             )
-            for one in index
-            if one["file"] in texts
+            for item in index
+            if item["file"] in texts
         ),
         cluster_objects=tuple(beside),
     )
@@ -243,9 +243,9 @@ class RecordedApi:
     _lock: threading.RLock = field(default_factory=threading.RLock)  # threads of the follower read, too
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
-        for one in self._all(kind):
-            if name_of(one) == name:
-                return one
+        for manifest in self._all(kind):
+            if name_of(manifest) == name:
+                return manifest
         raise NotThereError(f"{kind.plural} {name} not found", "", status=404)
 
     def about(self, kind: Kind, name: str, namespace: str | None = None) -> Manifest:
@@ -271,8 +271,8 @@ class RecordedApi:
     def patch(
         self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
     ) -> Manifest:
-        found = self.get(kind, name, namespace)
-        notes = self._notes.setdefault(_uid(found), {})
+        result = self.get(kind, name, namespace)
+        notes = self._notes.setdefault(_uid(result), {})
         notes |= mapping(change, "metadata", "annotations")
         return self.get(kind, name, namespace)
 
@@ -288,13 +288,13 @@ class RecordedApi:
     ) -> None:
         if self._made.pop((kind.name, name), None) is not None:
             return
-        for one in self._all(kind):
-            if name_of(one) == name:
-                about = mapping(one, "metadata")
+        for manifest in self._all(kind):
+            if name_of(manifest) == name:
+                about = mapping(manifest, "metadata")
                 if version not in ("", about["resourceVersion"]) or uid not in ("", about["uid"]):
                     raise ConflictError("the object has been modified", "", status=409)
                 self.deleted.append((self.clock.t, kind.name, name))
-                self._remove(_uid(one))
+                self._remove(_uid(manifest))
 
     def logs(
         self,
@@ -309,9 +309,9 @@ class RecordedApi:
     ) -> Iterator[str]:
         if follow:
             raise ForbiddenError("followed logs are not recorded", "", status=403)
-        for found in self._objects("Pod"):
-            if name_of(found) == pod:
-                return iter(self._lines(found, container, previous=previous)[-(tail or 0) :])
+        for manifest in self._objects("Pod"):
+            if name_of(manifest) == pod:
+                return iter(self._lines(manifest, container, previous=previous)[-(tail or 0) :])
         raise NotThereError(f"pods {pod} not found", "", status=404)
 
     def run(
@@ -329,8 +329,8 @@ class RecordedApi:
         if kind.name in ("Node", "ResourceQuota"):
             taken = [objects for t, objects in self.tape.cluster_objects if t <= self.clock.t]
             newest = taken[-1:] or [objects for _, objects in self.tape.cluster_objects[:1]]
-            return [one for objects in newest for one in objects if one["kind"] == kind.name]
-        made = [one for (its, _), one in self._made.items() if its == kind.name]
+            return [manifest for objects in newest for manifest in objects if manifest["kind"] == kind.name]
+        made = [item for (its, _), item in self._made.items() if its == kind.name]
         return [*made, *self._objects(kind.name)]
 
     def _objects(self, kind: str) -> list[Manifest]:
@@ -347,41 +347,41 @@ class RecordedApi:
                 self._now[key] = dict(event.object)
             self._next += 1
         return [
-            self._marked(one)
-            for (its, _), one in self._now.items()
-            if its == kind and _uid(one) not in self._gone
+            self._marked(item)
+            for (its, _), item in self._now.items()
+            if its == kind and _uid(item) not in self._gone
         ]
 
-    def _marked(self, one: Manifest) -> Manifest:
-        if name_of(one) != self.tape.job_name or mapping(one, "metadata").get("ownerReferences"):
-            return one
-        if one["kind"] not in [kind.name for kind in JOB_KINDS]:
-            return one
-        manifest = {name: one[name] for name in ("apiVersion", "kind", "spec")}
+    def _marked(self, item: Manifest) -> Manifest:
+        if name_of(item) != self.tape.job_name or mapping(item, "metadata").get("ownerReferences"):
+            return item
+        if item["kind"] not in [kind.name for kind in JOB_KINDS]:
+            return item
+        manifest = {name: item[name] for name in ("apiVersion", "kind", "spec")}
         about = {"name": self.tape.job_name, "namespace": self.tape.namespace}
         mark = JobAnnotations(
             manifest={**manifest, "metadata": about},
             policy=self.policy,
-            keeps=manifests_keep_checkpoints([one]),
+            keeps=manifests_keep_checkpoints([item]),
         )
-        made: Any = annotate(one, mark)
-        made["metadata"]["annotations"] |= self._notes.get(_uid(one), {})
+        made: Any = annotate(item, mark)
+        made["metadata"]["annotations"] |= self._notes.get(_uid(item), {})
         result: Manifest = made
         return result
 
     def _remove(self, uid: str) -> None:
         """With what it owns."""
         self._gone.add(uid)
-        for one in list(self._now.values()):
-            about: Any = one["metadata"]
+        for entry in list(self._now.values()):
+            about: Any = entry["metadata"]
             owners = [owner["uid"] for owner in about.get("ownerReferences", [])]
-            if uid in owners and _uid(one) not in self._gone:
-                self._remove(_uid(one))
+            if uid in owners and _uid(entry) not in self._gone:
+                self._remove(_uid(entry))
 
     def _lines(self, pod: Manifest, container: str, *, previous: bool) -> list[str]:
         status: Any = pod.get("status", {})
         states = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-        its = next((one for one in states if one["name"] == container), None)
+        its = next((state for state in states if state["name"] == container), None)
         if its is None or ("waiting" in its.get("state", {}) and not its.get("lastState")):
             raise RefusedError(f"container {container} is waiting to start", "", status=400)
         restart = its["restartCount"] - (1 if previous else 0)
@@ -420,12 +420,12 @@ def follow(
     """Follows the job of a recording from its submission until `after_s` after the last event."""
     clock = VirtualClock(recorded, recorded.submitted_t(), wakes)
     api = RecordedApi(recorded, clock, policy or RetryPolicy())
-    said: list[str] = []
-    told: list[Finding] = []
+    messages: list[str] = []
+    reported: list[Finding] = []
     follower = Follower(
         cluster=ClusterConnection(api, recorded.namespace),  # type: ignore[arg-type]  # the port is what a follower uses
         name=recorded.job_name,
-        shown=FollowOutput(line=lambda _line: None, say=said.append, tell=told.append),
+        shown=FollowOutput(line=lambda _line: None, say=messages.append, tell=reported.append),
         pace=FollowIntervals(look_s=look_s, logs_s=0.0),
         clock=clock,
         evidence=evidence,
@@ -442,14 +442,14 @@ def follow(
         end=end,
         removed_t=removed[0] if removed and sent_again_t is None else None,
         sent_again_t=sent_again_t,
-        said=tuple(said),
-        told=tuple(told),
+        said=tuple(messages),
+        told=tuple(reported),
     )
 
 
 def starting_moments(recorded: Tape) -> list[float]:
     """Moments, one per change, at which a pod is not ready that others may wait for."""
-    found: list[float] = []
+    results: list[float] = []
     pods: dict[str, Mapping[str, Any]] = {}
     for event in recorded.events:
         if event.kind == "Pod":
@@ -460,16 +460,16 @@ def starting_moments(recorded: Tape) -> list[float]:
         is_pending = any(pod.get("status", {}).get("phase") == "Pending" for pod in there)
         is_starting = any(not has_running_init(pod) and ready_since(pod) is None for pod in there)
         if event.t >= recorded.submitted_t() and is_pending and is_starting:
-            found.append(event.t)
-    return found
+            results.append(event.t)
+    return results
 
 
 def _is_leaving(pod: Mapping[str, Any]) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def _uid(one: Mapping[str, Any]) -> str:
-    return str(one["metadata"].get("uid", ""))
+def _uid(values: Mapping[str, Any]) -> str:
+    return str(values["metadata"].get("uid", ""))
 
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
@@ -481,7 +481,7 @@ def _stamps(value: object) -> set[str]:
 
 def _with_stamps(value: Mapping[str, Any], later: Mapping[str, str]) -> Mapping[str, Any]:
     made: Mapping[str, Any] = json.loads(
-        _STAMP.sub(lambda found: later.get(found[0], found[0]), json.dumps(value))
+        _STAMP.sub(lambda result: later.get(result[0], result[0]), json.dumps(value))
     )
     return made
 

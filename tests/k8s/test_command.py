@@ -1,4 +1,4 @@
-"""Does a job's command say exactly what is special about the run, in words that `paceline` reads?"""
+"""The command of a job holds exactly the settings that differ from defaults, as `paceline` reads them."""
 
 import json
 import shlex
@@ -23,14 +23,14 @@ from paceline.training.session import Session
 RAY = {"launcher": "ray", "address": "auto"}
 
 
-def test_what_is_default_is_not_said() -> None:
+def test_a_default_is_not_a_flag() -> None:
     config = settings(**RAY, task="xor", mode="ssp", staleness="3", num_workers="2", steps="200", seed="0")
     assert train_command(config, Facts()) == (
         *("paceline", "train", "--launcher", "ray", "--address", "auto", "--mode", "ssp"),
     )
 
 
-def test_rules_options_and_switches_are_said_as_flags() -> None:
+def test_rules_options_and_switches_become_flags() -> None:
     config = settings(**RAY, mode="localsgd", average_optimizer_state="yes", pace="10ms", batch_size="8,16")
     words = train_command(config, Facts())
     assert "--average-optimizer-state" in words
@@ -87,7 +87,7 @@ def test_the_entrypoint_of_a_manifest_is_read_by_paceline_itself(
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
-def test_every_setting_can_be_said_in_a_command(key: Key) -> None:
+def test_every_setting_can_be_given_in_a_command(key: Key) -> None:
     value = getattr(settings(**{key.name: key.example}), key.name)
     written, problems = read_flags(flag_argv(key.name, value))
     assert not problems

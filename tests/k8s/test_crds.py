@@ -1,4 +1,4 @@
-"""Do our closed schemas agree with the operators' own? Where their files are: KUBERAY_CRDS names a folder."""
+"""The closed schemas agree with the operators' CRDs; KUBERAY_CRDS names the folder that holds them."""
 
 import functools
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
-from tests.fixtures.command import ROOT
+from tests.fixtures.processes.command import ROOT
 from tests.k8s import rendered, torch_rendered
 
 from paceline.k8s.spec.job import Profile
@@ -38,9 +38,9 @@ pytestmark = pytest.mark.skipif(
 @functools.cache
 def crd(kind: str) -> dict[str, Any]:
     versions = json.loads((FOLDER / FILES[kind]).read_text(encoding="utf-8"))["versions"]
-    found = versions["v1" if "v1" in versions else "v1alpha1"]
-    assert isinstance(found, dict)
-    return found
+    result = versions["v1" if "v1" in versions else "v1alpha1"]
+    assert isinstance(result, dict)
+    return result
 
 
 @functools.cache
@@ -62,9 +62,9 @@ def closed(node: Any) -> Any:
 
 @pytest.mark.parametrize(("objects", "name"), MADE)
 def test_the_operators_own_schemas_take_what_we_render(objects: Objects, name: str) -> None:
-    for one in objects(name)[0]:
-        if one["kind"] in FILES:
-            assert [error.message for error in strict(one["kind"]).iter_errors(one)] == []
+    for item in objects(name)[0]:
+        if item["kind"] in FILES:
+            assert [error.message for error in strict(item["kind"]).iter_errors(item)] == []
 
 
 def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
@@ -93,9 +93,9 @@ def differences(ours: schema.Schema, theirs: Any, path: str) -> Iterator[str]:
             elif choices and "enum" in theirs and set(choices) != set(theirs["enum"]):
                 yield f"{path}: {choices} is not {theirs['enum']}"
         case schema.Integer() | schema.Boolean():
-            wanted = "integer" if isinstance(ours, schema.Integer) else "boolean"
-            if theirs.get("type") != wanted:
-                yield f"{path}: not {wanted} but {theirs.get('type')}"
+            requested = "integer" if isinstance(ours, schema.Integer) else "boolean"
+            if theirs.get("type") != requested:
+                yield f"{path}: not {requested} but {theirs.get('type')}"
 
 
 def ours(kind: str) -> schema.ObjectOf:

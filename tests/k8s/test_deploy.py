@@ -1,4 +1,4 @@
-"""Is a coordinator on Kubernetes what `coordinator start` needs, strict, and found by its own rules?"""
+"""The objects of a coordinator: what `coordinator start` needs, strict, and valid by our own rules."""
 
 import copy
 import random
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 import pytest
-from tests.k8s.mutations import Mutation, at, misspell, mistype, places
+from tests.k8s.mutations import Mutation, at, misspell, mistype, paths_in
 
 from paceline.cli.main import cli
 from paceline.coordinator.admin.launch import start_command
@@ -33,19 +33,19 @@ ASKED = Coordinator(namespace="train", image="example.com/paceline:1", tls_secre
 Object = dict[str, Any]
 
 
-def stateful(asked: Coordinator = ASKED) -> Object:
-    return copy.deepcopy(render(asked)["statefulset.yaml"])
+def stateful(coordinator: Coordinator = ASKED) -> Object:
+    return copy.deepcopy(render(coordinator)["statefulset.yaml"])
 
 
-def container(asked: Coordinator = ASKED) -> Object:
-    found: Object = stateful(asked)["spec"]["template"]["spec"]["containers"][0]
-    return found
+def container(coordinator: Coordinator = ASKED) -> Object:
+    containers: Object = stateful(coordinator)["spec"]["template"]["spec"]["containers"][0]
+    return containers
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 5, 9])
 @pytest.mark.parametrize("spread", ["required", "preferred"])
 def test_everything_is_valid_and_restricted(replicas: int, spread: Any) -> None:
-    asked = Coordinator(
+    coordinator = Coordinator(
         namespace="train",
         image="example.com/paceline:1",
         tls_secret="keys",
@@ -54,47 +54,49 @@ def test_everything_is_valid_and_restricted(replicas: int, spread: Any) -> None:
         storage_class="gp3",
         pull_secret="registry",
     )
-    for name, text in coordinator_files(asked).items():
+    for name, text in coordinator_files(coordinator).items():
         assert validate(text, name).problems == (), name
-    assert [one["kind"] for one in render(asked).values()] == [
+    assert [entry["kind"] for entry in render(coordinator).values()] == [
         "Service",
         "NetworkPolicy",
         "PodDisruptionBudget",
         "StatefulSet",
     ]
-    assert kustomization(asked)["resources"] == list(render(asked))
+    assert kustomization(coordinator)["resources"] == list(render(coordinator))
 
 
 def test_a_pod_starts_as_a_node_of_the_compose_file_does() -> None:
     nodes = {node: ASKED.address(node) for node in ASKED.nodes}
     file = NodesFile(cluster=ASKED.name, nodes=nodes)
-    wanted = start_command(7, file, f"{DATA}/node", ["--tls-dir", PKI], listen=f"0.0.0.0:{PORT}")
-    assert [word.replace("$(NODE)", "7") for word in arguments(ASKED)] == wanted
+    requested = start_command(7, file, f"{DATA}/node", ["--tls-dir", PKI], listen=f"0.0.0.0:{PORT}")
+    assert [word.replace("$(NODE)", "7") for word in arguments(ASKED)] == requested
     assert all(is_address(address) for address in nodes.values())
 
 
 def test_names_of_pods_are_addresses_of_nodes_and_names_in_certificates() -> None:
-    found = stateful()
+    manifest = stateful()
     service = render(ASKED)["service.yaml"]
-    first = found["spec"]["ordinals"]["start"]
-    pods = [f"{found['metadata']['name']}-{first + number}" for number in range(found["spec"]["replicas"])]
-    hosts = [f"{pod}.{found['spec']['serviceName']}.train.svc" for pod in pods]
+    first = manifest["spec"]["ordinals"]["start"]
+    pods = [
+        f"{manifest['metadata']['name']}-{first + number}" for number in range(manifest["spec"]["replicas"])
+    ]
+    hosts = [f"{pod}.{manifest['spec']['serviceName']}.train.svc" for pod in pods]
     assert hosts == [ASKED.host(node) for node in ASKED.nodes]
-    assert found["spec"]["serviceName"] == service["metadata"]["name"]  # type: ignore[index,call-overload]  # JSON
+    assert manifest["spec"]["serviceName"] == service["metadata"]["name"]  # type: ignore[index,call-overload]  # JSON
     for node, host in enumerate(hosts, 1):
         assert f"--node {node}={host}" in secret_commands(ASKED)[0]
 
 
 def test_each_container_sees_its_own_key_alone() -> None:
-    volumes = {one["name"]: one for one in stateful()["spec"]["template"]["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in stateful()["spec"]["template"]["spec"]["volumes"]}
     items = volumes["pki"]["secret"]["items"]
-    (mount,) = [one for one in container()["volumeMounts"] if one["name"] == "pki"]
+    (mount,) = [item for item in container()["volumeMounts"] if item["name"] == "pki"]
     assert mount["readOnly"]
     for node in ASKED.nodes:
         folder = mount["subPathExpr"].replace("$(NODE)", str(node))
-        seen = sorted(one["path"].split("/")[1] for one in items if one["path"].startswith(f"{folder}/"))
+        seen = sorted(item["path"].split("/")[1] for item in items if item["path"].startswith(f"{folder}/"))
         assert seen == ["ca.crt", f"node-{node}.crt", f"node-{node}.key"]
-    assert {one["key"] for one in items} == set(secret_keys(ASKED))
+    assert {item["key"] for item in items} == set(secret_keys(ASKED))
     assert "ca.key" not in " ".join(secret_commands(ASKED))
     assert volumes["pki"]["secret"]["defaultMode"] & 0o037 == 0, (
         "the coordinator refuses a key others can read"
@@ -111,7 +113,7 @@ def test_a_majority_stays_and_nothing_is_thrown_away() -> None:
     assert spec["template"]["spec"]["automountServiceAccountToken"] is False
 
 
-def test_probes_ask_the_node_itself() -> None:
+def test_probes_call_the_node_itself() -> None:
     (_shell, _flag, words) = container()["readinessProbe"]["exec"]["command"]
     assert "$(" not in words, "Kubernetes fills in labels in commands, but not in probes"
     assert f"--at {ASKED.address('${NODE}')} --tls-dir {PKI} --tls-name node-${{NODE}}" in words
@@ -120,8 +122,8 @@ def test_probes_ask_the_node_itself() -> None:
 def test_our_own_command_line_takes_every_command_that_is_rendered() -> None:
     probe = container()["readinessProbe"]["exec"]["command"][2].removeprefix("exec ")
     words = [word.replace("$(NODE)", "1") for word in ["paceline", *arguments(ASKED)]]
-    said = [shlex.join(words), probe.replace("${NODE}", "1"), secret_commands(ASKED)[0]]
-    for line in said:
+    messages = [shlex.join(words), probe.replace("${NODE}", "1"), secret_commands(ASKED)[0]]
+    for line in messages:
         program, *rest = shlex.split(line)
         assert program == "paceline"
         place: Any = cli
@@ -131,8 +133,8 @@ def test_our_own_command_line_takes_every_command_that_is_rendered() -> None:
 
 
 def broken(change: str) -> Object:
-    one = stateful()
-    spec, pod = one["spec"], one["spec"]["template"]["spec"]
+    manifest = stateful()
+    spec, pod = manifest["spec"], manifest["spec"]["template"]["spec"]
     match change:
         case "misspelt":
             spec["serviceNames"] = spec.pop("serviceName")
@@ -158,7 +160,7 @@ def broken(change: str) -> Object:
             del pod["containers"][0]["resources"]["limits"]
         case "secret":
             pod["containers"][0]["args"] += ["--token", "s3cret"]
-    return one
+    return manifest
 
 
 @pytest.mark.parametrize(
@@ -208,25 +210,29 @@ def test_a_sound_budget_is_sound(share: int | str) -> None:
 @pytest.mark.parametrize("mutation", [misspell, mistype])
 def test_a_typo_anywhere_is_found(mutation: Mutation) -> None:
     """But in probes, which are not looked into, and where a port may be called by any name."""
-    dice, missed = random.Random(11), list[str]()
+    rng, missed = random.Random(11), list[str]()
     for name, whole in render(ASKED).items():
         for path in [
-            path for path in places(whole) if path and not any("Probe" in str(step) for step in path)
+            path for path in paths_in(whole) if path and not any("Probe" in str(step) for step in path)
         ]:
-            one = copy.deepcopy(whole)
+            copied = copy.deepcopy(whole)
             is_named_port = mutation is mistype and path[-1] == "port"
-            if not is_named_port and mutation(one, path, dice) and not find_problems(one, Profile.STRICT):
-                missed.append(f"{name} {path}: is {at(one, path[:-1])}")
+            if (
+                not is_named_port
+                and mutation(copied, path, rng)
+                and not find_problems(copied, Profile.STRICT)
+            ):
+                missed.append(f"{name} {path}: is {at(copied, path[:-1])}")
     assert missed == []
 
 
 @pytest.mark.parametrize("odd", [None, "", [], {}, 0, [None], {"": None}])
 def test_whatever_stands_anywhere_is_never_a_crash(odd: Any) -> None:
     for whole in render(ASKED).values():
-        for path in [path for path in places(whole) if path]:
-            one: Any = copy.deepcopy(whole)
-            at(one, path[:-1])[path[-1]] = odd
-            find_problems(one, Profile.STRICT)
+        for path in [path for path in paths_in(whole) if path]:
+            copied: Any = copy.deepcopy(whole)
+            at(copied, path[:-1])[path[-1]] = odd
+            find_problems(copied, Profile.STRICT)
 
 
 @pytest.mark.parametrize(
@@ -246,26 +252,26 @@ def test_whatever_stands_anywhere_is_never_a_crash(odd: Any) -> None:
     ],
 )
 def test_what_cannot_work_is_refused(change: Object, where: str) -> None:
-    said: Object = {"namespace": "train", "image": "example.com/paceline:1", "tls_secret": "keys"}
+    given: Object = {"namespace": "train", "image": "example.com/paceline:1", "tls_secret": "keys"}
     with pytest.raises(ConfigError) as caught:
-        coordinator_files(Coordinator(**{**said, **change}))
-    assert [one.where for one in caught.value.problems] == [where]
+        coordinator_files(Coordinator(**{**given, **change}))
+    assert [problem.where for problem in caught.value.problems] == [where]
 
 
 def test_what_a_server_adds_changes_nothing() -> None:
-    wanted = stateful()
-    there = copy.deepcopy(wanted)
+    manifest = stateful()
+    there = copy.deepcopy(manifest)
     there["metadata"]["uid"] = "1"
     there["status"] = {"replicas": 3}
     there["spec"]["template"]["spec"]["containers"][0]["ports"][0]["protocol"] = "TCP"
     # As a server writes them: amounts in their shortest form, and nothing that is empty.
     there["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1024Mi"
-    assert merge_patch(wanted, there) == {}
+    assert merge_patch(manifest, there) == {}
     assert merge_patch({"spec": {"egress": [], "podSelector": {}}}, {"spec": {}}) == {}
     assert merge_patch({"spec": {"egress": []}}, {"spec": {"egress": [{}]}}) == {"spec": {"egress": []}}
     there["spec"]["template"]["spec"]["containers"][0]["image"] = "example.com/paceline:2"
-    assert list(merge_patch(wanted, there)) == ["spec"]
-    assert list(merge_patch(wanted, there)["spec"]) == ["template"]  # type: ignore[arg-type]  # JSON
+    assert list(merge_patch(manifest, there)) == ["spec"]
+    assert list(merge_patch(manifest, there)["spec"]) == ["template"]  # type: ignore[arg-type]  # JSON
     assert merge_patch({"a": [1]}, {"a": [1, 2]}) == {"a": [1]}
     assert merge_patch({"a": {"b": 1}, "c": [1]}, {"a": {"b": 1, "d": 2}, "c": [1]}) == {}
     assert merge_patch({"a": {"b": 1}}, {}) == {"a": {"b": 1}}

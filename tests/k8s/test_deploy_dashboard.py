@@ -1,4 +1,4 @@
-"""Is a dashboard on Kubernetes strict, closed to others, and without its token anywhere but in a file?"""
+"""The objects of a dashboard: strict, closed to other pods, and with the token only in a file."""
 
 import copy
 import json
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer
-from tests.k8s.mutations import Mutation, at, misspell, mistype, places
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.k8s.mutations import Mutation, at, misspell, mistype, paths_in
 
 from paceline.cli.main import run
 from paceline.core.errors import ConfigError, ExitCode
@@ -33,17 +33,21 @@ MORE = Dashboard(
 )
 
 
-def pod(asked: Dashboard = ASKED) -> Object:
-    found: Any = render(asked)["deployment.yaml"]
-    spec: Object = found["spec"]["template"]["spec"]
+def pod(dashboard: Dashboard = ASKED) -> Object:
+    manifest: Any = render(dashboard)["deployment.yaml"]
+    spec: Object = manifest["spec"]["template"]["spec"]
     return spec
 
 
-@pytest.mark.parametrize("asked", [ASKED, MORE], ids=["plain", "more"])
-def test_everything_is_valid_and_restricted(asked: Dashboard) -> None:
-    for name, text in dashboard_files(asked).items():
+@pytest.mark.parametrize("dashboard", [ASKED, MORE], ids=["plain", "more"])
+def test_everything_is_valid_and_restricted(dashboard: Dashboard) -> None:
+    for name, text in dashboard_files(dashboard).items():
         assert validate(text, name).problems == (), name
-    assert [one["kind"] for one in render(asked).values()] == ["Service", "NetworkPolicy", "Deployment"]
+    assert [entry["kind"] for entry in render(dashboard).values()] == [
+        "Service",
+        "NetworkPolicy",
+        "Deployment",
+    ]
 
 
 def test_it_only_shows_and_its_token_is_in_a_file_alone() -> None:
@@ -62,7 +66,7 @@ def test_it_only_shows_and_its_token_is_in_a_file_alone() -> None:
     assert f"{PORT}:{PORT}" in access_commands(ASKED)[0]
 
 
-def test_nobody_reaches_it_but_whom_the_user_named() -> None:
+def test_only_the_clients_that_the_user_named_reach_it() -> None:
     closed: Any = render(ASKED)["networkpolicy.yaml"]["spec"]
     assert (closed["ingress"], closed["egress"]) == ([], [])
     opened: Any = render(MORE)["networkpolicy.yaml"]["spec"]
@@ -73,13 +77,17 @@ def test_nobody_reaches_it_but_whom_the_user_named() -> None:
 
 @pytest.mark.parametrize("mutation", [misspell, mistype])
 def test_a_typo_anywhere_is_found(mutation: Mutation) -> None:
-    dice, missed = random.Random(13), list[str]()
+    rng, missed = random.Random(13), list[str]()
     for name, whole in render(MORE).items():
-        for path in [path for path in places(whole) if path and "Probe" not in str(path)]:
-            one = copy.deepcopy(whole)
+        for path in [path for path in paths_in(whole) if path and "Probe" not in str(path)]:
+            copied = copy.deepcopy(whole)
             is_named_port = mutation is mistype and path[-1] == "port"
-            if not is_named_port and mutation(one, path, dice) and not find_problems(one, Profile.STRICT):
-                missed.append(f"{name} {path}: is {at(one, path[:-1])}")
+            if (
+                not is_named_port
+                and mutation(copied, path, rng)
+                and not find_problems(copied, Profile.STRICT)
+            ):
+                missed.append(f"{name} {path}: is {at(copied, path[:-1])}")
     assert missed == []
 
 
@@ -114,16 +122,27 @@ def test_a_broken_deployment_is_found(change: Object) -> None:
     ],
 )
 def test_what_cannot_work_is_refused(change: Object, where: str) -> None:
-    said = {"namespace": "train", "image": "example.com/x:1", "claim": "output", "token_secret": "page"}
+    given = {"namespace": "train", "image": "example.com/x:1", "claim": "output", "token_secret": "page"}
     with pytest.raises(ConfigError) as caught:
-        dashboard_files(Dashboard(**{**said, **change}))
-    assert [one.where for one in caught.value.problems] == [where]
+        dashboard_files(Dashboard(**{**given, **change}))
+    assert [problem.where for problem in caught.value.problems] == [where]
 
 
 def test_it_is_applied_once_and_not_before_all_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["deploy", "apply", "dashboard", "-n", "train", "--image", "example.com/x:1", "--claim", "output"]
+    words = [
+        "cluster",
+        "deploy",
+        "apply",
+        "dashboard",
+        "-n",
+        "train",
+        "--image",
+        "example.com/x:1",
+        "--claim",
+        "output",
+    ]
     words += ["--kubeconfig", "config", "--json"]
 
     def put(kind: str, name: str, **more: Any) -> None:
@@ -142,23 +161,27 @@ def test_it_is_applied_once_and_not_before_all_is_there(
             ("lacks token", "Secret", "paceline-dashboard-token", token),
             ("no claim output", "PersistentVolumeClaim", "output", {}),
         ]
-        for what, kind, name, more in missing:
-            code, said = applied()
+        for description, kind, name, more in missing:
+            code, text = applied()
             assert code == ExitCode.NOT_READY
-            assert what in said
+            assert description in text
             put(kind, name, **more)
         assert server.writes == []
         for state in ("created", "there"):
-            code, said = applied()
-            assert [one["state"] for one in json.loads(said)["data"]["objects"]] == [state] * 3
+            code, text = applied()
+            assert [manifest["state"] for manifest in json.loads(text)["data"]["objects"]] == [state] * 3
         assert len(server.writes) == 3
-        # A server keeps no empty lists, and whoever wants no page for a while scales it to none.
+        # A server drops empty lists, and a user who needs no page for a while scales it to zero.
         (policy,) = server.of(NETWORK_POLICY)
         del policy["spec"]["ingress"], policy["spec"]["egress"]
         (page,) = server.of(DEPLOYMENT)
         page["spec"]["replicas"] = 0
         server.put(policy)
         server.put(page)
-        code, said = applied()
-        assert [one["state"] for one in json.loads(said)["data"]["objects"]] == ["there", "there", "changed"]
-        assert [one["metadata"]["name"] for one in server.of(DEPLOYMENT)] == ["paceline-dashboard"]
+        code, text = applied()
+        assert [manifest["state"] for manifest in json.loads(text)["data"]["objects"]] == [
+            "there",
+            "there",
+            "changed",
+        ]
+        assert [manifest["metadata"]["name"] for manifest in server.of(DEPLOYMENT)] == ["paceline-dashboard"]

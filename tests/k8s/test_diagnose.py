@@ -1,10 +1,11 @@
-"""Is the cause told apart from what follows from it, and is it said when nobody knows?"""
+"""Diagnosis tells a cause from its consequences, and reports an unknown failure as unknown."""
 
 import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.fixtures.wording import Wording
 from tests.k8s.replay import CASSETTES, frames, read
 
 from paceline.core.errors import ConfigError
@@ -47,14 +48,14 @@ def pod(name: str, *, ended_s: float | None = None, code: int = 1, **status: Any
 
 def gang(seed: int) -> tuple[Snapshot, str, str]:
     """Ranks of which one failed first, what it failed of, and its pod."""
-    dice = random.Random(seed)
-    size = dice.choice([2, 4, 8, 16, 64])
-    root, kind = dice.randrange(size), dice.choice(sorted(ROOTS))
+    rng = random.Random(seed)
+    size = rng.choice([2, 4, 8, 16, 64])
+    root, kind = rng.randrange(size), rng.choice(sorted(ROOTS))
     objects, logs = [], []
-    for rank in dice.sample(range(size), size):
-        after_s = 100.0 if rank == root else 101.0 + dice.random() * 600
+    for rank in rng.sample(range(size), size):
+        after_s = 100.0 if rank == root else 101.0 + rng.random() * 600
         stamp = f"{write_time(T0_S + after_s)[:-1]}.123456789Z "
-        text = ROOTS[kind] if rank == root else dice.choice(FOLLOWS)
+        text = ROOTS[kind] if rank == root else rng.choice(FOLLOWS)
         lines = ["step 41 loss 2.1", *text.splitlines()]
         stamped = seed % 2 == 0
         objects.append(pod(f"demo-worker-{rank}", ended_s=T0_S + after_s))
@@ -73,7 +74,7 @@ def test_the_rank_that_failed_first_is_the_cause(seed: int) -> None:
     assert finding.step == 41
 
 
-def test_of_two_exceptions_the_one_that_torchelastic_saw_first_is_told() -> None:
+def test_of_two_exceptions_the_first_that_torchelastic_recorded_is_reported() -> None:
     summary = [
         "Root Cause (first observed failure):",
         "[0]:",
@@ -109,17 +110,16 @@ def test_torch_s_rank_is_not_taken_for_the_number_of_a_node() -> None:
     assert finding.pod == "demo-0-abcde"
 
 
-def test_what_is_not_known_is_said_with_the_best_evidence() -> None:
+def test_an_unknown_failure_is_reported_with_the_best_evidence(wording: Wording) -> None:
     objects = [pod("demo-worker-0", ended_s=T0_S + 9, code=137)]
     logs = [{"pod": "demo-worker-0", "text": "all is well\nreading the third shard"}]
     finding = diagnose(read_record({"objects": objects, "logs": logs}, "x"))
     assert finding is not None
     assert finding.failure.name == "unknown"
-    assert finding.evidence[0].startswith("pod/demo-worker-0 container pytorch: exit code 137 (SIGKILL)")
-    assert finding.evidence[1] == "log of demo-worker-0: reading the third shard"
+    wording("\n".join(finding.evidence[:2]))
 
 
-def test_a_run_that_runs_is_left_alone_whatever_its_log_says() -> None:
+def test_a_running_run_is_left_alone_whatever_its_log_contains() -> None:
     logs = [{"pod": "demo-worker-0", "text": "\n".join([*FOLLOWS, *ROOTS.values(), "step 5 loss 2"])}]
     assert diagnose(read_record({"objects": [pod("demo-worker-0")], "logs": logs}, "x")) is None
 
@@ -139,7 +139,8 @@ def test_a_handled_exception_is_not_why_it_ended() -> None:
     finding = diagnose(read_record({"logs": [{"pod": "demo-worker-0", "text": text}]}, "x"))
     assert finding is not None
     assert finding.failure.name == "user-exception"
-    assert "IndexError: index 9 is out of range at /w/train.py:44" in finding.cause
+    assert "IndexError: " in finding.cause
+    assert "/w/train.py:44" in finding.cause
 
 
 def test_a_launcher_s_own_traceback_does_not_hide_the_program_s() -> None:
@@ -159,30 +160,31 @@ def test_a_launcher_s_own_traceback_does_not_hide_the_program_s() -> None:
     )
     finding = diagnose(read_record({"logs": [{"pod": "demo-worker-0", "text": text}]}, "x"))
     assert finding is not None
-    assert "IndexError: index 9 is out of range at /w/train.py:44" in finding.cause
+    assert "IndexError: " in finding.cause
+    assert "/w/train.py:44" in finding.cause
 
 
 @pytest.mark.parametrize(
     ("uid", "at_s", "over"), [("mine", T0_S + 5, False), ("another's", T0_S + 5, True), ("", T0_S - 50, True)]
 )
 def test_events_of_an_attempt_before_are_over(uid: str, at_s: float, over: bool) -> None:
-    one = pod("demo-worker-0")
-    one["metadata"] |= {"creationTimestamp": write_time(T0_S), "uid": "mine"}
-    one["status"] = {"phase": "Pending"}
+    first_pod = pod("demo-worker-0")
+    first_pod["metadata"] |= {"creationTimestamp": write_time(T0_S), "uid": "mine"}
+    first_pod["status"] = {"phase": "Pending"}
     subject = {"kind": "Pod", "name": "demo-worker-0", "uid": uid}
     event = {"kind": "Event", "type": "Warning", "reason": "FailedAttachVolume", "involvedObject": subject}
     event |= {"message": 'Multi-Attach error for volume "v"', "lastTimestamp": write_time(at_s)}
-    finding = diagnose(read_record({"at": T0_S + 20, "objects": [one, event]}, "x"))
+    finding = diagnose(read_record({"at": T0_S + 20, "objects": [first_pod, event]}, "x"))
     assert (finding is None) is over
 
 
 @pytest.mark.parametrize(("at_s", "over"), [(T0_S - 50, True), (T0_S + 5, False)])
 def test_events_of_pods_that_are_gone_are_over_when_others_began_later(at_s: float, over: bool) -> None:
     """Pods of an Indexed Job have names that never come back."""
-    one = pod("demo-0-abcde")
-    one["metadata"]["creationTimestamp"] = write_time(T0_S)
+    first_pod = pod("demo-0-abcde")
+    first_pod["metadata"]["creationTimestamp"] = write_time(T0_S)
     event = _event("demo-0-vwxyz", "Preempted", "Preempted by pod 7 on node n", at_s=at_s)
-    finding = diagnose(read_record({"at": T0_S + 20, "objects": [one, event]}, "x"))
+    finding = diagnose(read_record({"at": T0_S + 20, "objects": [first_pod, event]}, "x"))
     assert (finding is None) is over
 
 
@@ -192,24 +194,27 @@ def _event(of: str, reason: str, message: str, *, at_s: float = T0_S) -> dict[st
     return {**event, "involvedObject": subject, "lastTimestamp": write_time(at_s)}
 
 
-def _pending(said: str) -> dict[str, Any]:
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
-    one = pod("demo-worker-0")
+def _pending(text: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}
+    first_pod = pod("demo-worker-0")
     requests = {"nvidia.com/gpu": "8"}
-    one["spec"] = {"containers": [{"name": "pytorch", "resources": {"requests": requests}}]}
-    one["status"] = {"phase": "Pending", "conditions": [condition]}
-    return one
+    first_pod["spec"] = {"containers": [{"name": "pytorch", "resources": {"requests": requests}}]}
+    first_pod["status"] = {"phase": "Pending", "conditions": [condition]}
+    return first_pod
 
 
 @pytest.mark.parametrize("reason", ["Nominated", "TriggeredScaleUp"])
 def test_a_group_of_no_nodes_that_grows_is_waited_for(reason: str) -> None:
-    said = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
-    failed, growing = _event("demo-worker-0", "FailedScheduling", said), _event("demo-worker-0", reason, "")
-    before = diagnose(read_record({"at": T0_S, "objects": [_pending(said), failed]}, "x"))
+    message = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    failed, growing = (
+        _event("demo-worker-0", "FailedScheduling", message),
+        _event("demo-worker-0", reason, ""),
+    )
+    before = diagnose(read_record({"at": T0_S, "objects": [_pending(message), failed]}, "x"))
     assert before is not None
     assert (before.failure.name, before.failure.patience_s) == ("placement", 60.0)
     growing |= {"type": "Normal", "message": "Pod should schedule on: nodeclaim/gpu-x"}
-    after = diagnose(read_record({"at": T0_S, "objects": [_pending(said), failed, growing]}, "x"))
+    after = diagnose(read_record({"at": T0_S, "objects": [_pending(message), failed, growing]}, "x"))
     assert after is not None
     assert after.failure.name == "autoscaling"
 
@@ -218,7 +223,7 @@ def test_a_group_of_no_nodes_that_grows_is_waited_for(reason: str) -> None:
     ("key", "name"), [("node.kubernetes.io/unschedulable", "cluster-busy"), ("team", "")]
 )
 def test_a_node_that_is_cordoned_is_one_that_could_hold_the_pod(key: str, name: str) -> None:
-    said = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable."
+    message = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable."
     nodes: list[dict[str, Any]] = [
         {
             "kind": "Node",
@@ -228,12 +233,12 @@ def test_a_node_that_is_cordoned_is_one_that_could_hold_the_pod(key: str, name: 
         for gpus in ("1", "8")
     ]
     nodes[1]["spec"] = {"taints": [{"key": key, "effect": "NoSchedule"}]}
-    finding = diagnose(read_record({"at": T0_S, "objects": [_pending(said), *nodes]}, "x"))
+    finding = diagnose(read_record({"at": T0_S, "objects": [_pending(message), *nodes]}, "x"))
     assert finding is not None
     assert finding.failure.name == (name or "never-fits")
 
 
-def test_who_comes_without_a_login_is_told_to_log_in() -> None:
+def test_a_user_without_a_login_must_log_in() -> None:
     message = 'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group ""'
     answer = {"verb": "list", "path": "/api/v1/pods", "code": 403, "message": message}
     finding = diagnose(read_record({"answers": [answer], "client": "36.0.0"}, "x"))
@@ -243,10 +248,10 @@ def test_who_comes_without_a_login_is_told_to_log_in() -> None:
 
 
 def test_a_container_that_runs_again_has_got_over_it() -> None:
-    one = pod("demo-worker-0")
+    first_pod = pod("demo-worker-0")
     before = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": write_time(T0_S - 9)}
-    one["status"]["containerStatuses"][0]["lastState"] = {"terminated": before}
-    assert diagnose(read_record({"objects": [one]}, "x")) is None
+    first_pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": before}
+    assert diagnose(read_record({"objects": [first_pod]}, "x")) is None
 
 
 def test_a_node_that_complains_is_no_reason_to_stop_a_job_that_runs() -> None:
@@ -284,7 +289,7 @@ def test_a_wrong_tag_names_the_tags_that_are_known() -> None:
     node = {"kind": "Node", "metadata": {"name": "b"}, "status": {"images": [{"names": ["example.com/x:1"]}]}}
     finding = diagnose(replace(snapshot, objects=(*snapshot.objects, node)))
     assert finding is not None
-    assert finding.cause.endswith("; known here is example.com/x:1")
+    assert "example.com/x:1" in finding.cause
 
 
 def test_one_job_of_a_namespace_can_be_picked() -> None:
@@ -312,16 +317,16 @@ def test_one_job_of_a_namespace_can_be_picked() -> None:
 def test_a_file_that_is_no_recording_is_refused_with_the_command_that_makes_one(value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         read_record(value, "x.json")
-    assert "kubectl get pods,events" in caught.value.hint
+    assert "pods,events" in caught.value.hint
 
 
 @pytest.mark.parametrize("odd", [None, "", [], {}, 0, [None], {"": None}])
 def test_damaged_objects_are_read_and_never_a_crash(odd: Any) -> None:
     for path in CASSETTES:
         for snapshot in frames(read(path)):
-            for number, one in enumerate(snapshot.objects):
+            for number, item in enumerate(snapshot.objects):
                 for field in ("metadata", "spec", "status"):
-                    changed = {**one, field: odd}
+                    changed = {**item, field: odd}
                     objects = (*snapshot.objects[:number], changed, *snapshot.objects[number + 1 :])
                     diagnose(replace(snapshot, objects=objects))
 
@@ -333,14 +338,15 @@ def test_no_secret_of_a_log_is_quoted() -> None:
         "s3cr3tvalue": 'password: "s3cr3tvalue"',
         "dbpass": "postgres://me:dbpass@host/db",
     }
-    for secret, said in secrets.items():
-        text = f'Traceback (most recent call last):\n  File "/w/t.py", line 1\nValueError: cannot use {said}'
+    for secret, message in secrets.items():
+        text = (
+            f'Traceback (most recent call last):\n  File "/w/t.py", line 1\nValueError: cannot use {message}'
+        )
         finding = diagnose(read_record({"logs": [{"pod": "p", "text": text}]}, "x"))
         assert finding is not None
         assert secret not in str(finding.to_json()) + "".join(finding.lines())
-    assert redact('secret "hf-token" not found; fetch oauth token: unexpected status') == (
-        'secret "hf-token" not found; fetch oauth token: unexpected status'
-    )
+    harmless = 'secret "hf-token" not found; fetch oauth token: unexpected status'
+    assert redact(harmless) == harmless
 
 
 def test_times_are_read_as_kubernetes_writes_them() -> None:

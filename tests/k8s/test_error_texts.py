@@ -29,38 +29,38 @@ def texts(name: str) -> list[dict[str, Any]]:
 
 def wrong(name: str) -> list[str]:
     missed = []
-    for one in texts(name):
-        found = classify(one["text"])
-        got = (None, None) if found is None else (found.failure.name, found.failure.kind.value)
-        if got != (one["kind"], one["class"]):
-            missed.append(f"{got} instead of {one['kind']}: {one['text'][:80]}")
+    for text in texts(name):
+        recognised = classify(text["text"])
+        got = (None, None) if recognised is None else (recognised.failure.name, recognised.failure.kind.value)
+        if got != (text["kind"], text["class"]):
+            missed.append(f"{got} instead of {text['kind']}: {text['text'][:80]}")
     return missed
 
 
-def test_at_least_95_of_100_held_back_texts_are_told_right() -> None:
+def test_at_least_95_of_100_held_back_texts_are_classified_correctly() -> None:
     held_back = texts("held_back_texts.jsonl")
-    assert sum(one["kind"] is not None for one in held_back) >= 60
+    assert sum(text["kind"] is not None for text in held_back) >= 60
     missed = wrong("held_back_texts.jsonl")
     assert len(missed) <= 0.05 * len(held_back), missed
 
 
-def test_texts_that_were_once_told_wrong_stay_right() -> None:
+def test_texts_that_were_once_misclassified_stay_correct() -> None:
     assert wrong("later_texts.jsonl") == []
 
 
 @pytest.mark.parametrize("name", ["held_back_texts.jsonl", "later_texts.jsonl"])
 def test_no_bug_of_a_program_is_taken_for_the_cluster_s(name: str) -> None:
     """The other way round costs an attempt less; this way round costs a night of GPUs."""
-    for one in texts(name):
-        found = classify(one["text"])
-        if one["class"] == "app" and found is not None:
-            assert found.failure.kind.value != "infra", one["text"]
+    for text in texts(name):
+        recognised = classify(text["text"])
+        if text["class"] == "app" and recognised is not None:
+            assert recognised.failure.kind.value != "infra", text["text"]
 
 
-def test_no_words_begin_with_anything_at_all() -> None:
+def test_no_pattern_starts_with_a_wildcard() -> None:
     """Such words are tried from every letter to the end of the text: a long line would take minutes."""
     slow = re.compile(r"(?:\(\?P<\w+>|\(\?:|\(\?=)*(?:\[[^\]]*\]|\\S|\.)[*+]")
-    assert [one.words.pattern for one in TEXTS if slow.match(one.words.pattern)] == []
+    assert [text.words.pattern for text in TEXTS if slow.match(text.words.pattern)] == []
 
 
 ACTIONS = {"infra": "retry", "config": "stop", "app": "stop", "fixable": "stop", "wait": "wait"}
@@ -69,14 +69,14 @@ ACTIONS = {"infra": "retry", "config": "stop", "app": "stop", "fixable": "stop",
 def explained(name: str) -> tuple[list[str], list[str]]:
     """Texts as people paste them, read like `job explain --from` does: wrong causes, wrong actions."""
     causes, actions = [], []
-    for one in texts(name):
-        finding = diagnose(parse_described(one["text"]))
+    for text in texts(name):
+        finding = diagnose(parse_described(text["text"]))
         got = ("", "") if finding is None else (finding.failure.name, finding.kind.value)
-        if got[0] not in one["kind"].split("|") or got[1] not in one["class"].split("|"):
-            causes.append(f"{got} instead of {one['kind']}: {one['text'][:80]}")
-        wanted = {ACTIONS[kind] for kind in one["class"].split("|")}
-        if got[1] in ACTIONS and ACTIONS[got[1]] not in wanted:
-            actions.append(f"{got} instead of {one['class']}: {one['text'][:80]}")
+        if got[0] not in text["kind"].split("|") or got[1] not in text["class"].split("|"):
+            causes.append(f"{got} instead of {text['kind']}: {text['text'][:80]}")
+        requested = {ACTIONS[kind] for kind in text["class"].split("|")}
+        if got[1] in ACTIONS and ACTIONS[got[1]] not in requested:
+            actions.append(f"{got} instead of {text['class']}: {text['text'][:80]}")
     return causes, actions
 
 

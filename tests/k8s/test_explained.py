@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.recordings import ROOT, Recording, recording, recordings
+from tests.fixtures.kubernetes.recordings import ROOT, Recording, recording, recordings
+from tests.fixtures.wording import Wording
 from tests.k8s.replay import follow, tape
 
 from paceline.cli.main import run
@@ -57,18 +58,18 @@ CAUSES = {
 RETRIED = {FailureClass.INFRA}
 
 
-def seen(recorded: Recording, name: str) -> Snapshot:
+def snapshot_of(recorded: Recording, name: str) -> Snapshot:
     """A snapshot of the recording, with the log lines that were written until then."""
     at_s = (read_time(recorded.about["submitted_at"]) or 0.0) + recorded.about["snapshots"][name]
     listed = json.loads(gzip.decompress((recorded.folder / f"{name}.gz").read_bytes()))
-    pods = {one["metadata"]["name"] for one in listed["items"] if one["kind"] == "Pod"}
+    pods = {entry["metadata"]["name"] for entry in listed["items"] if entry["kind"] == "Pod"}
     index = recorded.folder / "logs" / "index.json"
     logs: list[dict[str, Any]] = []
-    for one in json.loads(index.read_text()) if index.exists() else []:
-        text = gzip.decompress((recorded.folder / "logs" / f"{one['file']}.gz").read_bytes()).decode()
+    for item in json.loads(index.read_text()) if index.exists() else []:
+        text = gzip.decompress((recorded.folder / "logs" / f"{item['file']}.gz").read_bytes()).decode()
         lines = [line for line in text.splitlines() if line[:19] <= write_time(at_s)[:19]]
-        if one["pod"] in pods and lines:
-            logs.append({**one, "text": lines, "previous": ".previous." in one["file"]})
+        if item["pod"] in pods and lines:
+            logs.append({**item, "text": lines, "previous": ".previous." in item["file"]})
     return read_record({**listed, "at": at_s, "logs": logs}, name)
 
 
@@ -77,16 +78,16 @@ def last_snapshot(recorded: Recording) -> str:
     return max(times, key=lambda name: times[name])
 
 
-JOBS = [one.name for one in recordings() if one.about.get("snapshots") and one.kind != "none"]
+JOBS = [item.name for item in recordings() if item.about.get("snapshots") and item.kind != "none"]
 JOBS.remove("trainjob-without-runtime")  # only answers of the API
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_recorded_failure_is_named_and_its_category_is_right(name: str) -> None:
     recorded = recording(name)
-    finding = diagnose(seen(recorded, last_snapshot(recorded)))
-    wanted = next(names for prefix, names in CAUSES.items() if name.startswith(prefix))
-    assert (finding.failure.name if finding else "") in wanted
+    finding = diagnose(snapshot_of(recorded, last_snapshot(recorded)))
+    requested = next(names for prefix, names in CAUSES.items() if name.startswith(prefix))
+    assert (finding.failure.name if finding else "") in requested
     if finding is not None and name not in ("wrong-registry-timeout-pytorchjob",):
         assert (finding.kind in RETRIED) is recorded.should_be_retried
 
@@ -95,18 +96,19 @@ def test_a_recorded_failure_is_named_and_its_category_is_right(name: str) -> Non
 def test_nothing_that_recovers_is_called_wrong_at_any_moment(name: str) -> None:
     recorded = recording(name)
     for moment in recorded.about["snapshots"]:
-        finding = diagnose(seen(recorded, moment))
+        finding = diagnose(snapshot_of(recorded, moment))
         if finding is not None and finding.failure.name != "init-stuck":
             assert finding.kind in (FailureClass.INFRA, FailureClass.WAIT), moment
 
 
 @pytest.mark.parametrize("kind", ["job", "pytorchjob", "rayjob", "trainjob"])
-def test_a_crash_is_told_with_rank_and_exception(kind: str) -> None:
+def test_a_crash_is_reported_with_rank_and_exception(kind: str) -> None:
     recorded = recording(f"crash-{kind}")
-    finding = diagnose(seen(recorded, last_snapshot(recorded)))
+    finding = diagnose(snapshot_of(recorded, last_snapshot(recorded)))
     assert finding is not None
     assert finding.rank == 1
-    assert "ValueError: bad sample: label 7 is not below 2" in finding.cause
+    assert "ValueError: " in finding.cause
+    assert "label 7" in finding.cause
     assert "ChildFailedError" not in "".join(finding.lines())
 
 
@@ -149,7 +151,8 @@ def test_a_described_pod_is_read_back_with_its_message_and_its_events() -> None:
     assert (event["reason"], event["count"]) == ("BackOff", 9)
     finding = diagnose(snapshot)
     assert finding is not None
-    assert "ValueError: bad shape at /app/train.py:31" in finding.cause
+    assert "ValueError: bad shape" in finding.cause
+    assert "/app/train.py:31" in finding.cause
     assert finding.command.startswith("kubectl logs train-worker-0 -n ml")
 
 
@@ -192,15 +195,13 @@ def test_a_lone_log_and_stdin_are_explained(tmp_path: Path, capsys: pytest.Captu
     assert "network-setup, config" in capsys.readouterr().out
 
 
-def test_what_is_not_understood_has_a_failing_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_unrecognized_failure_has_a_failing_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     log = tmp_path / "odd.log"
     log.write_text("all is well\nand then it was over\n")
     assert typed(["job", "explain", "--from", str(log)]) == ExitCode.NOT_READY
-    out = capsys.readouterr().out
-    assert "not understood yet" in out
-    assert "and then it was over" in out
+    wording(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("kind", ["PyTorchJob", "TrainJob", "RayJob", "JobSet", "Job"])
@@ -211,8 +212,8 @@ def test_a_job_without_pods_is_never_called_healthy(kind: str, event: str | None
     objects = [job]
     if event is not None:
         subject = {"kind": kind, "name": "demo", "namespace": "ml"}
-        said = {"kind": "Event", "type": "Warning", "reason": event, "message": "words that no rule knows"}
-        objects.append({**said, "involvedObject": subject, "lastTimestamp": "2026-11-16T10:00:05Z"})
+        given = {"kind": "Event", "type": "Warning", "reason": event, "message": "words that no rule knows"}
+        objects.append({**given, "involvedObject": subject, "lastTimestamp": "2026-11-16T10:00:05Z"})
     finding = diagnose(read_record({"at": "2026-11-16T10:05:00Z", "objects": objects}, "x"))
     assert finding is not None
     assert finding.failure.name == ("operator-absent" if event is None else "unknown")
@@ -254,7 +255,7 @@ def test_every_next_command_can_be_typed_as_it_is_printed(known: dict[str, str])
 def test_no_finding_of_a_recording_has_an_unfilled_place(name: str) -> None:
     recorded = recording(name)
     for moment in recorded.about["snapshots"]:
-        finding: Finding | None = diagnose(seen(recorded, moment))
+        finding: Finding | None = diagnose(snapshot_of(recorded, moment))
         if finding is not None:
             assert not PLACES.search(f"{finding.cause} {finding.why} {finding.command}")
 
@@ -280,14 +281,14 @@ def test_what_was_seen_of_an_attempt_is_kept_before_it_is_removed(name: str, tmp
     """The stored recording is explained like the job was when it was there."""
     recorded = tape(recording(name))
     played = follow(recorded, evidence=tmp_path)
-    told = played.told[-1].failure.name
+    reported = played.told[-1].failure.name
     is_changed = played.removed_t is not None or played.sent_again_t is not None
     stored = list(tmp_path.glob(f"{recorded.namespace}/{recorded.job_name}/attempt-1.json"))
     assert len(stored) == is_changed
     if is_changed:
         finding = explain_recording(stored[0]).finding
         assert finding is not None
-        assert finding.failure.name == told
+        assert finding.failure.name == reported
         assert stored[0].stat().st_mode & 0o077 == 0
 
 
@@ -323,7 +324,7 @@ def action(tmp_path: Path, text: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "wanted"),
+    ("text", "cause", "requested"),
     [
         (GENERAL, "nccl-error", "wait"),  # the set-up, or a link
         (STEPS + GENERAL, "nccl-error", "resubmit"),  # the set-up was good
@@ -335,10 +336,10 @@ def action(tmp_path: Path, text: str) -> tuple[str, str]:
         ("Segmentation fault (core dumped)", "user-exception", "wait"),
     ],
 )
-def test_words_that_fit_several_failures_neither_retry_nor_remove(
-    tmp_path: Path, text: str, cause: str, wanted: str
+def test_text_that_matches_several_failures_neither_retries_nor_removes(
+    tmp_path: Path, text: str, cause: str, requested: str
 ) -> None:
-    assert action(tmp_path, text) == (cause, wanted)
+    assert action(tmp_path, text) == (cause, requested)
 
 
 def test_what_is_followed_by_progress_was_survived(tmp_path: Path) -> None:
@@ -351,11 +352,11 @@ def test_what_is_followed_by_progress_was_survived(tmp_path: Path) -> None:
 
 
 def test_retries_that_were_exceeded_are_explained_by_their_reason(tmp_path: Path) -> None:
-    told = "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): "
-    told += "Max retries exceeded with url: /gpt2 (Caused by {})"
+    message = "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): "
+    message += "Max retries exceeded with url: /gpt2 (Caused by {})"
     no_route, slow = "[Errno 101] Network is unreachable", "ConnectTimeoutError('timed out')"
-    assert action(tmp_path, RAISED + told.format(no_route)) == ("hub-offline", "stop")
-    assert action(tmp_path, RAISED + told.format(slow))[1] == "resubmit"
+    assert action(tmp_path, RAISED + message.format(no_route)) == ("hub-offline", "stop")
+    assert action(tmp_path, RAISED + message.format(slow))[1] == "resubmit"
 
 
 @pytest.mark.parametrize(
@@ -363,17 +364,19 @@ def test_retries_that_were_exceeded_are_explained_by_their_reason(tmp_path: Path
 )
 def test_a_quota_that_others_use_is_waited_for(tmp_path: Path, requested: str, wanted: str) -> None:
     full = "used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8"
-    told = f'Error creating: pods "a" is forbidden: exceeded quota: team, requested: {requested}, {full}'
+    message = f'Error creating: pods "a" is forbidden: exceeded quota: team, requested: {requested}, {full}'
     table = "Events:\n  Type     Reason        Age  From            Message\n  ----     ------        ----\n"
-    assert action(tmp_path, f"{table}  Warning  FailedCreate  3s   job-controller  {told}\n") == (
+    assert action(tmp_path, f"{table}  Warning  FailedCreate  3s   job-controller  {message}\n") == (
         "quota",
         wanted,
     )
 
 
 def test_a_missing_right_is_granted_by_a_role_and_its_binding() -> None:
-    said = 'pods is forbidden: User "system:serviceaccount:ml:me" cannot list resource "pods" in API group ""'
-    answer = {"verb": "list", "code": 403, "message": f'{said} in the namespace "ml"'}
+    message = (
+        'pods is forbidden: User "system:serviceaccount:ml:me" cannot list resource "pods" in API group ""'
+    )
+    answer = {"verb": "list", "code": 403, "message": f'{message} in the namespace "ml"'}
     finding = diagnose(read_record({"items": [], "answers": [answer]}, "x"))
     assert finding is not None
     role, binding = finding.command.split(" && ")
@@ -405,7 +408,7 @@ def test_a_master_whose_name_is_not_known_yet_is_met_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "wanted"),
+    ("text", "cause", "requested"),
     [
         # A status of HTTP means the same whichever service answers.
         (
@@ -428,8 +431,8 @@ def test_a_master_whose_name_is_not_known_yet_is_met_again(tmp_path: Path) -> No
         ("store error: read of block 7 failed (os error 5)", "volume-io", "resubmit"),
     ],
 )
-def test_codes_decide_where_no_words_are_known(tmp_path: Path, text: str, cause: str, wanted: str) -> None:
-    assert action(tmp_path, text) == (cause, wanted)
+def test_codes_decide_where_no_text_matches(tmp_path: Path, text: str, cause: str, requested: str) -> None:
+    assert action(tmp_path, text) == (cause, requested)
 
 
 WATCHDOG = (
@@ -438,7 +441,7 @@ WATCHDOG = (
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "wanted"),
+    ("text", "cause", "requested"),
     [
         (WATCHDOG.format(1, 70, "ALLREDUCE"), "nccl-timeout", "wait"),
         ("step 70\n" + WATCHDOG.format(1, 70, "ALLREDUCE"), "nccl-timeout", "resubmit"),
@@ -477,9 +480,9 @@ WATCHDOG = (
     ],
 )
 def test_reports_of_consequences_decide_only_after_progress(
-    tmp_path: Path, text: str, cause: str, wanted: str
+    tmp_path: Path, text: str, cause: str, requested: str
 ) -> None:
-    assert action(tmp_path, text) == (cause, wanted)
+    assert action(tmp_path, text) == (cause, requested)
 
 
 NOT_MATCHED = "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
@@ -487,7 +490,7 @@ GROWN = "pod triggered scale-up: [{gpu 0->1 (max: 3)}]"
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "wanted"),
+    ("text", "cause", "requested"),
     [
         # The scheduler repeats itself while the node that was ordered starts.
         (
@@ -546,8 +549,8 @@ GROWN = "pod triggered scale-up: [{gpu 0->1 (max: 3)}]"
         ),
     ],
 )
-def test_what_is_in_progress_is_waited_for(tmp_path: Path, text: str, cause: str, wanted: str) -> None:
-    assert action(tmp_path, text) == (cause, wanted)
+def test_what_is_in_progress_is_waited_for(tmp_path: Path, text: str, cause: str, requested: str) -> None:
+    assert action(tmp_path, text) == (cause, requested)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +581,7 @@ CHILD = (
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "wanted"),
+    ("text", "cause", "requested"),
     [
         # An exception without its traceback is still the cause of the launcher's complaint.
         (f"urllib.error.HTTPError: HTTP Error 503: Service Unavailable\n{CHILD}", "download", "resubmit"),
@@ -592,9 +595,9 @@ CHILD = (
     ],
 )
 def test_the_more_specific_of_two_signs_is_the_cause(
-    tmp_path: Path, text: str, cause: str, wanted: str
+    tmp_path: Path, text: str, cause: str, requested: str
 ) -> None:
-    assert action(tmp_path, text) == (cause, wanted)
+    assert action(tmp_path, text) == (cause, requested)
 
 
 def test_a_program_s_log_is_not_joined_to_a_message_of_the_cluster(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Do findings become the right fixes, of the right tier, and is nothing offered that would do harm?"""
+"""Findings become the right fixes of the right tier, and no harmful fix is offered."""
 
 import json
 from datetime import date
@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+from tests.fixtures.wording import Wording
 from tests.k8s import clusters
 from tests.k8s.test_cluster_checks import FITS
 
@@ -25,46 +26,46 @@ Object = dict[str, Any]
 TOKEN = "hf_" + "s3cret" * 6
 
 
-def fixes(cluster: Object, need: Need | None = None, **asked: Any) -> list[Fix]:
+def fixes(cluster: Object, need: Need | None = None, **options: Any) -> list[Fix]:
     seen = read_snapshot(cluster, "test")
-    return plan_fixes(seen, run_checks(seen, need or Need()).findings, FixRequest(**asked))
+    return plan_fixes(seen, run_checks(seen, need or Need()).findings, FixRequest(**options))
 
 
-def tiers(found: list[Fix]) -> list[tuple[str, str]]:
-    return [(one.tier.value, one.name) for one in found]
+def tiers(results: list[Fix]) -> list[tuple[str, str]]:
+    return [(result.tier.value, result.name) for result in results]
 
 
 @pytest.mark.parametrize("name", clusters.CLUSTERS)
-def test_nothing_is_mended_where_nothing_is_wrong(name: str) -> None:
+def test_nothing_is_fixed_where_nothing_is_wrong(name: str) -> None:
     assert fixes(clusters.CLUSTERS[name]()) == []
 
 
 @pytest.mark.parametrize(("name", "need", "target"), FITS)
-def test_nothing_is_mended_where_what_is_asked_for_is_there(
+def test_nothing_is_fixed_where_what_is_required_is_there(
     name: str, need: str, target: Target | None
 ) -> None:
     assert [
-        one for one in fixes(clusters.CLUSTERS[name](), read_need(need, target)) if one.tier is not Tier.NEVER
+        fix for fix in fixes(clusters.CLUSTERS[name](), read_need(need, target)) if fix.tier is not Tier.NEVER
     ] == []
 
 
 def test_a_namespace_comes_before_what_is_in_it() -> None:
     cluster = clusters.minikube()
     cluster["objects"]["namespaces"] = []
-    found = fixes(cluster, claims=(ClaimRequest(name="data", size="1Gi"),), hf_token=TOKEN, account="runner")
-    assert tiers(found) == [("safe", n) for n in ("namespace", "claim", "secret", *["rights"] * 3)]
+    result = fixes(cluster, claims=(ClaimRequest(name="data", size="1Gi"),), hf_token=TOKEN, account="runner")
+    assert tiers(result) == [("safe", n) for n in ("namespace", "claim", "secret", *["rights"] * 3)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "modes"),
+    ("requested", "modes"),
     [
         ("data=1Gi", ["ReadWriteOnce"]),
         ("data=1Gi:rwx", ["ReadWriteMany"]),
-        ("data=1Gi:rox", ["ReadOnlyMany", "ReadWriteMany"]),  # somebody must be able to fill it
+        ("data=1Gi:rox", ["ReadOnlyMany", "ReadWriteMany"]),  # a writer must be able to fill it
     ],
 )
-def test_a_claim_is_for_one_node_for_all_or_for_all_to_read(asked: str, modes: list[str]) -> None:
-    (claim,) = fixes(clusters.minikube(), claims=(cluster_fix._claim(asked),))
+def test_a_claim_is_for_one_node_for_all_or_for_all_to_read(requested: str, modes: list[str]) -> None:
+    (claim,) = fixes(clusters.minikube(), claims=(cluster_fix._claim(requested),))
     assert isinstance(claim.action, Create)
     assert claim.action.manifest["spec"]["accessModes"] == modes  # type: ignore[index,call-overload]  # JSON
 
@@ -90,7 +91,7 @@ def test_an_operator_that_is_needed_is_planned_by_a_pinned_chart(target: Target,
     assert {"--atomic", "--wait", "--version"} <= set(words)
 
 
-def test_a_chart_says_its_version_and_tries_without_waiting() -> None:
+def test_a_chart_has_its_version_and_its_dry_run_is_not_atomic() -> None:
     for chart in CHARTS:
         assert chart.version in chart.upgrade()
         assert chart.upgrade(dry_run=True)[-1] == "--dry-run=server"
@@ -104,11 +105,11 @@ def test_the_old_operator_is_for_a_person() -> None:
 
 
 def blind(os: str = clusters.AL2023) -> Object:
-    """GPUs are in the machine, and nobody hands them out."""
+    """GPUs are in the machine, and no device plugin allocates them."""
     return clusters.cluster(nodes=[clusters.node("gpu-0", "p5.48xlarge", os=os)])
 
 
-def test_a_device_plugin_is_planned_where_nobody_hands_out_gpus() -> None:
+def test_a_device_plugin_is_planned_where_none_allocates_gpus() -> None:
     assert ("planned", "gpu-plugin") in tiers(fixes(blind(), Need(gpus=8)))
 
 
@@ -148,20 +149,22 @@ def _unseen(cluster: Object) -> Object:
     ],
     ids=["operator", "dra", "plugin", "unseen", "bottlerocket", "ubuntu"],
 )
-def test_a_second_device_plugin_is_never_installed(cluster: Object) -> None:
-    found = fixes(cluster, Need(gpus=8))
-    assert not [one for one in found if one.tier is Tier.PLANNED]
-    assert any(one.tier is Tier.NEVER and "nothing is installed" in one.what for one in found)
+def test_a_second_device_plugin_is_never_installed(cluster: Object, wording: Wording) -> None:
+    result = fixes(cluster, Need(gpus=8))
+    assert not [fix for fix in result if fix.tier is Tier.PLANNED]
+    never = [fix.what for fix in result if fix.tier is Tier.NEVER]
+    assert never
+    wording("\n".join(never))
 
 
-def test_a_runtime_is_ours_with_an_image_and_of_the_chart_without() -> None:
+def test_a_runtime_is_generated_with_an_image_and_comes_from_the_chart_without() -> None:
     cluster = clusters.gpu_operator()
     cluster["objects"][clusters.CLUSTER_RUNTIMES] = []
     assert tiers(fixes(cluster)) == [("planned", "trainer")]
     assert tiers(fixes(cluster, image="example.com/x:1")) == [("safe", "runtime")]
 
 
-def test_everything_that_is_created_is_sound_and_ours() -> None:
+def test_everything_that_is_created_is_valid_and_labelled() -> None:
     made = [
         manifests.claim_manifest(
             ClaimRequest(name="data", size="1Gi", is_shared=True, storage_class="fsx"), "train"
@@ -169,9 +172,9 @@ def test_everything_that_is_created_is_sound_and_ours() -> None:
         *manifests.identity_manifests("runner", "train", Target.TRAINJOB),
         manifests.runtime_manifest("example.com/x:1", "train"),
     ]
-    for one in made:
-        assert find_problems(one, Profile.STRICT) == [], one["kind"]
-        about = one["metadata"]
+    for manifest in made:
+        assert find_problems(manifest, Profile.STRICT) == [], manifest["kind"]
+        about = manifest["metadata"]
         assert isinstance(about, dict)
         assert about["labels"]["app.kubernetes.io/managed-by"] == "paceline"  # type: ignore[index,call-overload]  # JSON
 
@@ -187,10 +190,10 @@ def test_helpers_that_work_are_left_alone() -> None:
     def pod(name: str, phase: str) -> Object:
         return {"metadata": {"name": name, "namespace": "train"}, "status": {"phase": phase}}
 
-    found = finished_helpers(
+    result = finished_helpers(
         [pod("a", "Running"), pod("b", "Succeeded"), pod("c", "Pending"), pod("d", "Failed")]
     )
-    assert [one.what.split()[2].strip(",") for one in found] == ["b", "d"]
+    assert [fix.what.split()[2].strip(",") for fix in result] == ["b", "d"]
 
 
 def test_no_secret_is_shown() -> None:
@@ -200,7 +203,7 @@ def test_no_secret_is_shown() -> None:
     assert TOKEN not in str(without_secrets(fix.action.manifest)) + str(fix.to_json()) + "".join(fix.lines())
 
 
-def test_only_takes_what_it_names_and_knows_every_name() -> None:
+def test_only_takes_what_it_names_and_accepts_every_name() -> None:
     cluster = clusters.auto_mode()
     cluster["objects"]["namespaces"] = []
     assert tiers(fixes(cluster, Need(target=Target.RAYJOB), only=("kuberay",))) == [("planned", "kuberay")]
@@ -217,12 +220,12 @@ def test_only_takes_what_it_names_and_knows_every_name() -> None:
     ],
 )
 def test_tables_of_other_makers_are_not_older_than_a_year(data: str) -> None:
-    told = json.loads((files("paceline") / data).read_text("utf-8"))
-    age = date.today() - date.fromisoformat(told["dated"])
+    document = json.loads((files("paceline") / data).read_text("utf-8"))
+    age = date.today() - date.fromisoformat(document["dated"])
     assert age.days <= 365, f"compare {data} with what its makers publish now, and date it"
 
 
-def test_a_newer_chart_for_efa_asks_for_another_look_at_the_machines() -> None:
+def test_a_newer_chart_for_efa_requires_another_check_of_the_machines() -> None:
     assert load_instance_types().efa_chart == EFA_PLUGIN.version
 
 

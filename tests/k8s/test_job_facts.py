@@ -1,9 +1,9 @@
-"""What is known of a job in a cluster: its pods, their ranks, what is kept, what was decided, its Trainer?"""
+"""Facts about a job in a cluster: pods, ranks, kept checkpoints, decisions, version of its Trainer."""
 
 from typing import Any
 
 import pytest
-from tests.k8s.test_submission import NOW_S, job, seen
+from tests.k8s.test_submission import NOW_S, job, snapshot_of
 
 from paceline.k8s.diagnose.pods import rank_of
 from paceline.k8s.diagnose.recording import narrow_to_job
@@ -38,15 +38,15 @@ PYTORCH_WORKER = {
 def test_only_what_outlives_pods_keeps_checkpoints(
     volume: dict[str, Any], mount: dict[str, Any], keeps: bool
 ) -> None:
-    one = job()
-    pod = one["spec"]["template"]["spec"]
+    first = job()
+    pod = first["spec"]["template"]["spec"]
     pod["volumes"].append({"name": "runs", **volume})
     pod["containers"][0]["volumeMounts"] = [{"name": "runs", "mountPath": "/runs", **mount}]
-    assert manifests_keep_checkpoints([one]) is keeps
+    assert manifests_keep_checkpoints([first]) is keeps
     pod["containers"][0]["args"] = ["--checkpoint-store", "s3://bucket/runs"]
-    assert manifests_keep_checkpoints([one])
+    assert manifests_keep_checkpoints([first])
     assert (
-        keeps_checkpoints(annotate(one, JobAnnotations(manifest=one, keeps=False))) is False
+        keeps_checkpoints(annotate(first, JobAnnotations(manifest=first, keeps=False))) is False
     )  # as it was seen then
 
 
@@ -60,11 +60,11 @@ def test_only_what_outlives_pods_keeps_checkpoints(
     ],
 )
 def test_fields_of_another_trainer_are_named(manifest: dict[str, Any], version: str, fits: bool) -> None:
-    found = find_version_mismatch([manifest], version)
-    assert (found is None) is fits
-    if found is not None:
-        assert version in found.what
-        assert "2.3" in found.hint
+    problem = find_version_mismatch([manifest], version)
+    assert (problem is None) is fits
+    if problem is not None:
+        assert version in problem.what
+        assert "2.3" in problem.hint
 
 
 def test_what_was_decided_is_read_as_it_was_written() -> None:
@@ -73,10 +73,10 @@ def test_what_was_decided_is_read_as_it_was_written() -> None:
     made = pending_config_map(
         "demo", "train", manifest, ["demo-0"], "attempt 2", WatchLease(watcher="me", until_s=NOW_S)
     )
-    found = read_pending(made)
-    assert found is not None
-    assert (found.job, found.attempt, found.pods) == ("demo", 2, ("demo-0",))
-    assert found.manifest == manifest
+    pending_attempt = read_pending(made)
+    assert pending_attempt is not None
+    assert (pending_attempt.job, pending_attempt.attempt, pending_attempt.pods) == ("demo", 2, ("demo-0",))
+    assert pending_attempt.manifest == manifest
     assert read_lease(made) == WatchLease(watcher="me", until_s=NOW_S)
     assert read_pending({**made, "data": {"manifest": "{"}}) is None
 
@@ -88,14 +88,14 @@ def test_pods_of_a_job_with_a_longer_name_are_not_its_own() -> None:
 
     both = [ray("demo", "demo-x2k4z"), ray("demo-2", "demo-2-x2k4z"), ray("demo-small", "demo-small")]
     rayjob = {"kind": "RayJob", "metadata": {"name": "demo"}, "status": {"rayClusterName": "demo-x2k4z"}}
-    found = narrow_to_job(Snapshot(at_s=NOW_S, objects=(rayjob, *both)), "demo").pods
-    assert [one["metadata"]["annotations"]["job"] for one in found] == ["demo"]  # type: ignore[index]
-    assert len(narrow_to_job(seen(*both), "demo-2").pods) == 1
-    assert len(narrow_to_job(seen(*both), "demo-small").pods) == 1
+    pods = narrow_to_job(Snapshot(at_s=NOW_S, objects=(rayjob, *both)), "demo").pods
+    assert [pod["metadata"]["annotations"]["job"] for pod in pods] == ["demo"]  # type: ignore[index]
+    assert len(narrow_to_job(snapshot_of(*both), "demo-2").pods) == 1
+    assert len(narrow_to_job(snapshot_of(*both), "demo-small").pods) == 1
     owner = [{"kind": "HyperPodPyTorchJob", "name": "demo-pods"}]
     other = {"kind": "Pod", "metadata": {"name": "demo-pods-pods-0", "ownerReferences": owner}}
-    assert narrow_to_job(seen(other), "demo").pods == []
-    assert len(narrow_to_job(seen(other), "demo-pods").pods) == 1
+    assert narrow_to_job(snapshot_of(other), "demo").pods == []
+    assert len(narrow_to_job(snapshot_of(other), "demo-pods").pods) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ long its pods take to start and whenever the follower looks.
 from functools import cache
 
 import pytest
-from tests.fixtures.recordings import Recording, recording, recordings
+from tests.fixtures.kubernetes.recordings import Recording, recording, recordings
 from tests.k8s.replay import Played, RecordedApi, Tape, VirtualClock, Wakes, follow, starting_moments, tape
 
 from paceline.core.errors import ExitCode
@@ -19,7 +19,9 @@ from paceline.k8s.submit.job_objects import find_job
 from paceline.k8s.submit.job_watch import job_snapshot
 
 # Recordings of single API answers have no job to follow.
-FOLLOWED = [one.name for one in recordings() if any(event.kind.endswith("Job") for event in one.timeline())]
+FOLLOWED = [
+    item.name for item in recordings() if any(event.kind.endswith("Job") for event in item.timeline())
+]
 HEALTHY = [
     name for name in FOLLOWED if not (recording(name).should_be_retried or recording(name).should_be_removed)
 ]
@@ -48,23 +50,23 @@ def test_a_recorded_job_is_retried_removed_or_left_alone_as_it_deserves(name: st
 
 
 def _is_right(recorded: Recording, result: Played) -> None:
-    what = f"told {[one.failure.name for one in result.told]}, ended with {result.end}"
+    message = f"told {[report.failure.name for report in result.told]}, ended with {result.end}"
     if recorded.name in _MAY_BE_RETRIED:
-        assert result.sent_again_t is not None, what
+        assert result.sent_again_t is not None, message
     elif recorded.should_be_removed:
-        assert result.sent_again_t is None, what
-        assert result.end is not None, what
-        assert result.end.code is not ExitCode.OK, what
+        assert result.sent_again_t is None, message
+        assert result.end is not None, message
+        assert result.end.code is not ExitCode.OK, message
         # A job that is over by itself stays, with its pods and logs.
-        assert result.removed_t is not None or "failed" in result.states, what
+        assert result.removed_t is not None or "failed" in result.states, message
     elif recorded.name in LASTING:
-        assert result.removed_t is None, what
+        assert result.removed_t is None, message
     elif recorded.should_be_retried:
-        assert result.sent_again_t is not None, what
+        assert result.sent_again_t is not None, message
     else:
-        assert (result.removed_t, result.sent_again_t) == (None, None), what
-        assert result.end is not None, what
-        assert result.end.code is ExitCode.OK, what
+        assert (result.removed_t, result.sent_again_t) == (None, None), message
+        assert result.end is not None, message
+        assert result.end.code is ExitCode.OK, message
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -75,10 +77,10 @@ def test_a_healthy_job_is_left_alone_however_long_a_pod_takes_to_start(name: str
     for number, at_t in enumerate(moments[:: max(1, len(moments) // 5)]):
         by_s = STANDSTILLS_S[number % len(STANDSTILLS_S)]
         result = follow(whole.stretched(at_t, by_s), after_s=60.0, look_s=20.0)
-        what = f"{by_s:.0f} s more at {at_t:.1f} s: told {[one.failure.name for one in result.told]}"
-        assert (result.removed_t, result.sent_again_t) == (None, None), what
-        assert result.end is not None, what
-        assert result.end.code is ExitCode.OK, what
+        message = f"{by_s:.0f} s more at {at_t:.1f} s: told {[report.failure.name for report in result.told]}"
+        assert (result.removed_t, result.sent_again_t) == (None, None), message
+        assert result.end is not None, message
+        assert result.end.code is ExitCode.OK, message
 
 
 @pytest.mark.parametrize("name", FOLLOWED)
@@ -88,17 +90,17 @@ def test_pods_belong_to_a_job_through_the_uids_of_their_owners(name: str) -> Non
     for t in (whole.submitted_t() + 6.0, whole.end_t):
         clock = VirtualClock(whole, t, Wakes.PACED)
         api = RecordedApi(whole, clock, RetryPolicy())
-        found = find_job(api, whole.job_name, whole.namespace)
-        assert found is not None
-        uids = {uid_of(found[1])}
+        job = find_job(api, whole.job_name, whole.namespace)
+        assert job is not None
+        uids = {uid_of(job[1])}
         for kind in (RAY_CLUSTER, JOB_SET, JOB, POD):
-            for one in api.find(kind).items:
-                owners = mappings(one, "metadata", "ownerReferences")
-                uids |= {uid_of(one)} if any(owner["uid"] in uids for owner in owners) else set()
-        seen = job_snapshot(api, found[1], whole.job_name, whole.namespace, now_s=clock.unix_s(), logs=False)
-        pods = {uid_of(one) for one in api.find(POD).items}
+            for item in api.find(kind).items:
+                owners = mappings(item, "metadata", "ownerReferences")
+                uids |= {uid_of(item)} if any(owner["uid"] in uids for owner in owners) else set()
+        seen = job_snapshot(api, job[1], whole.job_name, whole.namespace, now_s=clock.unix_s(), logs=False)
+        pods = {uid_of(manifest) for manifest in api.find(POD).items}
         assert {uid_of(pod) for pod in seen.pods} == pods & uids
-        assert not [one for one in seen.events if subject_of(one).get("uid") in pods - uids]
+        assert not [event for event in seen.events if subject_of(event).get("uid") in pods - uids]
 
 
 @pytest.mark.parametrize("wakes", Wakes, ids=lambda wakes: wakes.name.lower())

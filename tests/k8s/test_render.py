@@ -1,9 +1,10 @@
-"""Do rendered manifests ask for what was wished, strictly, and always in the same bytes?"""
+"""Rendered manifests hold what the options ask for, are strict, and are the same bytes every time."""
 
 from typing import Any
 
 import pytest
 import yaml
+from tests.fixtures.wording import Wording, titled
 from tests.k8s.rendered import VARIANTS, objects, settings
 
 from paceline.core.errors import ConfigError
@@ -16,16 +17,16 @@ from paceline.k8s.validate.offline import find_privileges, find_problems
 IMAGE = "example.com/x:1"
 
 
-def pods(one: dict[str, Any]) -> list[dict[str, Any]]:
-    kind = KIND_RULES[(one["apiVersion"], one["kind"])]
-    return [] if kind.pods is None else [dict(spec) for spec, _ in kind.pods(one["spec"], ())]
+def pods(values: dict[str, Any]) -> list[dict[str, Any]]:
+    kind = KIND_RULES[(values["apiVersion"], values["kind"])]
+    return [] if kind.pods is None else [dict(spec) for spec, _ in kind.pods(values["spec"], ())]
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_same_wish_gives_the_same_bytes_and_yaml_says_what_was_meant(name: str) -> None:
-    target, said, wishes = VARIANTS[name]
+def test_the_same_options_give_the_same_bytes_and_the_yaml_reads_back(name: str) -> None:
+    target, text, options = VARIANTS[name]
     first = objects(name)[0]
-    again = render_job(settings(name="demo", **said), JobOptions(image=IMAGE, **wishes), target).objects
+    again = render_job(settings(name="demo", **text), JobOptions(image=IMAGE, **options), target).objects
     assert to_yaml(first) == to_yaml(again)
     assert list(yaml.safe_load_all(to_yaml(first))) == first
 
@@ -33,19 +34,19 @@ def test_the_same_wish_gives_the_same_bytes_and_yaml_says_what_was_meant(name: s
 @pytest.mark.parametrize("name", VARIANTS)
 def test_our_own_check_finds_nothing_to_complain_about(name: str) -> None:
     made, profile = objects(name)
-    assert [found for one in made for found in find_problems(one, profile)] == []
+    assert [problem for manifest in made for problem in find_problems(manifest, profile)] == []
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "compat"])
 def test_every_default_pod_passes_pod_security_restricted(name: str) -> None:
-    seen = [spec for one in objects(name)[0] for spec in pods(one)]
+    seen = [spec for item in objects(name)[0] for spec in pods(item)]
     assert seen
     for spec in seen:
         assert list(find_privileges(spec, ())) == []
         assert spec["securityContext"]["runAsNonRoot"] is True
 
 
-def test_compat_gives_up_what_it_says_and_keeps_the_rest() -> None:
+def test_compat_gives_up_what_it_lists_and_keeps_the_rest() -> None:
     (job,), profile = objects("compat")
     assert profile is Profile.COMPAT
     for spec in pods(job):
@@ -112,7 +113,7 @@ def test_volumes_are_in_the_head_that_keeps_the_run_and_in_the_workers() -> None
     cluster = job["spec"]["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         spec = group["template"]["spec"]
-        assert [one["persistentVolumeClaim"]["claimName"] for one in spec["volumes"]] == ["data", "out"]
+        assert [volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]] == ["data", "out"]
         assert spec["containers"][0]["volumeMounts"] == [
             {"name": "data", "mountPath": "/data", "readOnly": True},
             {"name": "out", "mountPath": "/out"},
@@ -124,9 +125,9 @@ def test_volumes_are_in_the_head_that_keeps_the_run_and_in_the_workers() -> None
 def test_the_node_port_service_finds_the_head_of_this_job_only() -> None:
     cluster, service = objects("cluster")[0]
     head = cluster["spec"]["headGroupSpec"]["template"]["metadata"]["labels"]
-    wanted = service["spec"]["selector"]
-    assert wanted.pop("ray.io/node-type") == "head"  # KubeRay's own label
-    assert wanted.items() <= head.items()
+    selector = service["spec"]["selector"]
+    assert selector.pop("ray.io/node-type") == "head"  # KubeRay's own label
+    assert selector.items() <= head.items()
     assert [port["nodePort"] for port in service["spec"]["ports"]] == [30265, 30001]
 
 
@@ -141,8 +142,8 @@ def test_the_node_port_service_finds_the_head_of_this_job_only() -> None:
     ],
 )
 def test_images_of_every_registry_are_taken(image: str) -> None:
-    done = render_job(settings(), JobOptions(image=image), Target.RAYCLUSTER)
-    assert done.intent.image == image
+    rendered_job = render_job(settings(), JobOptions(image=image), Target.RAYCLUSTER)
+    assert rendered_job.intent.image == image
 
 
 REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
@@ -163,18 +164,18 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({"elastic": "yes"}, {}, "elastic run"),
     ({"mode": "adpsgd"}, {}, "actors share none"),
     ({}, {"secret_env": ("HF_TOKEN=hf_abcdefghijklmnopqrstuv",)}, "is not VARIABLE=SECRET/KEY"),
-    ({"task_options": "api_key=abc"}, {}, "a secret in clear text"),
+    ({"task_options": "api_key=abc"}, {}, "a secret in plain text"),
     ({}, {"ray_version": "2"}, "ray_version is '2'"),
     ({}, {"pull_secret": "A B"}, "which no Secret can be called"),
 ]
 
 
-@pytest.mark.parametrize(("said", "wishes", "why"), REFUSED)
+@pytest.mark.parametrize(("text", "options"), titled(REFUSED))
 def test_what_cannot_work_is_refused_before_anything_exists(
-    said: dict[str, str], wishes: dict[str, Any], why: str
+    text: dict[str, str], options: dict[str, Any], wording: Wording
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        render_job(settings(**said), JobOptions(**{"image": IMAGE, **wishes}), Target.RAYJOB)
-    assert why in str(refused.value)
+        render_job(settings(**text), JobOptions(**{"image": IMAGE, **options}), Target.RAYJOB)
+    wording(str(refused.value))
     assert all(problem.hint for problem in refused.value.problems)
     assert "hf_abcdefghij" not in str(refused.value), "what may be a secret is not shown"

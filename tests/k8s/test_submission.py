@@ -1,4 +1,4 @@
-"""Do the rules of submitting hold: what a gang needs, which lines are new, what follows from a look?"""
+"""Rules of submission: capacity of a gang, new log lines, annotations, decisions of a follower."""
 
 import random
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import ExitCode
 from paceline.k8s.diagnose.pods import newest_checkpoint
@@ -43,11 +44,11 @@ NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
 def job(replicas: int = 2, gpus: int = 8, **spec: Any) -> dict[str, Any]:
-    asked = {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": str(gpus)}
+    requested = {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": str(gpus)}
     container = {
         "name": "pytorch",
         "image": "example.com/x:1",
-        "resources": {"requests": asked, "limits": asked},
+        "resources": {"requests": requested, "limits": requested},
     }
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
     return {
@@ -78,11 +79,11 @@ def test_a_gang_that_fits_has_a_table_without_complaints() -> None:
     assert all(row.is_enough for row in rows)
 
 
-def test_32_gpus_do_not_fit_where_there_are_16() -> None:
+def test_32_gpus_do_not_fit_where_there_are_16(wording: Wording) -> None:
     rows = check_capacity(roles([job(replicas=4)]), [node("a"), node("b")])
     short = [row for row in rows if not row.is_enough]
     assert [(row.what, row.needs, row.has) for row in short] == [("nvidia.com/gpu", "32", "16")]
-    assert any("nvidia.com/gpu" in line and line.endswith("too little") for line in format_table(rows))
+    wording("\n".join(format_table(rows)))
 
 
 def test_one_pod_that_is_larger_than_any_node_is_named() -> None:
@@ -113,20 +114,22 @@ def test_without_any_node_nothing_fits() -> None:
 
 
 @pytest.mark.parametrize("state", [{"unschedulable": True}, {"taints": [NOT_READY]}])
-def test_a_node_that_takes_no_pods_now_is_no_room(state: dict[str, Any]) -> None:
+def test_a_node_that_takes_no_pods_now_is_no_room(state: dict[str, Any], wording: Wording) -> None:
     closed = {**node("a"), "spec": state}
     (row, *_) = check_capacity(roles([job()]), [closed])
-    assert (row.what, row.is_enough) == ("a node that is ready and not cordoned", False)
+    assert not row.is_enough
+    wording(row.what)
     assert all(row.is_enough for row in check_capacity(roles([job(replicas=1)]), [closed, node("b")]))
     rows = check_capacity(roles([job(replicas=99)]), [closed, node("b")])
     assert {row.where for row in rows if not row.is_enough} == {"all nodes"}
 
 
-def test_no_node_with_the_wanted_label_is_said_so() -> None:
-    wanted = job()
-    wanted["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "b"}
-    (row, *_) = check_capacity(roles([wanted]), [node("a", zone="a")])
-    assert (row.what, row.has, row.is_enough) == ("a node with zone=b", "0", False)
+def test_a_missing_node_label_is_reported(wording: Wording) -> None:
+    requested = job()
+    requested["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "b"}
+    (row, *_) = check_capacity(roles([requested]), [node("a", zone="a")])
+    assert (row.has, row.is_enough) == ("0", False)
+    wording(row.what)
 
 
 def test_what_is_left_of_a_quota_counts() -> None:
@@ -152,7 +155,9 @@ def test_what_is_left_of_a_quota_counts() -> None:
         ("Job", {"parallelism": 8, "completions": 3}, [3]),
     ],
 )
-def test_every_kind_tells_how_many_pods_it_wants(kind: str, spec: dict[str, Any], counts: list[int]) -> None:
+def test_every_kind_reports_how_many_pods_it_requests(
+    kind: str, spec: dict[str, Any], counts: list[int]
+) -> None:
     assert [role.count for role in roles([{"kind": kind, "spec": spec}])] == counts
 
 
@@ -175,14 +180,14 @@ def test_no_line_is_lost_or_doubled_however_often_a_log_is_cut(
         at_s += step * 0.7
         log.append((NOW_S + at_s, text))
     lines = [f"{write_time(at_s)} {text}" for at_s, text in log]
-    dice, cursor, got = random.Random(seed), LogCursor(), list[str]()
+    rng, cursor, got = random.Random(seed), LogCursor(), list[str]()
     for cut in range(21):
         since = cursor.since
         cursor.opened()
         left = [line for line in lines if line.split(" ")[0] >= since]
-        until = len(left) if cut == 20 else dice.randint(0, len(left))  # the last stream is whole
+        until = len(left) if cut == 20 else rng.randint(0, len(left))  # the last stream is whole
         new = [cursor.take(line) for line in left[:until]]
-        got += [one for one in new if one is not None]
+        got += [item for item in new if item is not None]
     assert got == [text for _, text in log]
 
 
@@ -194,11 +199,12 @@ def test_a_long_log_is_forgotten_as_it_goes() -> None:
     assert cursor.since == write_time(NOW_S + 4997)
 
 
-def test_a_word_of_the_kubelet_is_shown_once() -> None:
+def test_a_message_of_the_kubelet_is_shown_once() -> None:
     cursor = LogCursor()
-    assert cursor.take("unable to retrieve container logs") == "unable to retrieve container logs"
+    line = "unable to retrieve container logs"
+    assert cursor.take(line) == line
     cursor.opened()
-    assert cursor.take("unable to retrieve container logs") is None
+    assert cursor.take(line) is None
 
 
 @given(st.text(alphabet="ab \x1b[]0;1m\x07\\K", max_size=30), st.integers(0, 12))
@@ -214,7 +220,7 @@ def test_a_change_that_was_not_allowed_names_what_allows_it() -> None:
     ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": write_time(NOW_S)}
     body = pod(phase="Failed", containerStatuses=[{"name": "pytorch", "state": {"terminated": ended}}])
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-    actions, _ = next_actions(seen(body), failed, FollowState(), RetryPolicy())
+    actions, _ = next_actions(snapshot_of(body), failed, FollowState(), RetryPolicy())
     end = actions[-1]
     assert isinstance(end, End)
     assert "job submit --allow memory" in end.says
@@ -238,7 +244,7 @@ def test_a_mark_is_read_as_it_was_written_and_leaves_the_rest_alone() -> None:
     assert read_annotations(job()) is None
 
 
-def test_a_watch_is_believed_until_its_date() -> None:
+def test_a_watch_lease_is_valid_until_its_deadline() -> None:
     patch = lease_patch(WatchLease(watcher="w1", until_s=NOW_S + 90), "7")
     watch = read_lease(patch)
     assert patch["metadata"]["resourceVersion"] == "7"  # type: ignore[index, call-overload]
@@ -273,13 +279,13 @@ def test_a_pod_is_removed_by_force_only_when_its_node_is_lost(
     body = pod(phase="Running")
     if leaving:
         body["metadata"]["deletionTimestamp"] = write_time(NOW_S)
-    said = {"type": "Ready", "status": ready, "lastTransitionTime": write_time(NOW_S - lost_s)}
-    machine = {"kind": "Node", "metadata": {"name": "node-a"}, "status": {"conditions": [said]}}
+    values = {"type": "Ready", "status": ready, "lastTransitionTime": write_time(NOW_S - lost_s)}
+    machine = {"kind": "Node", "metadata": {"name": "node-a"}, "status": {"conditions": [values]}}
     assert bool(reason_to_force(body, machine, NOW_S)) is is_forced
     assert bool(reason_to_force(body, None, NOW_S)) is leaving
 
 
-def test_a_prefix_says_rank_and_pod() -> None:
+def test_a_prefix_has_rank_and_pod() -> None:
     labels = {"training.kubeflow.org/replica-index": "0", "training.kubeflow.org/replica-type": "worker"}
     assert prefix_of({"metadata": {"name": "demo-worker-0", "labels": labels}}, "demo") == "[r1 worker-0]"
     assert prefix_of({"metadata": {"name": "demo-head-abcde"}}, "demo") == "[head-abcde]"
@@ -297,7 +303,7 @@ def pod(name: str = "demo-0", **status: Any) -> dict[str, Any]:
     }
 
 
-def seen(*objects: dict[str, Any], at_s: float = NOW_S, logs: tuple[Log, ...] = ()) -> Snapshot:
+def snapshot_of(*objects: dict[str, Any], at_s: float = NOW_S, logs: tuple[Log, ...] = ()) -> Snapshot:
     return Snapshot(at_s=at_s, objects=(job(), *objects), logs=logs)
 
 
@@ -316,46 +322,54 @@ def look_twice(
     body: dict[str, Any], log: Log, its_job: dict[str, Any], state: FollowState, policy: RetryPolicy
 ) -> tuple[list[Action], FollowState]:
     """The second time when the last lines and events have arrived."""
-    actions, state = next_actions(seen(body, logs=(log,)), its_job, state, policy)
-    assert not any(isinstance(one, ReportFinding | End) for one in actions)
-    return next_actions(seen(body, at_s=NOW_S + 5, logs=(log,)), its_job, state, policy)
+    actions, state = next_actions(snapshot_of(body, logs=(log,)), its_job, state, policy)
+    assert not any(isinstance(action, ReportFinding | End) for action in actions)
+    return next_actions(snapshot_of(body, at_s=NOW_S + 5, logs=(log,)), its_job, state, policy)
 
 
 def test_a_job_that_ends_well_ends_the_following() -> None:
-    done = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-    actions, _ = next_actions(seen(), done, FollowState(), RetryPolicy())
-    assert actions[-1] == End(ExitCode.OK, "the job has succeeded")
-    assert phase_of(done, []) is Phase.SUCCEEDED
+    values = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    actions, _ = next_actions(snapshot_of(), values, FollowState(), RetryPolicy())
+    end = actions[-1]
+    assert isinstance(end, End)
+    assert end.code is ExitCode.OK
+    assert phase_of(values, []) is Phase.SUCCEEDED
 
 
-def test_a_wrong_image_is_told_and_removed_at_the_second_sight() -> None:
+def test_a_wrong_image_is_reported_and_removed_at_the_second_sighting() -> None:
     waits = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "example.com/x:1": not found'}
     bad = pod(phase="Pending", containerStatuses=[{"name": "pytorch", "state": {"waiting": waits}}])
-    state, done = FollowState(), list[object]()
+    state, result = FollowState(), list[object]()
     for second in (0, 5, 10, 15):
-        actions, state = next_actions(seen(bad, at_s=NOW_S + second), job(), state, RetryPolicy())
-        done += actions
-        if any(isinstance(one, End) for one in actions):
+        actions, state = next_actions(snapshot_of(bad, at_s=NOW_S + second), job(), state, RetryPolicy())
+        result += actions
+        if any(isinstance(action, End) for action in actions):
             break
     assert second <= 20
-    assert isinstance(done[-2], Remove)
-    end = done[-1]
+    assert isinstance(result[-2], Remove)
+    end = result[-1]
     assert isinstance(end, End)
     assert end.code is ExitCode.BAD_CONFIG
-    (told,) = [one for one in done if isinstance(one, ReportFinding)]
-    assert "example.com/x:1" in told.finding.cause
+    (reported,) = [item for item in result if isinstance(item, ReportFinding)]
+    assert "example.com/x:1" in reported.finding.cause
 
 
 def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has_come() -> None:
-    actions, state = next_actions(seen(lost()), job(), FollowState(), RetryPolicy())
+    actions, state = next_actions(snapshot_of(lost()), job(), FollowState(), RetryPolicy())
     while not state.again:
-        actions, state = next_actions(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
-    (says,) = [one.text for one in actions if isinstance(one, Announce) and "attempt 2" in one.text]
-    assert "s, from step 0;" in says, "no volume of it keeps any"
-    early, state = next_actions(seen(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy())
+        actions, state = next_actions(snapshot_of(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
+    (says,) = [
+        action.text for action in actions if isinstance(action, Announce) and "attempt 2" in action.text
+    ]
+    assert " step 0;" in says, "no volume of it keeps any"
+    early, state = next_actions(
+        snapshot_of(lost(), at_s=state.again.not_before_s - 1), job(), state, RetryPolicy()
+    )
     assert early == []
     assert state.again is not None
-    (again,), state = next_actions(seen(lost(), at_s=state.again.not_before_s), job(), state, RetryPolicy())
+    (again,), state = next_actions(
+        snapshot_of(lost(), at_s=state.again.not_before_s), job(), state, RetryPolicy()
+    )
     assert isinstance(again, Recreate)
     assert again.attempts.number == 2
     assert state.again is None
@@ -364,26 +378,28 @@ def test_a_failure_of_the_cluster_is_announced_and_tried_again_when_its_time_has
 def announced() -> FollowState:
     state = FollowState()
     while not state.again:
-        _, state = next_actions(seen(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
+        _, state = next_actions(snapshot_of(lost(), at_s=NOW_S + 600), job(), state, RetryPolicy())
     return state
 
 
-def test_who_has_lost_the_right_does_not_make_what_it_has_announced() -> None:
+def test_a_watcher_that_lost_the_lease_does_not_create_the_announced_attempt() -> None:
     state = announced()
     assert state.again is not None
-    late = seen(lost(), at_s=state.again.not_before_s)
-    for charge in (WatchOwner.ANOTHERS, WatchOwner.NOBODYS):
+    late = snapshot_of(lost(), at_s=state.again.not_before_s)
+    for charge in (WatchOwner.ANOTHERS, WatchOwner.UNOWNED):
         actions, after = next_actions(late, job(), state, RetryPolicy(), charge=charge)
-        assert not any(isinstance(one, Recreate) for one in actions)
+        assert not any(isinstance(action, Recreate) for action in actions)
         assert after.again is None
 
 
 def test_a_job_that_succeeds_while_its_next_attempt_is_announced_is_not_started_again() -> None:
     state = announced()
     assert state.again is not None
-    done = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-    actions, _ = next_actions(seen(at_s=state.again.not_before_s), done, state, RetryPolicy())
-    assert actions[-1] == End(ExitCode.OK, "the job has succeeded")
+    values = {**job(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    actions, _ = next_actions(snapshot_of(at_s=state.again.not_before_s), values, state, RetryPolicy())
+    end = actions[-1]
+    assert isinstance(end, End)
+    assert end.code is ExitCode.OK
 
 
 @pytest.mark.parametrize(
@@ -400,59 +416,63 @@ def test_a_job_that_succeeds_while_its_next_attempt_is_announced_is_not_started_
     ],
 )
 def test_only_a_checkpoint_that_came_to_be_is_gone_on_from(text: str, step: int | None) -> None:
-    assert newest_checkpoint(seen(logs=(Log(pod="demo-0", text=text),))) == step
+    assert newest_checkpoint(snapshot_of(logs=(Log(pod="demo-0", text=text),))) == step
 
 
-def kept(one: dict[str, Any]) -> dict[str, Any]:
+def kept(values: dict[str, Any]) -> dict[str, Any]:
     """With a volume that outlives its pods."""
-    pod = one["spec"]["template"]["spec"]
+    pod = values["spec"]["template"]["spec"]
     pod["volumes"].append({"name": "runs", "persistentVolumeClaim": {"claimName": "output"}})
     pod["containers"][0]["volumeMounts"] = [{"name": "runs", "mountPath": "/runs"}]
-    return one
+    return values
 
 
-def test_a_checkpoint_that_went_with_its_pod_is_not_gone_on_from() -> None:
+def test_a_checkpoint_that_went_with_its_pod_is_not_gone_on_from(wording: Wording) -> None:
     body, log = crashed(step=57)
     failed = {**job(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     actions, _ = look_twice(body, log, failed, FollowState(), RetryPolicy(app=5))
-    said = [one.text for one in actions if isinstance(one, Announce)]
-    assert any("in 15 s, from step 0; 1 of 5" in text for text in said)
-    assert any("no volume keeps checkpoints" in text and "--checkpoint-volume" in text for text in said)
+    messages = [action.text for action in actions if isinstance(action, Announce)]
+    assert any("--checkpoint-volume" in text for text in messages)
+    wording("\n".join(messages))
 
 
-def test_the_same_failure_of_the_program_twice_is_the_end_of_it() -> None:
+def test_the_same_failure_of_the_program_twice_is_the_end_of_it(wording: Wording) -> None:
     body, log = crashed(step=57)
     failed = {**kept(job()), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     policy = RetryPolicy(app=5)
     actions, state = look_twice(body, log, failed, FollowState(), policy)
     assert state.again is not None
-    assert any(isinstance(one, Announce) and "from step 40" in one.text for one in actions)
-    _, state = next_actions(seen(body, at_s=state.again.not_before_s, logs=(log,)), failed, state, policy)
+    assert any(isinstance(action, Announce) and " step 40" in action.text for action in actions)
+    _, state = next_actions(
+        snapshot_of(body, at_s=state.again.not_before_s, logs=(log,)), failed, state, policy
+    )
     actions, _ = look_twice(body, log, failed, state, policy)
     end = actions[-1]
     assert isinstance(end, End)
-    assert "for the second time" in end.says
-    assert not any(isinstance(one, Remove) for one in actions)  # it has ended by itself: its pods may be read
+    wording(end.says)
+    assert not any(
+        isinstance(action, Remove) for action in actions
+    )  # it has ended by itself: its pods may be read
 
 
 def test_what_belongs_to_another_watcher_is_only_shown() -> None:
     body, log = crashed(step=3)
     actions, state = next_actions(
-        seen(body, logs=(log,)), job(), FollowState(), RetryPolicy(), charge=WatchOwner.ANOTHERS
+        snapshot_of(body, logs=(log,)), job(), FollowState(), RetryPolicy(), charge=WatchOwner.ANOTHERS
     )
-    assert all(isinstance(one, Announce | ReportFinding) for one in actions)
-    late = seen(body, at_s=NOW_S + 60, logs=(log,))
-    actions, _ = next_actions(late, job(), state, RetryPolicy(), charge=WatchOwner.NOBODYS)
+    assert all(isinstance(action, Announce | ReportFinding) for action in actions)
+    late = snapshot_of(body, at_s=NOW_S + 60, logs=(log,))
+    actions, _ = next_actions(late, job(), state, RetryPolicy(), charge=WatchOwner.UNOWNED)
     assert isinstance(actions[-1], End)
 
 
-def test_what_no_rule_knows_is_not_removed_while_its_controller_goes_on() -> None:
+def test_an_unknown_failure_is_not_removed_while_its_controller_continues() -> None:
     status = {"name": "pytorch", "state": {"terminated": {"exitCode": 3, "finishedAt": write_time(NOW_S)}}}
     body = pod(phase="Running", containerStatuses=[status])
     state = FollowState()
     for second in range(0, 7200, 60):
-        actions, state = next_actions(seen(body, at_s=NOW_S + second), job(), state, RetryPolicy())
-        assert not any(isinstance(one, Remove | Recreate | End) for one in actions)
+        actions, state = next_actions(snapshot_of(body, at_s=NOW_S + second), job(), state, RetryPolicy())
+        assert not any(isinstance(action, Remove | Recreate | End) for action in actions)
 
 
 def test_a_rayjob_that_lost_a_worker_is_left_to_kuberay_until_it_has_failed() -> None:
@@ -462,9 +482,9 @@ def test_a_rayjob_that_lost_a_worker_is_left_to_kuberay_until_it_has_failed() ->
     state = FollowState()
     for second in range(0, 7200, 60):
         actions, state = next_actions(
-            seen(body, at_s=NOW_S + second, logs=(log,)), at_work, state, RetryPolicy(app=5)
+            snapshot_of(body, at_s=NOW_S + second, logs=(log,)), at_work, state, RetryPolicy(app=5)
         )
-        assert not any(isinstance(one, Remove | Recreate | End) for one in actions)
+        assert not any(isinstance(action, Remove | Recreate | End) for action in actions)
         assert state.again is None
     retrying = {"jobStatus": "FAILED", "jobDeploymentStatus": "Retrying"}
     assert phase_of({**ray, "spec": {"backoffLimit": 2}, "status": retrying}, []) is Phase.PENDING
@@ -475,19 +495,23 @@ def test_an_attempt_is_not_made_when_the_job_has_recovered_meanwhile() -> None:
     state = announced()
     assert state.again is not None
     running = pod(phase="Running", containerStatuses=[{"name": "pytorch", "state": {"running": {}}}])
-    actions, state = next_actions(seen(running, at_s=state.again.not_before_s), job(), state, RetryPolicy())
-    assert not any(isinstance(one, Recreate) for one in actions)
+    actions, state = next_actions(
+        snapshot_of(running, at_s=state.again.not_before_s), job(), state, RetryPolicy()
+    )
+    assert not any(isinstance(action, Recreate) for action in actions)
     assert state.again is None
     assert state.watching.attempts == Attempts()
 
 
-def test_an_operator_that_starts_pods_again_has_the_first_word() -> None:
+def test_an_operator_that_restarts_pods_takes_precedence() -> None:
     body, log = crashed(step=3)
-    actions, _ = next_actions(seen(body, logs=(log,)), job(backoffLimit=2), FollowState(), RetryPolicy())
-    assert not any(isinstance(one, End | Recreate | Remove) for one in actions)
+    actions, _ = next_actions(
+        snapshot_of(body, logs=(log,)), job(backoffLimit=2), FollowState(), RetryPolicy()
+    )
+    assert not any(isinstance(action, End | Recreate | Remove) for action in actions)
 
 
-def test_a_job_that_somebody_removed_is_not_made_again() -> None:
+def test_a_job_that_was_deleted_is_not_created_again() -> None:
     actions, _ = next_actions(Snapshot(at_s=NOW_S), None, FollowState(phase=Phase.RUNNING), RetryPolicy())
     end = actions[-1]
     assert isinstance(end, End)

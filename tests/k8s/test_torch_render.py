@@ -1,4 +1,4 @@
-"""Do jobs that torchrun starts ask for what was wished: strictly, alike in every kind, in the same bytes?"""
+"""Manifests of torchrun jobs: strict, equivalent for every kind, and the same bytes every time."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording, titled
 from tests.k8s.rendered import settings
 from tests.k8s.torch_rendered import (
     AGAIN,
@@ -38,23 +39,25 @@ KINDS_OF_JOB = [target for target in Target if target not in ON_RAY]
 
 def pods(made: list[Any]) -> list[dict[str, Any]]:
     """Every whole pod."""
-    found: list[dict[str, Any]] = []
-    for one in made:
-        kind = KIND_RULES[(one["apiVersion"], one["kind"])]
-        found += [dict(spec) for spec, _ in kind.pods(one["spec"], ())] if kind.pods is not None else []
-    return found
+    results: list[dict[str, Any]] = []
+    for manifest in made:
+        kind = KIND_RULES[(manifest["apiVersion"], manifest["kind"])]
+        results += (
+            [dict(spec) for spec, _ in kind.pods(manifest["spec"], ())] if kind.pods is not None else []
+        )
+    return results
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, *COMPAT])
-def test_the_same_wish_gives_the_same_bytes_and_yaml_says_what_was_meant(name: str) -> None:
+def test_the_same_options_give_the_same_bytes_and_the_yaml_reads_back(name: str) -> None:
     first = objects(name)[0]
-    target, said, torch, wishes = (VARIANTS | COMPAT)[name]
-    again = rendered(target, said, torch, wishes).text
+    target, text, torch, options = (VARIANTS | COMPAT)[name]
+    again = rendered(target, text, torch, options).text
     assert to_yaml(first) == again
     assert list(yaml.safe_load_all(again)) == first
 
 
-WISHES = st.fixed_dictionaries(
+TORCH_OPTIONS = st.fixed_dictionaries(
     {"nodes": st.sampled_from([1, 2, 3, 100, 128])},
     optional={
         "gpus_per_node": st.sampled_from([1, 8]),
@@ -72,16 +75,16 @@ WISHES = st.fixed_dictionaries(
 )
 
 
-@given(target=st.sampled_from(KINDS_OF_JOB), torch=WISHES)
+@given(target=st.sampled_from(KINDS_OF_JOB), torch=TORCH_OPTIONS)
 @tried(max_examples=60)
 def test_whatever_is_wished_is_strict_whole_and_without_secrets(
     target: Target, torch: dict[str, Any]
 ) -> None:
     if target is Target.HYPERPOD:
         torch = {key: value for key, value in torch.items() if key not in ("rdzv", "network_policy")}
-    wishes = {"worker": Size(cpus=8, memory="16Gi"), "namespace": "train"}
-    made: list[Any] = list(rendered(target, {"mode": "ssgd"}, torch, wishes).objects)
-    assert [found for one in made for found in find_problems(one, Profile.STRICT)] == []
+    options = {"worker": Size(cpus=8, memory="16Gi"), "namespace": "train"}
+    made: list[Any] = list(rendered(target, {"mode": "ssgd"}, torch, options).objects)
+    assert [problem for manifest in made for problem in find_problems(manifest, Profile.STRICT)] == []
     everyone = pods(made)
     assert everyone
     for pod in everyone:
@@ -90,9 +93,9 @@ def test_whatever_is_wished_is_strict_whole_and_without_secrets(
         assert pod["automountServiceAccountToken"] is False
         assert ("podAffinity" in pod.get("affinity", {})) == is_far, "EFA does not leave a zone"
         for container in pod["containers"]:
-            asked = container["resources"]
-            for name in asked["requests"]:
-                assert not is_extended(name) or asked["limits"][name] == asked["requests"][name]
+            resources = container["resources"]
+            for name in resources["requests"]:
+                assert not is_extended(name) or resources["limits"][name] == resources["requests"][name]
             added = container["securityContext"]["capabilities"].get("add", [])
             assert added == (["IPC_LOCK"] if torch.get("efa") else []), "the one exception"
             assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
@@ -119,12 +122,12 @@ PLACES: list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("target", KINDS_OF_JOB)
-@pytest.mark.parametrize(("said", "torch", "wishes"), PLACES)
-def test_a_secret_is_refused_wherever_it_is_said_and_is_not_shown(
-    target: Target, said: dict[str, str], torch: dict[str, Any], wishes: dict[str, Any]
+@pytest.mark.parametrize(("text", "torch", "options"), PLACES)
+def test_a_secret_is_refused_wherever_it_is_given_and_is_not_shown(
+    target: Target, text: dict[str, str], torch: dict[str, Any], options: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        rendered(target, said, {"nodes": 2, **torch}, wishes)
+        rendered(target, text, {"nodes": 2, **torch}, options)
     assert SECRET not in str(refused.value)
 
 
@@ -138,7 +141,7 @@ def test_the_kind_of_object_changes_nothing_else(torch: dict[str, Any]) -> None:
         trainer = made[-1]["spec"].get("trainer", {})
         variables = trainer.get("env") or containers[0]["env"]
         words = trainer.get("args") or containers[0]["args"]
-        assert all(one["resources"] == containers[0]["resources"] for one in containers)
+        assert all(container["resources"] == containers[0]["resources"] for container in containers)
         assert trainer.get("resourcesPerNode", containers[0]["resources"]) == containers[0]["resources"]
         mounts = (containers[0]["volumeMounts"], pods(made)[0]["volumes"])
         return (
@@ -155,9 +158,9 @@ def test_the_kind_of_object_changes_nothing_else(torch: dict[str, Any]) -> None:
 
 def test_a_static_pytorchjob_has_its_first_rank_in_the_master() -> None:
     spec = job_of("pytorchjob-kept")["spec"]
-    counts = {name: one["replicas"] for name, one in spec["pytorchReplicaSpecs"].items()}
+    counts = {name: item["replicas"] for name, item in spec["pytorchReplicaSpecs"].items()}
     assert counts == {"Master": 1, "Worker": 3}
-    assert {one["restartPolicy"] for one in spec["pytorchReplicaSpecs"].values()} == {"OnFailure"}
+    assert {entry["restartPolicy"] for entry in spec["pytorchReplicaSpecs"].values()} == {"OnFailure"}
     assert spec["runPolicy"]["backoffLimit"] == 13, "three attempts of four pods, and the one that fails"
     (container,) = spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     assert container["command"] == ["/opt/conda/bin/torchrun"]
@@ -182,12 +185,12 @@ def test_an_elastic_pytorchjob_leaves_everything_to_the_operator() -> None:
 def test_a_trainjob_brings_a_runtime_or_patches_one_that_is_there() -> None:
     def shape(runtime: str | None) -> tuple[set[str], set[str]]:
         made: list[Any] = list(rendered(Target.TRAINJOB, {}, {"nodes": 2, "runtime": runtime}, {}).objects)
-        return {one["kind"] for one in made}, set(made[-1]["spec"])
+        return {manifest["kind"] for manifest in made}, set(made[-1]["spec"])
 
     always = {"runtimeRef", "trainer", "activeDeadlineSeconds"}
     assert shape(None) == ({"TrainingRuntime", "TrainJob"}, always)
     assert shape("torch-distributed") == ({"TrainJob"}, always | {"runtimePatches"})
-    (runtime,) = [one for one in objects("trainjob-kept")[0] if one["kind"] == "TrainingRuntime"]
+    (runtime,) = [item for item in objects("trainjob-kept")[0] if item["kind"] == "TrainingRuntime"]
     assert runtime["spec"]["template"]["spec"]["failurePolicy"] == {"maxRestarts": 3}
     assert runtime["metadata"]["labels"]["trainer.kubeflow.org/framework"] == "torch"
     trainer = job_of("trainjob")["spec"]["trainer"]
@@ -231,26 +234,26 @@ def test_efa_and_debug_set_what_they_need_and_a_token_is_only_referred_to() -> N
     (container,) = job_of("pytorchjob-efa")["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"][
         "containers"
     ]
-    plain = {one["name"]: one.get("value") for one in container["env"]}
-    wanted = {
+    plain = {item["name"]: item.get("value") for item in container["env"]}
+    values = {
         "FI_PROVIDER": "efa",
         "FI_EFA_FORK_SAFE": "1",
         "NCCL_SOCKET_IFNAME": "^lo",
         "NCCL_DEBUG": "INFO",
     }
-    wanted |= {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TOKENIZERS_PARALLELISM": "false", "JOB_NAME": "demo"}
-    assert wanted.items() <= plain.items()
+    values |= {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TOKENIZERS_PARALLELISM": "false", "JOB_NAME": "demo"}
+    assert values.items() <= plain.items()
     reference = {"secretKeyRef": {"name": "hf-token", "key": "token"}}
     assert container["env"][-1] == {"name": "HF_TOKEN", "valueFrom": reference}
     assert container["resources"]["limits"]["vpc.amazonaws.com/efa"] == "32"
     assert container["args"][-4:] == ["--device", "cuda", "--save-dir", "/results"]
     quiet = job_of("pytorchjob")["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
-    assert not {"FI_PROVIDER", "TORCH_DISTRIBUTED_DEBUG"} & {one["name"] for one in quiet["env"]}
+    assert not {"FI_PROVIDER", "TORCH_DISTRIBUTED_DEBUG"} & {item["name"] for item in quiet["env"]}
 
 
-def test_what_is_asked_for_comes_with_the_job() -> None:
+def test_what_is_requested_comes_with_the_job() -> None:
     made = objects("pytorchjob-kept")[0]
-    kinds = [one["kind"] for one in made]
+    kinds = [manifest["kind"] for manifest in made]
     assert kinds == [
         "PersistentVolumeClaim", "PersistentVolumeClaim", "ServiceAccount", "Role", "RoleBinding",
         "NetworkPolicy", "PyTorchJob",
@@ -276,26 +279,25 @@ def test_a_file_of_settings_travels_as_it_is_and_flags_stand_beside_it() -> None
     assert "mode: ssgd  # all meet" in variant("pytorchjob-config").text, "readable, and not in one line"
 
 
-def test_what_no_manifest_can_say_is_said_in_words() -> None:
+def test_what_no_manifest_can_express_is_reported(wording: Wording) -> None:
     def said(name: str) -> str:
         return "\n".join(describe_manifest(variant(name).intent, (VARIANTS | COMPAT)[name][0]))
 
     assert "IPC_LOCK" in said("pytorchjob-efa")
     assert "IPC_LOCK" not in said("hyperpod-compat")
-    assert "claim data is new and empty" in said("pytorchjob-kept")
-    assert "claim output is" not in said("pytorchjob-kept")
+    wording(said("pytorchjob-kept"))
     assert "init-pytorch" in said("pytorchjob")
     assert "init-pytorch" not in said("pytorchjob-elastic")
-    assert "go with it" in said("job")
-    assert "go with it" not in said("job-c10d")
-    assert "as runtime torch-distributed says" in said("trainjob-runtime-compat")
+    wording(said("job"))
+    wording(said("job-c10d"))
+    assert "torch-distributed" in said("trainjob-runtime-compat")
 
 
 def test_nodes_mean_worker_pods_to_ray() -> None:
-    wishes = JobOptions(image="example.com/x:1", torch=TorchrunOptions(nodes=3, gpus_per_node=2))
-    done = render_job(settings(name="demo"), wishes, Target.RAYJOB)
-    assert (done.intent.pods.wanted, done.intent.worker.gpus) == (3, 2)
-    assert "--num-workers 6" in " ".join(done.intent.command)
+    options = JobOptions(image="example.com/x:1", torch=TorchrunOptions(nodes=3, gpus_per_node=2))
+    rendered_job = render_job(settings(name="demo"), options, Target.RAYJOB)
+    assert (rendered_job.intent.pods.wanted, rendered_job.intent.worker.gpus) == (3, 2)
+    assert "--num-workers 6" in " ".join(rendered_job.intent.command)
 
 
 TWO: dict[str, Any] = {"nodes": 2}
@@ -340,34 +342,34 @@ REFUSED: list[tuple[Target, dict[str, str], dict[str, Any], dict[str, Any], str]
 ]
 
 
-@pytest.mark.parametrize(("target", "said", "torch", "wishes", "why"), REFUSED)
+@pytest.mark.parametrize(("target", "text", "torch", "options"), titled(REFUSED))
 def test_what_cannot_work_is_refused_before_anything_exists(
-    target: Target, said: dict[str, str], torch: dict[str, Any], wishes: dict[str, Any], why: str
+    target: Target, text: dict[str, str], torch: dict[str, Any], options: dict[str, Any], wording: Wording
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        rendered(target, said, torch, wishes)
-    assert why in str(refused.value)
+        rendered(target, text, torch, options)
+    wording(str(refused.value))
     assert all(problem.hint for problem in refused.value.problems)
 
 
-def test_results_go_to_the_volume_and_a_flag_may_say_where_on_it() -> None:
+def test_results_go_to_the_volume_and_a_flag_may_choose_the_path_on_it(wording: Wording) -> None:
     def words(folder: str) -> list[str]:
         config = load(flags=[RawSetting(key="save_dir", raw=folder, where="--save-dir")]).config
         torch = TorchrunOptions(nodes=2, checkpoint_volume="output:/output")
         return list(render_job(config, JobOptions(image="x:1", torch=torch), Target.JOB).intent.command)
 
     assert words("/output/mine")[-4:] == ["--save-dir", "/output/mine", "--resume", "auto"]
-    with pytest.raises(ConfigError, match="what stays of a pod is in /output"):
+    with wording.raises(ConfigError):
         words("/elsewhere")
 
 
-def test_a_job_may_be_retried_from_zero_if_somebody_says_so() -> None:
+def test_a_job_may_be_retried_from_zero_on_request() -> None:
     torch = {"nodes": 2, "allow_restart_from_zero": True}
-    done = rendered(Target.JOB, {}, torch, {"limits": Limits(retries=2)})
-    assert "backoffLimit: 4" in done.text
+    rendered_job = rendered(Target.JOB, {}, torch, {"limits": Limits(retries=2)})
+    assert "backoffLimit: 4" in rendered_job.text
 
 
-def test_a_pytorchjob_on_hyperpod_asks_for_healthy_nodes_and_to_be_resumed() -> None:
+def test_a_pytorchjob_on_hyperpod_requests_healthy_nodes_and_automatic_resumption() -> None:
     kept = {"nodes": 2, "instance_type": "ml.g5.8xlarge", "checkpoint_volume": "output"}
     (job,) = rendered(Target.PYTORCHJOB, {"checkpoint_every": "50"}, kept, AGAIN).objects
     about: Any = job["metadata"]

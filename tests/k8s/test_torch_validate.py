@@ -1,4 +1,4 @@
-"""Does `validate` catch what is wrong with jobs that torchrun starts, and nothing else?"""
+"""`validate` finds what is wrong with torchrun jobs, and nothing else."""
 
 import copy
 import random
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.k8s.mutations import KINDS, Mutation, at, places
+from tests.fixtures.wording import Wording, titled
+from tests.k8s.mutations import KINDS, Mutation, at, paths_in
 from tests.k8s.torch_rendered import COMPAT, VARIANTS, job_of, objects
 
 from paceline.k8s.render.targets import to_yaml
@@ -21,20 +22,20 @@ REFERENCES = Path(__file__).parent / "references.yaml"
 @pytest.mark.parametrize("mutation", KINDS, ids=lambda kind: kind.__name__)
 def test_seeded_mutations_are_all_caught(mutation: Mutation) -> None:
     """Sixty of each of six kinds."""
-    dice = random.Random(11)
+    rng = random.Random(11)
     tried = 0
     missed: list[str] = []
     while tried < 60:
-        name = dice.choice(list(VARIANTS))
+        name = rng.choice(list(VARIANTS))
         made, profile = objects(name)
-        one = dice.choice(made)
-        paths = [path for path in places(one) if path]
-        path = next((path for path in dice.sample(paths, len(paths)) if mutation(one, path, dice)), None)
+        first = rng.choice(made)
+        paths = [path for path in paths_in(first) if path]
+        path = next((path for path in rng.sample(paths, len(paths)) if mutation(first, path, rng)), None)
         if path is None:
             continue
         tried += 1
-        if not find_problems(one, profile):
-            missed.append(f"{name} {one['kind']} {path}")
+        if not find_problems(first, profile):
+            missed.append(f"{name} {first['kind']} {path}")
     assert not missed
 
 
@@ -42,9 +43,9 @@ def test_seeded_mutations_are_all_caught(mutation: Mutation) -> None:
 def test_whatever_stands_anywhere_is_checked_and_never_a_crash(odd: Any) -> None:
     for name in ("pytorchjob-elastic", "trainjob-kept", "trainjob-runtime", "job", "hyperpod-kept"):
         made, profile = objects(name)
-        for one in made:
-            for path in [path for path in places(one) if path][:: 1 + len(made) // 2]:
-                changed = copy.deepcopy(one)
+        for manifest in made:
+            for path in [path for path in paths_in(manifest) if path][:: 1 + len(made) // 2]:
+                changed = copy.deepcopy(manifest)
                 at(changed, path[:-1])[path[-1]] = odd
                 find_problems(changed, profile)
 
@@ -66,7 +67,9 @@ def test_no_false_alarm_on_manifests_of_others() -> None:
 
 def test_a_careful_manifest_of_others_passes_the_strict_check_too() -> None:
     (careful,) = [
-        one for one in yaml.safe_load_all(REFERENCES.read_text()) if one["metadata"]["name"] == "careful"
+        manifest
+        for manifest in yaml.safe_load_all(REFERENCES.read_text())
+        if manifest["metadata"]["name"] == "careful"
     ]
     assert find_problems(careful, Profile.STRICT) == []
 
@@ -85,7 +88,7 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("pytorchjob", f"{MASTER}/template/spec/containers/0/name", "main",
      "Required value: must have at least one container with name pytorch"),
     ("pytorchjob", f"{MASTER}/template/spec/containers/0/image", None, "Required value: must be required"),
-    ("pytorchjob", MASTER, None, "without a Master nobody sets RANK"),
+    ("pytorchjob", MASTER, None, "without a Master nothing sets RANK"),
     ("pytorchjob", f"{WORKER}/replicas", 2, "torchrun waits for 2 nodes, but there are 3 pods"),
     ("pytorchjob", "spec/nprocPerNode", "4", "torchrun starts 1 processes on a node, but the object says 4"),
     ("pytorchjob-elastic", "spec/elasticPolicy/nProcPerNode", 1, "must not be used with spec.nprocPerNode"),
@@ -121,9 +124,9 @@ RULES: list[tuple[str, str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "path", "value", "why"), RULES)
-def test_the_rules_of_operators_are_known_in_their_own_words(
-    name: str, path: str, value: Any, why: str
+@pytest.mark.parametrize(("name", "path", "value"), titled(RULES))
+def test_the_rules_of_operators_are_reported_in_their_own_terms(
+    name: str, path: str, value: Any, wording: Wording
 ) -> None:
     job = job_of(name)
     *steps, last = [int(step) if step.isdigit() else step.replace("~", "/") for step in path.split("/")]
@@ -132,8 +135,8 @@ def test_the_rules_of_operators_are_known_in_their_own_words(
         del inner[last]
     else:
         inner[last] = value
-    found = [one.what for one in find_problems(job, Profile.STRICT)]
-    assert any(why in what for what in found) if why else found == [], found
+    results = [problem.what for problem in find_problems(job, Profile.STRICT)]
+    wording("\n".join(results))
 
 
 SECRETS: list[dict[str, Any]] = [
@@ -152,10 +155,10 @@ INNOCENT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("value", SECRETS)
-def test_a_secret_in_words_or_files_is_found_and_not_shown(value: dict[str, Any]) -> None:
-    found = list(find_secrets(value))
-    assert found
-    assert all("abcdefgh" not in one.what + one.hint for one in found)
+def test_a_secret_in_arguments_or_files_is_found_and_not_shown(value: dict[str, Any]) -> None:
+    findings = list(find_secrets(value))
+    assert findings
+    assert all("abcdefgh" not in finding.what + finding.hint for finding in findings)
 
 
 @pytest.mark.parametrize("value", INNOCENT)

@@ -1,4 +1,4 @@
-"""Which jobs that torchrun starts are tested? One of each kind and trait, by the road of the command."""
+"""The torchrun jobs under test: one of each kind and trait, rendered by the path of the command."""
 
 import copy
 import functools
@@ -75,10 +75,10 @@ COMPAT: dict[str, Variant] = {
 
 
 def rendered(
-    target: Target, said: dict[str, str], torch: dict[str, Any], wishes: dict[str, Any] | None = None
+    target: Target, text: dict[str, str], torch: dict[str, Any], options: dict[str, Any] | None = None
 ) -> RenderedJob:
-    image = {"image": "example.com/x:1", **(wishes or {})}
-    config = settings(**{"name": "demo", "mode": "ddp", **said})
+    image = {"image": "example.com/x:1", **(options or {})}
+    config = settings(**{"name": "demo", "mode": "ddp", **text})
     travelling = None
     if torch.get("config_map"):
         file = ConfigFile(name="config.yaml", text=CONFIG)
@@ -88,14 +88,14 @@ def rendered(
 
 def objects(name: str) -> tuple[list[dict[str, Any]], Profile]:
     """The manifests of a variant, free to be changed, and the profile they were made for."""
-    done = variant(name)
-    return copy.deepcopy(done.objects), done.intent.profile
+    rendered_job = variant(name)
+    return copy.deepcopy(rendered_job.objects), rendered_job.intent.profile
 
 
 @functools.cache
 def variant(name: str) -> RenderedJob:
-    target, said, torch, wishes = (VARIANTS | COMPAT)[name]
-    return rendered(target, said, torch, wishes)
+    target, text, torch, options = (VARIANTS | COMPAT)[name]
+    return rendered(target, text, torch, options)
 
 
 def job_of(name: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""A server and the door to it, for every test of what talks to a cluster."""
+"""A server and the client connected to it, for every test that talks to a cluster."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.api_server import ApiServer
+from tests.fixtures.kubernetes.api_server import ApiServer
 
 from paceline.k8s.client.connection import ClusterConnection
 from paceline.k8s.client.kubernetes_api import KubernetesApi, connect

@@ -1,8 +1,8 @@
-"""How does the server of the tests become the cluster of a snapshot?"""
+"""Loads a snapshot into the API server of the tests."""
 
 from typing import Any
 
-from tests.fixtures.api_server import ApiServer
+from tests.fixtures.kubernetes.api_server import ApiServer
 
 from paceline.k8s.kinds import KINDS, NODE, Kind
 
@@ -21,9 +21,9 @@ def serve(server: ApiServer, snapshot: Object) -> None:
         server.served.add(Kind("NodePool", "nodepools", "v1", "karpenter.sh", is_namespaced=False))
     for node in server.of(NODE):
         server.remove(NODE, node["metadata"]["name"])
-    for resource, found in snapshot["objects"].items():
+    for resource, result in snapshot["objects"].items():
         kind = by_resource[resource]
-        for one in found:
+        for item in result:
             if kind.is_namespaced:
-                one["metadata"].setdefault("namespace", snapshot["namespace"])
-            server.put({"apiVersion": kind.api_version, "kind": kind.name, **one})
+                item["metadata"].setdefault("namespace", snapshot["namespace"])
+            server.put({"apiVersion": kind.api_version, "kind": kind.name, **item})

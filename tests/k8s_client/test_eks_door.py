@@ -1,4 +1,4 @@
-"""Which clusters does EKS list? Asked of moto's server over real HTTP."""
+"""The EKS client lists clusters, from moto's server over real HTTP."""
 
 import json
 import os
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import boto3
 import pytest
-from tests.fixtures.s3_server import s3_server
+from tests.fixtures.aws.s3_server import s3_server
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -41,15 +42,15 @@ def test_clusters_of_eks_are_listed_with_the_command_to_use_them(
             "[profile other]\naws_access_key_id = other\naws_secret_access_key = other\n"
         )
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
-        (found,) = eks_clusters()
-        assert (found.name, found.region, found.status, found.version) == (
+        (result,) = eks_clusters()
+        assert (result.name, result.region, result.status, result.version) == (
             *("train", "us-east-1", "ACTIVE", "1.35"),
         )
         assert eks_clusters("eu-west-1") == eks_clusters("eu-west-1", "other") == []
         aws = Aws()
         facts = read_eks_facts(aws, "train")
         aws.close()
-        assert [(one.name, one.image, one.machines) for one in facts.groups] == [
+        assert [(group.name, group.image, group.machines) for group in facts.groups] == [
             ("gpus", "AL2023_x86_64_NVIDIA", ("g6.12xlarge",))
         ]
         assert "sagemaker:ListClusters" not in facts.refused
@@ -61,20 +62,20 @@ def test_clusters_of_eks_are_listed_with_the_command_to_use_them(
             )
             == ExitCode.OK
         )
-    told = capsys.readouterr().out
-    assert json.loads(told)["data"]["eks"][0]["name"] == "train"
-    assert found.command == "aws eks update-kubeconfig --name train --region us-east-1"
+    stdout = capsys.readouterr().out
+    assert json.loads(stdout)["data"]["eks"][0]["name"] == "train"
+    assert result.command == "aws eks update-kubeconfig --name train --region us-east-1"
 
 
 def test_without_a_region_or_credentials_there_is_one_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(UnreachableError, match="You must specify a region"):
+    with wording.raises(UnreachableError):
         eks_clusters()
-    with pytest.raises(UnreachableError, match="Unable to locate credentials"):
+    with wording.raises(UnreachableError):
         eks_clusters("eu-west-1")

@@ -1,4 +1,4 @@
-"""Is Amazon's side of a cluster looked at, judged and mended? Over real HTTP, by boto3."""
+"""The AWS side of an EKS cluster is read, checked and fixed, by boto3 over real HTTP."""
 
 import json
 from collections.abc import Iterator
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.eks_server import ARN, EksServer
+from tests.fixtures.aws.eks_server import ARN, EksServer
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode, NotReadyError
@@ -101,7 +102,9 @@ def findings(aws: Aws, need: Need | None = None) -> list[Finding]:
 
 
 def wrong(aws: Aws, need: Need | None = None) -> list[str]:
-    return [one.what for one in findings(aws, need) if one.level in (Level.WARNING, Level.PROBLEM)]
+    return [
+        finding.what for finding in findings(aws, need) if finding.level in (Level.WARNING, Level.PROBLEM)
+    ]
 
 
 @pytest.mark.parametrize("kind", [plain, auto, bottlerocket, own_images, hyperpod])
@@ -128,52 +131,53 @@ def failed_group(amazon: EksServer) -> None:
 FAULTS: list[tuple[Any, str]] = [
     (degraded, "add-on coredns is DEGRADED: InsufficientNumberOfReplicas: 0 of 2"),
     (failed_group, "node group gpu is DEGRADED: AsgInstanceLaunchFailures: no p5 here"),
-    (lambda a: a.addon("vpc-cni", "vpc-cni-0"), "add-on vpc-cni vpc-cni-0 is not made for Kubernetes 1.35"),
+    (lambda a: a.addon("vpc-cni", "vpc-cni-0"), "add-on vpc-cni vpc-cni-0"),
     (
         lambda a: a.groups.update(gpu=group("AL2023_x86_64_STANDARD", "g5.xlarge")),
         "an image without a driver",
     ),
     (lambda a: a.cluster.update(status="FAILED"), "train is FAILED"),
-    (lambda a: setattr(a, "support", "UNSUPPORTED"), "Kubernetes 1.35 is not supported any more"),
+    (lambda a: setattr(a, "support", "UNSUPPORTED"), "Kubernetes 1.35"),
     (lambda a: setattr(a, "entries", []), "you have no access entry"),
     (lambda a: setattr(a, "hyperpods", [hyperpod_of("Failed", 0, 2)]), "HyperPod cluster pod is Failed"),
     (lambda a: setattr(a, "hyperpods", [hyperpod_of("InService", 1, 2)]), "gpus 1 of 2"),
-    (lambda a: a.denied.add("node-groups"), "not everything may be seen: eks:ListNodegroups"),
+    (lambda a: a.denied.add("node-groups"), "eks:ListNodegroups"),
 ]
 
 
-@pytest.mark.parametrize(("strike", "what"), FAULTS, ids=[what for _, what in FAULTS])
-def test_a_fault_is_found_and_nothing_else_is(amazon: EksServer, aws: Aws, strike: Any, what: str) -> None:
+@pytest.mark.parametrize(("strike", "description"), FAULTS, ids=[description for _, description in FAULTS])
+def test_a_fault_is_found_and_nothing_else_is(
+    amazon: EksServer, aws: Aws, strike: Any, description: str
+) -> None:
     plain(amazon)
     strike(amazon)
     seen = findings(aws)
-    (found,) = [one for one in seen if one.level in (Level.WARNING, Level.PROBLEM)]
-    assert what in found.what
-    assert found.command
-    assert found.evidence
+    (result,) = [finding for finding in seen if finding.level in (Level.WARNING, Level.PROBLEM)]
+    assert description in result.what
+    assert result.command
+    assert result.evidence
 
 
 def test_a_driver_may_come_from_elsewhere_than_the_image(amazon: EksServer, aws: Aws) -> None:
     plain(amazon)
     amazon.groups.update(gpu=group("AL2023_x86_64_STANDARD", "g5.xlarge"))
     for need in (Need(), Need(gpus=1)):
-        assert not [one for one in findings(aws, need) if one.level is Level.PROBLEM]
+        assert not [finding for finding in findings(aws, need) if finding.level is Level.PROBLEM]
 
 
-def test_what_hyperpod_needs_is_a_problem_where_it_is_asked_for(amazon: EksServer, aws: Aws) -> None:
+def test_what_hyperpod_needs_is_a_problem_where_it_is_required(
+    amazon: EksServer, aws: Aws, wording: Wording
+) -> None:
     plain(amazon)
-    assert wrong(aws, HYPERPOD) == [
-        f"add-on {HYPERPOD_OPERATOR} is not installed",
-        "no HyperPod cluster is orchestrated by train",
-    ]
-    with pytest.raises(NotReadyError, match="EKS has no cluster nowhere"):
+    wording("\n".join(wrong(aws, HYPERPOD)))
+    with wording.raises(NotReadyError):
         read_eks_facts(aws, "nowhere")
 
 
 def cli(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[ExitCode, Object]:
     code = ExitCode(run([*words, "--json"], Session(folder=folder)))
-    said = capsys.readouterr()
-    return code, json.loads(said.out).get("data", {})
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out).get("data", {})
 
 
 def test_add_ons_are_planned_done_once_and_taken_back(
@@ -188,7 +192,7 @@ def test_add_ons_are_planned_done_once_and_taken_back(
         assert code == ExitCode.NOT_READY, "the current context is another cluster's"
         amazon.cluster["endpoint"] = server.url
         _, data = cli(tmp_path, capsys, *fix)
-        assert [(one["name"], one["tier"], one["state"]) for one in data["fixes"]] == [
+        assert [(fix["name"], fix["tier"], fix["state"]) for fix in data["fixes"]] == [
             ("addon", "planned", "waits"),
             ("addon", "planned", "waits"),
         ]
@@ -201,15 +205,15 @@ def test_add_ons_are_planned_done_once_and_taken_back(
         undo = ["cluster", "fix", "--undo", data["id"], "--eks", "train"]
         amazon.addons["vpc-cni"]["addonVersion"] = "vpc-cni-3"
         _, undone = cli(tmp_path, capsys, *undo)
-        assert [one["undone"] for one in undone["steps"]] == [True, False], "somebody has updated it since"
+        assert [step["undone"] for step in undone["steps"]] == [True, False], "it was updated since"
         assert amazon.addons["vpc-cni"]["addonVersion"] == "vpc-cni-3"
         amazon.addons["vpc-cni"]["addonVersion"] = "vpc-cni-2"
         _, undone = cli(tmp_path, capsys, *undo)
-        assert [one["undone"] for one in undone["steps"]] == [True]
+        assert [step["undone"] for step in undone["steps"]] == [True]
         assert HYPERPOD_OPERATOR not in amazon.addons
         assert amazon.addons["vpc-cni"]["addonVersion"] == "vpc-cni-0"
         _, checked = cli(tmp_path, capsys, "cluster", "check", "--eks", "train")
-        assert {"EKS", "GPU software"} <= {one["area"] for one in checked["findings"]}
+        assert {"EKS", "GPU software"} <= {finding["area"] for finding in checked["findings"]}
         assert server.writes == []
 
 
@@ -223,7 +227,7 @@ def test_a_cluster_that_no_context_names_is_half_known(
     assert code == ExitCode.OK
     assert data["findings"][-1]["next"] == "aws eks update-kubeconfig --name train --region eu-west-1"
     code, data = cli(tmp_path, capsys, "cluster", "check", "--eks", "train", "--need", "gpus=8")
-    assert code == ExitCode.NOT_READY, "nobody has seen a GPU"
+    assert code == ExitCode.NOT_READY, "no GPU was observed"
     code, _ = cli(tmp_path, capsys, "cluster", "check", "--eks", "train", "--save", "seen.json")
     assert code == ExitCode.NOT_READY
     assert not (tmp_path / "seen.json").exists()

@@ -1,11 +1,11 @@
-"""Do a job's files come back as they are on its volume, whatever is cut on the way?"""
+"""Fetched files equal those on the job's volume, whatever connection is cut on the way."""
 
 import random
 from pathlib import Path
 
 import pytest
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.volume_pod import (
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.fixtures.kubernetes.volume_pod import (
     NAMESPACE,
     WAYS,
     SwiftClock,
@@ -14,6 +14,7 @@ from tests.fixtures.volume_pod import (
     has_busybox,
     tree,
 )
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import NotReadyError, PacelineError
 from paceline.k8s.client.kubernetes_api import KubernetesApi
@@ -29,12 +30,12 @@ WANTED = HelperRequest(namespace=NAMESPACE, claim="data", reads_only=True)
 @pytest.fixture(autouse=True)
 def pod(server: ApiServer, tmp_path: Path) -> VolumePod:
     made = VolumePod(server, tmp_path / "pod")
-    dice = random.Random(3)
+    rng = random.Random(3)
     results = made.volume / "sp500"
     for name in ("result.json", "-t", "with space", "deep/Größe", "empty"):
         (results / name).parent.mkdir(parents=True, exist_ok=True)
-        (results / name).write_bytes(b"" if name == "empty" else dice.randbytes(5000))
-    (results / "checkpoint.pt").write_bytes(dice.randbytes(2 * CHUNK_BYTES + 99))
+        (results / name).write_bytes(b"" if name == "empty" else rng.randbytes(5000))
+    (results / "checkpoint.pt").write_bytes(rng.randbytes(2 * CHUNK_BYTES + 99))
     (results / ".paceline").mkdir()
     (results / ".paceline" / "upload-1.sha256").write_bytes(b"of an upload, and no result")
     return made
@@ -50,10 +51,10 @@ def test_results_come_whole_though_ten_connections_are_cut(
 ) -> None:
     # Two of three commands: there are few, and all kinds of them are met.
     pod.cuts = {n + n // 2 + 1: WAYS[n % 3] for n in range(10)}
-    done = fetched(api, tmp_path / "out")
+    result = fetched(api, tmp_path / "out")
     assert len(pod.ran) > max(pod.cuts), "all ten were met"
     assert tree(tmp_path / "out") == tree(pod.volume / "sp500")
-    assert (done.files, done.got_files) == (6, 6)
+    assert (result.files, result.got_files) == (6, 6)
     assert pod.server.of(POD) == []
 
 
@@ -75,8 +76,8 @@ def test_an_unfinished_file_is_gone_on_with(pod: VolumePod, api: KubernetesApi, 
     assert tree(tmp_path / "out") == tree(pod.volume / "sp500")
 
 
-def test_a_file_that_does_not_come_to_rest_is_told_and_the_others_are_here(
-    pod: VolumePod, api: KubernetesApi, tmp_path: Path
+def test_a_file_that_keeps_changing_is_reported_and_the_others_are_fetched(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path, wording: Wording
 ) -> None:
     log = pod.volume / "sp500" / "result.json"
 
@@ -84,14 +85,14 @@ def test_a_file_that_does_not_come_to_rest_is_told_and_the_others_are_here(
         log.write_bytes(f"command {number}".encode())
 
     pod.on_command = write_on
-    with pytest.raises(PacelineError, match=r"1 file changed while being fetched: result\.json"):
+    with wording.raises(PacelineError):
         fetched(api, tmp_path / "out")
     others = {name: its for name, its in tree(pod.volume / "sp500").items() if name != "result.json"}
     assert tree(tmp_path / "out") == others
 
 
-def test_a_folder_that_is_not_there_is_told(api: KubernetesApi, tmp_path: Path) -> None:
-    with pytest.raises(NotReadyError, match="there is no folder sp5000 on the volume"):
+def test_a_missing_remote_folder_is_reported(api: KubernetesApi, tmp_path: Path, wording: Wording) -> None:
+    with wording.raises(NotReadyError):
         fetched(api, tmp_path / "out", "sp5000")
 
 
@@ -104,7 +105,7 @@ def test_busybox_has_all_that_is_needed(pod: VolumePod, api: KubernetesApi, tmp_
 
 @pytest.mark.parametrize("name", ["/etc/passwd", ".//etc/passwd", "./../../x", "./a/../../x"])
 def test_a_pod_that_lies_about_its_files_writes_nowhere_else(
-    pod: VolumePod, api: KubernetesApi, tmp_path: Path, name: str
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path, name: str, wording: Wording
 ) -> None:
     honest = pod.server.exec
 
@@ -113,39 +114,38 @@ def test_a_pod_that_lies_about_its_files_writes_nowhere_else(
         return (0, f"5 0 {name}\n".encode(), b"") if is_list else honest(its, command, stdin)
 
     pod.server.exec = lying
-    with pytest.raises(PacelineError, match="leads out of the folder"):
+    with wording.raises(PacelineError):
         fetched(api, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_may_not_be_read_is_told_and_the_others_are_here(
-    pod: VolumePod, api: KubernetesApi, tmp_path: Path
+def test_an_unreadable_file_is_reported_and_the_others_are_fetched(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path, wording: Wording
 ) -> None:
     honest = pod.server.exec
 
     def without(its: str, command: list[str], stdin: bytes) -> tuple[int, bytes, bytes]:
-        """As `sha256sum` answers whoever may not read one of the files."""
+        """The output of `sha256sum` when one of the files is not readable."""
         code, stdout, stderr = honest(its, command, stdin)
         if "xargs -0 sha256sum" in command[2]:
             stdout = b"".join(line for line in stdout.splitlines(True) if b"result.json" not in line)
         return code, stdout, stderr
 
     pod.server.exec = without
-    with pytest.raises(PacelineError, match=r"1 file on the volume cannot be read: result\.json"):
+    with wording.raises(PacelineError):
         fetched(api, tmp_path / "out")
     others = {name: its for name, its in tree(pod.volume / "sp500").items() if name != "result.json"}
     assert tree(tmp_path / "out") == others
 
 
 @pytest.mark.parametrize("name", ["result.json", "checkpoint.pt"])
-def test_what_cannot_be_written_here_is_told_and_gone_on_with(
-    pod: VolumePod, api: KubernetesApi, tmp_path: Path, name: str
+def test_a_file_that_cannot_be_written_here_is_reported_and_the_others_continue(
+    pod: VolumePod, api: KubernetesApi, tmp_path: Path, name: str, wording: Wording
 ) -> None:
     in_the_way = tmp_path / "out" / name / "a folder"
     in_the_way.mkdir(parents=True)
-    with pytest.raises(PacelineError, match=rf"cannot write .*{name}: .*irectory") as told:
+    with wording.raises(PacelineError):
         fetched(api, tmp_path / "out")
-    assert "run it again" in told.value.hint
     in_the_way.rmdir()
     in_the_way.parent.rmdir()
     fetched(api, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Do the commands of "From a file to results on Kubernetes" work in the order in which they stand there?"""
+"""The five steps of "Train on Kubernetes" work in the order of the guide."""
 
 import re
 import shlex
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from docs.pages import ROOT, Save, orders
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.operators import reference
-from tests.fixtures.volume_pod import VolumePod
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.fixtures.kubernetes.operators import reference
+from tests.fixtures.kubernetes.volume_pod import VolumePod
 
 from paceline.cli.main import run
 from paceline.core.errors import ExitCode
@@ -18,7 +18,8 @@ from paceline.k8s.kinds import CLAIM, CONFIG_MAP, NAMESPACE, PYTORCH_JOB, Kind
 from paceline.training.session import Session
 
 Object = dict[str, Any]
-GUIDE = (ROOT / "docs" / "guides" / "train-on-kubernetes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "train-on-kubernetes.md").read_text(encoding="utf-8")
+GUIDE = PAGE[PAGE.index("## 1. ") : PAGE.index("## Required permissions")]
 SPACE = "ml-training"
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
 
@@ -33,11 +34,11 @@ def typed(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     words = shlex.split(line, comments=True)[1:]
     target = words[words.index(">") + 1] if ">" in words else None
     code = run(words[: words.index(">")] if target else words, Session(folder=folder))
-    said = capsys.readouterr()
-    assert code == ExitCode.OK, f"{line}\n{said.out}\n{said.err}"
+    captured = capsys.readouterr()
+    assert code == ExitCode.OK, f"{line}\n{captured.out}\n{captured.err}"
     if target:
-        (folder / target).write_text(said.out)
-    return said.out + said.err
+        (folder / target).write_text(captured.out)
+    return captured.out + captured.err
 
 
 @pytest.fixture
@@ -56,9 +57,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
         yield running
 
 
-def _ended(_verb: str, kind: Kind, one: Object) -> None:
-    if kind == PYTORCH_JOB and "spec" in one:
-        one["status"] = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+def _ended(_verb: str, kind: Kind, manifest: Object) -> None:
+    if kind == PYTORCH_JOB and "spec" in manifest:
+        manifest["status"] = {"conditions": [{"type": "Succeeded", "status": "True"}]}
 
 
 def pods(server: ApiServer) -> None:
@@ -70,7 +71,7 @@ def pods(server: ApiServer) -> None:
         labels["training.kubeflow.org/replica-index"] = number
         about: Object = {"name": f"sp500-{name}", "namespace": SPACE, "labels": labels}
         about["ownerReferences"] = [reference(job)]
-        done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+        values = {"terminated": {"exitCode": 0, "reason": "Completed"}}
         server.put(
             {
                 "apiVersion": "v1",
@@ -79,7 +80,7 @@ def pods(server: ApiServer) -> None:
                 "spec": {"containers": [{"name": "pytorch", "image": "example.com/paceline:1"}]},
                 "status": {
                     "phase": "Succeeded",
-                    "containerStatuses": [{"name": "pytorch", "state": done, "restartCount": 0}],
+                    "containerStatuses": [{"name": "pytorch", "state": values, "restartCount": 0}],
                 },
             }
         )
@@ -95,19 +96,21 @@ def test_the_guide_leads_from_a_file_to_results(
         if isinstance(order, Save):
             (tmp_path / order.name).write_text(order.text)
     (tmp_path / "sp500_classification.npz").write_bytes(b"closes" * 1000)
-    said = ""
+    message = ""
     for line in commands():
         if line.startswith("paceline job status"):
             pods(server)
         if line.startswith("paceline job results"):
             (files.volume / "sp500").mkdir()
             (files.volume / "sp500" / "result.json").write_text("{}")
-        said += typed(line, tmp_path, capsys)
-    assert [one["metadata"]["name"] for one in server.of(NAMESPACE)] == [SPACE]
-    claims = {one["metadata"]["name"]: one["spec"]["accessModes"] for one in server.of(CLAIM, SPACE)}
+        message += typed(line, tmp_path, capsys)
+    assert [manifest["metadata"]["name"] for manifest in server.of(NAMESPACE)] == [SPACE]
+    claims = {
+        manifest["metadata"]["name"]: manifest["spec"]["accessModes"] for manifest in server.of(CLAIM, SPACE)
+    }
     assert claims == {"data": ["ReadWriteMany"], "output": ["ReadWriteMany"]}
     assert (files.volume / "sp500_classification.npz").read_bytes() == b"closes" * 1000
-    assert "loss of rank 0: 0.69" in said
+    assert "rank 0: 0.69" in message
     assert list(tmp_path.glob("results/**/result.json"))
     _is_what_was_asked_for(server, (tmp_path / "config.yaml").read_text())
 
@@ -122,6 +125,6 @@ def _is_what_was_asked_for(server: ApiServer, config: str) -> None:
         assert role["restartPolicy"] == "OnFailure"
         (container,) = role["template"]["spec"]["containers"]
         assert container["resources"]["requests"] == {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}
-        volumes = {one["mountPath"]: one for one in container["volumeMounts"]}
+        volumes = {item["mountPath"]: item for item in container["volumeMounts"]}
         assert volumes["/data"]["readOnly"]
         assert "readOnly" not in volumes["/output"]

@@ -1,12 +1,13 @@
-"""Is a job lost with a watcher that dies between removing an attempt and making the next? No."""
+"""A job survives a watcher that dies between removing an attempt and creating the next."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.operators import Gang, now, reference
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.fixtures.kubernetes.operators import Gang, now, reference
 from tests.fixtures.waiting import is_running, kill, kill_all, until, until_gone
+from tests.fixtures.wording import Wording
 from tests.k8s_client.watched import follow
 
 from paceline.core.errors import ExitCode
@@ -53,14 +54,18 @@ def is_between(server: ApiServer) -> bool:
 
 def let_it_lapse(server: ApiServer) -> None:
     """The dead watcher's right runs out."""
-    (found,) = server.of(CONFIG_MAP)
+    (result,) = server.of(CONFIG_MAP)
     past: Any = lease_patch(WatchLease(watcher="dead", until_s=1.0))["metadata"]
-    about = {**found["metadata"], "annotations": past["annotations"]}
+    about = {**result["metadata"], "annotations": past["annotations"]}
     server.change(CONFIG_MAP, "demo-next-attempt", "train", metadata=about)
 
 
-def test_whoever_comes_next_makes_the_attempt_that_a_killed_watcher_had_decided_on(
-    cluster: ClusterConnection, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_next_watcher_makes_the_attempt_that_a_killed_watcher_had_decided_on(
+    cluster: ClusterConnection,
+    server: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wording: Wording,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     send(cluster)
@@ -80,14 +85,14 @@ def test_whoever_comes_next_makes_the_attempt_that_a_killed_watcher_had_decided_
     assert (seen.phase, seen.attempt, seen.kind) == (Phase.BETWEEN, 2, "Job")
     assert seen.in_charge.startswith("watcher ")
     assert list(job_logs(cluster, "demo", None, None)) == []
-    assert [row["phase"] for row in list_jobs(cluster, everywhere=True)] == ["between two attempts"]
-    with pytest.raises(ConflictError, match="being started again"):
+    assert [row["phase"] for row in list_jobs(cluster, everywhere=True)] == [Phase.BETWEEN.value]
+    with wording.raises(ConflictError):
         send(cluster)
     let_it_lapse(server)
-    assert "nobody" in job_status(cluster, "demo").in_charge
-    assert "paceline job attach demo makes it" in explain_live(cluster, "demo").verdict.says
+    assert "none" in job_status(cluster, "demo").in_charge
+    assert "attach demo" in explain_live(cluster, "demo").verdict.says
     follower = follow(cluster)
-    until(lambda: any("we do" in one for one in follower.screen.said), "the next watcher takes it over")
+    until(lambda: any("starting it" in message for message in follower.screen.said), "the next takes over")
     server.remove(POD, "demo-9", "train")
     until(lambda: bool(server.of(JOB)), "the second attempt is there")
     mark = read_annotations(server.of(JOB)[0])
@@ -96,13 +101,13 @@ def test_whoever_comes_next_makes_the_attempt_that_a_killed_watcher_had_decided_
     second = Gang(server, JOB)
     second.run()
     second.succeed()
-    done = follower.end()
-    assert (done.end is not None and done.end.code, done.attempt) == (ExitCode.OK, 2)
+    result = follower.end()
+    assert (result.end is not None and result.end.code, result.attempt) == (ExitCode.OK, 2)
     assert server.of(CONFIG_MAP) == []
 
 
 def test_a_job_that_is_stopped_between_two_attempts_does_not_come_back(
-    cluster: ClusterConnection, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer, wording: Wording
 ) -> None:
     send(cluster)
     Gang(server, JOB).evict()
@@ -111,9 +116,9 @@ def test_a_job_that_is_stopped_between_two_attempts_does_not_come_back(
     until(lambda: is_between(server), "the first attempt is removed")
     assert stop_job(cluster, "demo") == ["Job/demo"]
     server.remove(POD, "demo-9", "train")
-    done = follower.end()
-    assert done.end is not None
-    assert any("stopped meanwhile" in one for one in follower.screen.said)
+    result = follower.end()
+    assert result.end is not None
+    wording([text for text in follower.screen.said if text.startswith("attempt 2 ")][-1])
     assert server.of(JOB) == server.of(CONFIG_MAP) == []
 
 
@@ -133,7 +138,7 @@ def test_a_decision_that_its_maker_died_before_forgetting_is_not_made_twice(
     assert server.of(JOB)[0]["metadata"]["uid"] == job["metadata"]["uid"]
 
 
-def test_where_no_decision_can_be_written_that_is_said_and_the_attempt_made(
+def test_where_no_decision_can_be_written_that_is_reported_and_the_attempt_is_made(
     cluster: ClusterConnection, server: ApiServer
 ) -> None:
     def no_config_maps(verb: str, kind: Kind, _what: Object) -> tuple[int, str, str] | None:
@@ -144,9 +149,9 @@ def test_where_no_decision_can_be_written_that_is_said_and_the_attempt_made(
     send(cluster)
     Gang(server, JOB).evict()
     follower = follow(cluster)
-    until(lambda: "attempt 2 is sent" in follower.screen.said, "the second attempt is there")
+    until(lambda: "attempt 2 is submitted" in follower.screen.said, "the second attempt is there")
     second = Gang(server, JOB)
     second.run()
     second.succeed()
     assert follower.end().attempt == 2
-    assert any("if this watcher dies" in one for one in follower.screen.said)
+    assert any("ConfigMap" in message for message in follower.screen.said)

@@ -1,14 +1,15 @@
-"""What if the server falls silent, a right is missing half-way, or two do something at one moment?"""
+"""Jobs under a silent server, rights that are missing half-way, and concurrent changes."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_objects import Log
-from tests.fixtures.api_server import ApiServer, Refusal
-from tests.fixtures.operators import Gang
+from tests.fixtures.kubernetes.api_objects import Log
+from tests.fixtures.kubernetes.api_server import ApiServer, Refusal
+from tests.fixtures.kubernetes.operators import Gang
 from tests.fixtures.waiting import until
+from tests.fixtures.wording import Wording
 from tests.k8s_client.test_job_submit import manifests, now, put_pod, refusing, running
 from tests.k8s_client.watched import PACE, Screen, follow
 
@@ -20,7 +21,7 @@ from paceline.k8s.diagnose.retry import RetryPolicy
 from paceline.k8s.kinds import CONFIG_MAP, JOB, JOB_KINDS, POD, SERVICE, Kind
 from paceline.k8s.submit.attempts import pending_config_map
 from paceline.k8s.submit.follow import Follower
-from paceline.k8s.submit.job_state import WatchLease, lease_patch, read_lease
+from paceline.k8s.submit.job_state import Phase, WatchLease, lease_patch, read_lease
 from paceline.k8s.submit.jobs import job_status, list_jobs, stop_job
 from paceline.k8s.submit.submission import submit
 from paceline.training.session import Session
@@ -40,8 +41,8 @@ def sometimes(verb: str, kind: Kind, refusal: Refusal, times: int) -> Callable[.
     """The first so many times."""
     left = [times]
 
-    def rule(said: str, its: Kind, _what: Object) -> Refusal | None:
-        if (said, its) != (verb, kind) or not left[0]:
+    def rule(text: str, its: Kind, _what: Object) -> Refusal | None:
+        if (text, its) != (verb, kind) or not left[0]:
             return None
         left[0] -= 1
         return refusal
@@ -51,10 +52,10 @@ def sometimes(verb: str, kind: Kind, refusal: Refusal, times: int) -> Callable[.
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_a_name_that_is_none_touches_nothing(
-    cluster: ClusterConnection, server: ApiServer, name: str
+    cluster: ClusterConnection, server: ApiServer, name: str, wording: Wording
 ) -> None:
     made(cluster)
-    with pytest.raises(ConfigError, match="is no name"):
+    with wording.raises(ConfigError):
         stop_job(cluster, name)
     assert server.of(JOB)
     assert POD.path("a/b", "c?d") == "/api/v1/namespaces/a%2Fb/pods/c%3Fd"
@@ -64,7 +65,7 @@ def test_a_name_that_is_none_touches_nothing(
 
 
 def test_what_was_made_though_its_answer_was_lost_is_taken_back_too(
-    cluster: ClusterConnection, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterConnection, server: ApiServer, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     create = cluster.api.create
 
@@ -75,34 +76,36 @@ def test_what_was_made_though_its_answer_was_lost_is_taken_back_too(
         return answer
 
     monkeypatch.setattr(cluster.api, "create", lost)
-    with pytest.raises(UnreachableError, match="cut"):
+    with wording.raises(UnreachableError):
         made(cluster)
     assert server.of(SERVICE) == server.of(JOB) == []
 
 
-def test_what_cannot_be_taken_back_is_named(cluster: ClusterConnection, server: ApiServer) -> None:
+def test_what_cannot_be_taken_back_is_named(
+    cluster: ClusterConnection, server: ApiServer, wording: Wording
+) -> None:
     server.rules.append(refusing("create", JOB, (403, "Forbidden", "exceeded quota: q"), from_call=2))
     server.rules.append(refusing("delete", SERVICE, FORBIDDEN))
-    with pytest.raises(PacelineError, match=r"exceeded quota.*could not be taken back: service/demo") as told:
+    with wording.raises(PacelineError) as caught:
         made(cluster)
-    assert told.value.hint == "kubectl delete -n train --ignore-not-found service/demo"
+    assert caught.value.hint == "kubectl delete -n train --ignore-not-found service/demo"
 
 
 # Stopping.
 
 
 def test_what_may_not_be_removed_is_named_and_the_rest_is_gone(
-    cluster: ClusterConnection, server: ApiServer
+    cluster: ClusterConnection, server: ApiServer, wording: Wording
 ) -> None:
     made(cluster)
     server.rules.append(refusing("delete", SERVICE, FORBIDDEN))
-    with pytest.raises(ForbiddenError, match=r"Job/demo is removed; you may not remove Service/demo"):
+    with wording.raises(ForbiddenError):
         stop_job(cluster, "demo")
     assert server.of(JOB) == []
 
 
-def test_a_job_that_is_stopped_after_its_watcher_looked_does_not_come_back(
-    cluster: ClusterConnection, server: ApiServer
+def test_a_job_that_is_stopped_after_the_last_poll_of_its_watcher_does_not_come_back(
+    cluster: ClusterConnection, server: ApiServer, wording: Wording
 ) -> None:
     made(cluster)
     stopped: list[list[str]] = []
@@ -116,16 +119,16 @@ def test_a_job_that_is_stopped_after_its_watcher_looked_does_not_come_back(
     server.rules.append(stop)
     Gang(server, JOB).evict()
     follower = follow(cluster)
-    done = follower.end()
+    result = follower.end()
     assert stopped
-    assert done.end is not None
-    assert any("stopped meanwhile" in one for one in follower.screen.said)
+    assert result.end is not None
+    wording([text for text in follower.screen.said if text.startswith("attempt 2 ")][-1])
     assert server.of(JOB) == server.of(CONFIG_MAP) == []
 
 
 @pytest.mark.parametrize("moment", [("create", CONFIG_MAP), ("delete", JOB)], ids=["decided", "removing"])
 def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
-    cluster: ClusterConnection, server: ApiServer, moment: tuple[str, Kind]
+    cluster: ClusterConnection, server: ApiServer, moment: tuple[str, Kind], wording: Wording
 ) -> None:
     """In the last moment, also between the last look and the request that would remove it."""
     made(cluster)
@@ -137,12 +140,12 @@ def test_a_job_that_succeeds_after_it_was_judged_is_not_started_again(
         gang.show(pod, {"terminated": {"exitCode": 137, "finishedAt": now(0)}}, "Failed", **why)
         server.end_log("train", pod.name, pod.container)
     follower = follow(cluster)
-    done = follower.end()
-    assert done.attempt == 1
-    assert done.end is not None
-    assert done.end.code is ExitCode.OK
-    assert any("has succeeded meanwhile" in one for one in follower.screen.said)
-    assert [one["metadata"]["uid"] for one in server.of(JOB)] == [job["metadata"]["uid"]]
+    result = follower.end()
+    assert result.attempt == 1
+    assert result.end is not None
+    assert result.end.code is ExitCode.OK
+    wording([text for text in follower.screen.said if text.startswith("attempt 2 ")][-1])
+    assert [manifest["metadata"]["uid"] for manifest in server.of(JOB)] == [job["metadata"]["uid"]]
     assert server.of(CONFIG_MAP) == []
 
 
@@ -152,19 +155,19 @@ def test_a_job_that_succeeds_after_it_was_judged_is_not_removed(
     made(cluster)
     server.rules.append(succeeding(server, "delete", JOB))
     Gang(server, JOB).wrong_image()
-    done = follow(cluster).end()
-    assert done.end is not None
-    assert done.end.code is ExitCode.OK
+    result = follow(cluster).end()
+    assert result.end is not None
+    assert result.end.code is ExitCode.OK
     assert len(server.of(JOB)) == 1
 
 
 def succeeding(server: ApiServer, verb: str, kind: Kind) -> Callable[..., None]:
     """The job succeeds just before the first such request is carried out."""
-    done: list[str] = []
+    results: list[str] = []
 
-    def rule(said: str, its: Kind, _what: Object) -> None:
-        if (said, its) == (verb, kind) and not done:
-            done.append("now")
+    def rule(text: str, its: Kind, _what: Object) -> None:
+        if (text, its) == (verb, kind) and not results:
+            results.append("now")
             complete = {"conditions": [{"type": "Complete", "status": "True"}]}
             server.change(JOB, "demo", "train", status=complete)
 
@@ -190,14 +193,14 @@ def test_what_a_watcher_decides_while_its_job_is_stopped_is_not_wanted(
     assert server.of(CONFIG_MAP) == server.of(JOB) == []
 
 
-def test_who_may_see_no_job_is_not_told_that_there_is_none(
-    cluster: ClusterConnection, server: ApiServer
+def test_a_user_who_may_not_list_jobs_is_not_shown_an_empty_list(
+    cluster: ClusterConnection, server: ApiServer, wording: Wording
 ) -> None:
     made(cluster)
     for kind in JOB_KINDS:
         server.rules += [refusing(verb, kind, FORBIDDEN) for verb in ("get", "list")]
     for ask in (lambda: job_status(cluster, "demo"), lambda: list_jobs(cluster, everywhere=True)):
-        with pytest.raises(ForbiddenError, match="you may not"):
+        with wording.raises(ForbiddenError):
             ask()
 
 
@@ -205,34 +208,34 @@ def test_who_may_see_no_job_is_not_told_that_there_is_none(
 
 
 @pytest.mark.parametrize("verb", ["create", "delete"])
-def test_a_server_that_is_silent_while_an_attempt_is_made_is_asked_again(
+def test_a_server_that_is_silent_while_an_attempt_is_made_is_called_again(
     cluster: ClusterConnection, server: ApiServer, verb: str
 ) -> None:
     made(cluster)
     server.rules.append(sometimes(verb, CONFIG_MAP, SILENT, 3))
     Gang(server, JOB).evict()
     follower = follow(cluster)
-    until(lambda: "attempt 2 is sent" in follower.screen.said, "the second attempt is there")
+    until(lambda: "attempt 2 is submitted" in follower.screen.said, "the second attempt is there")
     second = Gang(server, JOB)
     second.run()
     second.succeed()
     assert follower.end().attempt == 2
 
 
-def test_a_server_that_is_silent_while_a_job_is_removed_is_asked_again(
+def test_a_server_that_is_silent_while_a_job_is_removed_is_called_again(
     cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made(cluster)
     server.rules.append(sometimes("delete", JOB, SILENT, 2))
     waits = {"reason": "ErrImagePull", "message": 'failed to resolve reference "example.com/x:1": not found'}
     put_pod(server, 0, {"waiting": waits}, "Pending")
-    done = follow(cluster).end()
-    assert done.end is not None
-    assert done.end.code is ExitCode.BAD_CONFIG
+    result = follow(cluster).end()
+    assert result.end is not None
+    assert result.end.code is ExitCode.BAD_CONFIG
     assert server.of(JOB) == []
 
 
-def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(
+def test_a_watcher_that_lost_the_lease_does_not_take_it_from_its_holder(
     cluster: ClusterConnection, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(cluster)
@@ -253,23 +256,27 @@ def test_who_lost_the_right_does_not_take_it_from_who_has_it_now(
     assert read_lease(server.of(JOB)[0]).watcher == "other"
 
 
-def test_a_job_that_somebody_removed_is_named(cluster: ClusterConnection, server: ApiServer) -> None:
+def test_a_job_that_was_deleted_is_reported_by_name(cluster: ClusterConnection, server: ApiServer) -> None:
     made(cluster)
     follower = follow(cluster)
     running(server, 0)
-    until(lambda: "the job is running" in follower.screen.said, "it is followed")
+    until(
+        lambda: any(message.endswith(Phase.RUNNING.value) for message in follower.screen.said),
+        "it is followed",
+    )
     stop_job(cluster, "demo")
     follower.end()
-    (told,) = follower.screen.told
-    assert told.cause.startswith("Job/demo was deleted, and not from here")
-    assert "-n train" in told.command
+    (reported,) = follower.screen.told
+    assert reported.cause.startswith("Job/demo ")
+    assert "-n train" in reported.command
 
 
-def test_ctrl_c_says_how_to_come_back(
+def test_ctrl_c_prints_how_to_come_back(
     cluster: ClusterConnection,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    wording: Wording,
 ) -> None:
     """And not to run the same command: the job's name is taken now."""
     made(cluster)
@@ -280,9 +287,9 @@ def test_ctrl_c_says_how_to_come_back(
     monkeypatch.setattr(Follower, "follow", press)
     place = ["--kubeconfig", str(tmp_path / "kubeconfig"), "-n", "train"]
     assert run(["job", "attach", "demo", *place], Session()) == ExitCode.INTERRUPTED
-    said = capsys.readouterr().err
-    assert "paceline job attach demo -n train" in said
-    assert "run the same command" not in said
+    stderr = capsys.readouterr().err
+    assert "attach demo -n train" in stderr
+    wording(stderr)
 
 
 def test_lines_are_shown_as_they_come_though_the_last_are_cut_off(
@@ -299,8 +306,8 @@ def test_lines_are_shown_as_they_come_though_the_last_are_cut_off(
 
 
 def restarted(server: ApiServer, count: int, state: Object) -> None:
-    one = {"name": "pytorch", "image": "example.com/x:1", "restartCount": count, "state": state}
-    put_pod(server, 0, state, containerStatuses=[one])
+    values = {"name": "pytorch", "image": "example.com/x:1", "restartCount": count, "state": state}
+    put_pod(server, 0, state, containerStatuses=[values])
 
 
 def life(server: ApiServer, *lines: str) -> Log:
@@ -317,7 +324,7 @@ def ended(server: ApiServer, count: int) -> None:
     server.change(JOB, "demo", "train", status={"conditions": [{"type": "Complete", "status": "True"}]})
 
 
-def test_a_container_that_was_started_again_before_anybody_looked_has_left_its_lines(
+def test_the_lines_of_a_container_that_restarted_before_the_poll_are_kept(
     cluster: ClusterConnection, server: ApiServer
 ) -> None:
     made(cluster)

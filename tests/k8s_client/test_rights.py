@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.operators import Gang
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.fixtures.kubernetes.operators import Gang
 from tests.fixtures.waiting import until
 from tests.k8s_client.test_job_kinds import TARGETS, send
 from tests.k8s_client.watched import follow
@@ -117,22 +117,22 @@ def run_one(cluster: ClusterConnection, server: ApiServer, kind: Kind) -> None:
     assert [row["name"] for row in list_jobs(cluster, everywhere=False)] == ["demo"]
     gang.lose_node()
     follower = follow(cluster)
-    until(lambda: "attempt 2 is sent" in follower.screen.said, "the second attempt is there")
+    until(lambda: "attempt 2 is submitted" in follower.screen.said, "the second attempt is there")
     second = Gang(server, kind)
     second.run()
     second.succeed()
-    done = follower.end()
-    assert done.end is not None
-    assert (done.end.code, done.attempt) == (ExitCode.OK, 2)
+    result = follower.end()
+    assert result.end is not None
+    assert (result.end.code, result.attempt) == (ExitCode.OK, 2)
     assert list(job_logs(cluster, "demo", None, None))
     assert stop_job(cluster, "demo")[0] == f"{kind.name}/demo"
 
 
 def denied(server: ApiServer, *namespaces: str) -> set[str]:
     return {
-        wanted.key
-        for _, wanted, is_allowed in server.decided
-        if not is_allowed and wanted.namespace in namespaces
+        requested.key
+        for _, requested, is_allowed in server.decided
+        if not is_allowed and requested.namespace in namespaces
     }
 
 
@@ -163,9 +163,9 @@ def test_the_required_rights_alone_are_enough_to_run_a_job(
     gang.run()
     follower = follow(cluster)
     gang.succeed()
-    done = follower.end()
-    assert done.end is not None
-    assert done.end.code is ExitCode.OK
+    result = follower.end()
+    assert result.end is not None
+    assert result.end.code is ExitCode.OK
     assert explain_live(cluster, "demo").finding is None
     assert list_jobs(cluster, everywhere=False)
     assert stop_job(cluster, "demo")[0] == f"{kind.name}/demo"
@@ -180,7 +180,8 @@ def test_a_required_right_that_is_missing_is_named_before_anything_is_created(
     with pytest.raises(RightsError) as refused:
         send(ClusterConnection(runner, "train"), kind)
     (problem,) = refused.value.problems
-    assert problem.what == f"you may not {missing.key} in namespace train"
+    assert missing.key in problem.what
+    assert "namespace train" in problem.what
     assert granted_in(problem.hint) == [rule_of(missing)]
     assert server.of(kind) == []
     apply(server, problem.hint[problem.hint.index("echo ") :])
@@ -190,7 +191,7 @@ def test_a_required_right_that_is_missing_is_named_before_anything_is_created(
 @contextmanager
 def without(server: ApiServer, right: Right) -> Iterator[None]:
     everything = all_rights_for(JOB.resource)
-    give(server, [one for one in everything if one != right])
+    give(server, [item for item in everything if item != right])
     yield
     give(server, everything)
 
@@ -224,17 +225,19 @@ def test_reviews_of_rights_agree_with_what_is_refused(
     """`cluster check` reads the list of rules, the pre-flight asks one by one."""
     target = Target(TARGETS[kind].value)
     lacks = Right("delete", kind.plural, kind.group)
-    wanted = all_rights_for(kind.resource)
-    give(server, [right for right in wanted if right != lacks])
+    rights = all_rights_for(kind.resource)
+    give(server, [right for right in rights if right != lacks])
     apply(server, grant(CLUSTER_RIGHTS, "train", USER))
     seen = take_snapshot(runner, "train", target)
-    assert [key for key in (right.key for right in wanted) if seen.rights.get(key) is False] == [lacks.key]
+    assert [key for key in (right.key for right in rights) if seen.rights.get(key) is False] == [lacks.key]
     assert seen.user == USER
-    (found,) = [
-        one for one in checks.run_checks(seen, Need(target=target)).of(Level.PROBLEM) if one.area == "rights"
+    (result,) = [
+        manifest
+        for manifest in checks.run_checks(seen, Need(target=target)).of(Level.PROBLEM)
+        if manifest.area == "rights"
     ]
-    assert granted_in(found.command) == [rule_of(lacks)]
-    for right in wanted:
+    assert granted_in(result.command) == [rule_of(lacks)]
+    for right in rights:
         of = Kind("", right.resource, group=right.group)
         assert runner.may(right.verb, of, "train") is (right != lacks), right.key
         assert not runner.may(right.verb, of, "elsewhere"), "a Role counts in its namespace only"
@@ -245,10 +248,14 @@ def test_an_optional_right_that_is_missing_is_a_note_of_cluster_check(
 ) -> None:
     give(server, [right for right in rendered_rights_for(JOB.resource) if right.is_required])
     seen = take_snapshot(runner, "train", Target.JOB)
-    found = [one for one in checks.run_checks(seen, Need(target=Target.JOB)).findings if one.area == "rights"]
-    (note,) = [one for one in found if one.level is Level.NOTE]
+    findings = [
+        finding
+        for finding in checks.run_checks(seen, Need(target=Target.JOB)).findings
+        if finding.area == "rights"
+    ]
+    (note,) = [finding for finding in findings if finding.level is Level.NOTE]
     assert "create configmaps" in note.evidence
-    assert not [one for one in found if one.level is Level.PROBLEM]
+    assert not [finding for finding in findings if finding.level is Level.PROBLEM]
     apply(server, note.command)
     again = take_snapshot(runner, "train", Target.JOB)
     assert all(again.rights[right.key] for right in rendered_rights_for(JOB.resource))

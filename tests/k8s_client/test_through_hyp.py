@@ -1,4 +1,4 @@
-"""Does a job come to HyperPod by its own command, and is it one of ours afterwards?"""
+"""A job is submitted to HyperPod by `hyp`, and is followed like any other afterwards."""
 
 import json
 from collections.abc import Iterator
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.api_server import ApiServer
-from tests.fixtures.hyp_command import install
+from tests.fixtures.kubernetes.api_server import ApiServer
+from tests.fixtures.kubernetes.hyp_command import install
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.core.errors import ConfigError, ExitCode
@@ -42,9 +43,9 @@ def rendered(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> Pa
 def has_ended(server: ApiServer) -> None:
     """Whatever is made has ended at once, so that it is followed for no time."""
 
-    def end(_verb: str, kind: Kind, one: Object) -> None:
-        if kind == HYPERPOD_JOB and "spec" in one:
-            one["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
+    def end(_verb: str, kind: Kind, manifest: Object) -> None:
+        if kind == HYPERPOD_JOB and "spec" in manifest:
+            manifest["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
 
     server.rules.append(end)
 
@@ -70,9 +71,9 @@ def test_a_job_is_sent_by_hyp_and_followed_by_us(
     for kind, name in (("PersistentVolumeClaim", "output"), ("Secret", "hf-token")):
         server.put({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "team"}})
     assert send(tmp_path) == ExitCode.OK
-    said = capsys.readouterr()
-    assert "sent by hyp 3.12.0" in said.err
-    assert "hyp cannot carry fsGroup" in said.err
+    captured = capsys.readouterr()
+    assert "hyp 3.12.0" in captured.err
+    assert "fsGroup" in captured.err
     (job,) = server.of(HYPERPOD_JOB, "team")
     pod = job["spec"]["replicaSpecs"][0]["template"]["spec"]
     assert pod["containers"][0]["resources"]["requests"]["memory"] == "64.0Gi"
@@ -96,7 +97,9 @@ def test_a_context_is_handed_over_and_a_refusal_leaves_nothing(
     (tmp_path / "kubeconfig").write_text(text.replace("current-context: test", "current-context: elsewhere"))
     install(tmp_path / "bin", fails="Invalid instance_type 'ml.p5.48xlarge'.")
     assert send(tmp_path, "--context", "test") == ExitCode.NOT_READY
-    assert "hyp create ended with code 1" in " ".join(capsys.readouterr().err.split())
+    refused = capsys.readouterr().err
+    assert "error[" in refused
+    assert "hyp create" in refused
     assert server.of(HYPERPOD_JOB, "team") == server.of(CONFIG_MAP, "team") == []
     install(tmp_path / "bin")
     has_ended(server)
@@ -104,16 +107,20 @@ def test_a_context_is_handed_over_and_a_refusal_leaves_nothing(
     assert len(server.of(HYPERPOD_JOB, "team")) == 1
 
 
-def test_without_hyp_or_with_an_old_one_nothing_is_asked_of_the_cluster(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_hyp_or_with_an_old_one_the_cluster_is_not_called(
+    server: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wording: Wording,
 ) -> None:
     rendered(tmp_path, capsys, *ASK)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert send(tmp_path) == ExitCode.NOT_READY
-    assert "there is no hyp on the path" in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     install(tmp_path / "bin", "3.1.0")
     assert send(tmp_path) == ExitCode.NOT_READY
-    assert "hyp is 3.1.0, and manifests are taken as they are from 3.12 on" in capsys.readouterr().err
+    wording(capsys.readouterr().err)
     assert server.asked == []
 
 
@@ -125,26 +132,28 @@ def job(**pod: Any) -> Object:
 
 
 def test_amounts_are_written_as_hyp_reads_them() -> None:
-    done = to_hyp_job(job()).job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]["resources"]
-    assert done["requests"] == {"cpu": "0.5", "memory": "0.5Gi"}
+    resources = to_hyp_job(job()).job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0][
+        "resources"
+    ]
+    assert resources["requests"] == {"cpu": "0.5", "memory": "0.5Gi"}
 
 
-def test_what_keeps_pods_in_one_zone_is_never_lost_in_silence() -> None:
+def test_what_keeps_pods_in_one_zone_is_never_lost_in_silence(wording: Wording) -> None:
     near: Object = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
-    with pytest.raises(ConfigError, match="nothing keeps the pods in one zone"):
+    with wording.raises(ConfigError):
         to_hyp_job(job(affinity=near))
-    done = to_hyp_job(job(affinity=dict(near), nodeSelector={"topology.kubernetes.io/zone": "eu-west-1a"}))
-    assert "the zone of the node selector stands for it" in done.notes[0]
+    hyp_job = to_hyp_job(job(affinity=dict(near), nodeSelector={"topology.kubernetes.io/zone": "eu-west-1a"}))
+    wording(hyp_job.notes[0])
     assert near, "what was given is not changed"
 
 
-def test_other_kinds_and_nameless_machines_are_refused() -> None:
-    with pytest.raises(ConfigError, match="not a PyTorchJob"):
+def test_other_kinds_and_nameless_machines_are_refused(wording: Wording) -> None:
+    with wording.raises(ConfigError):
         to_hyp_job({"kind": "PyTorchJob"})
     with_gpus = job()
     container = with_gpus["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]
     container["resources"]["requests"]["nvidia.com/gpu"] = "8"
-    with pytest.raises(ConfigError, match="GPUs of a named type of machine"):
+    with wording.raises(ConfigError):
         to_hyp_job(with_gpus)
 
 

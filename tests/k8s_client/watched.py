@@ -1,4 +1,4 @@
-"""How does a test look over the shoulder of somebody who follows a job?"""
+"""Access to a follower of a job while it runs."""
 
 import threading
 from dataclasses import dataclass, field

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Device, Launcher, Transport
@@ -35,10 +35,10 @@ def test_late_workers_abandon_their_step_on_a_gpu_too(
     """With batch norm: what an abandoned forward pass still writes must not reach the next read."""
     sleeper = (StragglerRule(worker=3, delay_s=3600.0),)
     plan = small_plan("backup", num_workers=4, stragglers=sleeper, task_options={"batch_norm": True})
-    done = real(replace(plan, device=Device.CUDA, transport=transport), tmp_path, launcher)
-    assert done.positions() == list(range(plan.total_gradients))
-    assert 3 not in done.history.steps
-    assert done.history.abandoned[3]
+    run = real(replace(plan, device=Device.CUDA, transport=transport), tmp_path, launcher)
+    assert run.positions() == list(range(plan.total_gradients))
+    assert 3 not in run.history.steps
+    assert run.history.abandoned[3]
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "localsgd", "diloco", "asgd"])

@@ -15,7 +15,7 @@ from paceline.launchers.json_subprocess import rebuild_error
     ],
 )
 def test_an_error_is_what_it_was_there(code: str, kind: type[PacelineError], exit_code: ExitCode) -> None:
-    found = rebuild_error([Problem("it failed", "mend it", code=code)])
-    assert type(found) is kind
-    assert found.exit_code is exit_code
-    assert [problem.code for problem in found.problems] == [code]
+    paceline_error = rebuild_error([Problem("it failed", "fix it", code=code)])
+    assert type(paceline_error) is kind
+    assert paceline_error.exit_code is exit_code
+    assert [problem.code for problem in paceline_error.problems] == [code]

@@ -28,7 +28,7 @@ def test_law(case: Case, launcher: LocalLauncher) -> None:
     assert result.ok, f"{result.what}: {result.measured}"
 
 
-def test_there_are_the_laws_that_were_promised() -> None:
+def test_there_are_the_documented_laws() -> None:
     promised = [
         *(f"U{n}" for n in range(1, 7)),
         *(f"S{n}" for n in range(1, 7)),
@@ -99,7 +99,10 @@ def test_a_broken_strategy_breaks_the_right_laws(
     subject: str, mode: str, broken: set[str], kept: set[str]
 ) -> None:
     tried = [case for case in cases(mode) if case.id in broken | kept and not case.law.starts_processes]
-    results = {case.id: check(case, Lab(mode, f"tests.fixtures.broken:{subject}")) for case in tried}
+    results = {
+        case.id: check(case, Lab(mode, f"tests.fixtures.strategies.broken_strategies:{subject}"))
+        for case in tried
+    }
     assert set(results) == broken | kept
     failed = {law for law, result in results.items() if not result.ok}
     assert broken <= failed, {law: results[law].measured for law in broken - failed}
@@ -107,15 +110,22 @@ def test_a_broken_strategy_breaks_the_right_laws(
 
 
 def test_the_command_reports_a_broken_strategy_of_the_users_own() -> None:
-    command = ["laws", "--json", "--mode", "tests.fixtures.broken:HalfABlock", "--like", "easgd"]
-    done = subprocess.run(
+    command = [
+        "laws",
+        "--json",
+        "--mode",
+        "tests.fixtures.strategies.broken_strategies:HalfABlock",
+        "--like",
+        "easgd",
+    ]
+    result = subprocess.run(
         [sys.executable, "-m", "paceline", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 8, done.stderr
-    answer = json.loads(done.stdout)
+    assert result.returncode == 8, result.stderr
+    answer = json.loads(result.stdout)
     assert {"U7.easgd", "E2"} <= set(answer["data"]["broken"])
     assert {"id", "what", "ok", "measured"} <= set(answer["data"]["laws"][0])
 
 
-def test_every_law_says_what_it_is_about() -> None:
+def test_every_law_states_what_it_is_about() -> None:
     assert all(law.what and law.modes for law in LAWS)

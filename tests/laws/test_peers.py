@@ -6,7 +6,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 import pytest
-from tests.fixtures.command import paceline
+from tests.fixtures.processes.command import paceline
 
 from paceline.cli import laws as app_laws
 from paceline.launchers.local import LocalLauncher
@@ -15,17 +15,17 @@ from paceline.laws.runner import cases
 
 
 @pytest.mark.parametrize("peer", PEERS.values(), ids=list(PEERS))
-def test_a_library_deviates_as_is_known_and_not_otherwise(peer: Peer, launcher: LocalLauncher) -> None:
+def test_a_library_deviates_as_recorded_and_in_no_other_way(peer: Peer, launcher: LocalLauncher) -> None:
     _needs(peer)
     results = list(check_peer(peer, launcher))
     surprises = {f"{r.subject}: {r.id} {r.verdict}": r.measured for r in results if r.verdict in SURPRISES}
     assert not surprises, f"{peer.name} {version(peer.module)}, looked at was {peer.looked_at}"
-    found = sum(r.verdict is Verdict.DEVIATES for r in results)
-    assert found == sum(len(trial.known) for trial in peer.trials)
+    result = sum(r.verdict is Verdict.DEVIATES for r in results)
+    assert result == sum(len(trial.known) for trial in peer.trials)
     assert any(r.verdict is Verdict.HOLDS for r in results), "a library that breaks every law was not run"
 
 
-def test_a_deviation_that_nobody_knew_and_one_that_is_gone_are_surprises() -> None:
+def test_an_unrecorded_deviation_and_one_that_is_gone_are_surprises() -> None:
     torch = PEERS["torch"]
     laws = frozenset({"U3.localsgd", "U4.localsgd", "L7.localsgd"})
     trial = replace(torch.trials[0], only=laws, known={"U3": "it does not", "U4": "buffers stay"})
@@ -46,15 +46,15 @@ def test_what_is_known_names_laws_that_exist() -> None:
             assert set(trial.not_asked).isdisjoint(trial.known)
 
 
-def test_the_command_knows_the_same_libraries() -> None:
+def test_the_command_has_the_same_libraries() -> None:
     assert set(app_laws.PEERS) == set(PEERS)
     assert all(peer.name == peer.module for peer in PEERS.values())
 
 
-def test_known_deviations_are_told_and_are_no_failure() -> None:
-    done = paceline("laws", "--json", "--peer", "torch")
-    assert done.code == 0, done.out
-    data = json.loads(done.out)["data"]
+def test_known_deviations_are_reported_and_are_no_failure() -> None:
+    result = paceline("laws", "--json", "--peer", "torch")
+    assert result.code == 0, result.out
+    data = json.loads(result.out)["data"]
     assert data["surprises"] == []
     by_law = {law["id"]: law for law in data["laws"]}
     assert by_law["L4"]["verdict"] == "deviates"
@@ -65,9 +65,9 @@ def test_known_deviations_are_told_and_are_no_failure() -> None:
 
 
 def test_a_peer_brings_its_own_modes() -> None:
-    done = paceline("laws", "--peer", "torch", "--mode", "ssgd")
-    assert done.code == 3
-    assert "leave out --mode" in done.err
+    result = paceline("laws", "--peer", "torch", "--mode", "ssgd")
+    assert result.code == 3
+    assert "leave out --mode" in result.err
 
 
 def _needs(peer: Peer) -> None:

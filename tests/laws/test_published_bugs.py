@@ -6,7 +6,7 @@ any reason would not do.
 """
 
 import pytest
-from tests.fixtures import published
+from tests.fixtures.strategies import published
 
 from paceline.laws.lab import Harness, Lab
 from paceline.laws.runner import LawResult, cases, check
@@ -55,17 +55,17 @@ HARNESSES: list[tuple[Harness, str, set[str], set[str]]] = [
 def test_a_published_mistake_is_found_by_its_laws(
     subject: str, mode: str, found_by: set[str], obeyed: set[str]
 ) -> None:
-    results = _try(Lab(mode, f"tests.fixtures.published:{subject}"), found_by | obeyed)
+    results = _try(Lab(mode, f"tests.fixtures.strategies.published:{subject}"), found_by | obeyed)
     assert _broken(results) == found_by, {law: result.measured for law, result in results.items()}
 
 
 @pytest.mark.parametrize(
     ("subject", "mode", "found_by", "obeyed"), STRATEGIES, ids=[r[0] for r in STRATEGIES]
 )
-def test_the_correct_form_obeys_the_same_laws(
+def test_the_correct_form_satisfies_the_same_laws(
     subject: str, mode: str, found_by: set[str], obeyed: set[str]
 ) -> None:
-    correct = f"tests.fixtures.published:{CORRECT[subject]}" if subject in CORRECT else None
+    correct = f"tests.fixtures.strategies.published:{CORRECT[subject]}" if subject in CORRECT else None
     results = _try(Lab(mode, correct), found_by | obeyed)
     assert not _broken(results), {law: result.measured for law, result in results.items()}
 

@@ -1,12 +1,13 @@
-"""What must a learner have done, and what is one told who has not? By facts, without a run."""
+"""The checker of the exercises: what must be done, and the message if it is not; without a run."""
 
 from dataclasses import replace
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.learn.course import PARTS
-from paceline.learn.lesson import Facts, Finding, KillFacts, Part, RuleFacts, RunFacts
-from paceline.learn.progress import PartProgress, Progress, check, current, skipped
+from paceline.learn.lesson import Facts, Finding, KillFacts, LeaderSample, Part, RuleFacts, RunFacts
+from paceline.learn.progress import Moment, PartProgress, Progress, check, current, dumps, loads, skipped
 
 BEGAN_S = 1000.0
 ALONE = RunFacts(
@@ -47,19 +48,35 @@ STRUCK = RunFacts(
     steps_unix_s=(BEGAN_S + 2, BEGAN_S + 4, BEGAN_S + 10),
     proofs=((True, "every step once"),),
 )
-LED = replace(STRUCK, folder="runs/led", workers=2, generations={1: BEGAN_S + 1}, lost=(), healed_from=())
-RULE = RuleFacts(name="SomebodyIsSlow", conditions=2, fired={"slow": ("worker-1",), "four": ()})
+LED = replace(
+    STRUCK,
+    folder="runs/led",
+    workers=2,
+    generations={1: BEGAN_S + 1},
+    lost=(),
+    healed_from=(),
+    leaders=(
+        LeaderSample(leader=3, term=1),
+        LeaderSample(leader=2, term=2),
+        LeaderSample(leader=None, term=None),
+    ),
+)
+RULE = RuleFacts(name="WorkerIsSlow", conditions=2, fired={"slow": ("worker-1",), "four": ()})
 
 
-def _done(part: Part, answers: dict[int, str], facts: Facts, guess: str = "1") -> list[Finding]:
-    said = Progress().begin(part.number, 0.0).predict(part.number, guess, 1.0)
+def _check_part(part: Part, answers: dict[int, str], facts: Facts, guess: str = "1") -> list[Finding]:
+    progress = Progress().begin(part.number, 0.0).predict(part.number, guess, at(1.0))
     for number, value in answers.items():
-        said = said.answer(part.number, number, value, 2.0)
-    return check(part, said.of(part.number), facts)
+        progress = progress.answer(part.number, number, value, 2.0)
+    return check(part, progress.of(part.number), facts)
+
+
+def at(unix_s: float, monotonic_ns: int = 0, boot_id: str = "") -> Moment:
+    return Moment(unix_s=unix_s, monotonic_ns=monotonic_ns, boot_id=boot_id)
 
 
 def _missing(findings: list[Finding]) -> list[str]:
-    return [found.what for found in findings if not found.ok]
+    return [finding.what for finding in findings if not finding.ok]
 
 
 @pytest.mark.parametrize(
@@ -73,85 +90,144 @@ def _missing(findings: list[Finding]) -> list[str]:
 )
 def test_a_part_is_done_when_all_was_seen_and_answered(part: int, answers: dict[int, str]) -> None:
     facts = Facts(runs={"alone": ALONE, "four": FOUR, "slow": SLOW, "struck": STRUCK})
-    assert _missing(_done(PARTS[part - 1], answers, facts)) == []
+    assert _missing(_check_part(PARTS[part - 1], answers, facts)) == []
     for number in answers:
         wrong = {**answers, number: "a" if answers[number].isalpha() else "0"}
-        missing = _missing(_done(PARTS[part - 1], wrong, facts))
+        missing = _missing(_check_part(PARTS[part - 1], wrong, facts))
         assert len(missing) == 1
         assert f"question {number}: " in missing[0]
 
 
-def test_nothing_is_done_before_it_was_begun_predicted_and_run() -> None:
-    assert _missing(check(PARTS[0], None, Facts())) == ["part 1 was not begun"]
+def test_nothing_is_complete_before_it_was_started_predicted_and_run(wording: Wording) -> None:
+    (not_begun,) = _missing(check(PARTS[0], None, Facts()))
+    wording(not_begun)
     begun = check(PARTS[0], PartProgress(begun_unix_s=0.0), Facts())
-    assert _missing(begun)[:2] == ["nothing was predicted", "there is no run called alone that is over"]
-    assert all(found.hint for found in begun if not found.ok)
+    wording("\n".join(_missing(begun)))
+    assert all(finding.hint for finding in begun if not finding.ok)
 
 
-def test_a_run_that_began_before_the_prediction_does_not_count() -> None:
-    said = Progress().begin(1, 0.0).predict(1, "1280", BEGAN_S + 1)
-    missing = _missing(check(PARTS[0], said.of(1), Facts(runs={"alone": ALONE})))
-    assert "runs/alone began before the prediction" in missing
+def test_a_run_that_began_before_the_prediction_does_not_count(wording: Wording) -> None:
+    progress = Progress().begin(1, 0.0).predict(1, "1280", at(BEGAN_S + 1))
+    missing = _missing(check(PARTS[0], progress.of(1), Facts(runs={"alone": ALONE})))
+    (early,) = (what for what in missing if "runs/alone" in what)
+    wording(early)
 
 
-def test_another_run_under_the_right_name_is_recognised() -> None:
+@pytest.mark.parametrize(
+    ("existing", "first_step_ns", "boot_id", "is_after"),
+    [
+        ((), 200, "this", True),
+        (("same",), 200, "this", False),  # the run existed
+        ((), 50, "this", False),  # its steps ran before the prediction
+        (("same",), 200, "other", False),
+        ((), 50, "other", True),  # clocks of another boot cannot be compared: the header decides
+    ],
+)
+def test_the_header_of_a_run_does_not_decide_whether_it_is_new(
+    existing: tuple[str, ...], first_step_ns: int, boot_id: str, *, is_after: bool
+) -> None:
+    forged = replace(ALONE, began_unix_s=BEGAN_S + 100, first_step_ns=first_step_ns, fingerprint="same")
+    progress = Progress().begin(1, 0.0).predict(1, "1280", at(BEGAN_S + 1, 100, "this"), existing)
+    facts = Facts(runs={"alone": forged}, boot_id=boot_id)
+    missing = _missing(check(PARTS[0], progress.of(1), facts))
+    assert any("runs/alone" in what for what in missing) != is_after
+
+
+def test_a_run_whose_result_was_changed_is_recognised(wording: Wording) -> None:
+    changed = replace(ALONE, is_consistent=False)
+    missing = _missing(_check_part(PARTS[0], {1: "5120", 2: "c"}, Facts(runs={"alone": changed})))
+    wording("\n".join(missing))
+    assert len(missing) == 1
+
+
+def test_an_edited_progress_file_is_recognised_and_stays_invalid(wording: Wording) -> None:
+    written = dumps(Progress().begin(1, 0.0).predict(1, "1280", at(BEGAN_S + 1)))
+    progress, is_valid = loads(written)
+    assert is_valid
+    assert dumps(progress) == written
+    forged, is_valid = loads(written.replace(str(BEGAN_S + 1), "1.0"))
+    assert not is_valid
+    assert not loads(dumps(forged, is_valid=is_valid))[1]
+    missing = _missing(check(PARTS[0], forged.of(1), Facts(runs={"alone": ALONE}), is_valid=is_valid))
+    wording(missing[0])
+
+
+def test_a_progress_file_of_the_first_schema_is_read_and_not_trusted() -> None:
+    old = (
+        '{"parts": {"1": {"begun_unix_s": 1.0, "prediction": {"value": "7", "at_unix_s": 2.0, "tries": 1},'
+        ' "answers": {}, "done_unix_s": null}}, "schema": "paceline.learn/1"}'
+    )
+    progress, is_valid = loads(old)
+    assert progress.state(1) == "predicted"
+    assert not is_valid
+
+
+def test_another_run_under_the_right_name_is_recognised(wording: Wording) -> None:
     other = replace(SLOW, mode="asgd", slow={2: 3.0}, samples=100)
-    missing = _missing(_done(PARTS[2], {}, Facts(runs={"four": FOUR, "slow": other})))
-    assert "its mode is asgd, not ssgd" in missing[0]
-    assert "worker 2 by 3, not worker 1 by 3" in missing[0]
-    assert "it saw 100 samples" in missing[0]
+    missing = _missing(_check_part(PARTS[2], {}, Facts(runs={"four": FOUR, "slow": other})))
+    for name in ("asgd", "worker 2 by 3", "100 samples"):
+        assert name in missing[0]
+    wording(missing[0])
 
 
-def test_a_worker_that_was_never_killed_is_told() -> None:
+def test_a_worker_that_was_never_killed_is_reported(wording: Wording) -> None:
     quiet = replace(STRUCK, generations={1: BEGAN_S + 1}, lost=(), healed_from=())
-    missing = _missing(_done(PARTS[4], {}, Facts(runs={"struck": quiet})))
-    assert "killed in runs/struck: nobody" in missing
-    assert "generations of runs/struck: 1" in missing
+    missing = _missing(_check_part(PARTS[4], {}, Facts(runs={"struck": quiet})))
+    wording("\n".join(description for description in missing if "runs/struck" in description))
 
 
-def test_only_a_leader_that_was_killed_while_the_run_trained_counts() -> None:
+def test_only_a_leader_that_was_killed_while_the_run_trained_counts(wording: Wording) -> None:
     first = KillFacts(node=3, was_leader=True, term=1, at_unix_s=BEGAN_S + 2, leader=2, new_term=2)
     second = KillFacts(node=2, was_leader=True, term=2, at_unix_s=BEGAN_S + 3, leader=None)
     answers = {1: "2", 2: "1", 3: "2"}
     facts = Facts(runs={"led": LED}, kills=(first, second), nodes=3)
-    assert _missing(_done(PARTS[5], answers, facts)) == []
+    assert _missing(_check_part(PARTS[5], answers, facts)) == []
     late = replace(facts, kills=(replace(first, at_unix_s=BEGAN_S + 60),))
-    assert "no leader was killed" in _missing(_done(PARTS[5], answers, late))[0]
-    assert len(_missing(_done(PARTS[5], answers, replace(facts, kills=(first,))))) == 1
+    wording(_missing(_check_part(PARTS[5], answers, late))[0])
+    invented = replace(facts, runs={"led": replace(LED, leaders=(LeaderSample(leader=3, term=1),))})
+    assert len(_missing(_check_part(PARTS[5], answers, invented))) > 1, (
+        "the log of the run knows no other leader"
+    )
+    assert len(_missing(_check_part(PARTS[5], answers, replace(facts, kills=(first,))))) == 1
 
 
 @pytest.mark.parametrize(
-    ("rule", "missing"),
+    ("rule", "is_enough"),
     [
-        (RULE, ""),
-        (replace(RULE, conditions=1), "has 1 condition"),
-        (replace(RULE, fired={"slow": (), "four": ()}), "on the record of `slow`: silent"),
-        (replace(RULE, fired={"slow": ("worker-0", "worker-1"), "four": ()}), "accuses nobody but worker-1"),
-        (replace(RULE, fired={"slow": ("worker-1", "worker-1"), "four": ()}), "fires once"),
-        (replace(RULE, fired={"slow": ("worker-1",), "four": ("worker-2",)}), "on the record of `four`"),
+        (RULE, True),
+        (replace(RULE, conditions=1), False),
+        (replace(RULE, fired={"slow": (), "four": ()}), False),
+        (replace(RULE, fired={"slow": ("worker-0", "worker-1"), "four": ()}), False),
+        (replace(RULE, fired={"slow": ("worker-1", "worker-1"), "four": ()}), False),
+        (replace(RULE, fired={"slow": ("worker-1",), "four": ("worker-2",)}), False),
     ],
 )
-def test_a_rule_must_find_the_slow_worker_and_nobody_else(rule: RuleFacts, missing: str) -> None:
+def test_a_rule_must_find_the_slow_worker_and_no_other(
+    rule: RuleFacts, *, is_enough: bool, wording: Wording
+) -> None:
     facts = Facts(runs={"four": FOUR, "slow": SLOW}, rules=(rule,))
-    found = _missing(_done(PARTS[6], {1: "0.3", 2: "1"}, facts, guess="a"))
-    assert found == [] if not missing else any(missing in what for what in found)
+    result = _missing(_check_part(PARTS[6], {1: "0.3", 2: "1"}, facts, guess="a"))
+    assert (result == []) == is_enough
+    if not is_enough:
+        wording("\n".join(result))
 
 
-def test_without_rules_the_learner_is_told_why() -> None:
-    facts = Facts(runs={"four": FOUR, "slow": SLOW}, rules_problem="rules.yaml: line 3 is no rule")
-    assert "rules.yaml: line 3 is no rule" in _missing(_done(PARTS[6], {}, facts, guess="a"))
+def test_without_rules_the_learner_gets_the_reason() -> None:
+    problem = "rules.yaml: line 3 is no rule"
+    facts = Facts(runs={"four": FOUR, "slow": SLOW}, rules_problem=problem)
+    assert problem in _missing(_check_part(PARTS[6], {}, facts, guess="a"))
 
 
 def test_parts_that_were_skipped_are_named_and_the_first_open_one_is_next() -> None:
-    said = Progress().begin(1, 0.0).judged(1, 5.0, is_done=True).begin(3, 6.0)
-    assert skipped(4, said) == [2, 3]
-    found = current(PARTS, said)
-    assert found is not None
-    assert found.number == 2
-    assert [said.state(number) for number in (1, 2, 3)] == ["done", "not begun", "begun"]
-    assert said.judged(1, 9.0, is_done=False).state(1) == "begun"
+    text = Progress().begin(1, 0.0).judged(1, 5.0, is_done=True).begin(3, 6.0)
+    assert skipped(4, text) == [2, 3]
+    part = current(PARTS, text)
+    assert part is not None
+    assert part.number == 2
+    assert [text.state(number) for number in (1, 2, 3)] == ["done", "not begun", "begun"]
+    assert text.judged(1, 9.0, is_done=False).state(1) == "begun"
 
 
 def test_tries_are_counted() -> None:
-    said = Progress().begin(1, 0.0).answer(1, 1, "7", 1.0).answer(1, 1, "8", 2.0)
-    assert said.parts["1"].answers["1"].tries == 2
+    response = Progress().begin(1, 0.0).answer(1, 1, "7", 1.0).answer(1, 1, "8", 2.0)
+    assert response.parts["1"].answers["1"].tries == 2

@@ -33,12 +33,12 @@ def test_what_is_no_number_is_no_answer(text: str) -> None:
 
 
 @given(upper=rates, lower=rates)
-def test_whoever_divides_what_the_screen_shows_and_rounds_is_right(upper: float, lower: float) -> None:
+def test_dividing_the_displayed_numbers_and_rounding_is_accepted(upper: float, lower: float) -> None:
     seen = [number(short_number(value)) for value in (upper, lower)]
     assert seen[0] is not None
     assert seen[1] is not None
-    said = f"{seen[0] / seen[1]:.1f}"
-    assert is_right(said, quotient(upper, lower, asked=0.1), ())
+    message = f"{seen[0] / seen[1]:.1f}"
+    assert is_right(message, quotient(upper, lower, asked=0.1), ())
 
 
 def test_the_quotient_the_other_way_round_is_wrong() -> None:
@@ -52,7 +52,7 @@ def test_what_is_shown_is_never_further_away_than_half_its_last_digit(value: flo
     assert abs(round(value, digits) - value) <= half_shown(value) * 1.000001
 
 
-def test_counts_are_exact_and_shares_are_as_exact_as_asked() -> None:
+def test_counts_are_exact_and_shares_are_as_exact_as_requested() -> None:
     assert is_right("5120", exactly(5120), ())
     assert not is_right("5121", exactly(5120), ())
     assert is_right("51", rounded(50.6, 1.0), ())

@@ -1,9 +1,10 @@
-"""What does `paceline learn` say before anything was run, and to whoever mistypes?"""
+"""`paceline learn` before any run, and with wrong arguments."""
 
 import json
 from pathlib import Path
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
 from paceline.learn.evidence import gather, newest
@@ -14,16 +15,16 @@ def _learn(folder: Path, *words: str) -> int:
     return run(["learn", *words], Session(folder=folder))
 
 
-def test_the_list_says_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_shows_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _learn(tmp_path, "--json") == 0
-    told = json.loads(capsys.readouterr().out)["data"]
-    assert [row["part"] for row in told["parts"]] == list(range(1, 9))
-    assert told["next"] == "paceline learn start 1"
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert [row["part"] for row in data["parts"]] == list(range(1, 9))
+    assert data["next"].split() == ["paceline", "learn", "start", "1"]
     assert _learn(tmp_path, "start") == 0
     assert _learn(tmp_path, "--json") == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["data"]["next"].startswith(
-        "paceline learn predict 1"
-    )
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["data"]["next"].split()[:4] == [
+        *("paceline", "learn", "predict", "1")
+    ]
 
 
 def test_progress_is_kept_where_the_learner_wants_it(tmp_path: Path) -> None:
@@ -36,35 +37,38 @@ def test_progress_is_kept_where_the_learner_wants_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code"),
     [
-        (("start", "9"), 3, "there is no part 9"),
-        (("predict", "1", "many"), 3, "'many' is no answer to this"),
-        (("predict", "7", "z"), 3, "say a, b"),
-        (("answer", "1", "7", "1"), 3, "part 1 has no question 7"),
-        (("--reset", "start", "1"), 2, "--reset stands alone"),
-        (("answer", "1", "1", "5120"), 5, "there is no run called alone that is over"),
-        (("answer", "2", "1", "-4"), 5, "nothing can be compared with yet"),
+        (("start", "9"), 3),
+        (("predict", "1", "many"), 3),
+        (("predict", "7", "z"), 3),
+        (("answer", "1", "7", "1"), 3),
+        (("--reset", "start", "1"), 2),
+        (("answer", "1", "1", "5120"), 5),
+        (("answer", "2", "1", "-4"), 5),
     ],
 )
-def test_what_cannot_be_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, said: str
+def test_an_invalid_request_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, wording: Wording
 ) -> None:
     assert _learn(tmp_path, *words) == code
-    assert said in capsys.readouterr().err
+    wording(capsys.readouterr().err)
 
 
-def test_a_check_tells_everything_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_reports_everything_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
     _learn(tmp_path, "start", "1")
     capsys.readouterr()
     assert _learn(tmp_path, "check", "--json") == 8
-    told = json.loads(capsys.readouterr().out)["data"]
-    missing = [found["what"] for found in told["parts"][0]["findings"] if not found["ok"]]
-    assert missing[0] == "nothing was predicted"
-    assert sum("is open" in what for what in missing) == 2
+    data = json.loads(capsys.readouterr().out)["data"]
+    missing = [finding["what"] for finding in data["parts"][0]["findings"] if not finding["ok"]]
+    wording("\n".join(missing))
 
 
-def test_reset_forgets_and_a_damaged_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reset_forgets_and_a_damaged_file_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _learn(tmp_path, "predict", "1", "3")
     (tmp_path / "learn" / "progress.json").write_text("{")
     assert _learn(tmp_path) == 5
@@ -80,15 +84,15 @@ def test_the_newest_run_of_a_name_that_is_over_counts(tmp_path: Path) -> None:
         (run_dir / "plan.json").write_text("{}")
         if is_over:
             (run_dir / "result.json").write_text("{}")
-    found = newest(tmp_path, "slow")
-    assert found is not None
-    assert found.name in ("slow", "slow-2")
+    path = newest(tmp_path, "slow")
+    assert path is not None
+    assert path.name in ("slow", "slow-2")
     assert newest(tmp_path, "four") is None
 
 
-def test_rules_that_cannot_be_read_are_told_with_their_problem(tmp_path: Path) -> None:
-    assert gather(tmp_path, ()).rules_problem == "there is no rules.yaml here"
+def test_rules_that_cannot_be_read_are_reported_with_their_problem(tmp_path: Path, wording: Wording) -> None:
+    wording(gather(tmp_path, ()).rules_problem)
     (tmp_path / "rules.yaml").write_text("version: 1\nrules: [{name: Bad, severity: loud}]\n")
     assert gather(tmp_path, ()).rules_problem.startswith("rules.yaml: ")
     (tmp_path / "rules.yaml").write_text("version: 1\ndefaults: true\nrules: []\n")
-    assert gather(tmp_path, ()).rules_problem == "rules.yaml has no rule of your own"
+    wording(gather(tmp_path, ()).rules_problem)

@@ -1,1 +1,1 @@
-"""Does what the tests show on a server of their own also hold on a real cluster? `make test-cluster`."""
+"""Tests on a real Kubernetes cluster: `make test-cluster`."""

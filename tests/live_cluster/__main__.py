@@ -1,4 +1,4 @@
-"""Which kinds of jobs work on the cluster of KUBECONFIG? Without one it says so, and skips."""
+"""Runs jobs of every kind on the cluster of KUBECONFIG; skips, and says so, without one."""
 
 import argparse
 import os
@@ -22,13 +22,13 @@ def main() -> int:
     words = argparse.ArgumentParser(prog="make test-cluster", description=__doc__)
     words.add_argument("--image", default="busybox:1.37", help="with sh, for Job, PyTorchJob and TrainJob")
     words.add_argument("--ray-image", default="rayproject/ray:2.60.0", help="for RayJob")
-    said = words.parse_args()
+    options = words.parse_args()
     named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(":") if part]
     if not named:
         print("SKIPPED: KUBECONFIG is not set, so there is no cluster to try anything on.")
         print("hint: KUBECONFIG=~/.kube/config make test-cluster")
         return 0
-    return try_all(named[0].expanduser(), said.image, said.ray_image, print)
+    return try_all(named[0].expanduser(), options.image, options.ray_image, print)
 
 
 def try_all(kubeconfig: Path, image: str, ray_image: str, say: Say) -> int:

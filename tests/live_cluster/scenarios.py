@@ -1,4 +1,4 @@
-"""What is tried for one kind of job on a cluster? Sent, followed, removed; then with a wrong image."""
+"""Scenarios for one kind of job on a cluster: submit, follow, remove; then with a wrong image."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ from paceline.training.session import Session
 
 Object = dict[str, Any]
 WRONG_TAG = "no-such-tag-of-paceline"
-# Long enough for somebody to look at it while it runs, and no more.
+# Long enough to be observed while it runs, and no more.
 _SCRIPT = "echo step 1; sleep 5; echo step 2"
 _START_S = 900.0  # images of Ray are large
 
@@ -85,7 +85,7 @@ class Trial:
             "submit", self._file("good", self.image), "--for", "0", "--infra-retries", "0"
         )
         assert code == ExitCode.OK, f"exit code {code}\n{out}\n{err}"
-        assert "is sent to namespace" in err
+        assert f" {self.namespace}" in err
         assert "step 1" in out, f"no line of the job was shown:\n{out}\n{err}"
         assert "step 2" in out, f"not all lines of the job were shown:\n{out}\n{err}"
         now = self._asked("status", "good")
@@ -96,13 +96,13 @@ class Trial:
         self._stopped("good")
 
     def _explained(self) -> None:
-        """Made without our marks: nobody removes it but us."""
-        for one in yaml.safe_load_all(self._file("stuck", self._wrong_image()).read_text()):
-            self.api.create({**one, "metadata": {**one["metadata"], "namespace": self.namespace}})
+        """Created without paceline's labels: only this test removes it."""
+        for manifest in yaml.safe_load_all(self._file("stuck", self._wrong_image()).read_text()):
+            self.api.create({**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}})
 
         def is_seen() -> bool:
-            found = self._asked("explain", "stuck")["finding"]
-            return found is not None and WRONG_TAG in json.dumps(found)
+            finding = self._asked("explain", "stuck")["finding"]
+            return finding is not None and WRONG_TAG in json.dumps(finding)
 
         until(is_seen, "job explain names the image", within_s=_START_S)
         self._stopped("stuck")
@@ -121,14 +121,14 @@ class Trial:
         until(lambda: not self._pods(name), f"the pods of {name} are gone", within_s=_START_S)
 
     def _pods(self, name: str) -> list[str]:
-        found = (str(one["metadata"]["name"]) for one in self.api.find(POD, self.namespace).items)  # type: ignore[index,call-overload] # a pod has metadata
-        return [pod for pod in found if pod.startswith(f"{name}-")]
+        results = (str(item["metadata"]["name"]) for item in self.api.find(POD, self.namespace).items)  # type: ignore[index,call-overload] # a pod has metadata
+        return [pod for pod in results if pod.startswith(f"{name}-")]
 
     def _file(self, name: str, image: str) -> Path:
         code, out, err = self._run("job", "render", *self.sort.flags, "--name", name, "--image", image)
         assert code == ExitCode.OK, err
         path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump_all([harmless(one) for one in yaml.safe_load_all(out)]))
+        path.write_text(yaml.safe_dump_all([harmless(manifest) for manifest in yaml.safe_load_all(out)]))
         return path
 
     def _asked(self, *words: str) -> Any:  # Any: what a command answers

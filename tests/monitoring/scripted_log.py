@@ -99,8 +99,8 @@ class ScriptedLog:
         (run_dir / "events.jsonl").write_text("".join(line + "\n" for line in self.lines))
 
 
-def usual(seconds: int, workers: int = 2, *, slow: str = "", slow_ms: float = 40.0) -> ScriptedLog:
-    """Everybody takes ten steps a second; `slow` takes longer for each from second 5 on."""
+def steady_log(seconds: int, workers: int = 2, *, slow: str = "", slow_ms: float = 40.0) -> ScriptedLog:
+    """Every worker takes ten steps a second; `slow` takes longer for each from second 5 on."""
     log = ScriptedLog()
     names = [f"worker-{i}" for i in range(workers)]
     for name in names:
@@ -116,11 +116,11 @@ def usual(seconds: int, workers: int = 2, *, slow: str = "", slow_ms: float = 40
 
 @contextmanager
 def followed(log: ScriptedLog, run_dir: Path) -> Iterator[IO[str]]:
-    """Output of `paceline events --follow` behind the run's first event; the command ends with the run."""
+    """Output of `paceline --json events --follow` behind the run's first event; it ends with the run."""
     log.write(run_dir, a_plan())
-    args = [sys.executable, "-m", "paceline", "events", "--follow", str(run_dir)]
+    args = [sys.executable, "-m", "paceline", "--json", "events", "--follow", str(run_dir)]
     with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None
-        assert "the run begins" in follower.stdout.readline()
+        assert json.loads(follower.stdout.readline())["kind"] == "run_started"
         yield follower.stdout
         assert follower.wait(60) == 0

@@ -69,8 +69,8 @@ def mail_sink() -> Iterator[tuple[int, list[str]]]:
                 if line == b"DATA":
                     self.wfile.write(b"354 go on\r\n")
                     text = b""
-                    while (said := self.rfile.readline()) != b".\r\n":
-                        text += said
+                    while (message := self.rfile.readline()) != b".\r\n":
+                        text += message
                     mails.append(text.decode())
                 self.wfile.write(b"221 bye\r\n" if line == b"QUIT" else b"250 fine\r\n")
                 if line == b"QUIT":

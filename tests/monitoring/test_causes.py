@@ -9,16 +9,16 @@ from paceline.monitoring.view.run_view import RunView
 from paceline.plan.plan import Elastic
 
 
-def told(log: ScriptedLog, **plan: object) -> dict[str, dict[str, float]]:
+def metrics_by_cause(log: ScriptedLog, **plan: object) -> dict[str, dict[str, float]]:
     """By name, what each series reads; series are known by their labels but the run."""
     view = RunView(a_plan(**plan))  # type: ignore[arg-type]  # fields of a plan, by name
     for line in log.lines:
         view.take(line)
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     for name, labels, value in view.samples():
         rest = ",".join(text for label, text in labels if label != "run")
-        found.setdefault(name.removeprefix("paceline_"), {})[rest] = value
-    return found
+        results.setdefault(name.removeprefix("paceline_"), {})[rest] = value
+    return results
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def told(log: ScriptedLog, **plan: object) -> dict[str, dict[str, float]]:
         ("generation 1 was revoked: no reason was given", "other"),
     ],
 )
-def test_why_a_generation_changed_is_one_of_a_few_words(why: str, cause: str) -> None:
+def test_the_reason_of_a_new_generation_is_one_of_a_few_labels(why: str, cause: str) -> None:
     assert cause_of_change(why, is_new_session=False) == cause
     assert cause_of_change(why, is_new_session=True) == "resumed"
 
 
-def test_why_a_worker_began_again_is_one_of_a_few_words() -> None:
+def test_the_reason_of_a_worker_restart_is_one_of_a_few_labels() -> None:
     assert cause_of_restart("killed by signal 9); it is replaced", is_new_session=False) == "killed"
     assert cause_of_restart("it ended with exit code 3); it is", is_new_session=False) == "failed"
     assert cause_of_restart(None, is_new_session=False) == "other"
@@ -59,13 +59,13 @@ def test_changes_restarts_and_lost_steps_of_an_elastic_run_are_counted() -> None
     log.tell(1.1, "worker-0", "generation_lost", number=1, committed=40, why="w")
     log.tell(1.2, "worker-1", "worker_started", pid=3, clock=0)
     enter(1.3, 2, 38, "generation 1 was revoked: worker worker-1 left: out of memory")
-    found = told(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
-    assert found["generation_changes_total"] == {
+    result = metrics_by_cause(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
+    assert result["generation_changes_total"] == {
         "lost": 1, "left": 0, "joined": 0, "resumed": 0, "other": 0,
     }  # fmt: skip
-    assert found["restarts_total"] == {"killed": 1, "failed": 0, "resumed": 0, "other": 0}
-    assert found["worker_restarts_total"] == {"worker-0": 0, "worker-1": 1}
-    assert found["lost_steps_total"] == {"": 2}, "of 40 steps the next generation had 38"
+    assert result["restarts_total"] == {"killed": 1, "failed": 0, "resumed": 0, "other": 0}
+    assert result["worker_restarts_total"] == {"worker-0": 0, "worker-1": 1}
+    assert result["lost_steps_total"] == {"": 2}, "of 40 steps the next generation had 38"
 
 
 def test_a_resumed_run_and_a_restored_server_count_what_they_went_back() -> None:
@@ -78,12 +78,12 @@ def test_a_resumed_run_and_a_restored_server_count_what_they_went_back() -> None
     log.tell(2.0, "launcher", "run_started", plan="p", launcher="local")
     log.tell(2.0, "launcher", "run_resumed", version=0, clocks="3,3")
     log.tell(2.1, "worker-0", "worker_started", pid=1, clock=0)
-    found = told(log)
-    assert found["lost_steps_total"] == {"": 5 + 1}
-    assert found["restarts_total"]["resumed"] == 1
+    result = metrics_by_cause(log)
+    assert result["lost_steps_total"] == {"": 5 + 1}
+    assert result["restarts_total"]["resumed"] == 1
 
 
-def test_recoveries_of_the_last_hour_are_told_by_their_p95() -> None:
+def test_recoveries_of_the_last_hour_are_reported_by_their_p95() -> None:
     generations = Generations()
     for number, lasts_s in ((1, 0.0), (2, 70.0), (3, 1.0)):
         at_s = number * 1000.0
@@ -97,7 +97,7 @@ def test_recoveries_of_the_last_hour_are_told_by_their_p95() -> None:
     assert generations.recovery_p95_s(9000.0) is None
 
 
-def test_timings_are_one_word_and_add_up() -> None:
+def test_timings_are_one_line_and_add_up() -> None:
     timings = Timings()
     assert timings.quantile(0.5) is None
     timings.add(0.0007, 3)
@@ -109,12 +109,12 @@ def test_timings_are_one_word_and_add_up() -> None:
     assert again.quantile(0.99) == 5.0, "longer than the last bound: at least that"
     timings.add(0.3)
     assert timings.since(again).word() == "0.3/11:1"
-    assert again.since(timings) is again, "a node that began anew has counted all it tells"
+    assert again.since(timings) is again, "a restarted node has counted all that it reports"
     assert Timings.read("0/").count == 0
     assert Timings.of([1, 2], 0.5) is None, "counted by other bounds"
 
 
-def test_a_slow_commit_is_told_for_five_minutes() -> None:
+def test_a_slow_commit_is_reported_for_five_minutes() -> None:
     log = ScriptedLog()
     words = ["0/", "0.1/4:100", "3.1/4:100,11:10", *["3.2/4:200,11:10"] * 40]
     slow = []
@@ -125,6 +125,6 @@ def test_a_slow_commit_is_told_for_five_minutes() -> None:
             leader=1, term=1, commit=number, applied=number, commits=word, elections=2, proposals_failed=1,
         )  # fmt: skip
         if number in (1, 2, 30, 42):
-            slow.append(told(log).get("coordinator_commit_p99_seconds", {}).get("1"))
+            slow.append(metrics_by_cause(log).get("coordinator_commit_p99_seconds", {}).get("1"))
     assert [None if s is None else s > 0.25 for s in slow] == [False, True, True, None]
-    assert told(log)["coordinator_elections_total"] == {"1": 2}
+    assert metrics_by_cause(log)["coordinator_elections_total"] == {"1": 2}

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.fixtures.waiting import until
-from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan, followed, usual
+from tests.fixtures.wording import Wording
+from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan, followed, steady_log
 from textual.widgets import Static
 
 from paceline.cli.main import cli
@@ -32,48 +33,49 @@ from paceline.training.session import Session
 
 
 def call(folder: Path, *args: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli, args, obj=Session(folder=folder))
-    return done.exit_code, done.stdout
+    result = CliRunner().invoke(cli, args, obj=Session(folder=folder))
+    return result.exit_code, result.stdout
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    log = usual(100, 4, slow="worker-3")
+    log = steady_log(100, 4, slow="worker-3")
     log.write(tmp_path / "runs" / "one", a_plan(4))
     return tmp_path
 
 
-def test_status_and_top_once_tell_the_newest_run(folder: Path) -> None:
+def test_status_and_top_once_show_the_newest_run(folder: Path) -> None:
     for words in (("status",), ("top", "-1")):
-        code, said = call(folder, *words)
+        code, text = call(folder, *words)
         assert code == 0
-        assert "scripted (ssgd, digits, local) is training" in said
-        assert "▲ slow" in said
-    code, said = call(folder, "--json", "status", "runs/one")
-    told = json.loads(said)
-    assert told["schema"] == "paceline.status/1"
-    assert told["data"]["counts"]["slow"] == 1
+        assert "scripted" in text
+        assert "digits" in text
+        assert "▲ slow" in text
+    code, text = call(folder, "--json", "status", "runs/one")
+    data = json.loads(text)
+    assert data["schema"] == "paceline.status/1"
+    assert data["data"]["counts"]["slow"] == 1
 
 
-def test_status_of_a_run_that_is_over_says_what_train_said(tmp_path: Path) -> None:
-    log = usual(30, 2)
+def test_status_of_a_finished_run_prints_what_train_printed(tmp_path: Path) -> None:
+    log = steady_log(30, 2)
     log.tell(40.0, "launcher", "run_finished", outcome="finished")
     log.write(tmp_path / "runs" / "one", a_plan(2))
-    code, said = call(tmp_path, "status")
+    code, text = call(tmp_path, "status")
     assert code == 0
-    assert " in the end (running mean " in said
-    assert " live" not in said
-    code, said = call(tmp_path, "--json", "status")
-    told = json.loads(said)["data"]["loss"]
-    assert told["final"] == pytest.approx((1 / 29 + 1 / 30) / 2)  # of the last twenty steps
-    assert told["smooth"] > told["final"]
+    assert " live" not in text
+    code, text = call(tmp_path, "--json", "status")
+    loss = json.loads(text)["data"]["loss"]
+    assert loss["final"] == pytest.approx((1 / 29 + 1 / 30) / 2)  # of the last twenty steps
+    assert loss["smooth"] > loss["final"]
 
 
-def test_events_are_told_in_words_and_as_lines_of_json(folder: Path) -> None:
-    code, said = call(folder, "events", "--kind", "run_started")
-    assert (code, said.split("  ")[-1]) == (0, "▶ the run begins\n")
-    code, said = call(folder, "--json", "events", "--last", "2")
-    assert [json.loads(line)["kind"] for line in said.splitlines()] == ["worker_started", "worker_started"]
+def test_events_are_printed_as_sentences_and_as_lines_of_json(folder: Path, wording: Wording) -> None:
+    code, text = call(folder, "events", "--kind", "run_started")
+    assert code == 0
+    wording(text.split("  ")[-1])
+    code, text = call(folder, "--json", "events", "--last", "2")
+    assert [json.loads(line)["kind"] for line in text.splitlines()] == ["worker_started", "worker_started"]
 
 
 def test_events_are_followed_until_the_run_is_over(tmp_path: Path) -> None:
@@ -84,13 +86,14 @@ def test_events_are_followed_until_the_run_is_over(tmp_path: Path) -> None:
         log.tell(3.0, "launcher", "run_finished", outcome="stopped")
         with path.open("a") as file:
             file.write(log.lines[0] + "\n")
-        assert "the run is over: stopped" in printed.readline()
+        assert json.loads(printed.readline())["kind"] == "run_finished"
 
 
 def test_alerts_are_listed_silenced_exported_and_checked(folder: Path) -> None:
-    code, said = call(folder, "alerts", "list")
+    code, text = call(folder, "alerts", "list")
     assert code == 0
-    assert "WARNING   WorkerStraggling: worker-3 works at 0.25 of the median speed" in said
+    assert "WARNING   WorkerStraggling: worker-3 " in text
+    assert " 0.25 " in text
     assert (
         call(folder, "alerts", "silence", "runs/one", "--rule", "WorkerStraggling", "--for", "99999h")[0] == 0
     )
@@ -100,7 +103,7 @@ def test_alerts_are_listed_silenced_exported_and_checked(folder: Path) -> None:
     )
     assert "alert: WorkerStraggling" in call(folder, "alerts", "export")[1]
     assert "30 rules, notifiers: none" in call(folder, "alerts", "check")[1]
-    with pytest.raises(Exception, match="no rule 'Nope'"):
+    with pytest.raises(ConfigError, match="'Nope'"):
         CliRunner().invoke(
             cli,
             ["alerts", "silence", "runs/one", "--rule", "Nope"],
@@ -129,11 +132,11 @@ def test_metrics_are_printed_served_and_drawn(folder: Path) -> None:
         assert b"paceline_health_score_ratio" in answer.read()
 
 
-def test_the_metrics_are_for_this_machine_and_go_on_behind_a_damaged_line(folder: Path) -> None:
+def test_the_metrics_are_for_this_machine_and_continue_after_a_damaged_line(folder: Path) -> None:
     with MetricsServer(folder / "runs" / "one", "127.0.0.1", 0) as server:
-        asked = urllib.request.Request(server.url, headers={"Host": "evil.example:80"})
+        requested = urllib.request.Request(server.url, headers={"Host": "evil.example:80"})
         with pytest.raises(urllib.error.HTTPError, match="403") as refused:
-            urllib.request.urlopen(asked, timeout=60)
+            urllib.request.urlopen(requested, timeout=60)
         refused.value.close()
         with (folder / "runs" / "one" / "events.jsonl").open("a") as file:
             file.write("no json\n")
@@ -142,13 +145,15 @@ def test_the_metrics_are_for_this_machine_and_go_on_behind_a_damaged_line(folder
     assert name_of("[::1]:9464") == "::1"
 
 
-def test_all_events_are_told_however_many_and_an_unknown_kind_is_refused(folder: Path) -> None:
+def test_all_events_are_printed_however_many_and_an_unknown_kind_is_refused(
+    folder: Path, wording: Wording
+) -> None:
     log = ScriptedLog()
     for number in range(2500):
         log.tell(1 + number / 1000, "worker-0", "step_skipped", step=number, shards="0")
     log.write(folder / "runs" / "long", a_plan())
     assert len(call(folder, "--json", "events", "runs/long")[1].splitlines()) == 2501
-    with pytest.raises(ConfigError, match="no kind 'step_skiped'"):
+    with wording.raises(ConfigError):
         CliRunner().invoke(
             cli,
             ["events", "runs/long", "--kind", "step_skiped"],
@@ -162,7 +167,7 @@ def talk_of(app: TopApp) -> str:
     return str(app.query_one("#talk", Static).render())
 
 
-def test_top_sorts_filters_and_asks_before_it_kills(folder: Path) -> None:
+def test_top_sorts_filters_and_confirms_before_it_kills(folder: Path) -> None:
     async def story() -> None:
         app = TopApp(folder / "runs" / "one")
         async with app.run_test(size=(150, 40)) as pilot:
@@ -179,7 +184,7 @@ def test_top_sorts_filters_and_asks_before_it_kills(folder: Path) -> None:
             await pilot.press("K")
             assert talk_of(app).startswith("Kill worker-3?")
             await pilot.press("escape")
-            await pilot.press("y")  # nobody is asked any more
+            await pilot.press("y")  # no further confirmation
             assert talk_of(app) == ""
         quiet = TopApp(folder / "runs" / "one", is_readonly=True)
         async with quiet.run_test() as pilot:
@@ -190,8 +195,8 @@ def test_top_sorts_filters_and_asks_before_it_kills(folder: Path) -> None:
     asyncio.run(story())
 
 
-def test_top_pauses_resumes_and_kills_as_the_other_commands_do(tmp_path: Path) -> None:
-    """One process stands for a worker: what top asks of it has the life cycle that every wish has."""
+def test_top_pauses_resumes_and_kills_as_the_other_commands_do(tmp_path: Path, wording: Wording) -> None:
+    """One process stands for a worker: an action of top has the life cycle of every action."""
 
     def state_in(app: TopApp) -> object:
         return app.shown()[0]["state"]
@@ -218,7 +223,7 @@ def test_top_pauses_resumes_and_kills_as_the_other_commands_do(tmp_path: Path) -
         async with again.run_test(size=(150, 40)) as pilot:
             await pilot.pause()
             await pilot.press("K")
-            assert "ends the run" in talk_of(again)
+            wording(talk_of(again))
             await pilot.press("y")
             assert await asyncio.to_thread(victim.wait, 60) == -signal.SIGKILL
 
@@ -236,7 +241,7 @@ def test_top_pauses_resumes_and_kills_as_the_other_commands_do(tmp_path: Path) -
         assert f'"phase":"{phase}"' in text
 
 
-def test_the_collector_writes_what_the_machine_says_and_notices_its_own_process(tmp_path: Path) -> None:
+def test_the_collector_writes_what_the_machine_reports_and_measures_its_own_process(tmp_path: Path) -> None:
     log = ScriptedLog()
     log.tell(0.1, "worker-0", "worker_started", pid=os.getpid(), clock=0)
     log.write(tmp_path, a_plan())
@@ -289,19 +294,21 @@ class FakeNvml:
         return lacks if name.startswith("nvmlDevice") else 1
 
 
-def test_a_gpu_that_cannot_answer_everything_is_told_by_what_it_can() -> None:
+def test_a_gpu_that_cannot_answer_everything_is_reported_by_what_it_can() -> None:
     door = GpuProbe("here", FakeNvml())
-    (row,) = door.look(5)
+    (row,) = door.sample(5)
     door.close()
     assert (row.utilization, row.memory_used_bytes, row.memory_size_bytes) == (0.75, 10, 20)
     assert (row.temperature_c, row.power_w, row.is_throttled) == (None, None, None)
 
 
 def test_a_machine_without_a_driver_has_no_gpus() -> None:
-    assert GpuProbe("here", None).look(1) == []
+    assert GpuProbe("here", None).sample(1) == []
 
 
-def test_of_a_run_whose_processes_are_all_gone_events_and_status_say_so(tmp_path: Path) -> None:
+def test_events_and_status_report_a_run_whose_processes_are_all_gone(
+    tmp_path: Path, wording: Wording
+) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     log = ScriptedLog()
@@ -309,13 +316,13 @@ def test_of_a_run_whose_processes_are_all_gone_events_and_status_say_so(tmp_path
     log.tell(0.1, "worker-0", "worker_started", pid=gone.pid, clock=0, node=socket.gethostname())
     log.rows("watch", "hosts", 1, at_ns=T0_NS, node=socket.gethostname())
     log.write(tmp_path / "runs" / "one", a_plan())
-    done = CliRunner().invoke(cli, ["events", "--follow"], obj=Session(folder=tmp_path))
-    assert done.exit_code == 0
-    assert "worker-0 is ready" in done.stdout
-    assert "nobody is left of it" in done.stderr
+    result = CliRunner().invoke(cli, ["events", "--follow"], obj=Session(folder=tmp_path))
+    assert result.exit_code == 0
+    assert "worker-0 " in result.stdout
+    wording(result.stderr)
     code, out = call(tmp_path, "status")
     assert code == 0
-    assert "neither the command nor a worker is left of it; paceline train --resume" in out
+    assert " --resume" in out
 
 
 def test_a_run_is_deserted_only_where_all_its_processes_can_be_seen() -> None:

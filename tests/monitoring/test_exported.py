@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 from docs.runbook_pages import runbooks
-from tests.fixtures.promtool import needs_promtool, promtool
-from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan, usual
+from tests.fixtures.processes.promtool import needs_promtool, promtool
+from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan, steady_log
 
 from paceline.monitoring.alerts.rule_file import default_rules
 from paceline.monitoring.alerts.rules import Severity
@@ -19,9 +19,9 @@ from paceline.plan.plan import StrategyOptions
 ROOT = Path(__file__).parents[2]
 
 
-def whole() -> RunView:
+def full_view() -> RunView:
     """A run that has everything: servers, GPUs, a coordinator, generations, checkpoints, own numbers."""
-    log = usual(20, 2)
+    log = steady_log(20, 2)
     at_ns = T0_NS + 20_000_000_000
     log.rows(
         "watch", "gpus", at_ns=at_ns, node="here", gpu=0, uuid="u", name="n", utilization=0.5,
@@ -83,7 +83,7 @@ def whole() -> RunView:
 
 
 def test_every_family_of_the_catalogue_is_exported_where_its_number_is_known() -> None:
-    view = whole()
+    view = full_view()
     exported = {s.name for s in view.samples()} | {name for name, _, _ in view.metrics().histograms()}
     assert exported | {TOOK} == set(BY_NAME)
     page = exposition(view).decode()
@@ -91,7 +91,7 @@ def test_every_family_of_the_catalogue_is_exported_where_its_number_is_known() -
 
 
 def test_every_sample_has_the_labels_of_its_family() -> None:
-    for sample in whole().samples():
+    for sample in full_view().samples():
         assert {name for name, _ in sample.labels} == set(BY_NAME[sample.name].labels), sample.name
 
 
@@ -106,28 +106,28 @@ def test_only_what_is_known_is_exported() -> None:
 
 @needs_promtool
 def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
-    code, said = promtool("check", "metrics", told=exposition(whole()))
-    assert (code, said) == (0, "")
+    code, text = promtool("check", "metrics", told=exposition(full_view()))
+    assert (code, text) == (0, "")
 
 
 @needs_promtool
 def test_promtool_finds_nothing_wrong_with_the_rules(tmp_path: Path) -> None:
     path = tmp_path / "rules.yml"
     path.write_text(rules_file(default_rules()))
-    code, said = promtool("check", "rules", str(path))
-    assert code == 0, said
-    assert f"{len(default_rules().rules)} rules found" in said
+    code, text = promtool("check", "rules", str(path))
+    assert code == 0, text
+    assert f"{len(default_rules().rules)} rules found" in text
 
 
 @needs_promtool
-def test_every_panel_asks_what_prometheus_understands(tmp_path: Path) -> None:
+def test_every_panel_has_a_valid_prometheus_query(tmp_path: Path) -> None:
     groups = [
         {"record": f"panel:{i}", "expr": text.replace("$run", "a")} for i, text in enumerate(expressions())
     ]
     path = tmp_path / "panels.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": groups}]}))
-    code, said = promtool("check", "rules", str(path))
-    assert code == 0, said
+    code, message = promtool("check", "rules", str(path))
+    assert code == 0, message
 
 
 def test_every_panel_and_rule_refers_to_an_exported_metric() -> None:
@@ -137,7 +137,7 @@ def test_every_panel_and_rule_refers_to_an_exported_metric() -> None:
         assert json.loads(json.dumps(dashboard))["panels"], name
 
 
-def test_every_alert_says_what_it_is_and_has_a_page() -> None:
+def test_every_alert_has_a_description_and_a_page() -> None:
     rules = default_rules().rules
     assert {rule.severity for rule in rules} == set(Severity)
     for rule in rules:
@@ -145,7 +145,7 @@ def test_every_alert_says_what_it_is_and_has_a_page() -> None:
         assert rule.description, rule.name
         page = (ROOT / rule.runbook).read_text()
         assert page.startswith(f"# {rule.name}\n"), rule.name
-        for heading in ("## What it means", "## Look at", "## What to do"):
+        for heading in ("## What it means", "## Check", "## What to do"):
             assert heading in page, f"{rule.name} has no {heading}"
 
 

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import yaml
-from tests.fixtures.promtool import needs_promtool, promtool
+from tests.fixtures.processes.promtool import needs_promtool, promtool
 from tests.monitoring.scripted_series import STEP_S, Scripted, samples_at, scripted
 
 from paceline.monitoring.alerts.engine import AlertEngine, State
@@ -45,23 +45,23 @@ rules:
 
 def fired(rule: Rule, made: Scripted, moments: list[int]) -> dict[int, list[dict[str, str]]]:
     """The labels of what our engine says fires, at each of these moments."""
-    engine, found = AlertEngine(Rules(rules=(rule,))), {}
+    engine, result = AlertEngine(Rules(rules=(rule,))), {}
     for step in range(STEPS):
         engine.evaluate(step * STEP_S, samples_at(made, step))
         if step in moments:
-            found[step] = [dict(a.labels) for a in engine.active if a.state is State.FIRING]
-    return found
+            result[step] = [dict(a.labels) for a in engine.active if a.state is State.FIRING]
+    return result
 
 
 def written(values: list[float | None]) -> str:
     """As promtool reads a series: the first moment of absence is a marker, the rest are gaps."""
-    said = []
+    messages = []
     for i, value in enumerate(values):
         if value is not None:
-            said.append(f"{value:.6f}".rstrip("0").rstrip("."))
+            messages.append(f"{value:.6f}".rstrip("0").rstrip("."))
         else:
-            said.append("stale" if i and values[i - 1] is not None else "_")
-    return " ".join(said)
+            messages.append("stale" if i and values[i - 1] is not None else "_")
+    return " ".join(messages)
 
 
 def case(rule: Rule, seed: int) -> tuple[dict[str, object], int]:
@@ -92,8 +92,8 @@ def case(rule: Rule, seed: int) -> tuple[dict[str, object], int]:
 
 def write_cases(folder: Path, rule: Rule, seeds: range) -> tuple[Path, int]:
     exported = yaml.safe_load(rules_file(Rules(rules=(rule,))))
-    for one in exported["groups"][0]["rules"]:
-        del one["annotations"]  # sentences are no subject of this test
+    for item in exported["groups"][0]["rules"]:
+        del item["annotations"]  # sentences are no subject of this test
     (folder / f"{rule.name}.rules.yml").write_text(yaml.safe_dump(exported))
     cases = [case(rule, seed) for seed in seeds]
     path = folder / f"{rule.name}.test.yml"
@@ -102,7 +102,7 @@ def write_cases(folder: Path, rule: Rule, seeds: range) -> tuple[Path, int]:
             {
                 "rule_files": [f"{rule.name}.rules.yml"],
                 "evaluation_interval": f"{int(STEP_S)}s",
-                "tests": [one for one, _ in cases],
+                "tests": [entry for entry, _ in cases],
             }
         )
     )
@@ -116,8 +116,8 @@ def test_prometheus_and_our_engine_agree_on_every_alert_of_two_hundred_series(tm
     made = [write_cases(tmp_path, rule, range(each)) for rule in rules]
     assert len(rules) * each >= 200
     assert sum(count for _, count in made) > 200, "something fires, or nothing is compared"
-    code, said = promtool("test", "rules", *(str(path) for path, _ in made))
-    assert code == 0, said[-4000:]
+    code, text = promtool("test", "rules", *(str(path) for path, _ in made))
+    assert code == 0, text[-4000:]
 
 
 @needs_promtool
@@ -125,10 +125,10 @@ def test_a_wrong_expectation_is_noticed(tmp_path: Path) -> None:
     rule = default_rules().named("LossNotFinite")
     assert rule is not None
     path, _ = write_cases(tmp_path, rule, range(4))
-    said = yaml.safe_load(path.read_text())
-    first = said["tests"][0]["alert_rule_test"][-1]
+    document = yaml.safe_load(path.read_text())
+    first = document["tests"][0]["alert_rule_test"][-1]
     first["exp_alerts"] = (
         [] if first["exp_alerts"] else [{"exp_labels": {"severity": "critical", "run": "a"}}]
     )
-    path.write_text(yaml.safe_dump(said))
+    path.write_text(yaml.safe_dump(document))
     assert promtool("test", "rules", str(path))[0] != 0

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.command import training
-from tests.fixtures.elastic_runs import stop
+from tests.fixtures.processes.command import training
+from tests.fixtures.runs.elastic_runs import stop
 from tests.fixtures.waiting import kill_all
 
 from paceline.monitoring.view.feed import Feed, Replay
@@ -25,10 +25,10 @@ notifiers:
 """
 
 
-def test_a_killed_worker_is_seen_told_once_and_replayed_to_the_byte(tmp_path: Path) -> None:
+def test_a_killed_worker_is_detected_reported_once_and_replayed_to_the_byte(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     run_dir = tmp_path / "run"
-    task, rules = "tests.fixtures.watched_task:WatchedTask", str(tmp_path / "rules.yaml")
+    task, rules = "tests.fixtures.tasks.watched_task:WatchedTask", str(tmp_path / "rules.yaml")
     with training(
         run_dir, "--task", task, "--mode", "ssgd", "--num-workers", "2", "--elastic", "--alerts", rules
     ) as run:
@@ -43,10 +43,10 @@ def test_a_killed_worker_is_seen_told_once_and_replayed_to_the_byte(tmp_path: Pa
         run.until(lambda: all(w["memory_bytes"] for w in shot()["workers"]), "the processes are looked at")
         kill_all([int(next(w["pid"] for w in shot()["workers"] if w["worker"] == "worker-1"))])
         run.until(lambda: any(g["recovery"] for g in shot()["generations"]), "a recovery, by its stages")
-        run.until(lambda: "SharpAfterALoss" in _read(run_dir / "told.jsonl"), "somebody was told")
+        run.until(lambda: "SharpAfterALoss" in _read(run_dir / "told.jsonl"), "the alert was sent")
         stop(run)
-    told = [json.loads(line)["state"] for line in _read(run_dir / "told.jsonl").splitlines()]
-    assert told == ["firing", "resolved"]
+    reported = [json.loads(line)["state"] for line in _read(run_dir / "told.jsonl").splitlines()]
+    assert reported == ["firing", "resolved"]
     last = shot()
     assert last["state"] == "stopped"
     assert next(w for w in last["workers"] if w["worker"] == "worker-1")["restarts"] >= 1

@@ -26,7 +26,7 @@ def test_a_lane_keeps_the_newest_rows_in_order() -> None:
     assert lane.between(0.9, 0.95, 1) == [a_row(9)], "seven digits are kept of a duration"
 
 
-def test_a_batch_gives_back_what_the_line_said() -> None:
+def test_a_batch_returns_the_content_of_the_line() -> None:
     rows = [a_row(3, 0.1 + 0.2), a_row(4, math.inf)]
     assert list(Batch(7, "worker-0", rows).rows()) == rows
     (lost,) = Batch(8, "worker-0", [a_row(5, math.nan)]).rows()

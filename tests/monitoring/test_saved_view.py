@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.waiting import NEVER_S, until
-from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan, followed, usual
+from tests.fixtures.wording import Wording
+from tests.monitoring.scripted_log import T0_NS, ScriptedLog, a_plan, followed, steady_log
 
 from paceline.cli.main import cli
 from paceline.core.clock import SystemClock
@@ -33,7 +34,7 @@ PLAN = a_plan(4, elastic=Elastic(workers=4, min_workers=1, max_workers=4))
 @cache
 def eventful() -> tuple[str, ...]:
     """A log with a line of every kind that a view keeps something of, in two sessions."""
-    log = usual(45, 4, slow="worker-3")
+    log = steady_log(45, 4, slow="worker-3")
 
     def ns(at_s: float) -> int:
         return T0_NS + round(at_s * 1e9)
@@ -88,7 +89,7 @@ def all_at_once() -> tuple[str, str]:
 
 @settings(max_examples=5, deadline=None)
 @given(places=st.lists(st.floats(0, 1), min_size=1, max_size=3))
-def test_a_view_that_is_saved_anywhere_goes_on_as_if_it_had_not_been(
+def test_a_view_that_is_saved_anywhere_continues_as_if_it_had_not_been(
     tmp_path_factory: pytest.TempPathFactory, places: list[float]
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
@@ -99,15 +100,15 @@ def test_a_view_that_is_saved_anywhere_goes_on_as_if_it_had_not_been(
         read_through(view, lines[read:place])
         read = place
         save(folder, Saved(view, read, read, Torn()))
-        found = load(folder, PLAN, default_rules())
-        assert found is not None
-        view = found.view
+        saved = load(folder, PLAN, default_rules())
+        assert saved is not None
+        view = saved.view
     assert (read_through(view, lines[read:]), str(view.samples())) == all_at_once()
 
 
 def a_run(folder: Path, *, is_rotated: bool, segment_bytes: int = 8_000) -> Path:
     """The same run, in one file or in segments."""
-    log = usual(20, 4, slow="worker-3")
+    log = steady_log(20, 4, slow="worker-3")
     log.tell(21.0, "launcher", "run_finished", outcome="finished")
     log.write(folder, a_plan(4))
     path = folder / "events.jsonl"
@@ -121,14 +122,14 @@ def a_run(folder: Path, *, is_rotated: bool, segment_bytes: int = 8_000) -> Path
 
 
 def keep(folder: Path) -> None:
-    MaintenanceTask(folder).go_on(is_over=True)
+    MaintenanceTask(folder).run_once(is_over=True)
 
 
 def test_status_of_a_long_run_reads_the_saved_view_and_the_tail_only(tmp_path: Path) -> None:
     a_run(tmp_path / "whole", is_rotated=False)
     path = a_run(tmp_path / "parts", is_rotated=True)
     keeper = LogMaintenance(path.parent, pytest.fail, kept_bytes=0, finish_s=NEVER_S)
-    keeper.look()
+    keeper.check()
     keeper.close()
     newest = head_of(path).number
     assert newest > 3
@@ -148,35 +149,35 @@ def test_a_saved_view_that_is_of_no_use_is_ignored(tmp_path: Path, damage: str) 
     expected = read_snapshot(path.parent)
     keep(path.parent)
     file = path.parent / NAME
-    said = json.loads(gzip.decompress(file.read_bytes()))
+    data = json.loads(gzip.decompress(file.read_bytes()))
     match damage:
         case "half":
             file.write_bytes(file.read_bytes()[:-200])
         case "empty":
             file.write_bytes(b"")
         case "other run":
-            said["parts"]["track"][2]["t0_ns"] = 7
+            data["parts"]["track"][2]["t0_ns"] = 7
         case "beyond":
-            said["offset"] = 1 << 40
+            data["offset"] = 1 << 40
         case "other format":
-            said["format"] = "0"
+            data["format"] = "0"
         case _:
-            said["rules"] = "0"
+            data["rules"] = "0"
     if damage not in ("half", "empty"):
-        file.write_bytes(gzip.compress(json.dumps(said).encode()))
+        file.write_bytes(gzip.compress(json.dumps(data).encode()))
     assert read_snapshot(path.parent) == expected
 
 
 def test_nothing_but_parts_of_a_view_is_made_from_a_file(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", is_rotated=False)
     keep(path.parent)
-    said = json.loads(gzip.decompress((path.parent / NAME).read_bytes()))
-    said["parts"]["track"] = ["object", "Popen", {"args": "true"}]
-    (path.parent / NAME).write_bytes(gzip.compress(json.dumps(said).encode()))
+    data = json.loads(gzip.decompress((path.parent / NAME).read_bytes()))
+    data["parts"]["track"] = ["object", "Popen", {"args": "true"}]
+    (path.parent / NAME).write_bytes(gzip.compress(json.dumps(data).encode()))
     assert load(path.parent, a_plan(4), default_rules()) is None
 
 
-def test_a_keeper_goes_on_from_what_another_session_saved(tmp_path: Path) -> None:
+def test_a_collector_continues_from_what_another_session_saved(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", is_rotated=True)
     keep(path.parent)
     before = Feed(path.parent, aim=FeedPurpose.SAVING).saved()
@@ -197,7 +198,7 @@ def test_a_keeper_ends_with_its_launcher(tmp_path: Path) -> None:
     starts = (
         "import sys; from pathlib import Path\n"
         "from paceline.monitoring.log_maintenance import LogMaintenance\n"
-        "keeper = LogMaintenance(Path(sys.argv[1]), print, kept_bytes=0); keeper.look()\n"
+        "keeper = LogMaintenance(Path(sys.argv[1]), print, kept_bytes=0); keeper.check()\n"
         "print(keeper._process.pid, flush=True); sys.stdin.read()"
     )
     args = [sys.executable, "-c", starts, str(path.parent)]
@@ -210,34 +211,34 @@ def test_a_keeper_ends_with_its_launcher(tmp_path: Path) -> None:
 
 
 def call(folder: Path, *args: str) -> str:
-    done = CliRunner().invoke(cli, args, obj=Session(folder=folder), catch_exceptions=False)
-    assert done.exit_code == 0
-    return done.stdout
+    result = CliRunner().invoke(cli, args, obj=Session(folder=folder), catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
 
 
-def test_a_keeper_that_cannot_work_or_ends_is_reported_once(tmp_path: Path) -> None:
+def test_a_keeper_that_cannot_work_or_ends_is_reported_once(tmp_path: Path, wording: Wording) -> None:
     notes: list[str] = []
     missing = LogMaintenance(tmp_path / "missing", notes.append, kept_bytes=0)
-    missing.look()
-    missing.look()
+    missing.check()
+    missing.check()
     assert len(notes) == 1
-    assert "no longer compressed" in notes[0]
+    wording(notes[0])
     damaged = tmp_path / "run"
     damaged.mkdir()
     (damaged / "events.jsonl").write_text("no event\n")
     keeper = LogMaintenance(damaged, notes.append, kept_bytes=0)
 
     def is_reported() -> bool:
-        keeper.look()
+        keeper.check()
         return len(notes) == 2
 
     until(is_reported, "the end of the process is reported")
-    keeper.look()
+    keeper.check()
     keeper.close()
     assert len(notes) == 2
 
 
-def test_commands_tell_the_same_of_a_log_in_segments(tmp_path: Path) -> None:
+def test_commands_print_the_same_for_a_log_in_segments(tmp_path: Path) -> None:
     for name, is_rotated in (("whole", False), ("parts", True)):
         path = a_run(tmp_path / name / "runs" / "one", is_rotated=is_rotated)
         compress_closed(path)
@@ -264,10 +265,12 @@ def test_events_are_followed_over_rotations(tmp_path: Path) -> None:
             begin_segment(path)
             compress_closed(path)
             writer.write((log.lines[1] + "\n").encode())
-            assert f"no checkpoint of step {step}" in printed.readline()
-            assert f"asked to stop by number {step}" in printed.readline()
+            skipped, stopped = (json.loads(printed.readline()) for _ in range(2))
+            assert (skipped["kind"], stopped["kind"]) == ("checkpoint_skipped", "stop_requested")
+            assert str(step) in skipped["text"]
+            assert f"number {step}" in stopped["text"]
         log.lines.clear()
         log.tell(5.0, "launcher", "run_finished", outcome="stopped")
         begin_segment(path)
         writer.write((log.lines[0] + "\n").encode())
-        assert "the run is over: stopped" in printed.readline()
+        assert json.loads(printed.readline())["kind"] == "run_finished"

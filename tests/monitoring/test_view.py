@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.monitoring.scripted_log import T0_NS, UNIX_S, ScriptedLog, a_plan, usual
+from tests.fixtures.wording import Wording
+from tests.monitoring.scripted_log import T0_NS, UNIX_S, ScriptedLog, a_plan, steady_log
 
 from paceline.core.clock import unix_now_s
 from paceline.core.errors import PacelineError
@@ -24,28 +25,28 @@ def shot(view: RunView, now_ns: int | None = None) -> Any:  # Any: JSON, looked 
     return view.snapshot(now_ns)
 
 
-def seen(log: ScriptedLog, workers: int = 2, **more: object) -> RunView:
+def view_of(log: ScriptedLog, workers: int = 2, **more: object) -> RunView:
     view = RunView(a_plan(workers, **more))  # type: ignore[arg-type]  # fields of a plan, by name
     for line in log.lines:
         view.take(line)
     return view
 
 
-def test_throughput_progress_and_loss_are_what_the_steps_say() -> None:
-    told = shot(seen(usual(30)))
-    assert told["state"] == "training"
-    assert told["throughput"]["samples_per_s"] == pytest.approx(160)
-    assert told["progress"]["step"] == 300
-    assert told["loss"]["last"] == pytest.approx(1 / 30)
-    worker = told["workers"][0]
+def test_throughput_progress_and_loss_follow_from_the_steps() -> None:
+    alerts = shot(view_of(steady_log(30)))
+    assert alerts["state"] == "training"
+    assert alerts["throughput"]["samples_per_s"] == pytest.approx(160)
+    assert alerts["progress"]["step"] == 300
+    assert alerts["loss"]["last"] == pytest.approx(1 / 30)
+    worker = alerts["workers"][0]
     assert worker["step_p50_s"] == pytest.approx(0.012)
     assert worker["phases"]["comm"] == pytest.approx(2 / 12, abs=1e-6)
     # 8000 bytes both ways in 2 ms.
     assert worker["bandwidth_bytes_per_s"] == pytest.approx(4e6)
 
 
-def test_every_prefix_of_a_log_looks_the_same_live_and_in_replay(tmp_path: Path) -> None:
-    log = usual(12, 3, slow="worker-2")
+def test_every_prefix_of_a_log_gives_the_same_view_live_and_in_replay(tmp_path: Path) -> None:
+    log = steady_log(12, 3, slow="worker-2")
     log.tell(12.4, "launcher", "run_finished", outcome="finished")
     log.write(tmp_path, a_plan(3))
     replay, live = Replay(tmp_path), RunView(a_plan(3))
@@ -63,7 +64,7 @@ def test_every_prefix_of_a_log_looks_the_same_live_and_in_replay(tmp_path: Path)
 
 
 def test_going_back_in_a_replay_shows_what_was_then(tmp_path: Path) -> None:
-    usual(10).write(tmp_path, a_plan())
+    steady_log(10).write(tmp_path, a_plan())
     replay = Replay(tmp_path)
     replay.seek(4.0)
     before = json.dumps(shot(replay.view))
@@ -73,24 +74,24 @@ def test_going_back_in_a_replay_shows_what_was_then(tmp_path: Path) -> None:
     assert replay.duration_s == pytest.approx(10.0)
 
 
-def test_a_slow_worker_is_found_explained_and_alerted() -> None:
-    view = seen(usual(100, 4, slow="worker-3"), 4)
-    told = shot(view)
-    worker = told["workers"][3]
+def test_a_slow_worker_is_found_explained_and_alerted(wording: Wording) -> None:
+    view = view_of(steady_log(100, 4, slow="worker-3"), 4)
+    alerts = shot(view)
+    worker = alerts["workers"][3]
     assert worker["state"] == "slow"
     assert worker["relative_speed"] == pytest.approx(0.25)
-    assert "longer than for the median worker" in worker["why_slow"]
-    alert = told["alerts"][0]
+    wording(worker["why_slow"])
+    alert = alerts["alerts"][0]
     assert (alert["rule"], alert["state"]) == ("WorkerStraggling", "firing")
     assert alert["labels"]["worker"] == "worker-3"
     assert len(alert["values"]) == MAX_VALUES  # the newest, for a picture beside the threshold
     assert all(value < alert["threshold"] for _, value in alert["values"])
-    health = told["health"]
-    assert health["arithmetic"].startswith(f"{health['score']} = 100 − 20 worker-3 works at")
+    health = alerts["health"]
+    assert health["arithmetic"].startswith(f"{health['score']} = 100 − 20 worker-3 ")
 
 
 def test_what_a_node_was_is_remembered() -> None:
-    log = usual(2)
+    log = steady_log(2)
     for second, node, role in (
         (1, 1, "follower"),
         (2, 1, "candidate"),
@@ -99,12 +100,12 @@ def test_what_a_node_was_is_remembered() -> None:
         (5, None, ""),
     ):
         log.rows("watch", "coordinators", at_ns=T0_NS + second * 10**9, address="a:1", node=node, role=role)
-    (told,) = shot(seen(log))["coordinator"]["nodes"]
-    assert told["roles"] == [[1, "follower"], [2, "candidate"], [3, "leader"], [5, "down"]]
+    (reported,) = shot(view_of(log))["coordinator"]["nodes"]
+    assert reported["roles"] == [[1, "follower"], [2, "candidate"], [3, "leader"], [5, "down"]]
 
 
 def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:
-    log = usual(100, 4, slow="worker-3")
+    log = steady_log(100, 4, slow="worker-3")
     log.write(tmp_path, a_plan(4))
     silence_alerts(tmp_path, for_s=1e12, rule="WorkerStraggling", comment="known")
     feed = Feed(tmp_path)
@@ -113,22 +114,22 @@ def test_silence_is_in_the_log_and_shown(tmp_path: Path) -> None:
 
 
 def test_an_injected_fault_is_marked() -> None:
-    log = usual(100, 4, slow="worker-3")
+    log = steady_log(100, 4, slow="worker-3")
     log.tell(60.0, "operator", "fault_injected", fault="slow", target="worker-3", by="me", until_ns=None)
-    view = seen(log, 4)
+    view = view_of(log, 4)
     assert shot(view)["alerts"][0]["injected"] is True
     figures = Figures(view.track, 61.0)
     assert figures.is_injected({"run": "x"})  # the run stands still, say
     assert not figures.is_injected({"run": "x", "worker": "worker-2"})
-    assert not figures.is_injected({"run": "x", "node": "here"})  # nobody filled its disk
+    assert not figures.is_injected({"run": "x", "node": "here"})  # its disk was not filled
 
 
 def test_a_log_that_falls_silent_stalls_the_run() -> None:
-    view = seen(usual(20))
+    view = view_of(steady_log(20))
     view.advance(T0_NS + 120 * 1_000_000_000)
-    told = {a["rule"]: a for a in shot(view, T0_NS + 120 * 1_000_000_000)["alerts"]}
-    assert told["MetricsMissing"]["state"] == "firing"
-    assert told["TrainingStalled"]["inhibited_by"] == "MetricsMissing"
+    reported = {a["rule"]: a for a in shot(view, T0_NS + 120 * 1_000_000_000)["alerts"]}
+    assert reported["MetricsMissing"]["state"] == "firing"
+    assert reported["TrainingStalled"]["inhibited_by"] == "MetricsMissing"
     assert shot(view)["health"]["cap"] == 40
 
 
@@ -158,10 +159,10 @@ def test_generations_split_a_recovery_by_stage() -> None:
         1.8, "worker-0", "generation_entered", number=2, rank=0, workers="worker-0", committed=1, why="c"
     )
     log.steps("worker-0", 1, [2.0])
-    view = seen(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
-    told = shot(view)
-    assert told["workers"][1]["state"] == "lost"
-    recovery = told["generations"][1]["recovery"]
+    view = view_of(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2))
+    alerts = shot(view)
+    assert alerts["workers"][1]["state"] == "lost"
+    recovery = alerts["generations"][1]["recovery"]
     stages = {name: round(value, 6) for name, value in recovery.items()}
     assert stages == {
         "detect_s": 0.488,
@@ -173,48 +174,50 @@ def test_generations_split_a_recovery_by_stage() -> None:
     }
 
 
-def test_what_the_supervisor_says_of_a_loss_is_understood() -> None:
+def test_a_loss_reported_by_the_supervisor_is_read() -> None:
     rule = RestartPolicy(20, 1, 30.0)
-    decision = rule.lost("worker-3", "killed by signal 9", 1.0, living=2, dice=0.5)
+    decision = rule.lost("worker-3", "killed by signal 9", 1.0, living=2, jitter=0.5)
     assert isinstance(decision, Replace)
-    found = _LOST.match(decision.reason)
-    assert found is not None
-    assert found[1] == "worker-3"
+    match = _LOST.match(decision.reason)
+    assert match is not None
+    assert match[1] == "worker-3"
 
 
-def test_a_resumed_run_counts_from_where_it_was_and_after_a_reboot_time_goes_on() -> None:
-    log = usual(5)
+def test_a_resumed_run_counts_from_where_it_was_and_after_a_reboot_time_continues() -> None:
+    log = steady_log(5)
     log.tell(5.1, "launcher", "run_finished", outcome="failed")
-    # The machine was begun anew: its clock counts from another moment. An hour has gone by.
+    # The machine rebooted: its clock counts from another moment. An hour has passed.
     header = json.loads(log.lines[0])
     log.tell(
         -1000.0, "launcher", "run_started", plan="p", launcher="local", unix_s=header["started_unix_s"] + 3600
     )
     log.tell(-999.9, "launcher", "run_resumed", version=40, clocks="40,40")
     log.steps("worker-0", 40, [-999.0])
-    told = shot(seen(log))
-    assert told["state"] == "training"
-    assert told["progress"]["step"] == 40
-    assert told["now_s"] == pytest.approx(3601.012, abs=0.01)
+    alerts = shot(view_of(log))
+    assert alerts["state"] == "training"
+    assert alerts["progress"]["step"] == 40
+    assert alerts["now_s"] == pytest.approx(3601.012, abs=0.01)
 
 
 def test_a_loss_that_is_no_number_is_plain_json_and_an_alarm() -> None:
-    log = usual(10)
+    log = steady_log(10)
     log.steps("worker-0", 100, [10.1], loss=float("nan"))
     log.second(11)
-    told = shot(seen(log))
-    assert json.loads(json.dumps(told, allow_nan=False))["loss"]["last"] == "nan"
-    assert [a["rule"] for a in told["alerts"]] == ["LossNotFinite"]
+    alerts = shot(view_of(log))
+    assert json.loads(json.dumps(alerts, allow_nan=False))["loss"]["last"] == "nan"
+    assert [a["rule"] for a in alerts["alerts"]] == ["LossNotFinite"]
 
 
-def test_a_run_without_events_cannot_be_watched(tmp_path: Path) -> None:
+def test_a_run_without_events_cannot_be_watched(tmp_path: Path, wording: Wording) -> None:
     (tmp_path / "plan.json").write_text(dumps(a_plan(events=EventDetail.OFF)))
-    with pytest.raises(PacelineError, match="events off"):
+    with wording.raises(PacelineError):
         Feed(tmp_path)
 
 
-def test_a_damaged_line_is_skipped_and_named_and_a_damaged_header_is_one_clear_error(tmp_path: Path) -> None:
-    log = usual(2)
+def test_a_damaged_line_is_skipped_and_named_and_a_damaged_header_is_one_clear_error(
+    tmp_path: Path, wording: Wording
+) -> None:
+    log = steady_log(2)
     log.lines.append('{"kind":"steps","who":"worker-0","rows":1,')
     log.write(tmp_path, a_plan())
     feed = Feed(tmp_path)
@@ -222,21 +225,21 @@ def test_a_damaged_line_is_skipped_and_named_and_a_damaged_header_is_one_clear_e
     assert (feed.torn.count, feed.torn.first) == (1, [11])
     log.lines[0] = "{}"
     log.write(tmp_path, a_plan())
-    with pytest.raises(PacelineError, match="header of the event log"):
+    with wording.raises(PacelineError):
         Feed(tmp_path).read()
 
 
 def test_a_server_is_no_worker() -> None:
-    log = usual(3)
+    log = steady_log(3)
     log.rows("watch", "processes", at_ns=T0_NS, worker="server-0", pid=1, memory_bytes=5, cpu_share=0.5)
-    assert [w["worker"] for w in shot(seen(log))["workers"]] == ["worker-0", "worker-1"]
+    assert [w["worker"] for w in shot(view_of(log))["workers"]] == ["worker-0", "worker-1"]
 
 
 def test_series_and_timelines_answer_for_a_window() -> None:
-    view = seen(usual(30))
-    found: Any = view.series(["throughput", "loss", "worker.worker-1.speed"], from_s=10, to_s=20)
-    assert set(found["data"]) == {"throughput", "loss", "worker.worker-1.speed"}
-    assert all(10 <= point[0] <= 20 for points in found["data"].values() for point in points)
+    view = view_of(steady_log(30))
+    exported: Any = view.series(["throughput", "loss", "worker.worker-1.speed"], from_s=10, to_s=20)
+    assert set(exported["data"]) == {"throughput", "loss", "worker.worker-1.speed"}
+    assert all(10 <= point[0] <= 20 for points in exported["data"].values() for point in points)
     lanes: Any = view.timeline(28.0, 30.0)["lanes"]
     assert [len(lane["rows"]) for lane in lanes] == [20, 20]
     assert view.events_since(0)[0]["kind"] == "run_started"
@@ -261,7 +264,7 @@ def test_a_gradient_that_grows_tenfold_is_an_alert_and_one_that_is_no_number_is_
     assert samples["paceline_nonfinite_gradients_total"] == 1.0
 
 
-def test_a_resumed_elastic_run_counts_its_generations_anew_and_the_time_between_is_no_recovery() -> None:
+def test_a_resumed_elastic_run_restarts_its_generations_and_the_time_between_is_no_recovery() -> None:
     log = ScriptedLog()
 
     def enter(at_s: float, number: int) -> None:
@@ -277,9 +280,9 @@ def test_a_resumed_elastic_run_counts_its_generations_anew_and_the_time_between_
     log.tell(100.0, "launcher", "run_started", unix_s=1100.0)
     enter(101.0, 1)
     log.steps("worker-0", 1, [101.2])
-    told = shot(seen(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2)))["generations"]
-    assert [g["number"] for g in told] == [1, 2, 1]
-    assert [g["recovery"] is not None for g in told] == [False, True, False]
+    generations = shot(view_of(log, elastic=Elastic(workers=2, min_workers=1, max_workers=2)))["generations"]
+    assert [g["number"] for g in generations] == [1, 2, 1]
+    assert [g["recovery"] is not None for g in generations] == [False, True, False]
 
 
 def test_rows_for_viewers_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +290,7 @@ def test_rows_for_viewers_are_bounded_by_their_number(monkeypatch: pytest.Monkey
     for number in range(3):
         log.steps("worker-0", number * 60, [number + i / 100 for i in range(60)])
     monkeypatch.setattr("paceline.monitoring.view.run_track.BATCHED_ROWS", 130)
-    assert [len(batch) for batch in seen(log, 1).track.batches] == [60, 60]
+    assert [len(batch) for batch in view_of(log, 1).track.batches] == [60, 60]
 
 
 def _begun_at(log: ScriptedLog, unix_s: float) -> None:
@@ -298,7 +301,7 @@ def _begun_at(log: ScriptedLog, unix_s: float) -> None:
 
 
 def test_a_calendar_that_is_wrong_here_is_found_out_by_fresh_lines(tmp_path: Path) -> None:
-    log = usual(3)
+    log = steady_log(3)
     began_s = unix_now_s() - 600  # the run's machine is ten minutes behind this one
     _begun_at(log, began_s)
     log.write(tmp_path, a_plan())
@@ -314,7 +317,7 @@ def test_a_calendar_that_is_wrong_here_is_found_out_by_fresh_lines(tmp_path: Pat
     assert feed.now_ns() - T0_NS < 100e9
 
 
-def test_the_same_moment_is_looked_at_once() -> None:
+def test_the_same_moment_is_evaluated_once() -> None:
     """Two seconds that the log tells as one would be a rate over no time."""
     log = ScriptedLog()
     log.steps("worker-0", 0, [5.0], loss=float("nan"))
@@ -322,15 +325,15 @@ def test_the_same_moment_is_looked_at_once() -> None:
     log.second(2)
     log.steps("worker-0", 1, [5.5], loss=float("nan"))
     log.second(6)
-    assert shot(seen(log, 1))["state"] == "training"
+    assert shot(view_of(log, 1))["state"] == "training"
 
 
-def test_who_writes_into_a_run_that_was_resumed_after_a_reboot_writes_in_its_time(tmp_path: Path) -> None:
+def test_a_writer_to_a_run_that_was_resumed_after_a_reboot_writes_in_its_time(tmp_path: Path) -> None:
     log = ScriptedLog()
     began_s = unix_now_s() - 1000
     _begun_at(log, began_s)
     log.tell(4.1, "launcher", "run_finished", outcome="stopped")
-    # Another boot: its clock began anew, and stands far behind that of the first session.
+    # Another boot: its clock restarted, and is far behind that of the first session.
     began_ns, now_s = 7_000_000_000, unix_now_s()
     event = {"kind": "run_started", "who": "launcher", "at_ns": began_ns, "unix_s": now_s}
     log.lines.append(json.dumps(event, separators=(",", ":")))
@@ -346,11 +349,11 @@ def test_who_writes_into_a_run_that_was_resumed_after_a_reboot_writes_in_its_tim
 
 
 def test_what_is_written_after_the_end_does_not_change_a_finished_run() -> None:
-    log = usual(30)
+    log = steady_log(30)
     log.tell(30.5, "launcher", "run_finished", outcome="finished")
-    before = shot(seen(log))
+    before = shot(view_of(log))
     log.tell(86.0, "cli", "action", id="1", action="kill", target="worker-0", phase="refused", note="over")
-    after = shot(seen(log))
+    after = shot(view_of(log))
     assert after["progress"] == before["progress"]
     assert after["progress"]["elapsed_s"] == pytest.approx(30.5)
     assert after["throughput"] == before["throughput"]
@@ -361,7 +364,7 @@ def test_the_best_loss_is_never_above_the_final_one() -> None:
     for number in range(100):  # it falls faster than a running mean follows
         log.steps("worker-0", number, [number * 0.1], loss=100.0 * 0.9**number)
     log.tell(11.0, "launcher", "run_finished", outcome="finished")
-    loss = shot(seen(log, 1))["loss"]
+    loss = shot(view_of(log, 1))["loss"]
     assert loss["best"] <= loss["final"] < loss["smooth"]
 
 
@@ -371,8 +374,8 @@ def test_time_to_go_follows_the_present_speed_and_not_a_pause_before_a_resume() 
     log.tell(3600.0, "launcher", "run_started", plan="p", launcher="local", unix_s=UNIX_S + 3600.0)
     log.tell(3600.0, "launcher", "run_resumed", version=100, clocks="100")
     log.steps("worker-0", 100, [3600.0 + n * 0.1 for n in range(200)])
-    told = shot(seen(log, 1, steps=400), T0_NS + round(3620.0 * 1e9))
-    assert told["progress"]["eta_s"] == pytest.approx(10.0, rel=0.2)
+    alerts = shot(view_of(log, 1, steps=400), T0_NS + round(3620.0 * 1e9))
+    assert alerts["progress"]["eta_s"] == pytest.approx(10.0, rel=0.2)
 
 
 def test_no_event_is_called_the_cause_of_a_falling_loss() -> None:
@@ -381,17 +384,21 @@ def test_no_event_is_called_the_cause_of_a_falling_loss() -> None:
         log.steps("worker-0", number, [number * 0.1], loss=1.0 * 0.98**number)
         if number == 20:
             log.tell(2.0, "launcher", "supervision", decision="worker-1 was replaced")
-    told = {one["series"]: one for one in shot(seen(log, 1))["trends"]}
-    assert told["loss"]["change_s"] is None
-    assert "worker-1" not in told["loss"]["words"]
-    assert "fall" in told["loss"]["words"]
+    reported = {trend["series"]: trend for trend in shot(view_of(log, 1))["trends"]}
+    assert reported["loss"]["change_s"] is None
+    assert "worker-1" not in reported["loss"]["words"]
+    assert "fall" in reported["loss"]["words"]
 
 
-def test_a_coordinator_node_that_is_unreachable_keeps_its_name_and_says_since_when() -> None:
+def test_an_unreachable_coordinator_node_keeps_its_name_and_shows_since_when() -> None:
     log = ScriptedLog()
     facts = {"term": 3, "commit": 7, "applied": 7, "leader": 1, "is_voter": True}
     for at_s, node, role in ((1.0, 2, "follower"), (2.0, None, ""), (3.0, None, "")):
         at_ns = T0_NS + round(at_s * 1e9)
         log.rows("watch", "coordinators", 1, at_ns=at_ns, address="h:1", node=node, role=role, **facts)
-    (told,) = shot(seen(log))["coordinator"]["nodes"]
-    assert (told["name"], told["is_reachable"], told["since_s"]) == ("2", False, pytest.approx(2.0))
+    (reported,) = shot(view_of(log))["coordinator"]["nodes"]
+    assert (reported["name"], reported["is_reachable"], reported["since_s"]) == (
+        "2",
+        False,
+        pytest.approx(2.0),
+    )

@@ -1,4 +1,4 @@
-"""Can any config make resolving fall over? It gives a plan or a ConfigError, never anything else."""
+"""Resolving any config gives a plan or a ConfigError, never another exception."""
 
 import contextlib
 

@@ -1,10 +1,11 @@
-"""Does a plan survive being written and read?"""
+"""A plan is the same after it was written and read."""
 
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import PacelineError
 from paceline.plan.catalog import OPTIMIZERS
@@ -92,14 +93,14 @@ def test_two_plans_differ_in_their_hash() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", dumps(SMALL).replace("plan/1", "plan/9"), '"plan"'])
-def test_what_is_no_plan_is_refused_in_words(text: str) -> None:
-    with pytest.raises(PacelineError, match="is not a plan this version can read"):
+def test_an_invalid_plan_is_refused_with_the_reason(text: str, wording: Wording) -> None:
+    with wording.raises(PacelineError):
         loads(text)
 
 
-def test_an_unknown_key_is_refused() -> None:
+def test_an_unknown_key_is_refused(wording: Wording) -> None:
     raw = json.loads(dumps(SMALL)) | {"colour": "red"}
-    with pytest.raises(PacelineError, match="colour"):
+    with wording.raises(PacelineError):
         loads(json.dumps(raw))
 
 

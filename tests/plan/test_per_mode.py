@@ -1,4 +1,4 @@
-"""Does every mode get what it reads, and does the baseline do the same work alone?"""
+"""Every mode gets the settings it reads, and the baseline does the same work with one worker."""
 
 from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
@@ -30,5 +30,5 @@ def test_the_baseline_makes_the_same_steps_on_the_same_samples_in_the_time_of_al
     assert (single.steps, single.total_samples) == (plan.steps, plan.total_samples)
     assert single.pace_s == 0.04
     assert single.lr_scale == 1.0
-    # Who is slow by number is another worker; what slows everybody down slows this one too.
+    # A rule for one rank is about another worker; a rule for all workers slows this one too.
     assert single.stragglers == slow[1:]

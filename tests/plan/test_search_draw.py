@@ -1,4 +1,4 @@
-"""Are trials drawn from the seed alone, within what was asked for, and never twice?"""
+"""Trials are drawn from the seed alone, within the search space, and never twice."""
 
 import itertools
 
@@ -9,9 +9,9 @@ from paceline.tune.search_space import MAX_CORNERS, Range, Search, corners, draw
 
 
 def searches(*texts: str) -> tuple[Search, ...]:
-    found, problems = read_searches(texts)
+    result, problems = read_searches(texts)
     assert not problems
-    return found
+    return result
 
 
 MIXED = ("lr=log:1e-3..1.0", "batch_size=8,16,32", "sync_every=2..9")
@@ -64,15 +64,15 @@ def test_orders_of_magnitude_are_equally_likely_in_a_log_range() -> None:
 
 
 def test_corners_are_all_ends_and_listed_values_in_combination() -> None:
-    found = corners(searches("lr=0.1..1", "mode=ssgd,asgd,ssp"))
-    assert set(found) == set(itertools.product(("0.1", "1.0"), ("ssgd", "asgd", "ssp")))
+    samples = corners(searches("lr=0.1..1", "mode=ssgd,asgd,ssp"))
+    assert set(samples) == set(itertools.product(("0.1", "1.0"), ("ssgd", "asgd", "ssp")))
 
 
 def test_of_too_many_corners_each_value_is_tried_at_least_once() -> None:
     keys = "batch_size steps seed shards sync_every fragments sync_delay staleness keep_checkpoints"
     many = searches(*(f"{key}=1..9" for key in keys.split()))
     assert 2 ** len(many) > MAX_CORNERS
-    found = corners(many)
-    assert len(found) < MAX_CORNERS
+    samples = corners(many)
+    assert len(samples) < MAX_CORNERS
     for place in range(len(many)):
-        assert {drawn[place] for drawn in found} == {"1", "9"}
+        assert {drawn[place] for drawn in samples} == {"1", "9"}

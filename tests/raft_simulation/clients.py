@@ -1,4 +1,4 @@
-"""What do clients ask, and what are they told? They believe anybody who believes to lead."""
+"""Simulated clients: they send requests to any node that claims to lead, and record the answers."""
 
 import random
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ MOST_OPEN = 5  # writes of one register without an answer; each doubles what a c
 
 @dataclass(slots=True)
 class Clients:
-    dice: random.Random
+    rng: random.Random
     history: list[Operation] = field(default_factory=list)
     _open: dict[str, list[Operation]] = field(default_factory=dict)
     _next_read: int = 0
@@ -24,10 +24,10 @@ class Clients:
 
     def ask(self, node: Node, now: int, *, reads: float) -> None:
         """A read or a write of some register; or a client loses patience, and will never know."""
-        if node.waiting and self.dice.random() < 0.1:
-            node.waiting.pop(self.dice.choice(list(node.waiting)))
-        key = f"{self.dice.choice(LETTERS)}{len(self.history) // ERA}"
-        if self.dice.random() < reads:
+        if node.waiting and self.rng.random() < 0.1:
+            node.waiting.pop(self.rng.choice(list(node.waiting)))
+        key = f"{self.rng.choice(LETTERS)}{len(self.history) // ERA}"
+        if self.rng.random() < reads:
             self._read(node, Operation(key, False, "", now))
         else:
             self._write(node, Operation(key, True, f"{now}", now))

@@ -1,4 +1,4 @@
-"""What is left on a node's disk after a crash? All that was synced, and a part of what was being written.
+"""Simulated disk: after a crash it holds all that was synced, and a part of the write in progress.
 
 The product's own storage runs on these files, so that torn records are really
 parsed. The power may fail at any byte.
@@ -14,8 +14,8 @@ class PowerLossError(Exception):
 class VirtualFiles:
     """The port of `shell/files.py`, in memory."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self.files: dict[str, bytes] = {}
         self.fuse: int | None = None  # how many more bytes are written before the power fails
 
@@ -28,7 +28,7 @@ class VirtualFiles:
     def append(self, name: str, data: bytes) -> None:
         written = self._burn(len(data))
         tail = data[:written]
-        if written < len(data) and self._dice.random() < 0.3:
+        if written < len(data) and self._rng.random() < 0.3:
             tail += bytes(len(data) - written)  # the file has grown, but its last block was never written
         self.files[name] += tail
         self._fail_if_burnt()

@@ -1,4 +1,4 @@
-"""What must always hold? The properties of the paper, figure 3, and that nothing acknowledged is lost."""
+"""Invariants: the properties of the Raft paper, figure 3, and that no acknowledged write is lost."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -77,7 +77,7 @@ class Invariants:
     def check_election(self, term: Term, leader: NodeId) -> None:
         """Election safety: at most one leader in a term.
 
-        A leader counts once anybody can know of it, by what it says or commits. A node that needs nobody's
+        A leader counts once it can be observed, by its messages or commits. A node that needs no other node's
         vote may crash before its disk knows that it was elected: then it never was.
         """
         known = self.leaders.setdefault(term, leader)
@@ -95,9 +95,9 @@ class Invariants:
 
     def check_new_leader(self, raft: Raft) -> None:
         """Leader completeness: it has all that an earlier leader has committed."""
-        for index, found in self.committed.items():
-            if found.known_in < raft.term and index > raft.log.snapshot.index:
-                self._check_has(raft, found)
+        for index, result in self.committed.items():
+            if result.known_in < raft.term and index > raft.log.snapshot.index:
+                self._check_has(raft, result)
 
     def check_entries(self, raft: Raft, entries: Iterable[Entry], *, are_seen: bool) -> None:
         """Log matching: the same index and term mean the same entry, and the same one before it.
@@ -137,7 +137,7 @@ class Invariants:
             raise ViolationError(f"node {raft.me} forgot what it acknowledged: {index} in term {term}")
 
     def check_commit(self, raft: Raft, leaders: Iterable[Raft]) -> None:
-        """State machine safety: nobody ever believes another entry to be committed at an index."""
+        """State machine safety: no node ever considers another entry committed at an index."""
         log = raft.log
         first = max(self._known.get(raft.me, NOWHERE), log.snapshot.index) + 1
         for entry in log.between(Index(first), log.commit):
@@ -185,8 +185,8 @@ class Invariants:
     def check_nothing_lost(self, raft: Raft) -> None:
         """A leader of the newest term has every write that a client was told to be safe."""
         for index, term in self.acknowledged.items():
-            found = self.committed.get(index)
-            is_kept = found is not None and found.entry.term == term
+            result = self.committed.get(index)
+            is_kept = result is not None and result.entry.term == term
             is_there = index <= raft.log.snapshot.index or raft.log.term(index) == term
             if not (is_kept and is_there):
                 raise ViolationError(f"the acknowledged write {index} of term {term} is lost")
@@ -200,13 +200,13 @@ class Invariants:
                 apply(state, entry)
         return state
 
-    def _check_has(self, leader: Raft, found: Committed) -> None:
-        entry = found.entry
+    def _check_has(self, leader: Raft, committed: Committed) -> None:
+        entry = committed.entry
         if leader.log.term(entry.index) != entry.term:
-            told = ", which a client was told to be safe" if entry.index in self.acknowledged else ""
+            reported = ", which a client was told to be safe" if entry.index in self.acknowledged else ""
             raise ViolationError(
                 f"leader {leader.me} of term {leader.term} lacks entry {entry.index} of term {entry.term},"
-                f" committed in term {found.known_in}{told}"
+                f" committed in term {committed.known_in}{reported}"
             )
 
 

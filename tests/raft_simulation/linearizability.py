@@ -1,4 +1,4 @@
-"""Could these answers have come from one register that handles one request at a time?
+"""Linearizability checker for a register that handles one request at a time.
 
 The search of Wing and Gong (1993) with Lowe's memory of visited states (2017):
 try every operation that may be first, undo, try the next. A write without an
@@ -18,7 +18,7 @@ class Operation:
     is_write: bool
     value: str  # written, or read; "" is what a fresh register holds
     asked: int
-    answered: int = NEVER  # NEVER: nobody knows whether it happened
+    answered: int = NEVER  # NEVER: whether it happened is unknown
 
 
 def is_linearizable(operations: Iterable[Operation]) -> bool:
@@ -31,32 +31,32 @@ def is_linearizable(operations: Iterable[Operation]) -> bool:
 
 def _one_register(operations: list[Operation]) -> bool:
     """Depth-first: which operation took effect next, given which have and what the register holds?"""
-    # Whoever was answered first mostly took effect first: the last in the list is tried first.
+    # The operation answered first mostly took effect first: the last in the list is tried first.
     operations = sorted(operations, key=lambda o: -o.answered)
     answered = sum(1 << n for n, o in enumerate(operations) if o.answered < NEVER)
     stack = [(0, "")]
     seen = {(0, "")}
     while stack:
-        done, value = stack.pop()
-        if done & answered == answered:
+        result, value = stack.pop()
+        if result & answered == answered:
             return True
-        for state in _next(operations, done, value):
+        for state in _next(operations, result, value):
             if state not in seen:
                 seen.add(state)
                 stack.append(state)
     return False
 
 
-def _next(operations: list[Operation], done: int, value: str) -> list[tuple[int, str]]:
-    left = [(1 << n, o) for n, o in enumerate(operations) if not done >> n & 1]
-    # Whoever was asked after someone else had been answered cannot come before them.
+def _next(operations: list[Operation], result: int, value: str) -> list[tuple[int, str]]:
+    left = [(1 << n, o) for n, o in enumerate(operations) if not result >> n & 1]
+    # An operation that began after another one was answered cannot come before it.
     first_answer = left[-1][1].answered
-    found = []
+    results = []
     for bit, operation in left:
         if operation.asked > first_answer:
             continue
         if operation.is_write:
-            found.append((done | bit, operation.value))
+            results.append((result | bit, operation.value))
         elif operation.value == value:
-            return [(done | bit, value)]  # it changes nothing, so that now is as good as any later time
-    return found
+            return [(result | bit, value)]  # it changes nothing, so that now is as good as any later time
+    return results

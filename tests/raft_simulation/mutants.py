@@ -1,7 +1,7 @@
-"""Would the simulation notice? Rafts with one mistake each, of the kind that people have really made.
+"""Mutants: Raft implementations with one mistake each, of the kind that people have really made.
 
-Every one of them must be found. A mistake that no seed can show would mean that
-the weather is too fine.
+The simulation must find every one of them. A mistake that no seed can show would mean that
+the injected faults are too mild.
 """
 
 from collections.abc import Sequence
@@ -125,8 +125,8 @@ class ReadsBeforeItsFirstCommit(Raft):
 
 class _CountsLearners(Leading):
     def agreed(self, membership: Membership, own: Index) -> Index:
-        everybody = Membership(membership.everybody)
-        matches = [own if node == self.me else self.progress[node].match for node in everybody.voters]
+        nodes = Membership(membership.nodes)
+        matches = [own if node == self.me else self.progress[node].match for node in nodes.voters]
         matches.sort(reverse=True)
         return matches[membership.quorum - 1]
 
@@ -155,14 +155,14 @@ class ChangesManyAtOnce(Raft):
 
 
 class NoPreVote(Raft):
-    """A node that is cut off raises its term for ever, and disturbs everybody when it returns (9.6)."""
+    """A node that is cut off raises its term for ever, and disturbs all nodes when it returns (9.6)."""
 
     def _campaign(self, role: Role, *, is_transfer: bool = False) -> None:
         super()._campaign(Role.CANDIDATE, is_transfer=is_transfer)
 
 
 class NeverStepsDown(Raft):
-    """A leader that hears of nobody goes on believing that it leads (check quorum, 6.2)."""
+    """A leader that receives nothing keeps its role (check quorum, 6.2)."""
 
     def _tick_leader(self, leading: Leading) -> None:
         for progress in leading.progress.values():
@@ -252,10 +252,10 @@ class ASnapshotDropsWhatFollows(Raft):
 
 class _RepeatingLog(RaftLog):
     def to_apply(self) -> list[Entry]:
-        found = super().to_apply()
-        if found and self.applied > self.snapshot.index:
+        entries = super().to_apply()
+        if entries and self.applied > self.snapshot.index:
             self.applied = Index(self.applied - 1)
-        return found
+        return entries
 
 
 class AppliesTheLastEntryAgain(Raft):
@@ -267,14 +267,14 @@ class AppliesTheLastEntryAgain(Raft):
 
 
 class HelpsToReplaceALeaderThatIsWell(Raft):
-    """Grants a vote though it hears of a leader, so that whoever comes back deposes it (6, 9.6)."""
+    """Grants a vote though it receives from a leader, so that a returning node deposes it (6, 9.6)."""
 
     def _hears_a_leader(self) -> bool:
         return False
 
 
 class DoesNotCampaignOnceRemoved(Raft):
-    """Its own removal is open, nobody else has heard of it, and nobody else can be elected (4.2.2)."""
+    """Its own removal is open, no other node has received it, and no other can be elected (4.2.2)."""
 
     def _may_campaign(self) -> bool:
         return self.me in self.membership.voters

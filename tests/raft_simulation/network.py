@@ -1,4 +1,4 @@
-"""What happens to a message on its way? It is lost, doubled, overtaken, held back for long, or cut off."""
+"""Simulated network: messages are lost, duplicated, reordered, delayed or partitioned."""
 
 import heapq
 import random
@@ -12,8 +12,8 @@ MOST_IN_FLIGHT = 400  # a network that is full loses what comes on top
 
 
 class Network:
-    def __init__(self, dice: random.Random, weather: Weather) -> None:
-        self._dice, self.weather = dice, weather
+    def __init__(self, rng: random.Random, weather: Weather) -> None:
+        self._rng, self.weather = rng, weather
         self.in_flight: list[Message] = []
         self.late: list[tuple[int, int, Message]] = []  # a heap: when it arrives, a number, what
         self._number = 0
@@ -22,7 +22,7 @@ class Network:
 
     def send(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            if self.weather.late and self._dice.random() < self.weather.late:
+            if self.weather.late and self._rng.random() < self.weather.late:
                 self._hold_back(message)
             elif len(self.in_flight) < MOST_IN_FLIGHT:
                 self.in_flight.append(message)
@@ -35,14 +35,14 @@ class Network:
 
     def take(self) -> Message | None:
         """The message that arrives now; None: it was lost. Mostly in order, but any may be overtaken."""
-        dice = self._dice
-        place = dice.randrange(len(self.in_flight)) if dice.random() < self.weather.reorder else 0
+        rng = self._rng
+        place = rng.randrange(len(self.in_flight)) if rng.random() < self.weather.reorder else 0
         message = self.in_flight[place]
-        if dice.random() >= self.weather.duplicate:
+        if rng.random() >= self.weather.duplicate:
             del self.in_flight[place]
         elif self.weather.late:
             self._hold_back(message)
-        if (message.sender, message.to) in self.cut or dice.random() < self.weather.drop:
+        if (message.sender, message.to) in self.cut or rng.random() < self.weather.drop:
             return None
         return message
 
@@ -57,7 +57,7 @@ class Network:
                     self.cut.add((outside, inside))
 
     def heal(self, node: NodeId | None = None) -> None:
-        """Everybody, or one node, reaches the others again."""
+        """All nodes, or one, reach the others again."""
         self.cut = set() if node is None else {pair for pair in self.cut if node not in pair}
 
     def clear(self) -> None:
@@ -67,5 +67,5 @@ class Network:
 
     def _hold_back(self, message: Message) -> None:
         self._number += 1
-        due = self.now + 1 + self._dice.randrange(self.weather.latest)
+        due = self.now + 1 + self._rng.randrange(self.weather.latest)
         heapq.heappush(self.late, (due, self._number, message))

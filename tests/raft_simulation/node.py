@@ -1,7 +1,7 @@
-"""What does a node do with what its Raft says? Write, sync, send, apply, and it may crash in between.
+"""Simulated node: carries out the output of its Raft core (write, sync, send, apply), and may crash between.
 
 The order is the product's: early messages, the disk, then everything that the
-disk must remember first. A slow disk lets other things happen in between.
+disk must persist first. A slow disk lets other things happen in between.
 """
 
 import json
@@ -39,7 +39,7 @@ KEEP_ENTRIES = 20  # a log longer than this may be compacted
 class Surroundings:
     """What all nodes share."""
 
-    dice: random.Random
+    rng: random.Random
     weather: Weather
     network: Network
     checks: Invariants
@@ -58,9 +58,9 @@ class Node:
     def __init__(self, id_: NodeId, around: Surroundings) -> None:
         self.id, self._around = id_, around
         self.checks = around.checks
-        self.pace = around.dice.choice(around.weather.paces)  # how fast its clock runs
+        self.pace = around.rng.choice(around.weather.paces)  # how fast its clock runs
         self.slowness = 1.0  # less than 1: something else has the processor
-        self.files = VirtualFiles(around.dice)
+        self.files = VirtualFiles(around.rng)
         self.raft: Raft | None = None  # None: it is down
         self.state: dict[str, str] = {}
         self.applied: Index = NOWHERE
@@ -68,7 +68,7 @@ class Node:
         self.waiting: dict[tuple[Index, Term], Operation] = {}
         self.reading: dict[int, tuple[Operation, Index]] = {}
         self.syncing: list[Ready] = []  # handed to the disk, which is not done yet
-        self.ticks_alone = 0  # since it was cut off from everybody
+        self.ticks_alone = 0  # since it was cut off from all others
         self._due_reads: list[tuple[int, Index]] = []
 
     @property
@@ -82,25 +82,29 @@ class Node:
         around = self._around
         self.files.fuse = None
         self.storage = Storage(Path(f"node-{self.id}"), self.id, files=self.files)
-        found = self.storage.load(around.first)
-        around.torn += found.torn_bytes > 0 or found.is_unfinished
-        self._written = found.hard_state
+        loaded = self.storage.load(around.first)
+        around.torn += loaded.torn_bytes > 0 or loaded.is_unfinished
+        self._written = loaded.hard_state
         self.raft = around.make(
-            self.id, found.hard_state, found.log(), dice=around.dice.randrange, timing=timing(around.weather)
+            self.id,
+            loaded.hard_state,
+            loaded.log(),
+            randrange=around.rng.randrange,
+            timing=timing(around.weather),
         )
         around.up[self.id] = self.raft
-        self.state, self.applied = decoded(found.snapshot.data), found.snapshot.index
+        self.state, self.applied = decoded(loaded.snapshot.data), loaded.snapshot.index
         self.checks.restarted(self.raft)
 
     def crash(self) -> None:
         """The disk may have done any part of what it was given."""
-        dice = self._around.dice
-        whole = dice.randrange(len(self.syncing) + 1)
+        rng = self._around.rng
+        whole = rng.randrange(len(self.syncing) + 1)
         try:
             for ready in self.syncing[:whole]:
                 self._save(ready)
             for ready in self.syncing[whole : whole + 1]:
-                self.files.fuse = dice.randrange(_about_bytes(ready))
+                self.files.fuse = rng.randrange(_about_bytes(ready))
                 self._save(ready)
         except PowerLossError:
             pass  # that is what was wanted
@@ -121,13 +125,13 @@ class Node:
     def carry_out(self) -> None:
         """Send what may leave early and write; then go on, at once or when the disk is done."""
         around, raft = self._around, self.raft_up
-        weather, dice = around.weather, around.dice
+        weather, rng = around.weather, around.rng
         # After the early messages and before the disk is where a crash hurts most.
-        crash_after = dice.choice((0, 0, 0, 1, 2, 3, 5, 8)) if dice.random() < 2 * weather.crash else None
+        crash_after = rng.choice((0, 0, 0, 1, 2, 3, 5, 8)) if rng.random() < 2 * weather.crash else None
         while True:
             ready = raft.ready()
             self.checks.check(raft, ready.entries, around.leaders())
-            is_slow = bool(self.syncing) or (ready.must_persist and dice.random() < weather.slow_disk)
+            is_slow = bool(self.syncing) or (ready.must_persist and rng.random() < weather.slow_disk)
             self._send(ready.early)
             if is_slow:
                 self.syncing.append(ready)  # what follows must wait for what came before
@@ -214,14 +218,14 @@ class Node:
 
     def compact(self) -> None:
         """A snapshot takes the place of the log, unless the power fails on the way."""
-        raft, dice = self.raft_up, self._around.dice
-        if self.syncing or self.applied - raft.log.snapshot.index < dice.randrange(1, KEEP_ENTRIES):
+        raft, rng = self.raft_up, self._around.rng
+        if self.syncing or self.applied - raft.log.snapshot.index < rng.randrange(1, KEEP_ENTRIES):
             return
         snapshot = raft.compact(self.applied, encoded(self.state))
         self.checks.check_snapshot(snapshot)
         kept = raft.log.between(Index(snapshot.index + 1), raft.log.stable)
-        if dice.random() < 4 * self._around.weather.crash:
-            self.files.fuse = dice.randrange(400)
+        if rng.random() < 4 * self._around.weather.crash:
+            self.files.fuse = rng.randrange(400)
         try:
             self.storage.save_snapshot(snapshot, self._written, kept)
         except PowerLossError:
@@ -239,8 +243,8 @@ def encoded(state: dict[str, str]) -> bytes:
 
 
 def decoded(data: bytes) -> dict[str, str]:
-    found: dict[str, str] = json.loads(data) if data else {}
-    return found
+    result: dict[str, str] = json.loads(data) if data else {}
+    return result
 
 
 def _about_bytes(ready: Ready) -> int:

@@ -1,4 +1,4 @@
-"""How many seeds hold? `python -m tests.raft_simulation --seeds 300`; one that does not is printed."""
+"""Command line of the simulation: `python -m tests.raft_simulation --seeds 300` prints failing seeds."""
 
 import argparse
 import sys
@@ -56,11 +56,11 @@ def first_violation(make: type[Raft], *, seeds: int, climate: str | None = None)
     """The first seed that shows this mistake; whatever it raises counts."""
     for seed in range(seeds):
         try:
-            found = examine(seed, make, climate)
+            result = examine(seed, make, climate)
         except (IndexError, KeyError, TypeError) as error:
             return Seen(seed, 0, 0, 0, 0, 0, 0, f"{type(error).__name__}: {error}")
-        if found.violation is not None:
-            return found
+        if result.violation is not None:
+            return result
     return None
 
 

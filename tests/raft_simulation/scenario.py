@@ -1,4 +1,4 @@
-"""How is a scenario written? Comments, commands, `----`, and what followed; an empty line ends it.
+"""Scenario files: comments, commands, `----`, and the transcript; an empty line ends a scenario.
 
 cluster 3                     three voters; `cluster 3 spare 1 one-entry` for more nodes and small messages
 log 2 term 3: 1 1 3           before anything happens: node 2 is in term 3 and has entries of these terms
@@ -53,8 +53,8 @@ def rewritten(text: str) -> str:
     parts = []
     for block in blocks(text):
         commands = [line for line in block.before if line and not line.startswith("#")]
-        found = scenario.run(commands)
-        parts.append("\n".join([*block.before, MARK, *found] if commands else block.before))
+        result = scenario.run(commands)
+        parts.append("\n".join([*block.before, MARK, *result] if commands else block.before))
     return "\n\n".join(parts) + "\n"
 
 
@@ -150,5 +150,5 @@ def _nodes(words: list[str]) -> list[NodeId]:
 
 
 def _pairs(words: list[str]) -> set[tuple[NodeId, NodeId]]:
-    found = (re.fullmatch(r"(\d+)->(\d+)", word) for word in words)
-    return {(NodeId(int(m[1])), NodeId(int(m[2]))) for m in found if m is not None}
+    results = (re.fullmatch(r"(\d+)->(\d+)", word) for word in words)
+    return {(NodeId(int(m[1])), NodeId(int(m[2]))) for m in results if m is not None}

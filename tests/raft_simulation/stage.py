@@ -1,7 +1,7 @@
 """A few Raft nodes on a stage: one thing happens at a time, and every line that is said is written down.
 
-No dice: everybody is as patient as can be (twice the election timeout), and messages wait until they are
-delivered. What a scenario shows is therefore all that happened.
+No randomness: all nodes have the longest election timeout (twice the minimum), and messages wait until they
+are delivered. What a scenario shows is therefore all that happened.
 """
 
 from collections.abc import Iterator
@@ -90,24 +90,24 @@ class Stage:
         assert raft.is_leader, f"{node} was not elected"
         self.lines[told_before:] = [f"  {node} {ROLES[raft.role]} term {raft.term}"]
 
-    def deliver(self, wanted: set[tuple[NodeId, NodeId]] | None) -> None:
+    def deliver(self, requested: set[tuple[NodeId, NodeId]] | None) -> None:
         """All that waits, and all that follows from it; or only what waits between some."""
-        if wanted is not None:
-            found = [m for m in self.waiting if (m.sender, m.to) in wanted]
-            self.waiting = [m for m in self.waiting if (m.sender, m.to) not in wanted]
-            for message in found:
+        if requested is not None:
+            results = [m for m in self.waiting if (m.sender, m.to) in requested]
+            self.waiting = [m for m in self.waiting if (m.sender, m.to) not in requested]
+            for message in results:
                 self._arrive(message)
             return
         while self.waiting:
             self._arrive(self.waiting.pop(0))
 
-    def drop(self, wanted: set[tuple[NodeId, NodeId]]) -> None:
-        for message in [m for m in self.waiting if (m.sender, m.to) in wanted]:
+    def drop(self, requested: set[tuple[NodeId, NodeId]]) -> None:
+        for message in [m for m in self.waiting if (m.sender, m.to) in requested]:
             self.waiting.remove(message)
             self.say(f"{_between(message)} is lost: {sentence(message)}")
 
-    def hold(self, wanted: set[tuple[NodeId, NodeId]]) -> None:
-        for message in [m for m in self.waiting if (m.sender, m.to) in wanted]:
+    def hold(self, requested: set[tuple[NodeId, NodeId]]) -> None:
+        for message in [m for m in self.waiting if (m.sender, m.to) in requested]:
             self.waiting.remove(message)
             self.held.append(message)
             self.say(f"{_between(message)} is held back: {sentence(message)}")
@@ -173,16 +173,16 @@ class Stage:
     # How it is carried out and told.
 
     def _start(self, node: NodeId, hard_state: HardState, log: RaftLog) -> None:
-        raft = Raft(node, hard_state, log, dice=lambda below: below - 1, timing=self.timing)
+        raft = Raft(node, hard_state, log, randrange=lambda below: below - 1, timing=self.timing)
         state = log.snapshot.data.decode().split()
         self.actors[node] = Actor(raft, applied=state)
 
     def _arrive(self, message: Message) -> None:
-        route, what = _between(message), sentence(message)
+        route, description = _between(message), sentence(message)
         if (message.sender, message.to) in self.cut or not self.actors[message.to].is_up:
-            self.say(f"{route} {what}  (lost)")
+            self.say(f"{route} {description}  (lost)")
             return
-        self.say(f"{route} {what}")
+        self.say(f"{route} {description}")
         before = self._before(message.to)
         self.actors[message.to].raft.step(message)
         self._after(message.to, before)
@@ -230,7 +230,7 @@ class Stage:
         new = [entry for entry in ready.entries if entry.index > last or entry.index <= raft.log.last_index]
         if new:
             cut = " in place of what it had there" if new[0].index <= last else ""
-            yield f"  {node} writes {told(tuple(new))}{cut}"
+            yield f"  {node} writes {describe_entries(tuple(new))}{cut}"
         if raft.membership != membership:
             yield f"  {node} now counts {members(raft.membership)}"
         if raft.log.commit != commit:
@@ -255,9 +255,9 @@ def sentence(message: Message) -> str:
         case Kind.VOTE_REPLY:
             return f"no, in term {message.term}" if message.rejected else f"my vote, in term {message.term}"
         case Kind.APPEND:
-            what = f"append {told(message.entries)} " if message.entries else "I lead, "
+            description = f"append {describe_entries(message.entries)} " if message.entries else "I lead, "
             after = f"after {message.index} of term {message.log_term}, " if message.index else ""
-            return f"{what}{after}committed {message.commit}, term {message.term}"
+            return f"{description}{after}committed {message.commit}, term {message.term}"
         case Kind.APPEND_REPLY:
             if not message.rejected:
                 return f"I have all up to {message.index}, term {message.term}"
@@ -275,7 +275,7 @@ def sentence(message: Message) -> str:
             return f"campaign at once, term {message.term}"
 
 
-def told(entries: tuple[Entry, ...]) -> str:
+def describe_entries(entries: tuple[Entry, ...]) -> str:
     if len(entries) > 2:
         terms = " ".join(str(entry.term) for entry in entries)
         return f"{entries[0].index} to {entries[-1].index} (terms {terms})"

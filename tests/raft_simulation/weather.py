@@ -1,6 +1,6 @@
-"""How bad is it? A climate says what may go wrong, and each seed draws its own weather from it.
+"""Fault rates: a climate bounds what may go wrong, and each seed draws its own weather from it.
 
-Ordinary seeds draw the climate as well. Each one is the home of some mistakes:
+Ordinary seeds draw the climate as well. Each climate exposes some mistakes:
 what shows in one of them may never show in another.
 """
 
@@ -86,7 +86,7 @@ CLIMATES: Mapping[str, Mapping[str, Sequence[object]]] = {
         "append_bytes": (SMALLEST,),
         "slow_disk": (0.0, 0.2),
     },
-    # Leaders are cut off from everybody but their clients, and their clocks are slow.
+    # Leaders are cut off from all nodes but not from their clients, and their clocks are slow.
     "lonely leaders": {
         "nodes": (3, 3, 5),
         "drop": (0.0, 0.02),
@@ -154,9 +154,9 @@ CLIMATES: Mapping[str, Mapping[str, Sequence[object]]] = {
 }
 
 
-def draw(dice: random.Random, climate: str | None = None) -> Weather:
-    """The same dice give the same weather; a climate that is not given is drawn, too."""
-    climate = climate or dice.choice(sorted(CLIMATES))
+def draw(rng: random.Random, climate: str | None = None) -> Weather:
+    """The same seed gives the same weather; a climate that is not given is drawn, too."""
+    climate = climate or rng.choice(sorted(CLIMATES))
     ranges = {**_ORDINARY, **CLIMATES[climate]}
-    drawn = {name: dice.choice(choices) for name, choices in ranges.items()}
+    drawn = {name: rng.choice(choices) for name, choices in ranges.items()}
     return Weather(climate=climate, **drawn)  # type: ignore[arg-type]  # each field's choices are of its type

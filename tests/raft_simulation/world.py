@@ -26,15 +26,15 @@ BACKLOG = 3  # messages for each node
 
 class World:
     def __init__(self, seed: int, *, make: Callable[..., Raft] = Raft, climate: str | None = None) -> None:
-        self.dice = dice = random.Random(seed)
-        weather = draw(dice, climate)
-        self.network, self.checks = Network(dice, weather), Invariants()
+        self.rng = rng = random.Random(seed)
+        weather = draw(rng, climate)
+        self.network, self.checks = Network(rng, weather), Invariants()
         first = Membership(frozenset(NodeId(n) for n in range(1, weather.nodes + 1)))
-        self.around = Surroundings(dice, weather, self.network, self.checks, first, make)
+        self.around = Surroundings(rng, weather, self.network, self.checks, first, make)
         spare = 2 if weather.change else 0
         self.nodes = {NodeId(n): Node(NodeId(n), self.around) for n in range(1, weather.nodes + spare + 1)}
         self.faults = Faults(self.around, self.nodes)
-        self.clients = Clients(dice)
+        self.clients = Clients(rng)
         self._plan()
         for node in self.nodes.values():
             node.start()
@@ -51,7 +51,7 @@ class World:
         self.around.now += 1
         self.network.wake(self.now)
         self.faults.wake()
-        drawn = self.dice.random()
+        drawn = self.rng.random()
         for limit, act in self._acts:
             if drawn < limit:
                 act()
@@ -75,15 +75,15 @@ class World:
         self._acts = [(limit, act) for limit, (_, act) in zip(limits, shares, strict=True)]
 
     def _tick(self) -> None:
-        node = self.nodes[self.dice.choice(list(self.nodes))]
-        if node.raft is not None and self.dice.random() < node.pace * node.slowness:
+        node = self.nodes[self.rng.choice(list(self.nodes))]
+        if node.raft is not None and self.rng.random() < node.pace * node.slowness:
             before = node.raft.term
             node.raft.tick()
             self._check_alone(node, before)
             node.carry_out()
 
     def _check_alone(self, node: Node, before: Term) -> None:
-        """Whoever hears of nobody neither raises its term nor leads for long (9.6, 6.2)."""
+        """A node that receives nothing neither raises its term nor leads for long (9.6, 6.2)."""
         raft = node.raft_up
         others = raft.membership.voters - {node.id}
         if not others or not all((other, node.id) in self.network.cut for other in others):
@@ -92,14 +92,14 @@ class World:
         node.ticks_alone += 1
         patience = 4 * raft.timing.election
         if node.ticks_alone > patience and raft.term > before:
-            raise ViolationError(f"node {node.id} hears of nobody and raised its term to {raft.term}")
+            raise ViolationError(f"node {node.id} receives nothing and raised its term to {raft.term}")
         if node.ticks_alone > patience and raft.is_leader:
-            raise ViolationError(f"node {node.id} hears of nobody and still believes that it leads")
+            raise ViolationError(f"node {node.id} receives nothing and still leads")
 
     def _sync_one(self) -> None:
         slow = [node for node in self.nodes.values() if node.syncing]
         if slow:
-            self.dice.choice(slow).finish_syncing()
+            self.rng.choice(slow).finish_syncing()
 
     def _deliver(self) -> None:
         if not self.network.in_flight:
@@ -119,7 +119,7 @@ class World:
     def _ask(self) -> None:
         leaders = self.around.leaders()
         if leaders:
-            node = self.nodes[self.dice.choice(leaders).me]
+            node = self.nodes[self.rng.choice(leaders).me]
             self.clients.ask(node, self.now, reads=self.around.weather.reads)
             node.carry_out()
 
@@ -147,14 +147,14 @@ class World:
         leader = self.faults.leader()
         if leader is None:
             return False
-        log, everybody = leader.raft_up.log, leader.raft_up.membership.everybody
+        log, nodes = leader.raft_up.log, leader.raft_up.membership.nodes
         if log.commit < self.checks.newest_acknowledged or log.term(log.commit) != leader.raft_up.term:
             return False
-        members = [self.nodes[n] for n in everybody]
+        members = [self.nodes[n] for n in nodes]
         return all(m.applied >= log.commit and m.raft_up.term == leader.raft_up.term for m in members)
 
     def check_end(self) -> None:
-        """Nothing acknowledged is lost, everybody is in the same state, and clients saw one story."""
+        """Nothing acknowledged is lost, all nodes are in the same state, and the history is linearizable."""
         leader = self.faults.leader()
         assert leader is not None, "healed before"
         self.checks.check_nothing_lost(leader.raft_up)
@@ -169,9 +169,9 @@ class World:
         rounds = 3 * self.around.weather.election
         leader = self._steady_leader(rounds)
         term, members = leader.raft_up.term, leader.raft_up.membership
-        lost = self.dice.choice(sorted(set(self.nodes) - {leader.id}))
+        lost = self.rng.choice(sorted(set(self.nodes) - {leader.id}))
         if len(members.voters - {lost}) < members.quorum:
-            return  # nobody can lead without it
+            return  # no node can lead without it
         self.network.isolate([lost], sorted(set(self.nodes) - {lost}), hears=False, speaks=False)
         self._pass_quietly(rounds)
         self.network.heal()
@@ -186,7 +186,7 @@ class World:
             self._pass_quietly(rounds)
             if before is not None and before is self.faults.leader():
                 return before
-        raise ViolationError("nobody leads for long, though nothing is wrong")
+        raise ViolationError("no node leads for long, though nothing is wrong")
 
     def _pass_quietly(self, rounds: int) -> None:
         """All clocks tick as one, and every message arrives in between."""

@@ -1,4 +1,4 @@
-"""Do the scripts do what they say, in order, once, and stop where something fails? Run for real."""
+"""The shell scripts do their steps in order, once, and stop at a failure; run for real."""
 
 import json
 import os
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import ROOT
+from tests.fixtures.processes.command import ROOT
+from tests.fixtures.wording import Wording
 
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.sh") if path.name != "lib.sh")
 TOOLS = ("minikube", "helm", "kubectl", "docker", "aws")
@@ -32,7 +33,7 @@ BASICS += ("tar", "sha256sum", "git", "python3")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ScriptResult:
     code: int
     out: str
     err: str
@@ -45,23 +46,23 @@ class World:
 
     folder: Path
 
-    def run(self, script: str, *flags: str, without: str = "", **variables: str) -> Done:
+    def run(self, script: str, *flags: str, without: str = "", **variables: str) -> ScriptResult:
         calls, tools = self.folder / "calls", self.folder / "tools"
         calls.write_text("")
         shutil.rmtree(tools, ignore_errors=True)
         tools.mkdir()
         for tool in TOOLS:
             if tool != without:
-                (tools / tool).symlink_to(ROOT / "tests" / "fixtures" / "stand_in.sh")
+                (tools / tool).symlink_to(ROOT / "tests" / "fixtures" / "processes" / "stand_in.sh")
         for basic in BASICS:
             # Ours: what PATH has may be a shim that needs the rest of the machine.
-            found = sys.executable if basic == "python3" else shutil.which(basic)
-            assert found is not None, f"these tests need {basic}"
-            (tools / basic).symlink_to(found)
+            result = sys.executable if basic == "python3" else shutil.which(basic)
+            assert result is not None, f"these tests need {basic}"
+            (tools / basic).symlink_to(result)
         paceline = tools / "paceline"
         paceline.write_text(f'#!/usr/bin/env sh\nexec {sys.executable} -m paceline "$@"\n')
         paceline.chmod(0o755)
-        done = subprocess.run(
+        outcome = subprocess.run(
             ["/usr/bin/env", "bash", str(ROOT / "scripts" / script), *flags],
             cwd=self.folder,
             env={
@@ -76,7 +77,9 @@ class World:
             text=True,
             check=False,
         )
-        return Done(done.returncode, done.stdout, done.stderr, calls.read_text().splitlines())
+        return ScriptResult(
+            outcome.returncode, outcome.stdout, outcome.stderr, calls.read_text().splitlines()
+        )
 
 
 @pytest.fixture
@@ -92,47 +95,50 @@ def order(calls: list[str], *parts: str) -> list[int]:
 @pytest.mark.skipif(
     shutil.which("shellcheck") is None, reason="shellcheck is missing: apt-get install shellcheck"
 )
-def test_shellcheck_has_nothing_to_say() -> None:
-    files = [*(ROOT / "scripts").glob("*.sh"), ROOT / "tests" / "fixtures" / "stand_in.sh"]
+def test_shellcheck_reports_nothing() -> None:
+    files = [*(ROOT / "scripts").glob("*.sh"), ROOT / "tests" / "fixtures" / "processes" / "stand_in.sh"]
     command = ["shellcheck", "-x", *map(str, files)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == ""
-    assert done.returncode == 0
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.stdout == ""
+    assert result.returncode == 0
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_says_every_flag_and_an_unknown_one_is_refused(script: str, world: World) -> None:
-    told = world.run(script, "--help")
-    assert told.code == 0
-    assert "--dry-run" in told.out
+def test_help_lists_every_flag_and_an_unknown_one_is_refused(script: str, world: World) -> None:
+    result = world.run(script, "--help")
+    assert result.code == 0
+    assert "--dry-run" in result.out
     refused = world.run(script, "--nonsense")
     assert (refused.code, refused.calls) == (1, [])
-    assert refused.err.splitlines()[0] == "error: there is no flag --nonsense"
+    first = refused.err.splitlines()[0]
+    assert first.startswith("error: ")
+    assert first.endswith(" --nonsense")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_dry_run_prints_commands_and_calls_nothing(script: str, world: World) -> None:
-    done = world.run(script, "--dry-run", TAG="1")
-    assert done.code == 0
-    assert done.calls == []
-    assert all(line.startswith("+ ") for line in done.out.splitlines())
-    assert done.out
-    assert "nothing was done" in done.err
+def test_a_dry_run_prints_commands_and_calls_nothing(script: str, world: World, wording: Wording) -> None:
+    result = world.run(script, "--dry-run", TAG="1")
+    assert result.code == 0
+    assert result.calls == []
+    assert all(line.startswith("+ ") for line in result.out.splitlines())
+    assert result.out
+    wording(result.err.splitlines()[-1])
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_flag_without_a_value_is_one_clear_error(script: str, world: World) -> None:
     flag = "--tag" if script == "build-ray-image.sh" else "--profile"
-    done = world.run(script, flag)
-    assert done.code == 1
-    assert done.err.startswith(f"error: {flag} has no value\nhint: ")
+    result = world.run(script, flag)
+    assert result.code == 1
+    assert result.err.startswith(f"error: {flag} ")
+    assert "\nhint: " in result.err
 
 
 def test_minikube_gets_two_nodes_and_storage_that_works_on_both(world: World) -> None:
-    done = world.run("setup-minikube.sh")
-    assert done.code == 0, done.err
+    result = world.run("setup-minikube.sh")
+    assert result.code == 0, result.err
     places = order(
-        done.calls,
+        result.calls,
         "minikube start -p paceline --nodes 2 --cpus 4 --memory 8g --driver docker",
         "wait --for=condition=Ready nodes",
         "addons enable metrics-server",
@@ -155,10 +161,10 @@ def test_a_second_set_up_changes_nothing(world: World) -> None:
 
 def test_ray_is_installed_by_helm_and_the_cluster_is_rendered_by_us(world: World) -> None:
     world.run("setup-minikube.sh")
-    done = world.run("install-ray.sh", "--load-image")
-    assert done.code == 0, done.err
+    result = world.run("install-ray.sh", "--load-image")
+    assert result.code == 0, result.err
     places = order(
-        done.calls,
+        result.calls,
         "helm repo add kuberay",
         "helm --kube-context paceline upgrade --install kuberay-operator",
         "image load paceline-ray:1",
@@ -167,7 +173,7 @@ def test_ray_is_installed_by_helm_and_the_cluster_is_rendered_by_us(world: World
         "wait --for=condition=RayClusterProvisioned raycluster/paceline",
     )
     assert places == sorted(places)
-    (upgrade,) = (call for call in done.calls if " upgrade " in call)
+    (upgrade,) = (call for call in result.calls if " upgrade " in call)
     assert "--version 1.7.0 -n ray-system --create-namespace --wait" in upgrade
     applied = (world.folder / "state" / "applied").read_text()
     assert "kind: RayCluster" in applied
@@ -187,12 +193,11 @@ def test_installing_twice_installs_once_and_a_changed_cluster_is_applied(world: 
     assert any(" apply -f " in call for call in changed.calls)
 
 
-def test_without_a_cluster_nothing_is_installed(world: World) -> None:
-    done = world.run("install-ray.sh")
-    assert done.code == 1
-    assert "does not answer" in done.err
-    assert "setup-minikube.sh" in done.err
-    assert not any("helm" in call for call in done.calls)
+def test_without_a_cluster_nothing_is_installed(world: World, wording: Wording) -> None:
+    result = world.run("install-ray.sh")
+    assert result.code == 1
+    wording(result.err)
+    assert not any("helm" in call for call in result.calls)
 
 
 SETUP_STEPS: tuple[str, ...] = (
@@ -220,15 +225,15 @@ INSTALL_STEPS += ("apply -f", "RayClusterProvisioned")
 
 
 @pytest.mark.parametrize("broken", SETUP_STEPS)
-def test_a_failing_step_of_the_set_up_stops_it_with_its_name_and_the_next_run_goes_on(
+def test_a_failing_step_of_the_set_up_stops_it_with_its_name_and_the_next_run_continues(
     broken: str, world: World
 ) -> None:
-    done = world.run("setup-minikube.sh", FAIL_ON=broken)
-    assert done.code == 1
-    assert broken in done.calls[-1], "nothing is called after it"
-    message = done.err.splitlines()
+    result = world.run("setup-minikube.sh", FAIL_ON=broken)
+    assert result.code == 1
+    assert broken in result.calls[-1], "nothing is called after it"
+    message = result.err.splitlines()
     assert message[-2].startswith("error: ")
-    assert "failed (exit code 7)" in message[-2]
+    assert "exit code 7" in message[-2]
     assert message[-1].startswith("hint: ")
     again = world.run("setup-minikube.sh")
     assert again.code == 0, again.err
@@ -237,10 +242,10 @@ def test_a_failing_step_of_the_set_up_stops_it_with_its_name_and_the_next_run_go
 @pytest.mark.parametrize("broken", INSTALL_STEPS)
 def test_a_failing_step_of_the_installation_stops_it_with_its_name(broken: str, world: World) -> None:
     world.run("setup-minikube.sh")
-    done = world.run("install-ray.sh", "--load-image", FAIL_ON=broken)
-    assert done.code == 1
-    assert broken in done.calls[-1]
-    assert "failed (exit code 7)" in done.err
+    result = world.run("install-ray.sh", "--load-image", FAIL_ON=broken)
+    assert result.code == 1
+    assert broken in result.calls[-1]
+    assert "exit code 7" in result.err
     assert world.run("install-ray.sh", "--load-image").code == 0
 
 
@@ -256,15 +261,16 @@ def test_a_failing_step_of_the_installation_stops_it_with_its_name(broken: str, 
     ],
 )
 def test_a_missing_tool_is_named_before_anything_starts(script: str, tool: str, world: World) -> None:
-    done = world.run(script, without=tool)
-    assert done.code == 1
-    assert done.err.startswith(f"error: {tool} is not installed, or not on PATH\nhint: ")
-    assert done.calls == []
+    result = world.run(script, without=tool)
+    assert result.code == 1
+    assert result.err.startswith(f"error: {tool} ")
+    assert "\nhint: " in result.err
+    assert result.calls == []
 
 
 def results(seconds: float, accuracy: float) -> str:
-    said = {"training_time_seconds": seconds, "test_accuracy": accuracy}
-    return json.dumps(said).replace('"', '\\"')
+    given = {"training_time_seconds": seconds, "test_accuracy": accuracy}
+    return json.dumps(given).replace('"', '\\"')
 
 
 def installed(world: World) -> dict[str, str]:
@@ -280,12 +286,12 @@ def installed(world: World) -> dict[str, str]:
 
 def test_the_benchmark_runs_baseline_first_copies_the_results_and_compares(world: World) -> None:
     commands = installed(world)
-    done = world.run("run-benchmark.sh", "--out", "out", **commands)
-    assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told == json.loads((world.folder / "out" / "comparison.json").read_text())
-    assert told["speedup"] == 1.5
-    assert told["efficiency"] == 0.75
+    result = world.run("run-benchmark.sh", "--out", "out", **commands)
+    assert result.code == 0, result.err
+    data = json.loads(result.out)
+    assert data == json.loads((world.folder / "out" / "comparison.json").read_text())
+    assert data["speedup"] == 1.5
+    assert data["efficiency"] == 0.75
     assert {path.name for path in (world.folder / "out").iterdir()} == {
         "baseline_results.json",
         "ray_results_2workers.json",
@@ -298,41 +304,41 @@ def test_one_command_may_do_both_and_gets_the_knobs(world: World) -> None:
     commands = installed(world)
     both = 'echo "{\\"epochs\\": $EPOCHS, \\"batch\\": $BATCH_SIZE, \\"n\\": $NUM_WORKERS}" > comparison.json'
     variables = {"REMOTE": commands["REMOTE"], "BENCHMARK": both, "EPOCHS": "5"}
-    done = world.run("run-benchmark.sh", "--batch-size", "128", **variables)
-    assert done.code == 0, done.err
-    assert json.loads(done.out) == {"epochs": 5, "batch": 128, "n": 2}
+    result = world.run("run-benchmark.sh", "--batch-size", "128", **variables)
+    assert result.code == 0, result.err
+    assert json.loads(result.out) == {"epochs": 5, "batch": 128, "n": 2}
 
 
-def test_without_a_head_the_benchmark_says_so(world: World) -> None:
+def test_without_a_head_the_benchmark_reports_that(world: World, wording: Wording) -> None:
     world.run("setup-minikube.sh")
-    done = world.run("run-benchmark.sh")
-    assert done.code == 1
-    assert "has no head that runs" in done.err
-    assert "install-ray.sh" in done.err
+    result = world.run("run-benchmark.sh")
+    assert result.code == 1
+    wording(result.err)
 
 
 def test_a_benchmark_that_fails_stops_and_nothing_is_compared(world: World) -> None:
     commands = installed(world)
-    done = world.run("run-benchmark.sh", "--out", "out", **{**commands, "DISTRIBUTED": "exit 3"})
-    assert done.code == 1
-    assert "distributed: 2 workers failed (exit code 3)" in done.err
+    result = world.run("run-benchmark.sh", "--out", "out", **{**commands, "DISTRIBUTED": "exit 3"})
+    assert result.code == 1
+    assert "2 workers" in result.err
+    assert "exit code 3" in result.err
     assert not (world.folder / "out").exists()
 
 
 @pytest.mark.parametrize("script", ["run-benchmark.sh", "setup-minikube.sh"])
-def test_a_number_that_is_none_is_refused(script: str, world: World) -> None:
+def test_a_number_that_is_none_is_refused(script: str, world: World, wording: Wording) -> None:
     flag = "--nodes" if script == "setup-minikube.sh" else "--epochs"
-    done = world.run(script, flag, "many")
-    assert done.code == 1
-    assert "must be a whole number" in done.err
+    result = world.run(script, flag, "many")
+    assert result.code == 1
+    wording(result.err.splitlines()[0])
 
 
 def test_cleaning_up_removes_everything_in_order(world: World) -> None:
     installed(world)
-    done = world.run("cleanup.sh")
-    assert done.code == 0, done.err
+    result = world.run("cleanup.sh")
+    assert result.code == 0, result.err
     places = order(
-        done.calls,
+        result.calls,
         "delete rayjobs.ray.io --all",
         "delete rayclusters.ray.io --all",
         "uninstall kuberay-operator",
@@ -349,61 +355,61 @@ def test_cleaning_up_removes_everything_in_order(world: World) -> None:
 def test_what_is_half_installed_is_cleaned_up(broken: str, world: World) -> None:
     world.run("setup-minikube.sh")
     world.run("install-ray.sh", "--load-image", FAIL_ON=broken)
-    done = world.run("cleanup.sh")
-    assert done.code == 0, done.err
+    result = world.run("cleanup.sh")
+    assert result.code == 0, result.err
     assert not (world.folder / "state").exists()
 
 
 @pytest.mark.parametrize("broken", ["delete rayclusters", "uninstall", "delete namespace"])
 def test_what_cannot_be_removed_alone_goes_with_the_nodes(broken: str, world: World) -> None:
     installed(world)
-    done = world.run("cleanup.sh", FAIL_ON=broken)
-    assert done.code == 0, done.err
+    result = world.run("cleanup.sh", FAIL_ON=broken)
+    assert result.code == 0, result.err
     assert not (world.folder / "state").exists()
 
 
-def test_what_is_left_is_said_and_is_an_error(world: World) -> None:
+def test_leftovers_are_reported_and_are_an_error(world: World, wording: Wording) -> None:
     installed(world)
-    done = world.run("cleanup.sh", "--keep-minikube", FAIL_ON="uninstall")
-    assert done.code == 1
-    assert "this is left: removing KubeRay" in done.err
-    assert any("delete namespace" in call for call in done.calls), "the other steps were made"
-    assert not any("minikube delete" in call for call in done.calls)
+    result = world.run("cleanup.sh", "--keep-minikube", FAIL_ON="uninstall")
+    assert result.code == 1
+    wording("\n".join(result.err.splitlines()[-2:]))
+    assert any("delete namespace" in call for call in result.calls), "the other steps were made"
+    assert not any("minikube delete" in call for call in result.calls)
 
 
 @pytest.mark.parametrize("missing", ["helm", "minikube", "kubectl"])
 def test_cleaning_up_works_without_a_tool_that_was_never_there(missing: str, world: World) -> None:
-    done = world.run("cleanup.sh", without=missing)
-    assert done.code == 0, done.err
+    result = world.run("cleanup.sh", without=missing)
+    assert result.code == 0, result.err
 
 
 def test_the_image_is_built_with_a_cache_in_the_registry(world: World) -> None:
     flags = ["--registry", "registry.example.com", "--tag", "1", "--push"]
     login = ["--login", "ecr", "--aws-profile", "me", "--aws-region", "eu-west-1"]
-    done = world.run("build-ray-image.sh", *flags, *login)
-    assert done.code == 0, done.err
+    result = world.run("build-ray-image.sh", *flags, *login)
+    assert result.code == 0, result.err
     places = order(
-        done.calls, "aws --region eu-west-1 --profile me ecr get-login-password", "docker buildx build"
+        result.calls, "aws --region eu-west-1 --profile me ecr get-login-password", "docker buildx build"
     )
     assert places == sorted(places)
-    (build,) = (call for call in done.calls if "buildx build" in call)
+    (build,) = (call for call in result.calls if "buildx build" in call)
     assert "--tag registry.example.com/paceline-ray:1" in build
     assert "--cache-from type=registry,ref=registry.example.com/paceline-ray:buildcache" in build
     assert "--cache-to type=registry,ref=registry.example.com/paceline-ray:buildcache,mode=max" in build
-    assert "password-of-the-registry" not in "".join(done.calls) + done.err + done.out
+    assert "password-of-the-registry" not in "".join(result.calls) + result.err + result.out
 
 
 def test_without_a_registry_the_image_stays_here_and_pushing_is_refused(world: World) -> None:
-    done = world.run("build-ray-image.sh", "--tag", "1")
-    assert done.code == 0, done.err
-    (build,) = (call for call in done.calls if "buildx build" in call)
+    result = world.run("build-ray-image.sh", "--tag", "1")
+    assert result.code == 0, result.err
+    (build,) = (call for call in result.calls if "buildx build" in call)
     assert build.split()[-2] == "--load"
     assert "cache" not in build
     refused = world.run("build-ray-image.sh", "--tag", "1", "--push")
     assert (refused.code, refused.calls) == (1, [])
 
 
-def test_the_image_runs_as_nobody_special_and_has_the_ray_of_the_manifests() -> None:
+def test_the_image_runs_as_an_unprivileged_user_and_has_the_ray_of_the_manifests() -> None:
     from paceline.k8s.render.pod import USER
     from paceline.k8s.spec.job import RAY_VERSION
 

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
-from tests.fixtures.runs import virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
+from tests.fixtures.runs.run_plans import virtual
 
 from paceline.plan.plan import Plan, StrategyOptions
 from paceline.simulate.predict import outline
@@ -23,29 +23,29 @@ def predicted(plan: Plan) -> Outline:
 
 
 def assert_equal_to_virtual(plan: Plan) -> None:
-    done, found = virtual(plan), predicted(plan)
-    assert found.total_ns == round(done.elapsed_s * 1e9)
-    applied = [row for row in done.history.server if row.op == "apply"]
+    result, outcome = virtual(plan), predicted(plan)
+    assert outcome.total_ns == round(result.elapsed_s * 1e9)
+    applied = [row for row in result.history.server if row.op == "apply"]
     if applied:
-        assert found.trace.ranks.tolist() == [row.rank for row in applied]
-        assert found.trace.at_ns.tolist() == [row.at_ns for row in applied]
-        assert found.staleness == Counter(row.staleness for row in applied)
+        assert outcome.trace.ranks.tolist() == [row.rank for row in applied]
+        assert outcome.trace.at_ns.tolist() == [row.at_ns for row in applied]
+        assert outcome.staleness == Counter(row.staleness for row in applied)
     elif plan.mode != "single":
         met = sorted(
             row.start_ns + row.delay_ns + row.wait_ns
-            for rows in done.history.steps.values()
+            for rows in result.history.steps.values()
             for row in rows
             if row.bytes_out
         )
-        assert found.trace.at_ns.tolist() == met
-        assert found.wait_ns == sum(row.wait_ns for rows in done.history.steps.values() for row in rows)
-    steps = {rank: len(rows) for rank, rows in done.history.steps.items()}
-    assert found.steps == tuple(steps.get(rank, 0) for rank in range(plan.num_workers))
-    lost = [row for rows in done.history.abandoned.values() for row in rows]
-    assert found.abandoned == len(lost)
+        assert outcome.trace.at_ns.tolist() == met
+        assert outcome.wait_ns == sum(row.wait_ns for rows in result.history.steps.values() for row in rows)
+    steps = {rank: len(rows) for rank, rows in result.history.steps.items()}
+    assert outcome.steps == tuple(steps.get(rank, 0) for rank in range(plan.num_workers))
+    lost = [row for rows in result.history.abandoned.values() for row in rows]
+    assert outcome.abandoned == len(lost)
     if plan.mode == "backup":
-        delays_ns = sum(row.delay_ns for rows in done.history.steps.values() for row in rows)
-        assert found.compute_ns == delays_ns + sum(row.lasted_ns - row.wait_ns for row in lost)
+        delays_ns = sum(row.delay_ns for rows in result.history.steps.values() for row in rows)
+        assert outcome.compute_ns == delays_ns + sum(row.lasted_ns - row.wait_ns for row in lost)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -117,10 +117,10 @@ def test_adaptive_decides_as_in_virtual_time(allowed: Allowed, rules: tuple[Stra
         stragglers=rules,
         strategy=options,
     )
-    done, found = virtual(plan), predicted(plan)
-    assert found.total_ns == pytest.approx(done.elapsed_s * 1e9, rel=0.02)
-    assert found.steps == tuple(len(done.history.steps[rank]) for rank in range(4))
-    assert any(event.kind == "adapted" for event in done.history.plain)
+    result, outcome = virtual(plan), predicted(plan)
+    assert outcome.total_ns == pytest.approx(result.elapsed_s * 1e9, rel=0.02)
+    assert outcome.steps == tuple(len(result.history.steps[rank]) for rank in range(4))
+    assert any(event.kind == "adapted" for event in result.history.plain)
 
 
 @pytest.mark.parametrize("every", [1, 3, 7])
@@ -139,11 +139,13 @@ def test_rounds_of_fedavg_end_when_they_end_in_virtual_time(part: float) -> None
     plan = small_plan(
         "fedavg", num_workers=5, steps=18, pace_s=0.01, stragglers=RANDOM_SPEEDS, strategy=options
     )
-    done, found = virtual(plan), predicted(plan)
-    assert found.total_ns == round(done.elapsed_s * 1e9)
-    ends = {row.start_ns + row.delay_ns + row.wait_ns for rows in done.history.steps.values() for row in rows}
-    assert set(found.trace.at_ns.tolist()) <= ends
-    assert found.compute_ns + found.wait_ns == 5 * found.total_ns
+    result, outcome = virtual(plan), predicted(plan)
+    assert outcome.total_ns == round(result.elapsed_s * 1e9)
+    ends = {
+        row.start_ns + row.delay_ns + row.wait_ns for rows in result.history.steps.values() for row in rows
+    }
+    assert set(outcome.trace.at_ns.tolist()) <= ends
+    assert outcome.compute_ns + outcome.wait_ns == 5 * outcome.total_ns
 
 
 @settings(max_examples=12, deadline=None)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import ConfigError, PacelineError
 from paceline.launchers.local import LocalLauncher
@@ -48,8 +48,8 @@ def test_step_times_may_vary_around_the_pace() -> None:
     assert varied[ssgd].prediction.total_s > steady[ssgd].prediction.total_s
 
 
-def test_without_a_pace_there_is_nothing_to_predict() -> None:
-    with pytest.raises(ConfigError, match=r"pace is 0"):
+def test_without_a_pace_there_is_nothing_to_predict(wording: Wording) -> None:
+    with wording.raises(ConfigError):
         input_from_plan(small_plan("ssgd"), Conditions())
 
 
@@ -60,18 +60,19 @@ def test_a_recorded_run_is_learnt_from(launcher: LocalLauncher, tmp_path: Path) 
     advice = advise_on(scene)
     mode = advice.advised.candidate.mode
     assert mode in ("asgd", "easgd")  # no worker waits; which is faster depends on the measured exchanges
-    assert "worker 1 is persistently" in advice.workers[0]
+    assert advice.workers[0].startswith("worker 1 ")
     command = command_for(scene, advice)
-    assert f"--mode {mode} --num-workers 2 --steps 40 --pace 10ms --straggler worker=1" in command
-    assert any("run test (ssgd)" in text for text in advice.caveats)
+    assert f"--mode {mode} " in command  # easgd also gets its --sync-every
+    assert "--num-workers 2 --steps 40 --pace 10ms --straggler worker=1" in command
+    assert any("test (ssgd)" in text for text in advice.caveats)
 
 
-def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PacelineError, match=r"plan\.json"):
+def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path, wording: Wording) -> None:
+    with wording.raises(PacelineError):
         input_from_run(tmp_path)
 
 
-def test_a_prediction_refuses_what_it_knows_nothing_of() -> None:
+def test_a_prediction_refuses_what_it_cannot_model(wording: Wording) -> None:
     plan = small_plan("ssgd", pace_s=0.01, compress=Compression(codec=Codec.INT8))
-    with pytest.raises(ConfigError, match="knows nothing of compression"):
+    with wording.raises(ConfigError):
         input_from_plan(plan, Conditions())

@@ -40,13 +40,13 @@ RULES = st.builds(
     worker=st.integers(0, 3),
     first=st.integers(0, 40),
 )
-def test_many_steps_at_once_are_bit_for_bit_what_a_worker_asks_one_by_one(
+def test_many_steps_at_once_are_bit_for_bit_those_of_one_by_one(
     rules: list[StragglerRule], seed: int, worker: int, first: int
 ) -> None:
-    asked = [Stragglers(rules, seed=seed).at(worker, step) for step in range(first, first + 20)]
+    requests = [Stragglers(rules, seed=seed).at(worker, step) for step in range(first, first + 20)]
     factors, delays_s = slowness(rules, seed, worker, first, 20)
-    assert factors.tolist() == [slow.factor for slow in asked]
-    assert delays_s.tolist() == [slow.delay_s for slow in asked]
+    assert factors.tolist() == [slow.factor for slow in requests]
+    assert delays_s.tolist() == [slow.delay_s for slow in requests]
 
 
 MODELS: list[StepTimes] = [
@@ -69,7 +69,7 @@ def test_a_step_takes_the_same_however_many_are_made_at_once(model: StepTimes) -
 
 
 @pytest.mark.parametrize("model", MODELS[:4], ids=lambda m: type(m).__name__)
-def test_drawn_times_have_the_mean_that_the_model_says(model: StepTimes) -> None:
+def test_drawn_times_have_the_mean_of_the_model(model: StepTimes) -> None:
     drawn = matrix(Profile(num_workers=1, step_times=(model,), batch_sizes=(1,)), 1, 40_000)
     assert drawn.mean() / 1e9 == pytest.approx(mean_s(model), rel=0.03)
 

@@ -43,29 +43,29 @@ def test_full_rounds_are_what_happens_round_by_round(
         processors=2,
     )
     spare = min(spare, workers - 1)
-    found = first_arrivals(profile, spare=spare, steps=steps, seed=0)
+    outline = first_arrivals(profile, spare=spare, steps=steps, seed=0)
     one_by_one = BackupRounds(profile, spare, steps, 0)
     while not one_by_one.is_over():
-        one_by_one.make_one()
-    expected = one_by_one.standing
-    assert found.trace.ranks.tolist() == expected.ranks
-    assert found.trace.at_ns.tolist() == np.repeat(expected.at_ns, expected.counted).tolist()
-    assert found.compute_ns == expected.compute_ns
-    assert found.compute_ns + found.wait_ns == sum(one_by_one.ended_ns) - sum(late_ms[:workers]) * 10**6
-    assert found.abandoned == expected.abandoned
-    assert found.steps == tuple(expected.clocks)
-    assert sum(found.steps) == steps * workers
+        one_by_one.run_one()
+    expected = one_by_one.state
+    assert outline.trace.ranks.tolist() == expected.ranks
+    assert outline.trace.at_ns.tolist() == np.repeat(expected.at_ns, expected.counted).tolist()
+    assert outline.compute_ns == expected.compute_ns
+    assert outline.compute_ns + outline.wait_ns == sum(one_by_one.ended_ns) - sum(late_ms[:workers]) * 10**6
+    assert outline.abandoned == expected.abandoned
+    assert outline.steps == tuple(expected.clocks)
+    assert sum(outline.steps) == steps * workers
 
 
-def test_a_run_with_nobody_late_consists_of_full_rounds_but_for_its_ends() -> None:
+def test_a_run_without_late_workers_consists_of_full_rounds_but_for_its_ends() -> None:
     profile = Profile(
         num_workers=4, step_times=(Recorded((0.01, 0.02, 0.01)),) * 4, batch_sizes=(1,) * 4, costs=FREE
     )
     rounds = BackupRounds(profile, 1, 90, 0)
-    rounds.make_one()
-    rounds.make_full_ones()
-    assert len(rounds.standing.at_ns) == 1 + (90 * 4 - 3 - 4) // 3
+    rounds.run_one()
+    rounds.run_full()
+    assert len(rounds.state.at_ns) == 1 + (90 * 4 - 3 - 4) // 3
     late = BackupRounds(replace(profile, starts_at_s=(0.0, 0.0, 0.0, 0.9)), 1, 90, 0)
-    late.make_one()
-    late.make_full_ones()
-    assert len(late.standing.at_ns) == 1
+    late.run_one()
+    late.run_full()
+    assert len(late.state.at_ns) == 1

@@ -92,11 +92,11 @@ def test_more_bound_is_never_slower_and_never_faster_than_the_slowest_worker(dra
 def test_every_gradient_is_applied_once_and_staleness_stays_within_its_bound(
     draws: list[list[int]], bound: int
 ) -> None:
-    found = outline(random_profile(draws), Asynchronous(bound), steps=6, seed=0)
-    assert found.steps == (6,) * len(draws)
-    assert found.staleness is not None
-    assert sum(found.staleness.values()) == 6 * len(draws)
-    assert max(found.staleness) <= (2 * bound + 1) * (len(draws) - 1)
+    result = outline(random_profile(draws), Asynchronous(bound), steps=6, seed=0)
+    assert result.steps == (6,) * len(draws)
+    assert result.staleness is not None
+    assert sum(result.staleness.values()) == 6 * len(draws)
+    assert max(result.staleness) <= (2 * bound + 1) * (len(draws) - 1)
 
 
 @given(draws=DRAWS)
@@ -140,10 +140,10 @@ def test_the_same_seed_gives_the_same_prediction(seed: int, workers: int) -> Non
         assert predict(profile, way, steps=20, seed=seed) == predict(profile, way, steps=20, seed=seed)
 
 
-def test_a_lasting_straggler_sets_the_rate_of_all_who_wait_and_not_of_asgd() -> None:
+def test_a_lasting_straggler_sets_the_rate_of_all_modes_that_wait_and_not_of_asgd() -> None:
     profile = profile_of_times(10, 30, 10, 10)
     rates = {
-        c.mode: predict(profile, c.way, steps=400, seed=0).gradients_per_s
+        c.mode: predict(profile, c.model, steps=400, seed=0).gradients_per_s
         for c in candidates(StrategyOptions(staleness=3, sync_every=8, backup_workers=1), 4)
     }
     for mode in ("ssgd", "ddp", "ps", "ssp", "localsgd", "fedavg", "diloco", "dssp"):
@@ -156,8 +156,8 @@ def test_adaptive_reaches_the_optimum_but_for_its_first_steps_and_whole_samples(
     profile = replace(profile_of_times(10, 30, 10, 10), batch_sizes=(64,) * 4)
     batch = predict(profile, Adaptive(Allowed.BATCH, 8), steps=1000, seed=0)
     local = predict(profile, Adaptive(Allowed.LOCAL_STEPS, 24), steps=1000, seed=0)
-    for found in (batch, local):
-        assert 0.95 <= found.gradients_per_s / (3 / 0.01 + 1 / 0.03) <= 1
+    for result in (batch, local):
+        assert 0.95 <= result.gradients_per_s / (3 / 0.01 + 1 / 0.03) <= 1
     assert batch.steps == (1000,) * 4
     assert local.steps[1] < local.steps[0] / 2
 
@@ -205,7 +205,7 @@ def test_workers_woken_at_once_take_turns_on_the_processors_they_share() -> None
     )
 
 
-def test_fragments_spread_what_travels_and_add_a_meeting_each() -> None:
+def test_fragments_spread_the_traffic_and_add_a_synchronization_each() -> None:
     costs = Costs(collective=Link(latency_s=0.01, bytes_per_s=1e6))
     profile = replace(profile_of_times(10, 10, costs=costs), parameter_bytes=40_000)
     whole = predict(profile, OuterSgd(8), steps=80, seed=0)
@@ -226,8 +226,8 @@ def test_waiting_is_what_the_fast_lose_to_the_slow() -> None:
 
 
 def test_every_mode_that_is_known_is_a_candidate() -> None:
-    found = candidates(StrategyOptions(staleness=3, sync_every=8), 4)
-    assert [c.mode for c in found] == [mode for mode in MODES if mode in PREDICTABLE_MODES]
+    result = candidates(StrategyOptions(staleness=3, sync_every=8), 4)
+    assert [c.mode for c in result] == [mode for mode in MODES if mode in PREDICTABLE_MODES]
     assert set(MODES) - PREDICTABLE_MODES == {"fsdp", "onebit", "gossip", "adpsgd"}, (
         "these are not predicted, and the docs say so"
     )

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import distance, real, resumed, virtual
-from tests.fixtures.scripted import MODE
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import distance, real, resumed, virtual
+from tests.fixtures.strategies.scripted import MODE
 from torch import Tensor
 
 from paceline.events.read import History, PlainEvent
@@ -50,9 +50,9 @@ def test_a_cut_is_the_samples_of_the_step_in_other_hands() -> None:
         (5, SyncPolicy.BATCH, (10, 1, 1)),
         (9, SyncPolicy.SSGD, (4, 4, 4)),
     ]
-    done = with_decisions(three(), *cuts)
-    assert distance(done.final_state(), virtual(replace(three(), mode="ssgd")).final_state()) < 1e-12
-    samples = {rank: [row.samples for row in rows] for rank, rows in done.history.steps.items()}
+    run = with_decisions(three(), *cuts)
+    assert distance(run.final_state(), virtual(replace(three(), mode="ssgd")).final_state()) < 1e-12
+    samples = {rank: [row.samples for row in rows] for rank, rows in run.history.steps.items()}
     assert samples[2] == [4] * 2 + [9] * 3 + [1] * 4 + [4] * 5
 
 
@@ -63,8 +63,8 @@ def test_local_steps_of_equal_numbers_are_localsgd() -> None:
 
 
 def test_a_fast_worker_does_more_of_the_shares_and_rounds_stay_whole() -> None:
-    done = with_decisions(three(strategy=LOCAL), (4, SyncPolicy.LOCAL_STEPS, (6, 1, 5)))
-    steps = done.history.steps
+    run = with_decisions(three(strategy=LOCAL), (4, SyncPolicy.LOCAL_STEPS, (6, 1, 5)))
+    steps = run.history.steps
     # Four steps as planned, two rounds of four by speed, and a last one of two.
     assert [len(steps[rank]) for rank in range(3)] == [4 + 6 + 6 + 3, 4 + 1 + 1 + 1, 4 + 5 + 5 + 2]
     assert sorted(row.position for rows in steps.values() for row in rows) == list(range(42))
@@ -74,13 +74,13 @@ def test_a_fast_worker_does_more_of_the_shares_and_rounds_stay_whole() -> None:
 
 @pytest.mark.parametrize("task", ["TinyTask", "TorchAdamTask", "TorchMomentumTask"])
 def test_when_local_steps_end_all_optimizers_are_one_again(task: str) -> None:
-    where = "paceline.laws.tasks" if task == "TinyTask" else "tests.fixtures.tasks"
+    where = "paceline.laws.tasks" if task == "TinyTask" else "tests.fixtures.tasks.user_tasks"
     choice = OptimizerChoice(name="adam", lr=0.05) if task == "TinyTask" else None
     plan = three(task=f"{where}:{task}", optimizer=choice)
-    done = with_decisions(plan, (3, SyncPolicy.LOCAL_STEPS, (7, 1, 4)), (11, SyncPolicy.BATCH, (6, 2, 4)))
-    assert len({state_hash(r.arena.named_state()) for r in done.replicas.values()}) == 1
-    assert len({state_hash(r.optimizer_state()) for r in done.replicas.values()}) == 1
-    assert len({state_hash(r.optimizer_numbers()) for r in done.replicas.values()}) == 1
+    run = with_decisions(plan, (3, SyncPolicy.LOCAL_STEPS, (7, 1, 4)), (11, SyncPolicy.BATCH, (6, 2, 4)))
+    assert len({state_hash(r.arena.named_state()) for r in run.replicas.values()}) == 1
+    assert len({state_hash(r.optimizer_state()) for r in run.replicas.values()}) == 1
+    assert len({state_hash(r.optimizer_numbers()) for r in run.replicas.values()}) == 1
 
 
 def test_a_step_with_fewer_samples_takes_less_of_its_pace() -> None:
@@ -97,42 +97,42 @@ def scripted(**changes: object) -> Plan:
 
 def test_real_processes_adapt_and_replay_bit_by_bit(launcher: LocalLauncher, tmp_path: Path) -> None:
     plan = scripted()
-    done = real(plan, tmp_path, launcher)
-    assert done.positions() == list(range(plan.total_gradients))
-    assert done.result["adapted"] == {"count": 4, "way": "local-steps", "shares": "2,6,4"}
-    assert sum(row.samples for rows in done.history.steps.values() for row in rows) == plan.total_samples
-    verdict = replay(plan, done.history, done.sha256)
+    run = real(plan, tmp_path, launcher)
+    assert run.positions() == list(range(plan.total_gradients))
+    assert run.result["adapted"] == {"count": 4, "way": "local-steps", "shares": "2,6,4"}
+    assert sum(row.samples for rows in run.history.steps.values() for row in rows) == plan.total_samples
+    verdict = replay(plan, run.history, run.sha256)
     assert verdict.is_equal, verdict.parted
     assert verdict.gradients == plan.total_gradients
-    assert done.sha256 == state_hash(virtual(plan).final_state())
+    assert run.sha256 == state_hash(virtual(plan).final_state())
 
 
 def test_over_gloo_it_computes_the_same(launcher: LocalLauncher, tmp_path: Path) -> None:
     plan = replace(scripted(), transport=Transport.GLOO)
-    done = real(plan, tmp_path, launcher)
-    assert done.result["adapted"] == {"count": 4, "way": "local-steps", "shares": "2,6,4"}
-    assert done.sha256  # all hold the same bits
+    run = real(plan, tmp_path, launcher)
+    assert run.result["adapted"] == {"count": 4, "way": "local-steps", "shares": "2,6,4"}
+    assert run.sha256  # all hold the same bits
 
 
 def test_a_record_of_other_decisions_does_not_replay() -> None:
     plan = scripted()
-    done = virtual(plan)
-    other = next(n for n, event in enumerate(done.history.plain) if event.fields["step"] == 8)
-    del done.history.plain[other]
-    verdict = replay(plan, done.history, state_hash(done.final_state()))
+    run = virtual(plan)
+    other = next(n for n, event in enumerate(run.history.plain) if event.fields["step"] == 8)
+    del run.history.plain[other]
+    verdict = replay(plan, run.history, state_hash(run.final_state()))
     assert verdict.parted is not None
 
 
 @pytest.mark.parametrize("stop_at", [6, 12, 36], ids=["batch", "local steps", "local steps again"])
-def test_a_stopped_run_goes_on_with_its_shares_and_replays(
+def test_a_stopped_run_resumes_with_its_shares_and_replays(
     stop_at: int, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     plan = scripted(steps=60, pace_s=0.02)
     first = real(plan, tmp_path, launcher, stop_at=stop_at)
     assert first.result["stopped_early"] is True
-    done = len(first.positions()) // 3
-    assert first.positions() == list(range(3 * done))
-    assert load_resumable(tmp_path)[1].folder.name == f"at-{3 * done:08d}"
+    result = len(first.positions()) // 3
+    assert first.positions() == list(range(3 * result))
+    assert load_resumable(tmp_path)[1].folder.name == f"at-{3 * result:08d}"
     assert replay(plan, first.history, first.sha256).is_equal
     again = resumed(tmp_path, launcher)
     assert again.positions() == list(range(plan.total_gradients))
@@ -144,10 +144,10 @@ def test_a_stopped_run_goes_on_with_its_shares_and_replays(
 def test_checkpoints_of_local_steps_are_complete_and_named_by_the_shares_done(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    done = real(scripted(steps=16, checkpoint_every=5), tmp_path, launcher)
-    assert {rank: len(rows) for rank, rows in done.history.steps.items()} == {0: 18, 1: 10, 2: 20}
-    found = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
-    assert found == ["at-00000015", "at-00000036", "at-00000048"]
+    run = real(scripted(steps=16, checkpoint_every=5), tmp_path, launcher)
+    assert {rank: len(rows) for rank, rows in run.history.steps.items()} == {0: 18, 1: 10, 2: 20}
+    result = sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir())
+    assert result == ["at-00000015", "at-00000036", "at-00000048"]
     assert load_resumable(tmp_path)[1].clocks == (18, 10, 20)
 
 
@@ -157,7 +157,7 @@ def test_decisions_after_the_checkpoint_that_a_run_resumed_from_never_happened()
     assert [event.fields["step"] for event in history.plain] == [4, 8, 16]
 
 
-def test_what_it_knows_survives_a_checkpoint() -> None:
+def test_its_measurements_survive_a_checkpoint() -> None:
     plan = small_plan("adaptive", num_workers=3, batch_sizes=(16,) * 3, pace_s=0.01, steps=40)
     plan = replace(plan, stragglers=(StragglerRule(worker=1, factor=4.0),))
     kept: list[dict[str, Tensor]] = []
@@ -168,9 +168,9 @@ def test_what_it_knows_survives_a_checkpoint() -> None:
             super().close()
 
     virtual(plan, kind=Remembering)
-    assert all(torch.equal(one["decided"], kept[0]["decided"]) for one in kept)
-    done, way, wish, *rest = kept[0]["decided"].tolist()
-    assert (done, list(SyncPolicy)[int(way)], list(SyncPolicy)[int(wish)]) == (
+    assert all(torch.equal(item["decided"], kept[0]["decided"]) for item in kept)
+    steps, policy, proposal, *rest = kept[0]["decided"].tolist()
+    assert (steps, list(SyncPolicy)[int(policy)], list(SyncPolicy)[int(proposal)]) == (
         40,
         SyncPolicy.BATCH,
         SyncPolicy.BATCH,

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import RANDOM_SPEEDS, small_plan
-from tests.fixtures.runs import distance, real, virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, small_plan
+from tests.fixtures.runs.run_plans import distance, real, virtual
+from tests.fixtures.wording import Wording
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import StrategyOptions
@@ -15,12 +16,12 @@ from paceline.worker.participant import state_hash
 from paceline.worker.replay.schedule import replay
 
 
-def test_fast_workers_do_more_and_nobody_waits_before_the_end() -> None:
+def test_fast_workers_do_more_and_no_worker_waits_before_the_end() -> None:
     slow = (StragglerRule(worker=1, factor=4.0),)
     rows = virtual(small_plan("adpsgd", num_workers=3, steps=30, pace_s=0.01, stragglers=slow)).history.steps
-    done = {rank: len(mine) for rank, mine in rows.items()}
-    assert done[0] > 3 * done[1]
-    assert sum(done.values()) == 90
+    results = {rank: len(mine) for rank, mine in rows.items()}
+    assert results[0] > 3 * results[1]
+    assert sum(results.values()) == 90
     assert all(row.wait_ns == 0 for mine in rows.values() for row in mine[:-1])
 
 
@@ -38,9 +39,9 @@ def test_all_replicas_end_with_one_model_counters_included() -> None:
     plan = small_plan(
         "adpsgd", num_workers=4, pace_s=0.01, stragglers=RANDOM_SPEEDS, task_options={"batch_norm": True}
     )
-    done = virtual(plan)
-    assert len({state_hash(replica.arena.named_state()) for replica in done.replicas.values()}) == 1
-    assert int(done.final_state()["1.num_batches_tracked"]) == len(done.history.steps[0])
+    run = virtual(plan)
+    assert len({state_hash(replica.arena.named_state()) for replica in run.replicas.values()}) == 1
+    assert int(run.final_state()["1.num_batches_tracked"]) == len(run.history.steps[0])
 
 
 @pytest.mark.parametrize("topology", [Topology.RING, Topology.COMPLETE, Topology.STAR])
@@ -57,27 +58,29 @@ def test_a_worker_that_comes_too_late_for_any_share_still_ends_with_the_model(
 ) -> None:
     slow = (StragglerRule(worker=0, delay_s=1.0),)
     plan = small_plan("adpsgd", num_workers=3, steps=2, stragglers=slow)
-    done = real(plan, tmp_path, launcher)
-    assert done.positions() == list(range(6))
-    assert len(done.sha256) == 64
-    assert replay(plan, done.history, done.sha256).is_equal
+    run = real(plan, tmp_path, launcher)
+    assert run.positions() == list(range(6))
+    assert len(run.sha256) == 64
+    assert replay(plan, run.history, run.sha256).is_equal
 
 
-def test_a_log_with_other_partners_is_found_out() -> None:
+def test_a_log_with_other_partners_is_found_out(wording: Wording) -> None:
     plan = small_plan("adpsgd", num_workers=4, pace_s=0.01)
-    done = virtual(plan)
-    final = state_hash(done.final_state())
-    assert replay(plan, done.history, final).is_equal
-    row = done.history.steps[2][1]
-    done.history.steps[2][1] = row._replace(peer=(row.peer or 0) + 1)
-    verdict = replay(plan, done.history, final)
+    run = virtual(plan)
+    final = state_hash(run.final_state())
+    assert replay(plan, run.history, final).is_equal
+    row = run.history.steps[2][1]
+    run.history.steps[2][1] = row._replace(peer=(row.peer or 0) + 1)
+    verdict = replay(plan, run.history, final)
     assert verdict.parted is not None
-    assert "worker-2, step 1: it averages with" in verdict.parted
-    done.history.steps[2][1] = row._replace(loss=row.loss + 1e-16 + row.loss * 1e-15)
-    assert not replay(plan, done.history, final).is_equal
-    del done.history.steps[2][1]
-    verdict = replay(plan, done.history, final)
-    assert verdict.parted == "the log does not number its exchanges 1, 2, 3 …"
+    assert verdict.parted.startswith("worker-2, step 1: ")
+    wording(verdict.parted)
+    run.history.steps[2][1] = row._replace(loss=row.loss + 1e-16 + row.loss * 1e-15)
+    assert not replay(plan, run.history, final).is_equal
+    del run.history.steps[2][1]
+    verdict = replay(plan, run.history, final)
+    assert verdict.parted is not None
+    wording(verdict.parted)
 
 
 def test_another_seed_chooses_other_partners() -> None:

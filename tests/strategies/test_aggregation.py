@@ -43,7 +43,7 @@ def test_krum_takes_the_gradient_in_the_thickest_crowd() -> None:
     assert torch.equal(krum(stack, 1), stack[4])
 
 
-def test_two_that_are_each_others_nearest_are_told_apart_by_their_numbers() -> None:
+def test_two_workers_that_are_nearest_to_each_other_are_ordered_by_rank() -> None:
     stack = torch.tensor([[2.0], [1.0], [9.0]])
     assert krum(stack, 0).item() == krum(stack.flip(0), 0).item() == 1.0
 
@@ -96,6 +96,6 @@ def test_trimming_nothing_is_the_mean(values: list[float]) -> None:
     assert trimmed_mean(stack, 0).item() == pytest.approx(mean(stack).item(), abs=1e-6)
 
 
-def test_each_way_says_how_many_workers_it_takes() -> None:
+def test_each_rule_states_how_many_workers_it_takes() -> None:
     assert [min_workers_for(way, 2) for way in ("median", "trimmed-mean", "krum")] == [5, 5, 7]
     assert min_workers_for("mine:function", 2) == 1

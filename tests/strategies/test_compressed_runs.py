@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import RANDOM_SPEEDS, small_plan
-from tests.fixtures.runs import real, resumed, virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, small_plan
+from tests.fixtures.runs.run_plans import real, resumed, virtual
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import ConfigError, PacelineError, TrainingError
 from paceline.launchers.local import LocalLauncher
@@ -45,12 +46,14 @@ def name(plan: Plan) -> str:
 
 
 @pytest.mark.parametrize("plan", MEETING, ids=name)
-def test_workers_that_meet_end_equal_and_replay(plan: Plan, launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_workers_that_synchronize_end_equal_and_replay(
+    plan: Plan, launcher: LocalLauncher, tmp_path: Path
+) -> None:
     plan = replace(plan, task_options={"batch_norm": True})
-    done = real(plan, tmp_path / "run", launcher)
-    verdict = replay(plan, done.history, done.sha256)
+    run = real(plan, tmp_path / "run", launcher)
+    verdict = replay(plan, run.history, run.sha256)
     assert verdict.is_equal, verdict.parted
-    assert state_hash(virtual(plan).final_state()) == done.sha256
+    assert state_hash(virtual(plan).final_state()) == run.sha256
 
 
 @pytest.mark.parametrize("plan", [MEETING[0], MEETING[4], MEETING[6]], ids=name)
@@ -72,12 +75,12 @@ def test_pushes_are_smaller_and_a_server_run_still_replays(
 ) -> None:
     plan = small_plan(mode, num_workers=3, batch_sizes=(2, 3, 5), task_options={"batch_norm": True})
     plan = replace(plan, transport=transport, compress=compress)
-    done = real(plan, tmp_path / "run", launcher)
-    moved, seen = done.result["bytes"], done.result["compression"]
+    run = real(plan, tmp_path / "run", launcher)
+    moved, seen = run.result["bytes"], run.result["compression"]
     assert isinstance(moved, dict)
     assert isinstance(seen, dict)
     assert int(str(moved["out"])) < int(str(moved["in"])) == int(str(seen["bytes_out_plain"]))
-    verdict = replay(plan, done.history, done.sha256)
+    verdict = replay(plan, run.history, run.sha256)
     assert verdict.is_equal, verdict.parted
     assert verdict.gradients == plan.total_gradients
 
@@ -86,9 +89,9 @@ def test_what_was_discarded_is_still_in_the_memory_that_a_replay_rebuilds() -> N
     options = StrategyOptions(asgd=AsgdVariant.RINGMASTER, max_staleness=2)
     plan = small_plan("asgd", num_workers=3, steps=20, compress=TOPK, strategy=options, pace_s=0.01)
     plan = replace(plan, stragglers=RANDOM_SPEEDS)
-    done = virtual(plan)
-    assert any(row.op == "discard" for row in done.history.server)
-    verdict = replay(plan, done.history, state_hash(done.final_state()))
+    run = virtual(plan)
+    assert any(row.op == "discard" for row in run.history.server)
+    verdict = replay(plan, run.history, state_hash(run.final_state()))
     assert verdict.is_equal, verdict.parted
 
 
@@ -133,17 +136,22 @@ def test_a_stopped_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
     ids=["fp16", "powersgd"],
 )
 def test_ddp_counts_what_torchs_hooks_really_send(
-    compress: Compression, plain_steps: int, numbers: int | None, launcher: LocalLauncher, tmp_path: Path
+    compress: Compression,
+    plain_steps: int,
+    numbers: int | None,
+    launcher: LocalLauncher,
+    tmp_path: Path,
+    wording: Wording,
 ) -> None:
     plan = small_plan("ddp", compress=compress)
-    done = real(plan, tmp_path / "run", launcher)
+    run = real(plan, tmp_path / "run", launcher)
     whole = (15 + 5 + 10 + 2) * 8
     small = whole // 4 if numbers is None else numbers * 8
-    rows = done.history.steps[0]
+    rows = run.history.steps[0]
     assert [row.bytes_out for row in rows] == [whole] * plain_steps + [small] * (len(rows) - plain_steps)
     assert {row.bytes_out + row.bytes_saved for row in rows} == {whole}
-    with pytest.raises(PacelineError, match="only torch can repeat"):
-        replay(plan, done.history, done.sha256)
+    with wording.raises(PacelineError):
+        replay(plan, run.history, run.sha256)
 
 
 def test_ddp_with_fp16_comes_near_plain_ddp(launcher: LocalLauncher, tmp_path: Path) -> None:
@@ -158,19 +166,19 @@ def test_ddp_with_fp16_comes_near_plain_ddp(launcher: LocalLauncher, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("plan", "what"),
+    "plan",
     [
-        (small_plan("ssgd", compress=DGC, task="tests.fixtures.tasks:TorchMomentumTask"), "momentum itself"),
-        (small_plan("ssgd", compress=DGC, task="tests.fixtures.tasks:TorchAdamTask"), "momentum itself"),
-        (small_plan("onebit", optimizer=None, task="tests.fixtures.tasks:TorchAdamTask"), "second moment"),
+        small_plan("ssgd", compress=DGC, task="tests.fixtures.tasks.user_tasks:TorchMomentumTask"),
+        small_plan("ssgd", compress=DGC, task="tests.fixtures.tasks.user_tasks:TorchAdamTask"),
+        small_plan("onebit", optimizer=None, task="tests.fixtures.tasks.user_tasks:TorchAdamTask"),
     ],
     ids=["dgc-momentum", "dgc-adam", "onebit-torch-adam"],
 )
-def test_a_tasks_own_optimizer_that_does_not_fit_is_refused_with_advice(plan: Plan, what: str) -> None:
+def test_a_tasks_own_optimizer_that_does_not_fit_is_refused_with_advice(plan: Plan, wording: Wording) -> None:
     with pytest.raises(PacelineError) as caught:
         virtual(plan)
-    assert what in caught.value.what
     assert "--optimizer" in caught.value.hint
+    wording(caught.value.what)
 
 
 def test_a_gradient_too_large_for_fp16_ends_the_run_with_advice(
@@ -180,5 +188,5 @@ def test_a_gradient_too_large_for_fp16_ends_the_run_with_advice(
     plan = small_plan("ssgd", compress=half, optimizer=OptimizerChoice(name="sgd", lr=1e6))
     with pytest.raises((TrainingError, ConfigError)) as caught:
         real(plan, tmp_path / "run", launcher)
-    assert "does not fit into torch.float16" in caught.value.what
+    assert "torch.float16" in caught.value.what
     assert "bf16" in caught.value.hint

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.command import ROOT, Done
+from tests.fixtures.processes.command import ROOT, CommandResult
 
 from paceline.laws.runner import cases
 from paceline.plan.catalog import MODES, Channel, Mode
@@ -27,13 +27,13 @@ SETTINGS = ("config/mode_keys.py", "comparison/benchmark/torch_layout.py")
 
 
 def test_no_list_of_modes_has_to_be_extended_for_a_new_one() -> None:
-    found = [
+    results = [
         f"{path.relative_to(SOURCE)}:{line}"
         for path in SOURCE.rglob("*.py")
         if not str(path.relative_to(SOURCE)).startswith(CHOOSING + SETTINGS)
         for line in _lists_of_modes(ast.parse(path.read_text()))
     ]
-    assert found == []
+    assert results == []
 
 
 def _lists_of_modes(tree: ast.Module) -> Iterator[int]:
@@ -63,7 +63,7 @@ def _imports(module: str, seen: set[str]) -> set[str]:
     return seen
 
 
-def test_a_row_that_says_nothing_more_is_allowed_what_a_class_from_outside_is() -> None:
+def test_a_row_with_defaults_is_allowed_what_a_class_from_outside_is() -> None:
     row = Mode(name="mine", channel=Channel.COLLECTIVE, summary="…")
     assert row.is_evaluated
     assert row.has_one_update
@@ -96,8 +96,8 @@ def with_mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _paceline(folder: Path, *args: str) -> Done:
-    done = subprocess.run(
+def _paceline(folder: Path, *args: str) -> CommandResult:
+    result = subprocess.run(
         [sys.executable, "-m", "paceline", *args],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
@@ -105,14 +105,14 @@ def _paceline(folder: Path, *args: str) -> Done:
         text=True,
         check=False,
     )
-    return Done(done.returncode, done.stdout, done.stderr)
+    return CommandResult(result.returncode, result.stdout, result.stderr)
 
 
 def test_one_file_and_one_row_are_a_mode(with_mine: Path) -> None:
     args = ("--mode", "mine", "--steps", "20", "--compress", "int8", "--scale-lr", "linear")
-    done = _paceline(with_mine, "train", *args, "--evaluate-every", "10", "--json")
-    assert done.code == 0, done.err
-    result = done.data()["result"]
+    outcome = _paceline(with_mine, "train", *args, "--evaluate-every", "10", "--json")
+    assert outcome.code == 0, outcome.err
+    result = outcome.data()["result"]
     assert (result["mode"], result["steps"]) == ("mine", 20)
 
 

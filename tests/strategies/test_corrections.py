@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real
 
 from paceline.config.environment import Facts
 from paceline.config.load import from_set_flags, load
@@ -25,8 +25,8 @@ VARIANTS = [
 ]
 
 
-def resolved(**said: str) -> Plan:
-    sets = from_set_flags([f"{name}={value}" for name, value in said.items()])
+def resolved(**options: str) -> Plan:
+    sets = from_set_flags([f"{name}={value}" for name, value in options.items()])
     return resolve(load(flags=sets.entries).config, Facts(cuda_devices=0, cpu_count=2, modules=frozenset()))
 
 
@@ -42,11 +42,11 @@ def test_a_real_run_of_each_variant_does_all_the_work_once_and_replays(
         pace_s=0.002,
         stragglers=(StragglerRule(worker=1, factor=4.0),),
     )
-    done = real(plan, tmp_path / "run", launcher)
-    applied = sorted(row.position for row in done.history.server if row.op == "apply")
+    run = real(plan, tmp_path / "run", launcher)
+    applied = sorted(row.position for row in run.history.server if row.op == "apply")
     assert applied == list(range(plan.total_gradients))
-    assert replay(plan, done.history, done.sha256).is_equal
-    assert done.result["discarded"] == sum(row.op == "discard" for row in done.history.server)
+    assert replay(plan, run.history, run.sha256).is_equal
+    assert run.result["discarded"] == sum(row.op == "discard" for row in run.history.server)
 
 
 def test_the_knobs_of_asgd_have_defaults_that_fit_the_number_of_workers() -> None:

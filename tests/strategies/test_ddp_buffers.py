@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Transport

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real, virtual
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real, virtual
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import StrategyOptions, Transport
@@ -23,8 +23,8 @@ def test_a_real_run_ends_with_equal_workers_and_replays(
 ) -> None:
     plan = small_plan("diloco", steps=27, strategy=options, batch_sizes=batch_sizes)
     plan = replace(plan, task_options={"batch_norm": True})
-    done = real(plan, tmp_path / "run", launcher)
-    assert replay(plan, done.history, done.sha256).is_equal
+    run = real(plan, tmp_path / "run", launcher)
+    assert replay(plan, run.history, run.sha256).is_equal
 
 
 def test_shared_memory_and_gloo_end_with_the_same_bits(launcher: LocalLauncher, tmp_path: Path) -> None:
@@ -34,11 +34,11 @@ def test_shared_memory_and_gloo_end_with_the_same_bits(launcher: LocalLauncher, 
     assert shm.sha256 == gloo.sha256
 
 
-def test_a_wish_to_stop_brings_all_fragments_together() -> None:
+def test_a_stop_request_synchronizes_all_fragments() -> None:
     plan = small_plan("diloco", num_workers=3, steps=40, strategy=STREAMING, pace_s=0.01)
-    done = virtual(plan, stops_after={1: 5})
-    assert {len(rows) for rows in done.history.steps.values()} == {6}
-    assert len({state_hash(replica.arena.named_state()) for replica in done.replicas.values()}) == 1
+    run = virtual(plan, stops_after={1: 5})
+    assert {len(rows) for rows in run.history.steps.values()} == {6}
+    assert len({state_hash(replica.arena.named_state()) for replica in run.replicas.values()}) == 1
 
 
 def test_momentum_in_the_outer_optimizer_changes_the_result() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import RANDOM_SPEEDS, ledger_plan, small_plan
-from tests.fixtures.runs import real, resumed, virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, ledger_plan, small_plan
+from tests.fixtures.runs.run_plans import real, resumed, virtual
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import OptimizerChoice, StrategyOptions, Transport
@@ -26,9 +26,9 @@ def test_a_real_run_replays(
 ) -> None:
     plan = small_plan("easgd", num_workers=3, steps=15, strategy=EVERY_FOUR, batch_sizes=batch_sizes)
     plan = replace(plan, task_options={"batch_norm": True}, optimizer=MOMENTUM, transport=transport)
-    done = real(plan, tmp_path, launcher)
-    assert done.positions() == list(range(45))
-    verdict = replay(plan, done.history, done.sha256)
+    run = real(plan, tmp_path, launcher)
+    assert run.positions() == list(range(45))
+    verdict = replay(plan, run.history, run.sha256)
     assert verdict.is_equal, verdict.parted
     assert verdict.updates == 12  # 45 shares in blocks of 4
     assert verdict.gradients == 45
@@ -49,7 +49,7 @@ def test_a_stopped_and_resumed_run_does_every_share_once_and_replays(
     assert verdict.is_equal, verdict.parted
 
 
-def test_a_fast_worker_does_more_blocks_and_nobody_waits() -> None:
+def test_a_fast_worker_does_more_blocks_and_no_worker_waits() -> None:
     slow = (StragglerRule(worker=1, factor=3.0),)
     plan = small_plan("easgd", num_workers=2, steps=40, strategy=EVERY_FOUR, pace_s=0.01, stragglers=slow)
     rows = virtual(plan).history.steps
@@ -87,6 +87,6 @@ def test_the_last_block_is_as_long_as_the_work_that_is_left() -> None:
 
 
 def test_the_result_is_the_centres() -> None:
-    done = virtual(small_plan("easgd", strategy=EVERY_FOUR, pace_s=0.01))
-    centre = state_hash(done.final_state())
-    assert centre not in {state_hash(r.arena.named_state()) for r in done.replicas.values()}
+    run = virtual(small_plan("easgd", strategy=EVERY_FOUR, pace_s=0.01))
+    centre = state_hash(run.final_state())
+    assert centre not in {state_hash(r.arena.named_state()) for r in run.replicas.values()}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, ledger_plan, small_plan
-from tests.fixtures.runs import distance, real, reference, virtual, virtual_hash
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, VIRTUAL_MODES, ledger_plan, small_plan
+from tests.fixtures.runs.run_plans import distance, real, reference, virtual, virtual_hash
 
 from paceline.core.errors import PacelineError
 from paceline.core.ids import Rank
@@ -22,8 +22,8 @@ TOGETHER = ("ssgd", "ps", "ssp", "dssp", "localsgd", "fedavg")
 # ssp and localsgd as synchronous SGD.
 LOCKSTEP = StrategyOptions(staleness=0, staleness_range=0, sync_every=1)
 REPEATABLE = (*TOGETHER, "gossip")
-TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
-TORCH_MOMENTUM = "tests.fixtures.tasks:TorchMomentumTask"
+TORCH_ADAM = "tests.fixtures.tasks.user_tasks:TorchAdamTask"
+TORCH_MOMENTUM = "tests.fixtures.tasks.user_tasks:TorchMomentumTask"
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_ddp_refuses_unequal_batches_because_torch_would_not_weight_them() -> No
 def test_batch_norm_statistics_are_the_mean_of_the_workers(mode: str) -> None:
     options = {"batch_norm": True}
     one_step = small_plan(mode, steps=1, task_options=options)
-    found = virtual(one_step).final_state()["1.running_mean"]
+    tensor = virtual(one_step).final_state()["1.running_mean"]
     alone = [
         virtual(small_plan("single", steps=1, batch_sizes=(size,), task_options=options)).final_state()
         for size in (4, 8)
     ]
     # Both see 8 samples in one step: the mean of two batches' means is the mean of their union.
-    assert torch.allclose(found, alone[1]["1.running_mean"], rtol=0, atol=1e-14)
-    assert not torch.allclose(found, alone[0]["1.running_mean"], rtol=0, atol=1e-6)
+    assert torch.allclose(tensor, alone[1]["1.running_mean"], rtol=0, atol=1e-14)
+    assert not torch.allclose(tensor, alone[0]["1.running_mean"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", VIRTUAL_MODES)
@@ -85,8 +85,8 @@ def test_alone_clipping_is_torchs_clipping(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["ssgd", "ps"])
 def test_the_mean_gradient_is_clipped_and_not_each_workers(mode: str) -> None:
     plan = small_plan(mode, num_workers=3, clip_norm=0.3)
-    one = small_plan("single", batch_sizes=(12,), clip_norm=0.3)
-    assert distance(virtual(plan).final_state(), virtual(one).final_state()) < 1e-12
+    first = small_plan("single", batch_sizes=(12,), clip_norm=0.3)
+    assert distance(virtual(plan).final_state(), virtual(first).final_state()) < 1e-12
 
 
 def test_a_clipped_update_is_as_long_as_the_limit_allows() -> None:
@@ -133,14 +133,14 @@ def test_ssgd_over_gloo_and_over_shared_memory_end_with_the_same_bits(
 
 
 @pytest.mark.parametrize("average", [False, True])
-def test_torchs_moments_are_averaged_by_localsgd_only_when_asked(average: bool) -> None:
+def test_torchs_moments_are_averaged_by_localsgd_only_on_request(average: bool) -> None:
     options = StrategyOptions(sync_every=4, average_optimizer_state=average)
-    done = virtual(small_plan("localsgd", task=TORCH_ADAM, strategy=options))
-    states = {state_hash(replica.optimizer_state()) for replica in done.replicas.values()}
+    run = virtual(small_plan("localsgd", task=TORCH_ADAM, strategy=options))
+    states = {state_hash(replica.optimizer_state()) for replica in run.replicas.values()}
     assert len(states) == (1 if average else 2)
 
 
-def test_averaging_moments_moves_them_too_and_the_bytes_say_so() -> None:
+def test_averaging_moments_sends_them_too_and_the_byte_count_shows_it() -> None:
     adam = OptimizerChoice(name="adam", lr=0.05)
     moved = {
         average: sum(
@@ -176,13 +176,13 @@ def test_post_local_sgd_is_ssgd_at_first_and_then_drifts() -> None:
 
 def test_a_task_that_forgets_to_seed_its_model_still_starts_equal_everywhere() -> None:
     for mode in ("ssgd", "localsgd", "gossip", "adpsgd"):
-        done = virtual(small_plan(mode, task="tests.fixtures.tasks:UnseededTask"))
-        assert len({state_hash(r.arena.named_state()) for r in done.replicas.values()}) == 1
+        run = virtual(small_plan(mode, task="tests.fixtures.tasks.user_tasks:UnseededTask"))
+        assert len({state_hash(r.arena.named_state()) for r in run.replicas.values()}) == 1
 
 
 @pytest.mark.parametrize("mode", VIRTUAL_MODES)
 def test_dropout_draws_the_same_numbers_for_the_same_share(mode: str) -> None:
-    plan = small_plan(mode, task="tests.fixtures.tasks:DropoutTask", pace_s=0.01)
+    plan = small_plan(mode, task="tests.fixtures.tasks.user_tasks:DropoutTask", pace_s=0.01)
     assert virtual_hash(plan) == virtual_hash(plan)
     if mode in REPEATABLE:
         slowed = replace(plan, stragglers=RANDOM_SPEEDS, strategy=LOCKSTEP)
@@ -191,7 +191,7 @@ def test_dropout_draws_the_same_numbers_for_the_same_share(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_of_the_catalog_is_a_class_with_its_channel(mode: str) -> None:
-    found = builtin_strategy(mode)
-    assert found is not None
-    assert vars(found).get("channel", MODES[mode].channel) is MODES[mode].channel
+    result = builtin_strategy(mode)
+    assert result is not None
+    assert vars(result).get("channel", MODES[mode].channel) is MODES[mode].channel
     assert builtin_strategy("no-such-mode") is None

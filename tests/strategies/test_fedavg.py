@@ -5,8 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import RANDOM_SPEEDS, small_plan
-from tests.fixtures.runs import real, resumed, virtual, virtual_hash
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, small_plan
+from tests.fixtures.runs.run_plans import real, resumed, virtual, virtual_hash
 
 from paceline.events.summary import end_ns
 from paceline.launchers.local import LocalLauncher
@@ -29,10 +29,10 @@ def test_a_real_run_ends_with_equal_workers_and_replays(
     options: StrategyOptions, batch_sizes: tuple[int, ...], launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     plan = plan_of(options, steps=15, batch_sizes=batch_sizes, task_options={"batch_norm": True})
-    done = real(plan, tmp_path, launcher)
-    assert done.positions() == list(range(45))
-    assert done.sha256 == virtual_hash(plan)
-    assert replay(plan, done.history, done.sha256).is_equal
+    run = real(plan, tmp_path, launcher)
+    assert run.positions() == list(range(45))
+    assert run.sha256 == virtual_hash(plan)
+    assert replay(plan, run.history, run.sha256).is_equal
 
 
 def test_shared_memory_and_gloo_end_with_the_same_bits(launcher: LocalLauncher, tmp_path: Path) -> None:
@@ -69,25 +69,25 @@ def test_checkpoints_of_all_workers_lie_together_though_some_made_more_steps(
     assert folders[-1].name == f"at-{plan.total_gradients:08d}"
 
 
-def test_who_sits_out_waits_and_holds_what_the_others_agreed_on() -> None:
+def test_a_client_that_sits_out_waits_and_holds_the_agreed_parameters() -> None:
     one_of_three = replace(SOME, clients_per_round=0.3)
     plan = plan_of(one_of_three, steps=8, pace_s=0.01, stragglers=RANDOM_SPEEDS)
-    done = virtual(plan)
-    rows = [row for mine in done.history.steps.values() for row in mine]
+    run = virtual(plan)
+    rows = [row for mine in run.history.steps.values() for row in mine]
     rounds = [row.version for row in sorted(rows, key=lambda row: row.start_ns + row.wait_ns)]
     assert rounds == sorted(rounds) == [number for number in range(6) for _ in range(4)]
-    for mine in done.history.steps.values():
+    for mine in run.history.steps.values():
         for earlier, later in pairwise(mine):
             assert end_ns(earlier) == later.start_ns  # the rounds it sat out are waiting, not a hole
-    assert len({state_hash(replica.arena.named_state()) for replica in done.replicas.values()}) == 1
+    assert len({state_hash(replica.arena.named_state()) for replica in run.replicas.values()}) == 1
 
 
-def test_a_wish_to_stop_reaches_those_who_sit_out() -> None:
+def test_a_stop_request_reaches_the_clients_that_sit_out() -> None:
     one_of_three = replace(SOME, clients_per_round=0.3)
     plan = plan_of(one_of_three, steps=40, pace_s=0.01)
-    done = virtual(plan, stops_after={1: 6})
-    counts = {rank: len(rows) for rank, rows in done.history.steps.items()}
+    run = virtual(plan, stops_after={1: 6})
+    counts = {rank: len(rows) for rank, rows in run.history.steps.items()}
     assert counts[1] == 8
     assert sum(counts.values()) < plan.total_gradients
-    assert len({state_hash(replica.arena.named_state()) for replica in done.replicas.values()}) == 1
-    assert replay(plan, done.history, state_hash(done.final_state())).is_equal
+    assert len({state_hash(replica.arena.named_state()) for replica in run.replicas.values()}) == 1
+    assert replay(plan, run.history, state_hash(run.final_state())).is_equal

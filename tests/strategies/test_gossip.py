@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import RANDOM_SPEEDS, small_plan
-from tests.fixtures.runs import distance, real, virtual, virtual_hash
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, small_plan
+from tests.fixtures.runs.run_plans import distance, real, virtual, virtual_hash
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import GossipVariant, OptimizerChoice, Plan, StrategyOptions, Transport
@@ -69,7 +69,7 @@ def test_the_update_is_the_published_one(variant: GossipVariant, topology: Topol
     assert distance(virtual(plan).final_state(), expected) < 1e-12
 
 
-def test_on_a_graph_where_everybody_sends_as_much_as_they_hear_push_sum_is_diffusion() -> None:
+def test_on_a_graph_with_equal_in_and_out_degrees_push_sum_is_diffusion() -> None:
     plans = [
         small_plan("gossip", num_workers=5, strategy=options(variant))
         for variant in (GossipVariant.PUSH_SUM, GossipVariant.DIFFUSION)
@@ -85,14 +85,14 @@ def test_workers_differ_until_the_end_and_then_hold_one_model(variant: GossipVar
         "gossip", num_workers=4, strategy=options(variant, topology), task_options={"batch_norm": True}
     )
     seen: dict[int, set[str]] = {}
-    done = virtual(
+    run = virtual(
         plan,
         after_step=lambda _, steps, replica: seen.setdefault(steps, set()).add(
             state_hash(replica.arena.named_state())
         ),
     )
     assert [len(seen[steps]) > 1 for steps in range(1, plan.steps + 1)] == [True] * (plan.steps - 1) + [False]
-    assert [row.synced for row in done.history.steps[0]] == [False] * (plan.steps - 1) + [True]
+    assert [row.synced for row in run.history.steps[0]] == [False] * (plan.steps - 1) + [True]
 
 
 def test_a_passing_delay_is_not_felt_on_the_far_side_at_once() -> None:

@@ -28,12 +28,12 @@ class Schedule:
     slowest_was_held: bool = False
 
     def __post_init__(self) -> None:
-        everybody = range(self.num_workers)
-        self.admission = Admission(self.rule, {Rank(r): Clock(0) for r in everybody})
-        self.outside, self.pushed = set(everybody), dict.fromkeys(everybody, 0)
+        ranks = range(self.num_workers)
+        self.admission = Admission(self.rule, {Rank(r): Clock(0) for r in ranks})
+        self.outside, self.pushed = set(ranks), dict.fromkeys(ranks, 0)
 
     def run(self, picks: list[int]) -> None:
-        """Follow the picks, then let everybody finish in rank order."""
+        """Follow the picks, then let every worker finish in rank order."""
         for pick in picks:
             if able := sorted(self.outside | self.reading):
                 self.act(able[pick % len(able)])
@@ -88,7 +88,7 @@ def test_no_schedule_drives_clocks_further_apart_than_the_bound(
     steps=st.integers(1, 8),
     picks=PICKS,
 )
-def test_every_pushed_update_is_applied_exactly_once_and_nobody_is_left_waiting(
+def test_every_pushed_update_is_applied_exactly_once_and_no_worker_is_left_waiting(
     rule: Rule, workers: int, steps: int, picks: list[int]
 ) -> None:
     schedule = Schedule(rule, workers, steps)
@@ -99,7 +99,7 @@ def test_every_pushed_update_is_applied_exactly_once_and_nobody_is_left_waiting(
 
 
 @given(workers=st.integers(1, 5), steps=st.integers(1, 8), picks=PICKS)
-def test_without_a_bound_nobody_is_ever_held(workers: int, steps: int, picks: list[int]) -> None:
+def test_without_a_bound_no_worker_is_ever_held(workers: int, steps: int, picks: list[int]) -> None:
     schedule = Schedule(Bounded(None), workers, steps)
     for pick in picks:
         if able := sorted(schedule.outside | schedule.reading):
@@ -109,17 +109,17 @@ def test_without_a_bound_nobody_is_ever_held(workers: int, steps: int, picks: li
 
 
 @given(workers=st.integers(1, 5), steps=st.integers(1, 8), picks=PICKS)
-def test_a_barrier_applies_everybody_once_per_step_together(
+def test_a_barrier_applies_all_workers_once_per_step_together(
     workers: int, steps: int, picks: list[int]
 ) -> None:
     schedule = Schedule(Barrier(), workers, steps)
     schedule.run(picks)
-    everybody = range(workers)
-    assert schedule.groups == [tuple(Held(Rank(r), Step(step)) for r in everybody) for step in range(steps)]
+    ranks = range(workers)
+    assert schedule.groups == [tuple(Held(Rank(r), Step(step)) for r in ranks) for step in range(steps)]
 
 
 @given(workers=st.integers(2, 5), steps=st.integers(1, 8), picks=PICKS)
-def test_a_bound_of_zero_applies_in_the_same_order_whoever_is_fast(
+def test_a_bound_of_zero_applies_in_the_same_order_whichever_worker_is_fast(
     workers: int, steps: int, picks: list[int]
 ) -> None:
     schedule = Schedule(Bounded(0), workers, steps)
@@ -136,7 +136,7 @@ def test_a_worker_that_has_not_joined_yet_holds_the_others_back() -> None:
     assert admission.push(Rank(1)).readers == (1, 0)  # in (index, rank) order
 
 
-def test_who_leaves_releases_those_it_held_back() -> None:
+def test_a_worker_that_leaves_releases_those_it_held_back() -> None:
     for rule in (Bounded(0), Barrier()):
         admission = Admission(rule, {Rank(0): Clock(0), Rank(1): Clock(0)})
         for rank in (0, 1):
@@ -145,7 +145,7 @@ def test_who_leaves_releases_those_it_held_back() -> None:
         assert admission.leave(Rank(1)) == Release(((Held(Rank(0), Step(0)),),), (Rank(0),))
 
 
-def test_the_last_push_of_who_leaves_is_still_applied_but_nobody_reads_for_it() -> None:
+def test_the_last_push_of_a_leaving_worker_is_still_applied_but_no_read_follows() -> None:
     admission = Admission(Barrier(), {Rank(0): Clock(0), Rank(1): Clock(0)})
     assert admission.push(Rank(0)) == Release()
     assert admission.leave(Rank(0)) == Release()
@@ -154,7 +154,7 @@ def test_the_last_push_of_who_leaves_is_still_applied_but_nobody_reads_for_it() 
     assert release.readers == (1,)
 
 
-def test_a_gap_is_counted_from_the_slowest_of_those_who_take_part() -> None:
+def test_a_gap_is_counted_from_the_slowest_participant() -> None:
     admission = Admission(Bounded(None), {Rank(0): Clock(7), Rank(1): Clock(4)})
     assert admission.gap(Step(7)) == 3
     admission.leave(Rank(1))

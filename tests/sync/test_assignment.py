@@ -57,7 +57,7 @@ def test_first_come_hands_out_what_is_not_done_once_and_in_order(
     assert taken == [position for position in range(total) if position not in done]
 
 
-def test_a_worker_that_asks_more_often_does_more_of_the_same_work() -> None:
+def test_a_worker_that_requests_more_often_does_more_of_the_same_work() -> None:
     shares = FirstCome(6)
     assert [shares.next(0, clock) for clock in range(4)] == [0, 1, 2, 3]
     assert [shares.next(1, 0), shares.next(1, 1), shares.next(1, 2)] == [4, 5, None]
@@ -119,7 +119,7 @@ def test_what_is_given_back_is_done_before_anything_new_the_lowest_first() -> No
     runs=st.lists(st.integers(1, 9), min_size=2, max_size=5).filter(lambda runs: sum(runs) % len(runs) == 0),
     first=st.integers(0, 20),
 )
-def test_a_round_of_local_steps_is_done_whole_and_everybody_begins_with_its_own(
+def test_a_round_of_local_steps_is_done_completely_and_every_worker_starts_with_its_own(
     runs: list[int], first: int
 ) -> None:
     workers, steps = len(runs), sum(runs) // len(runs)
@@ -142,24 +142,24 @@ def test_a_share_may_be_cut_differently_than_planned() -> None:
 
 @given(positions=st.lists(st.integers(0, 40), max_size=80))
 def test_ranges_hold_what_a_set_holds(positions: list[int]) -> None:
-    found, plain = Ranges(), set[int]()
+    result, plain = Ranges(), set[int]()
     for position in positions:
-        found.add(position)
+        result.add(position)
         plain.add(position)
-        assert len(found) == len(plain)
-    assert set(found) == plain
-    assert found.pairs() == as_ranges(plain)
-    assert all((position in found) == (position in plain) for position in range(-1, 42))
-    assert set(found.copy()) == plain
+        assert len(result) == len(plain)
+    assert set(result) == plain
+    assert result.pairs() == as_ranges(plain)
+    assert all((position in result) == (position in plain) for position in range(-1, 42))
+    assert set(result.copy()) == plain
 
 
 def test_a_million_shares_in_nearly_their_order_are_one_range() -> None:
-    found, most = Ranges(), 0
+    result, most = Ranges(), 0
     order = [7, 0, 3, 1, 2, 6, 5, 4]  # of eight workers
     for block in range(0, 80_000, 8):
-        found.update(block + place for place in order)
-        most = max(most, len(found.pairs()))
-    assert found.pairs() == [(0, 80_000)]
+        result.update(block + place for place in order)
+        most = max(most, len(result.pairs()))
+    assert result.pairs() == [(0, 80_000)]
     assert most == 1
 
 

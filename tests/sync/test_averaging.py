@@ -33,12 +33,12 @@ def test_post_local_sgd_averages_every_step_at_first_then_counts_the_period_from
 
 
 @given(total=st.integers(1, 60), every=st.integers(1, 20), after=st.integers(0, 70))
-def test_nobody_is_alone_for_longer_than_the_period_and_all_agree_at_the_end(
+def test_no_worker_is_alone_for_longer_than_the_period_and_all_agree_at_the_end(
     total: int, every: int, after: int
 ) -> None:
-    found = [0, *syncs(total, every, after)]
-    assert found[-1] == total
-    assert all(later - earlier <= every for earlier, later in itertools.pairwise(found))
+    results = [0, *syncs(total, every, after)]
+    assert results[-1] == total
+    assert all(later - earlier <= every for earlier, later in itertools.pairwise(results))
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8))
@@ -57,8 +57,8 @@ def test_equal_batches_are_weighted_by_exactly_one(size: int, workers: int) -> N
 def test_rounds_follow_each_other_from_one_averaging_to_the_next(
     total: int, every: int, post_local_after: int
 ) -> None:
-    ends, done = [], 0
-    while done < total:
-        done = round_end(done, total=total, every=every, post_local_after=post_local_after)
-        ends.append(done)
+    ends, result = [], 0
+    while result < total:
+        result = round_end(result, total=total, every=every, post_local_after=post_local_after)
+        ends.append(result)
     assert ends == syncs(total, every, post_local_after)

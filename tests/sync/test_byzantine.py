@@ -24,13 +24,13 @@ def test_every_worker_and_step_draws_its_own_noise() -> None:
     assert len(seeds) == 100
 
 
-def test_an_attack_has_its_usual_strength_unless_said() -> None:
+def test_an_attack_has_a_default_strength() -> None:
     assert ByzantineRule(attack=Attack.GARBAGE).strength == 100
     assert ByzantineRule(attack=Attack.SIGN_FLIP).strength == 1
     assert ByzantineRule(attack=Attack.GARBAGE, scale=0.0).strength == 0
 
 
-def test_who_is_bad_is_counted_once() -> None:
+def test_a_byzantine_worker_is_counted_once() -> None:
     rules = (ByzantineRule(worker=2, attack=Attack.NAN), ByzantineRule(worker=2, attack=Attack.ZERO))
     assert bad_workers(rules, 4) == (2,)
     assert bad_workers((ByzantineRule(attack=Attack.NAN),), 3) == (0, 1, 2)

@@ -16,13 +16,13 @@ from paceline.sync.averaging import Rounds, clients_drawn, clients_per_round
     every=st.integers(1, 6),
     fraction=st.floats(0.01, 1.0),
 )
-def test_rounds_go_on_until_everybody_has_done_all_steps(
+def test_rounds_continue_until_every_client_has_done_all_steps(
     seed: int, workers: int, steps: int, every: int, fraction: float
 ) -> None:
     count = clients_per_round(fraction, workers)
     rounds = Rounds(seed, workers, steps, every, count)
     while drawn := rounds.current():
-        working = sum(done < steps for done in rounds.done)
+        working = sum(result < steps for result in rounds.done)
         assert len(drawn) == min(count, working)
         assert all(1 <= mine <= every for mine in drawn.values())
         rounds.finish()
@@ -32,13 +32,13 @@ def test_rounds_go_on_until_everybody_has_done_all_steps(
 
 
 def test_the_draw_depends_on_seed_and_round_and_on_nothing_else() -> None:
-    one = [clients_drawn(5, number, range(10), 3) for number in range(20)]
-    assert one == [clients_drawn(5, number, range(10), 3) for number in range(20)]
-    assert one != [clients_drawn(6, number, range(10), 3) for number in range(20)]
-    assert len(set(one)) > 10
+    items = [clients_drawn(5, number, range(10), 3) for number in range(20)]
+    assert items == [clients_drawn(5, number, range(10), 3) for number in range(20)]
+    assert items != [clients_drawn(6, number, range(10), 3) for number in range(20)]
+    assert len(set(items)) > 10
 
 
-def test_everybody_is_drawn_about_equally_often() -> None:
+def test_every_client_is_drawn_about_equally_often() -> None:
     times = Counter(rank for number in range(3000) for rank in clients_drawn(1, number, range(6), 2))
     assert set(times) == set(range(6))
     # 1,000 each, with a standard deviation of 26.

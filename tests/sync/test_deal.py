@@ -13,11 +13,11 @@ def finish(shares: tuple[int, ...], seconds: list[float]) -> float:
 
 
 @given(seconds=SECONDS, extra=st.integers(0, 60), least=st.integers(1, 3))
-def test_everything_is_dealt_and_everybody_gets_the_least(
+def test_everything_is_dealt_and_every_worker_gets_the_minimum(
     seconds: list[float], extra: int, least: int
 ) -> None:
     total = least * len(seconds) + extra
-    shares = balance_units(total, seconds, least=least)
+    shares = balance_units(total, seconds, minimum=least)
     assert sum(shares) == total
     assert min(shares) >= least
 
@@ -41,7 +41,7 @@ def test_shares_follow_speeds_as_closely_as_whole_units_allow() -> None:
 
 
 def test_a_worker_that_is_hopelessly_slow_still_gets_the_least() -> None:
-    assert balance_units(32, [1.0, 1.0, 1000.0], least=2) == (15, 15, 2)
+    assert balance_units(32, [1.0, 1.0, 1000.0], minimum=2) == (15, 15, 2)
 
 
 def test_large_batches_are_dealt_at_once() -> None:

@@ -29,10 +29,10 @@ class Schedule:
     applied: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        everybody = [Rank(rank) for rank in range(self.num_workers)]
+        ranks = [Rank(rank) for rank in range(self.num_workers)]
         self.shares = FirstCome(self.total)
-        self.admission = Admission(FirstArrivals(self.needed), {rank: Clock(0) for rank in everybody})
-        self.outside = set(everybody)
+        self.admission = Admission(FirstArrivals(self.needed), {rank: Clock(0) for rank in ranks})
+        self.outside = set(ranks)
 
     def run(self, picks: list[int]) -> None:
         for pick in picks:
@@ -89,7 +89,7 @@ def test_every_update_has_k_distinct_fresh_contributors_and_every_share_is_appli
 
 
 @given(workers=st.integers(2, 6), rounds=st.integers(1, 6), picks=PICKS, dies=st.integers(0, 5))
-def test_a_late_worker_that_falls_silent_holds_nobody_up(
+def test_a_late_worker_that_falls_silent_blocks_no_other(
     workers: int, rounds: int, picks: list[int], dies: int
 ) -> None:
     schedule = Schedule(workers, workers - 1, rounds * workers, dies=dies % workers)
@@ -97,7 +97,7 @@ def test_a_late_worker_that_falls_silent_holds_nobody_up(
     assert sorted(schedule.applied) == list(range(rounds * workers))
 
 
-def begun(workers: int, needed: int) -> Admission:
+def started_admission(workers: int, needed: int) -> Admission:
     admission = Admission(FirstArrivals(needed), {Rank(rank): Clock(0) for rank in range(workers)})
     for rank in range(workers):
         admission.join(Rank(rank), Clock(0))
@@ -105,7 +105,7 @@ def begun(workers: int, needed: int) -> Admission:
 
 
 def test_the_last_of_the_first_k_ends_the_round_and_the_rest_are_late() -> None:
-    admission = begun(4, 2)
+    admission = started_admission(4, 2)
     assert admission.push(Rank(3)) == Release()
     release = admission.push(Rank(1))
     assert release.groups == ((Held(Rank(1), 0), Held(Rank(3), 0)),)  # type: ignore[arg-type]  # Step is an int
@@ -113,8 +113,8 @@ def test_the_last_of_the_first_k_ends_the_round_and_the_rest_are_late() -> None:
     assert release.late == (0, 2)
 
 
-def test_a_gradient_that_crosses_with_the_word_is_not_held_and_its_worker_reads() -> None:
-    admission = begun(3, 2)
+def test_a_gradient_that_crosses_with_the_cancellation_is_not_held_and_its_worker_reads() -> None:
+    admission = started_admission(3, 2)
     admission.push(Rank(0))
     admission.push(Rank(1))
     assert admission.push(Rank(2)) == Release(readers=(Rank(2),))
@@ -122,7 +122,7 @@ def test_a_gradient_that_crosses_with_the_word_is_not_held_and_its_worker_reads(
     assert admission.clocks == {0: 1, 1: 1, 2: 1}
 
 
-def test_who_has_not_joined_yet_is_waited_for_only_while_there_is_work_for_it() -> None:
+def test_a_worker_that_has_not_joined_yet_is_waited_for_only_while_there_is_work_for_it() -> None:
     admission = Admission(FirstArrivals(2), {Rank(0): Clock(0), Rank(1): Clock(0)})
     admission.join(Rank(0), Clock(0))
     assert admission.push(Rank(0)).groups == ()

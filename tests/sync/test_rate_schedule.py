@@ -21,10 +21,10 @@ def test_a_line_falls_by_equal_amounts_and_the_last_step_still_moves() -> None:
 
 
 def test_a_cosine_is_half_way_down_in_the_middle() -> None:
-    found = factors(RateShape.COSINE, warmup=2, steps=10)
-    assert found[:3] == [0.5, 1.0, 1.0]
-    assert found[6] == pytest.approx(0.5)
-    assert found[9] == pytest.approx(0.0380602337)
+    result = factors(RateShape.COSINE, warmup=2, steps=10)
+    assert result[:3] == [0.5, 1.0, 1.0]
+    assert result[6] == pytest.approx(0.5)
+    assert result[9] == pytest.approx(0.0380602337)
 
 
 def test_beyond_its_end_a_falling_rate_is_nothing() -> None:
@@ -35,8 +35,8 @@ def test_beyond_its_end_a_falling_rate_is_nothing() -> None:
 def test_it_is_never_more_than_the_rate_and_falls_only_after_it_has_risen(
     shape: RateShape, warmup: int, steps: int
 ) -> None:
-    found = factors(shape, warmup=min(warmup, steps), steps=steps)
+    result = factors(shape, warmup=min(warmup, steps), steps=steps)
     top = min(warmup, steps)
-    assert all(0.0 < factor <= 1.0 for factor in found)
-    assert found[:top] == sorted(found[:top])
-    assert found[top:] == sorted(found[top:], reverse=True)
+    assert all(0.0 < factor <= 1.0 for factor in result)
+    assert result[:top] == sorted(result[:top])
+    assert result[top:] == sorted(result[top:], reverse=True)

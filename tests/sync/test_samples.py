@@ -85,7 +85,7 @@ def test_mixing_in_blocks_takes_every_sample_once_and_few_blocks_at_a_time(
 
 
 def test_mixing_in_blocks_is_another_order_in_every_epoch_and_the_same_again() -> None:
-    one, again = (SampleStream(num_samples=100, seed=1, block=10) for _ in range(2))
-    assert one.take(0, 300).tolist() == again.take(0, 300).tolist()
-    assert one.take(0, 100).tolist() != one.take(100, 100).tolist()
-    assert one.take(0, 80).tolist() != sorted(one.take(0, 80).tolist())
+    first, again = (SampleStream(num_samples=100, seed=1, block=10) for _ in range(2))
+    assert first.take(0, 300).tolist() == again.take(0, 300).tolist()
+    assert first.take(0, 100).tolist() != first.take(100, 100).tolist()
+    assert first.take(0, 80).tolist() != sorted(first.take(0, 80).tolist())

@@ -25,41 +25,46 @@ def test_shards_are_whole_and_a_round_has_as_many_steps_of_each() -> None:
     assert three.as_planned(SyncPolicy.LOCAL_STEPS) == AdaptiveSetting(SyncPolicy.LOCAL_STEPS, (8, 12, 12))
     dealt = three.by_speed(SyncPolicy.LOCAL_STEPS, [0.1, 0.1, 0.4])
     assert three.counts(dealt) == (4, 3, 1)
-    assert three.counts(three.by_speed(SyncPolicy.BATCH, [0.1, 0.1, 9.0])) == (4, 3, 1), "everybody keeps one"
+    assert three.counts(three.by_speed(SyncPolicy.BATCH, [0.1, 0.1, 9.0])) == (4, 3, 1), (
+        "every worker keeps one"
+    )
 
 
 def test_a_lasting_slow_worker_gets_fewer_shards_after_two_windows() -> None:
     shares = AdaptiveShares(terms("a", "b"), None)
-    assert (shares.way, shares.counts) == (SyncPolicy.SSGD, (4, 4))
-    assert shares.heard([FAST, SLOW]) is not None
+    assert (shares.policy, shares.counts) == (SyncPolicy.SSGD, (4, 4))
+    assert shares.observe([FAST, SLOW]) is not None
     assert shares.counts == (4, 4)
-    decision = shares.heard([FAST, SLOW])
+    decision = shares.observe([FAST, SLOW])
     assert decision is not None
     assert decision.reason is not None
-    assert "b takes 4.0 times as long" in decision.reason
-    assert (shares.way, shares.counts) == (SyncPolicy.BATCH, (7, 1))
+    assert decision.reason.startswith("b ")
+    assert "4.0 times" in decision.reason
+    assert (shares.policy, shares.counts) == (SyncPolicy.BATCH, (7, 1))
 
 
 def test_too_few_times_decide_nothing() -> None:
     shares = AdaptiveShares(terms("a", "b"), None)
     few = [own[: FEWEST - 1] for own in (FAST, SLOW)]
-    assert shares.heard(few) is None
-    assert shares.memory == AdaptiveMemory(way=SyncPolicy.SSGD)
+    assert shares.observe(few) is None
+    assert shares.memory == AdaptiveMemory(policy=SyncPolicy.SSGD)
 
 
 def test_where_shards_differ_in_size_they_are_not_averaged_by_parameters() -> None:
-    assert terms("a", "b", are_equal=False).ways == (SyncPolicy.SSGD, SyncPolicy.BATCH)
-    assert terms("a", "b").ways == tuple(SyncPolicy)
+    assert terms("a", "b", are_equal=False).policies == (SyncPolicy.SSGD, SyncPolicy.BATCH)
+    assert terms("a", "b").policies == tuple(SyncPolicy)
 
 
-def test_the_dead_leave_their_speed_and_whoever_comes_starts_at_the_median() -> None:
+def test_the_dead_leave_their_speed_and_a_joining_worker_starts_at_the_median() -> None:
     seconds = {"a": 0.1, "b": 0.2, "c": 0.4}
-    memory = AdaptiveMemory(way=SyncPolicy.LOCAL_STEPS, wish=SyncPolicy.BATCH, is_dealt=True, seconds=seconds)
+    memory = AdaptiveMemory(
+        policy=SyncPolicy.LOCAL_STEPS, preferred=SyncPolicy.BATCH, is_by_speed=True, seconds=seconds
+    )
     after = AdaptiveShares(terms("a", "c", "d"), memory)
-    assert after.way is SyncPolicy.LOCAL_STEPS
+    assert after.policy is SyncPolicy.LOCAL_STEPS
     middle_s = (0.1 + 0.4) / 2  # of those who are left
-    wanted = terms("a", "c", "d").by_speed(SyncPolicy.LOCAL_STEPS, [0.1, 0.4, middle_s])
-    assert after.counts == terms("a", "c", "d").counts(wanted)
+    adaptive_setting = terms("a", "c", "d").by_speed(SyncPolicy.LOCAL_STEPS, [0.1, 0.4, middle_s])
+    assert after.counts == terms("a", "c", "d").counts(adaptive_setting)
     # Another process under the name of one that died is a newcomer.
     again = AdaptiveShares(terms("a", "b", "c"), memory, newcomers=["c"])
     alone = terms("a", "b", "c").by_speed(SyncPolicy.LOCAL_STEPS, [0.1, 0.2, (0.1 + 0.2) / 2])
@@ -67,10 +72,12 @@ def test_the_dead_leave_their_speed_and_whoever_comes_starts_at_the_median() -> 
 
 
 def test_nothing_is_forgotten_or_learnt_by_entering_a_generation() -> None:
-    memory = AdaptiveMemory(way=SyncPolicy.BATCH, wish=None, is_dealt=True, seconds={"a": 0.1, "b": 0.4})
+    memory = AdaptiveMemory(
+        policy=SyncPolicy.BATCH, preferred=None, is_by_speed=True, seconds={"a": 0.1, "b": 0.4}
+    )
     assert AdaptiveShares(terms("a", "z"), memory).memory is memory
 
 
-def test_where_nobody_is_left_who_was_measured_shares_are_equal() -> None:
-    memory = AdaptiveMemory(way=SyncPolicy.BATCH, is_dealt=True, seconds={"a": 0.1, "b": 0.4})
+def test_without_a_measured_survivor_shares_are_equal() -> None:
+    memory = AdaptiveMemory(policy=SyncPolicy.BATCH, is_by_speed=True, seconds={"a": 0.1, "b": 0.4})
     assert AdaptiveShares(terms("x", "y"), memory).counts == (4, 4)

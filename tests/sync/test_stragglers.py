@@ -11,7 +11,7 @@ NORMAL = Slowness()
 
 
 @given(seed=st.integers(0, 2**63 - 1), places=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50))))
-def test_the_same_place_is_equally_slow_however_often_and_in_whatever_order_it_is_asked(
+def test_the_same_step_is_equally_slow_however_often_and_in_whatever_order_it_is_queried(
     seed: int, places: list[tuple[int, int]]
 ) -> None:
     rules = (StragglerRule(probability=0.3, factor=4.0), StragglerRule(probability=0.5, delay_s=0.1))
@@ -28,7 +28,7 @@ def test_a_probability_is_the_share_of_slow_steps() -> None:
     assert abs(hits - 2000) < four_errors
 
 
-def test_two_rules_with_the_same_probability_draw_apart() -> None:
+def test_two_rules_with_the_same_probability_draw_independently() -> None:
     rule = StragglerRule(probability=0.5, factor=2.0)
     slow = Stragglers([rule, rule], seed=0)
     factors = {slow.at(0, step).factor for step in range(50)}

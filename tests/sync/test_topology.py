@@ -41,7 +41,7 @@ def test_metropolis_weights_are_symmetric_and_doubly_stochastic(topology: Topolo
 
 
 @given(topology=GRAPHS, workers=WORKERS)
-def test_mixing_brings_everybody_together(topology: Topology, workers: int) -> None:
+def test_mixing_brings_all_workers_together(topology: Topology, workers: int) -> None:
     weights = matrix([metropolis_weights(topology, rank, workers) for rank in range(workers)])
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     assert sizes[-1] == pytest.approx(1.0)
@@ -61,13 +61,15 @@ def test_neighbours_are_mutual_and_never_oneself(topology: Topology, workers: in
 def test_pushing_gives_away_exactly_what_one_has(topology: Topology, workers: int, step: int) -> None:
     mixings = [push_weights(topology, rank, workers, step) for rank in range(workers)]
     assert np.allclose(matrix(mixings).sum(axis=0), 1.0, rtol=0, atol=1e-14)
-    heard = {(source, rank) for rank, m in enumerate(mixings) for source in m.sources if source != rank}
+    received = {(source, rank) for rank, m in enumerate(mixings) for source in m.sources if source != rank}
     sent = {(rank, target) for rank, m in enumerate(mixings) for target in m.targets}
-    assert heard == sent
+    assert received == sent
 
 
 @given(topology=st.sampled_from(list(Topology)), workers=WORKERS, begin=st.integers(0, 100))
-def test_news_reaches_everybody_in_the_promised_rounds(topology: Topology, workers: int, begin: int) -> None:
+def test_an_update_reaches_all_workers_in_the_stated_rounds(
+    topology: Topology, workers: int, begin: int
+) -> None:
     rounds = rounds_to_all(topology, workers)
     knows = np.eye(workers, dtype=np.bool_)  # knows[i, j]: i has heard of j
     needed = 0
@@ -112,9 +114,9 @@ def test_the_exponential_graph_hops_twice_as_far_every_step() -> None:
 @given(seed=st.integers(0, 2**63), rank=st.integers(0, 50), step=st.integers(0, 10_000))
 def test_a_partner_is_a_neighbour_and_always_the_same(seed: int, rank: int, step: int) -> None:
     near = (2, 3, 9)
-    found = choose_partner(near, seed=seed, rank=rank, step=step)
-    assert found in near
-    assert found == choose_partner(near, seed=seed, rank=rank, step=step)
+    partner = choose_partner(near, seed=seed, rank=rank, step=step)
+    assert partner in near
+    assert partner == choose_partner(near, seed=seed, rank=rank, step=step)
     assert choose_partner((), seed=seed, rank=rank, step=step) is None
 
 

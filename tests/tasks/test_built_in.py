@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
+from tests.fixtures.runs.plans import small_plan
 
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.plan import Dtype

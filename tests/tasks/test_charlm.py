@@ -1,14 +1,17 @@
 """The character model learns from the training part of a text, and refuses invalid text."""
 
+import errno
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real, virtual, virtual_hash
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real, virtual, virtual_hash
+from tests.fixtures.wording import Wording
 from torch import Tensor, nn
 
 from paceline.core.errors import ConfigError
@@ -64,7 +67,7 @@ def test_no_training_window_reaches_into_the_validation_part(tmp_path: Path) -> 
     assert set(torch.cat([read, following]).flatten().tolist()) == {0, 1}
 
 
-def test_the_metrics_look_at_the_validation_part_alone(tmp_path: Path) -> None:
+def test_the_metrics_use_the_validation_part_alone(tmp_path: Path) -> None:
     class Fixed(nn.Module):
         """Is all but certain that the next character is a z."""
 
@@ -88,9 +91,9 @@ def test_parts_of_the_validation_add_up_to_its_metrics() -> None:
         parts = [
             task.validate(model, rows)["valid_loss"] for rows in (range(7), range(7, 150), range(150, size))
         ]
-    told, whole = task.scores({"valid_loss": math.fsum(parts)}, size), task.metrics(model)
-    assert told["valid_loss"] == pytest.approx(whole["val_loss"], rel=1e-6)
-    assert told["perplexity"] == pytest.approx(whole["perplexity"], rel=1e-6)
+    reported, whole = task.scores({"valid_loss": math.fsum(parts)}, size), task.metrics(model)
+    assert reported["valid_loss"] == pytest.approx(whole["val_loss"], rel=1e-6)
+    assert reported["perplexity"] == pytest.approx(whole["perplexity"], rel=1e-6)
 
 
 def test_a_sample_is_a_window_and_what_follows_each_of_its_characters(tmp_path: Path) -> None:
@@ -102,11 +105,11 @@ def test_a_sample_is_a_window_and_what_follows_each_of_its_characters(tmp_path: 
 
 def test_nothing_is_known_of_what_comes_later() -> None:
     model = CharlmTask(seed=0).model()
-    one = torch.arange(8).unsqueeze(0)
-    other = one.clone()
+    first = torch.arange(8).unsqueeze(0)
+    other = first.clone()
     other[0, 5:] = 20
-    assert torch.allclose(model(one)[:, :5], model(other)[:, :5], atol=1e-6)
-    assert not torch.allclose(model(one)[:, 5:], model(other)[:, 5:], atol=1e-6)
+    assert torch.allclose(model(first)[:, :5], model(other)[:, :5], atol=1e-6)
+    assert not torch.allclose(model(first)[:, 5:], model(other)[:, 5:], atol=1e-6)
 
 
 def test_characters_outside_ascii_are_characters_like_all_others(tmp_path: Path) -> None:
@@ -127,37 +130,39 @@ def test_it_is_trained_by_many_workers_and_replays_bit_by_bit(mode: str) -> None
     assert replay(plan, virtual(plan).history, virtual_hash(plan)).is_equal
 
 
-def test_a_bad_file_is_one_clear_problem(tmp_path: Path) -> None:
-    assert problem(file=str(tmp_path / "none.txt")).endswith("none.txt': No such file or directory")
-    assert problem(file=str(tmp_path)).endswith("Is a directory")
+def test_a_bad_file_is_one_clear_problem(tmp_path: Path, wording: Wording) -> None:
+    assert problem(file=str(tmp_path / "none.txt")).endswith(f"none.txt': {os.strerror(errno.ENOENT)}")
+    assert problem(file=str(tmp_path)).endswith(os.strerror(errno.EISDIR))
     (tmp_path / "image.png").write_bytes(b"text\xff\xfe\x00")
-    assert problem(file=str(tmp_path / "image.png")).endswith("byte 4 is no part of a character")
+    wording(problem(file=str(tmp_path / "image.png")))
     (tmp_path / "zeros.bin").write_bytes(b"te\xc3\xbc" + bytes(1000))
-    assert problem(file=str(tmp_path / "zeros.bin")).endswith("zeros.bin' is none: byte 4 is 0")
-    assert problem(file=written(tmp_path, "")).endswith("text.txt' is empty")
+    wording(problem(file=str(tmp_path / "zeros.bin")))
+    wording(problem(file=written(tmp_path, "")))
     short = written(tmp_path, "a" * 99)
-    assert problem(file=short).endswith("has 99 characters, but a context of 64 takes 650 or more")
+    wording(problem(file=short))
 
 
 @pytest.mark.parametrize(
     ("content", "hint"),
     [
-        (b"", "name a text file, or try the toy text: paceline train --task charlm"),
-        (b"short", "name a longer file, or try the toy text: paceline train --task charlm"),
-        (b"longer " * 20, "name a longer file, or look back less far: --task-option context=13"),
-        (b"\xff\xd8\xff\xe0", "if it is a text, convert it first: iconv -f LATIN1 -t UTF-8 "),
-        (b"\0" * 2000, "name a text file: paceline train --task charlm --task-option file=input.txt"),
+        (b"", "paceline train --task charlm"),
+        (b"short", "paceline train --task charlm"),
+        (b"longer " * 20, "--task-option context=13"),
+        (b"\xff\xd8\xff\xe0", "iconv -f LATIN1 -t UTF-8 "),
+        (b"\0" * 2000, "paceline train --task charlm --task-option file=input.txt"),
     ],
+    ids=["empty", "short", "longer", "an image", "zeros"],
 )
 def test_a_bad_file_is_refused_before_any_worker_starts_with_what_to_type_next(
-    launcher: LocalLauncher, tmp_path: Path, content: bytes, hint: str
+    launcher: LocalLauncher, tmp_path: Path, content: bytes, hint: str, wording: Wording
 ) -> None:
     (tmp_path / "input").write_bytes(content)
     plan = small_plan("ssgd", task="charlm", task_options={"file": str(tmp_path / "input")})
     with pytest.raises(ConfigError) as caught:
         real(plan, tmp_path / "run", launcher)
     (only,) = caught.value.problems
-    assert only.hint.startswith(hint)
+    assert hint in only.hint
+    wording(only.hint)
     assert not (tmp_path / "run" / "logs").exists(), "no participant ever lived"
 
 
@@ -167,14 +172,9 @@ def test_a_hint_that_names_a_context_names_one_that_works(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"heads": 5}, "width is 64, which its 5 heads cannot share equally"),
-        ({"context": 0}, "context is 0"),
-        ({"layers": "two"}, "layers is 'two'"),
-        ({"width": True}, "width is True"),
-        ({"context": 10_000}, "the toy text has 65536 characters"),
-    ],
+    "options",
+    [{"heads": 5}, {"context": 0}, {"layers": "two"}, {"width": True}, {"context": 10_000}],
+    ids=str,
 )
-def test_sizes_that_cannot_be_are_refused(options: dict[str, Option], what: str) -> None:
-    assert what in problem(**options)
+def test_sizes_that_cannot_be_are_refused(options: dict[str, Option], wording: Wording) -> None:
+    wording(problem(**options))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.cifar_folder import (
+from tests.fixtures.tasks.cifar_folder import (
     archive_of,
     cifar_archive,
     cifar_files,
@@ -13,6 +13,7 @@ from tests.fixtures.cifar_folder import (
     python3_batch,
     rows_and_labels,
 )
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import ConfigError, Problem
 from paceline.tasks.cifar10.data import ARCHIVE, FOLDER, TEST, channel_statistics, find_data, read_images
@@ -22,7 +23,7 @@ def problem(do: Callable[[], object]) -> Problem:
     with pytest.raises(ConfigError) as caught:
         do()
     (only,) = caught.value.problems
-    assert "paceline data fetch cifar10" in only.hint
+    assert "data fetch cifar10" in only.hint
     return only
 
 
@@ -92,27 +93,30 @@ def test_mean_and_deviation_are_those_of_each_colour() -> None:
 
 def test_a_missing_folder_is_one_problem_with_the_command_to_type(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    found = problem(lambda: find_data(str(nowhere)))
-    assert found.what == f"cifar10 has no data: there is no folder {nowhere}"
-    assert f"paceline data fetch cifar10 --to {nowhere}" in found.hint
-    assert "--data synthetic" in found.hint
+    error = problem(lambda: find_data(str(nowhere)))
+    assert error.what.endswith(str(nowhere))
+    assert f"paceline data fetch cifar10 --to {nowhere}" in error.hint
+    assert "--data synthetic" in error.hint
     assert f"--to {tmp_path}`" in problem(lambda: find_data(str(tmp_path / FOLDER))).hint
-    assert f"no {FOLDER} in {tmp_path}" in problem(lambda: find_data(str(tmp_path))).what
+    description = problem(lambda: find_data(str(tmp_path))).what
+    assert FOLDER in description
+    assert description.endswith(str(tmp_path))
 
 
 def test_a_missing_batch_is_named(tmp_path: Path) -> None:
     folder = cifar_folder(tmp_path)
     (folder / "data_batch_3").unlink()
-    found = problem(lambda: read_images(folder))
-    assert found.what == f"{folder} is incomplete: it has no data_batch_3"
-    assert f"rm -r {folder} && paceline data fetch cifar10 --to {tmp_path}" in found.hint
+    error = problem(lambda: read_images(folder))
+    assert error.what.startswith(str(folder))
+    assert error.what.endswith(" data_batch_3")
+    assert f"rm -r {folder} && paceline data fetch cifar10 --to {tmp_path}" in error.hint
 
 
 def test_a_batch_that_is_cut_short_is_named(tmp_path: Path) -> None:
     folder = cifar_folder(tmp_path)
     whole = (folder / TEST).read_bytes()
     (folder / TEST).write_bytes(whole[: len(whole) // 2])
-    assert f"{folder / TEST} is damaged" in problem(lambda: read_images(folder)).what
+    assert str(folder / TEST) in problem(lambda: read_images(folder)).what
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.97])
@@ -120,39 +124,42 @@ def test_an_archive_that_is_cut_short_is_one_problem(part: float, tmp_path: Path
     archive = cifar_archive(tmp_path, 40)
     whole = archive.read_bytes()
     archive.write_bytes(whole[: int(len(whole) * part)])
-    found = problem(lambda: read_images(archive))
-    assert str(archive) in found.what
-    assert f"rm -r {archive}" in found.hint
+    error = problem(lambda: read_images(archive))
+    assert str(archive) in error.what
+    assert f"rm -r {archive}" in error.hint
 
 
-def test_an_archive_of_something_else_says_what_it_lacks(tmp_path: Path) -> None:
+def test_an_archive_of_something_else_is_reported_with_what_it_lacks(tmp_path: Path) -> None:
     archive = tmp_path / ARCHIVE
     archive.write_bytes(archive_of({"data_batch_1": b"x"}))
-    assert "it has no data_batch_2, data_batch_3" in problem(lambda: read_images(archive)).what
+    assert "data_batch_2, data_batch_3" in problem(lambda: read_images(archive)).what
 
 
 @pytest.mark.parametrize(
-    ("rows", "labels", "what"),
+    ("rows", "labels"),
     [
-        (np.zeros((2, 3071), np.uint8), [0, 1], "its data is 2x3071 with 2 labels"),
-        (np.zeros((2, 3072), np.uint8), [0, 1, 2], "its data is 2x3072 with 3 labels"),
-        (np.zeros((0, 3072), np.uint8), [], "its data is 0x3072 with 0 labels"),
-        (np.zeros((2, 3072), np.uint8), [0, 10], "a label is none of 0 to 9"),
-        (np.zeros((2, 3072), np.float32), [0, 1], "of type 'f4', and not unsigned bytes"),
+        (np.zeros((2, 3071), np.uint8), [0, 1]),
+        (np.zeros((2, 3072), np.uint8), [0, 1, 2]),
+        (np.zeros((0, 3072), np.uint8), []),
+        (np.zeros((2, 3072), np.uint8), [0, 10]),
+        (np.zeros((2, 3072), np.float32), [0, 1]),
     ],
 )
-def test_a_wrong_shape_is_said(
-    rows: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]", labels: list[int], what: str, tmp_path: Path
+def test_a_wrong_shape_is_reported(
+    rows: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]",
+    labels: list[int],
+    tmp_path: Path,
+    wording: Wording,
 ) -> None:
     folder = cifar_folder(tmp_path)
     (folder / "data_batch_2").write_bytes(python3_batch(rows, labels))
-    found = problem(lambda: read_images(folder))
-    assert what in found.what
-    assert "data_batch_2" in found.what
+    error = problem(lambda: read_images(folder))
+    assert "data_batch_2" in error.what
+    wording(error.what)
 
 
-def test_a_batch_without_labels_says_what_it_has(tmp_path: Path) -> None:
+def test_a_batch_without_labels_is_reported_with_its_keys(tmp_path: Path, wording: Wording) -> None:
     folder = cifar_folder(tmp_path)
     content = cifar_files()["data_batch_1"].replace(b"labels", b"labelz")
     (folder / "data_batch_1").write_bytes(content)
-    assert "it needs data and labels, and has data, labelz" in problem(lambda: read_images(folder)).what
+    wording(problem(lambda: read_images(folder)).what)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
@@ -37,7 +38,7 @@ def test_scores_loss_and_gradients_are_those_of_hugging_face(keeps: RecomputePol
     assert float(loss.detach()) == pytest.approx(float(answer.loss.detach()), abs=1e-5)
     loss.backward()
     answer.loss.backward()
-    found = dict(ours.named_parameters())
+    result = dict(ours.named_parameters())
     for number, layer in enumerate(theirs.model.layers):
         gates_then_ups = layer.mlp.experts.gate_up_proj.grad
         expected = {
@@ -46,7 +47,7 @@ def test_scores_loss_and_gradients_are_those_of_hugging_face(keeps: RecomputePol
             "down": layer.mlp.experts.down_proj.grad,
         }
         for name, theirs_there in expected.items():
-            gradient = found[f"layers.{number}.network.{name}"].grad
+            gradient = result[f"layers.{number}.network.{name}"].grad
             assert gradient is not None
             assert torch.allclose(gradient, theirs_there, atol=1e-4), name
 
@@ -63,18 +64,18 @@ def test_what_they_write_is_read(tmp_path: Path) -> None:
     assert torch.allclose(ours(tokens), theirs(input_ids=tokens).logits, atol=1e-4)
 
 
-def test_both_ways_give_the_same_bits_and_what_is_missing_is_named() -> None:
+def test_both_ways_give_the_same_bits_and_what_is_missing_is_named(wording: Wording) -> None:
     state = Llama(TINY).state_dict()
     there = to_huggingface(state, TINY)
     again = from_huggingface(there, TINY)
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
     del there["model.layers.1.block_sparse_moe.experts.3.w2.weight"]
-    with pytest.raises(PacelineError, match=r"no tensor model\.layers\.1\..*experts\.3\.w2"):
+    with wording.raises(PacelineError):
         from_huggingface(there, TINY)
 
 
-def test_an_expert_that_nobody_chooses_has_a_gradient_of_zero() -> None:
+def test_an_expert_without_tokens_has_a_gradient_of_zero() -> None:
     part = Experts(replace(TINY, experts=3))
     with torch.no_grad():
         part.choice.weight.copy_(torch.tensor([[1.0], [1.0], [-1.0]]).expand(3, TINY.width))

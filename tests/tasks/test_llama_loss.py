@@ -20,16 +20,16 @@ from paceline.tasks.llama.ops import TiedGradient, embed_tokens, gated, scale_in
 def test_any_piece_size_gives_the_plain_loss_and_gradients(
     tokens: int, words: int, width: int, at_once: int, above: float
 ) -> None:
-    dice = torch.Generator().manual_seed(tokens * words)
-    stream = torch.randn(tokens, width, generator=dice, dtype=torch.float64)
-    weight = torch.randn(words, width, generator=dice, dtype=torch.float64)
-    following = torch.randint(0, words, (tokens,), generator=dice)
+    rng = torch.Generator().manual_seed(tokens * words)
+    stream = torch.randn(tokens, width, generator=rng, dtype=torch.float64)
+    weight = torch.randn(words, width, generator=rng, dtype=torch.float64)
+    following = torch.randint(0, words, (tokens,), generator=rng)
     mine = [part.clone().requires_grad_() for part in (stream, weight)]
     plain = [part.clone().requires_grad_() for part in (stream, weight)]
-    found = mean_loss(mine[0], mine[1], following, at_once)
+    tensor = mean_loss(mine[0], mine[1], following, at_once)
     expected = functional.cross_entropy(plain[0] @ plain[1].T, following)
-    assert float(found.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
-    torch.autograd.backward(found * above)
+    assert float(tensor.detach()) == pytest.approx(float(expected.detach()), abs=1e-12)
+    torch.autograd.backward(tensor * above)
     torch.autograd.backward(expected * above)
     for a, b in zip(mine, plain, strict=True):
         assert a.grad is not None
@@ -43,13 +43,13 @@ def test_bf16_scores_are_summed_in_float32() -> None:
     torch.manual_seed(0)
     stream, weight = torch.randn(64, 16).bfloat16(), torch.randn(500, 16).bfloat16()
     following = torch.randint(0, 500, (64,))
-    found = mean_loss(stream.requires_grad_(), weight.requires_grad_(), following, 10)
+    tensor = mean_loss(stream.requires_grad_(), weight.requires_grad_(), following, 10)
     exact = functional.cross_entropy(stream.double() @ weight.double().T, following)
-    assert found.dtype is torch.float32
-    assert float(found.detach()) == pytest.approx(float(exact.detach()), rel=1e-2)
+    assert tensor.dtype is torch.float32
+    assert float(tensor.detach()) == pytest.approx(float(exact.detach()), rel=1e-2)
 
 
-def test_parts_in_plain_torch_are_what_their_names_say() -> None:
+def test_parts_in_plain_torch_compute_what_their_names_state() -> None:
     both = torch.randn(3, 8)
     assert torch.equal(gated(both), functional.silu(both[:, ::2]) * both[:, 1::2])
     weight, tokens = torch.randn(5, 3), torch.tensor([[4, 0]])
@@ -58,9 +58,9 @@ def test_parts_in_plain_torch_are_what_their_names_say() -> None:
 
 
 def test_a_tied_table_gets_one_gradient_of_both_its_uses() -> None:
-    dice = torch.Generator().manual_seed(3)
-    table = torch.randn(30, 8, generator=dice, dtype=torch.float64)
-    tokens, following = (torch.randint(0, 30, (4, 12), generator=dice) for _ in range(2))
+    rng = torch.Generator().manual_seed(3)
+    table = torch.randn(30, 8, generator=rng, dtype=torch.float64)
+    tokens, following = (torch.randint(0, 30, (4, 12), generator=rng) for _ in range(2))
     mine, plain = (table.clone().requires_grad_() for _ in range(2))
     for _ in range(2):  # a second step adds to the first, as ever
         owed = TiedGradient()

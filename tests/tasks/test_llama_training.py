@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import RealRun, Watching, distance, real
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import RealRun, Watching, distance, real
 from torch import Tensor
 
 from paceline.checkpoints.sharded import read_whole
@@ -29,8 +29,8 @@ def llama_plan(mode: str, **changes: object) -> Plan:
 def ends(run: RealRun, steps: int) -> dict[str, Tensor]:
     folder = run.run_dir / "checkpoints" / f"at-{steps:08d}"
     saved = read_snapshot(folder, "worker-0")
-    found = weights_of(read_whole(folder) if "parts" in saved.facts else saved)
-    return {name: found[name] for name in sorted(found)}
+    result = weights_of(read_whole(folder) if "parts" in saved.facts else saved)
+    return {name: result[name] for name in sorted(result)}
 
 
 def losses(run: RealRun) -> list[float]:
@@ -62,9 +62,9 @@ def test_a_batch_in_parts_makes_the_same_update(
     """Three parts of a batch are not equally large: the mean is that of samples, not of parts."""
     sizes = (8,) if mode == "single" else (4, 4)
     plan = llama_plan(mode, batch_sizes=sizes, grad_accumulation=3)
-    found = real(plan, tmp_path, launcher)
-    assert losses(found) == pytest.approx(losses(alone), rel=1e-9)
-    assert distance(ends(found, 6), ends(alone, 6)) < 1e-9
+    run = real(plan, tmp_path, launcher)
+    assert losses(run) == pytest.approx(losses(alone), rel=1e-9)
+    assert distance(ends(run, 6), ends(alone, 6)) < 1e-9
 
 
 def _go_on(run_dir: Path, launcher: LocalLauncher, *, steps: int, workers: int) -> RealRun:
@@ -94,8 +94,8 @@ def test_a_run_that_changes_its_workers_twice_ends_where_one_worker_ends(
 ) -> None:
     real(llama_plan("fsdp", steps=2), tmp_path, launcher)
     _go_on(tmp_path, launcher, steps=4, workers=1)
-    found = _go_on(tmp_path, launcher, steps=6, workers=2)
-    assert distance(ends(found, 6), ends(alone, 6)) < 1e-9
+    run = _go_on(tmp_path, launcher, steps=6, workers=2)
+    assert distance(ends(run, 6), ends(alone, 6)) < 1e-9
 
 
 def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(

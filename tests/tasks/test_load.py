@@ -4,12 +4,13 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import ConfigError, Problem
 from paceline.plan.plan import Option
 from paceline.tasks.load import load_class, load_task
 
-OWN = "tests.fixtures.tasks"
+OWN = "tests.fixtures.tasks.user_tasks"
 
 
 def problem(name: str, **options: Option) -> Problem:
@@ -29,35 +30,36 @@ def test_a_task_is_found_in_the_folder_one_stands_in(tmp_path: Path) -> None:
     assert vars(type(task))["lr"] == 0.7
 
 
-def test_a_missing_module_or_class_says_what_to_write() -> None:
+def test_a_missing_module_or_class_is_reported_with_what_to_write() -> None:
     for name in ("no_such_module:Task", f"{OWN}:NoSuchTask"):
-        found = problem(name)
-        assert found.what.startswith(f"task {name} cannot be loaded: ")
-        assert "--task module:Class" in found.hint
+        error = problem(name)
+        assert name in error.what
+        assert "--task module:Class" in error.hint
 
 
-def test_a_module_that_fails_to_import_something_says_so(tmp_path: Path) -> None:
-    (tmp_path / "needs_more.py").write_text("import a_package_nobody_has\n")
+def test_a_module_that_fails_to_import_something_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "needs_more.py").write_text("import a_missing_package\n")
     with chdir(tmp_path):
-        assert "a_package_nobody_has" in problem("needs_more:Task").what
+        assert "a_missing_package" in problem("needs_more:Task").what
 
 
-def test_missing_methods_are_all_named_at_once() -> None:
-    found = problem(f"{OWN}:ForgetfulTask")
-    assert found.what == f"task {OWN}:ForgetfulTask has no loss, metrics"
-    assert "five methods" in found.hint
+def test_missing_methods_are_all_named_at_once(wording: Wording) -> None:
+    error = problem(f"{OWN}:ForgetfulTask")
+    assert f"{OWN}:ForgetfulTask " in error.what
+    assert error.what.endswith(" loss, metrics")
+    wording(error.hint)
 
 
-def test_an_option_the_task_does_not_know_is_named() -> None:
-    found = problem("xor", hiden=64)
-    assert "hiden" in found.what
-    assert "--task-option" in found.hint
+def test_an_unknown_option_of_the_task_is_named() -> None:
+    error = problem("xor", hiden=64)
+    assert "hiden" in error.what
+    assert "--task-option" in error.hint
 
 
-def test_what_is_no_class_is_refused() -> None:
+def test_what_is_no_class_is_refused(wording: Wording) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_class(f"{OWN}:NOT_A_CLASS", what="task")
-    assert caught.value.problems[0].what == f"{OWN}:NOT_A_CLASS is a int, not a class"
+        load_class(f"{OWN}:NOT_A_CLASS", noun="task")
+    wording(caught.value.problems[0].what)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +73,13 @@ def test_what_is_no_class_is_refused() -> None:
     ],
     ids=lambda value: str(value).split("\n")[0],
 )
-def test_whatever_a_users_file_raises_is_told_with_its_line(
+def test_any_exception_of_a_users_file_is_reported_with_its_line(
     text: str, kind: str, line: int, tmp_path: Path
 ) -> None:
     name = f"task_raising_{abs(hash(text))}"
     (tmp_path / f"{name}.py").write_text(text)
     with chdir(tmp_path):
-        found = problem(f"{name}:Task")
-    assert kind in found.what
-    assert f"{name}.py:{line}" in found.hint
-    assert found.code == "E107"
+        error = problem(f"{name}:Task")
+    assert kind in error.what
+    assert f"{name}.py:{line}" in error.hint
+    assert error.code == "E107"

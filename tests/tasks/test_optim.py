@@ -47,17 +47,17 @@ PAIRS: dict[str, tuple[Build, Build]] = {
 
 
 def parameters(dtype: torch.dtype) -> list[nn.Parameter]:
-    dice = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(s, dtype=dtype, generator=dice)) for s in [(7, 3), (3,), ()]]
+    rng = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(s, dtype=dtype, generator=rng)) for s in [(7, 3), (3,), ()]]
 
 
 def trained(build: Build, dtype: torch.dtype, steps: int = STEPS) -> list[Tensor]:
     ours = parameters(dtype)
     optimizer = build(ours)
-    dice = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     for _ in range(steps):
         for parameter in ours:  # gradients that depend on the parameters, over many magnitudes
-            noise = torch.randn(parameter.shape, dtype=dtype, generator=dice)
+            noise = torch.randn(parameter.shape, dtype=dtype, generator=rng)
             parameter.grad = parameter.detach() * 0.3 + noise * noise.abs()
         optimizer.step()
     return [p.detach() for p in ours]
@@ -72,7 +72,7 @@ def test_after_fifty_steps_every_bit_is_torchs(name: str, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_an_optimizer_that_was_saved_goes_on_as_if_nothing_had_happened(name: str) -> None:
+def test_an_optimizer_that_was_saved_continues_as_if_nothing_had_happened(name: str) -> None:
     build = PAIRS[name][0]
     gradients = [torch.randn(3, generator=torch.Generator().manual_seed(n)) for n in range(10)]
 

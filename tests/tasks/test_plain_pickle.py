@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fixtures.cifar_folder import python2_batch, python3_batch, rows_and_labels
+from tests.fixtures.tasks.cifar_folder import python2_batch, python3_batch, rows_and_labels
+from tests.fixtures.wording import Wording
 
 from paceline.tasks.cifar10.plain_pickle import PlainPickleError, read_plain
 
@@ -54,10 +55,12 @@ class Hostile:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(protocol: int, tmp_path: Path) -> None:
+def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(
+    protocol: int, tmp_path: Path, wording: Wording
+) -> None:
     trace = tmp_path / "was_here"
     content = pickle.dumps({"data": Hostile(os.mkdir, str(trace)), "labels": []}, protocol)
-    with pytest.raises(PlainPickleError, match=r"posix\.mkdir, which is code and no data"):
+    with wording.raises(PlainPickleError):
         read_plain(content)
     assert not trace.exists()
 

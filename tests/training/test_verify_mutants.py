@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fixtures.warm_command import warm_paceline
+from tests.fixtures.processes.warm_command import warm_paceline
 
 from paceline.core.errors import PacelineError
 from paceline.launchers.local import LocalLauncher
@@ -23,16 +23,16 @@ Mutant = Callable[[Lines], Lines | None]  # None: there is nothing to damage in 
 @pytest.fixture(scope="module")
 def made(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A whole run of every mode, each a folder."""
-    folder, found = tmp_path_factory.mktemp("runs"), {}
+    folder, result = tmp_path_factory.mktemp("runs"), {}
     for mode in STATIC:
         workers = "1" if mode == "single" else "2"
         adam = ["--optimizer", "adam"] if MODES[mode].optimizers else []
         work = ["--mode", mode, "--num-workers", workers, "--steps", "12", "--launcher", "virtual", *adam]
-        found[mode] = run(launcher, folder, mode, work)
+        result[mode] = run(launcher, folder, mode, work)
     for mode in ELASTIC:
         work = ["--mode", mode, "--num-workers", "2", "--steps", "12", "--elastic"]
-        found[f"elastic-{mode}"] = run(launcher, folder, f"elastic-{mode}", work)
-    return found
+        result[f"elastic-{mode}"] = run(launcher, folder, f"elastic-{mode}", work)
+    return result
 
 
 def run(launcher: LocalLauncher, folder: Path, name: str, work: list[str]) -> Path:
@@ -67,7 +67,11 @@ def counted(lines: Lines) -> list[int]:
     )
     is_exchange = "easgd" in str(lines[0].get("run"))
     kind = "server" if has_applied and not is_exchange else "steps"
-    return [index for index, found in enumerate(kinds) if found == kind]
+    return [
+        index
+        for index, line in enumerate(lines)
+        if line.get("kind") == kind and (kind == "steps" or "apply" in str(line["columns"]))
+    ]
 
 
 def without_its_second_half(lines: Lines) -> Lines:
@@ -78,7 +82,9 @@ def without_its_end(lines: Lines) -> Lines:
     return [line for line in lines if line.get("kind") != "run_finished"]
 
 
-def without_a_batch(lines: Lines) -> Lines:
+def without_a_batch(lines: Lines) -> Lines | None:
+    if any(line.get("kind") == "server_promoted" for line in lines):
+        return None  # on a busy machine a backup took over, and wrote the rows of the primary again
     return [line for index, line in enumerate(lines) if index != counted(lines)[0]]
 
 
@@ -119,8 +125,8 @@ RUNS = [*STATIC, *(f"elastic-{mode}" for mode in ELASTIC)]
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_whole_run_holds(made: dict[str, Path], name: str) -> None:
-    found = verify_run(made[name])
-    assert all(finding.ok for finding in found), found
+    findings = verify_run(made[name])
+    assert all(finding.ok for finding in findings), findings
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
@@ -176,8 +182,8 @@ def test_a_worker_that_lost_its_generation_may_lack_the_row_of_a_step_that_anoth
     lines[last] = without_its_last_row(lines[last])
     lines.insert(at, {**lost, "committed": committed, "why": "the generation ended while waiting"})
     log.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    done = next(finding for finding in verify_run(folder) if "exactly once" in finding.what)
-    assert done.ok is is_excused, done
+    result = next(finding for finding in verify_run(folder) if "exactly once" in finding.what)
+    assert result.ok is is_excused, result
 
 
 def without_its_last_row(line: dict[str, object]) -> dict[str, object]:

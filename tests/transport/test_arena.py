@@ -1,9 +1,9 @@
 """Arena: a model is one vector, and stays bound to it."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 from torch import Tensor, nn
 
 from paceline.core.errors import PacelineError
@@ -93,11 +93,10 @@ def test_buffers_that_are_no_floating_point_numbers_are_left_alone() -> None:
     assert counter.item() == 1
 
 
-def test_a_model_of_two_floating_types_is_refused_with_advice() -> None:
+def test_a_model_of_two_floating_types_is_refused_with_advice(wording: Wording) -> None:
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    with pytest.raises(PacelineError) as caught:
+    with wording.raises(PacelineError) as caught:
         Arena(mixed)
-    assert "2 floating types" in caught.value.what
     assert "torch.float32" in caught.value.hint
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from tests.fixtures.forks import in_processes, values
+from tests.fixtures.processes.forks import in_processes, values
 from torch import Tensor
 
 from paceline.core.clock import SystemClock
@@ -56,10 +56,10 @@ def commit_often(fd: int, parties: int, rank: int) -> bytes:
 def test_what_shards_keep_is_seen_by_all_and_the_round_before_stays_whole(parties: int) -> None:
     fd = os.memfd_create("test")
     try:
-        said = values(in_processes(parties, partial(commit_often, fd, parties)))
+        text = values(in_processes(parties, partial(commit_often, fd, parties)))
     finally:
         os.close(fd)
-    assert said == [b"".join(own_bytes(shard, 5) for shard in range(SHARDS))] * parties
+    assert text == [b"".join(own_bytes(shard, 5) for shard in range(SHARDS))] * parties
 
 
 def test_what_was_kept_outlives_the_generation() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.fixtures.forks import in_processes, values
+from tests.fixtures.processes.forks import in_processes, values
 from torch import Tensor
 
 from paceline.core.clock import SystemClock
@@ -40,8 +40,8 @@ def test_the_mean_has_the_same_bits_for_any_number_of_workers(workers: int) -> N
             shards.settle()
         return mean.numpy().tobytes()
 
-    said = values(in_processes(workers, body))
-    assert set(said) == {in_shard_order(2).numpy().tobytes()}
+    text = values(in_processes(workers, body))
+    assert set(text) == {in_shard_order(2).numpy().tobytes()}
     world.close()
 
 
@@ -51,7 +51,7 @@ def test_all_see_at_which_step_the_mean_was_not_finite() -> None:
     def body(rank: int) -> bytes:
         torch.set_num_threads(1)
         shards = ShmShards(world, Rank(rank), shards=SHARDS, clock=SystemClock(), timeout_s=20)
-        shards.looks_for_nan = True
+        shards.checks_finite = True
         slots, _ = shards.allocate(NUMEL, torch.float32)
         seen = []
         for step in range(4):

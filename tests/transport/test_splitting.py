@@ -17,13 +17,13 @@ class _Tied(nn.Module):
         self.score.weight = self.embed.weight
 
 
-def test_children_are_taken_and_containers_are_looked_into() -> None:
+def test_children_are_taken_and_containers_are_descended_into() -> None:
     inner = [nn.Linear(3, 3), nn.Linear(3, 1)]
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(*inner))
     assert blocks_of(model) == [model[0], *inner]
 
 
-def test_a_list_of_parameters_belongs_to_whoever_computes_with_it() -> None:
+def test_a_list_of_parameters_belongs_to_the_module_that_computes_with_it() -> None:
     model = nn.Module()
     model.entries = nn.ParameterList([nn.Parameter()])
     assert blocks_of(model) == []
@@ -39,7 +39,7 @@ def test_parameters_that_are_tied_within_a_block_may_go_with_it() -> None:
     assert own_units(model, [model[0], model[1]]) == [model[0], model[1]]
 
 
-def test_a_task_can_say_what_its_blocks_are() -> None:
+def test_a_task_can_declare_its_blocks() -> None:
     task = load_task("charlm", seed=0, options={"layers": 3, "width": 8, "heads": 2})
     model = task.model()
     assert [type(block).__name__ for block in task.blocks(model)] == ["_Block"] * 3  # type: ignore[attr-defined]  # charlm has it

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 import torch
-from tests.fixtures.forks import Said, fork, in_processes, values
-from tests.fixtures.ledger_server import LedgerServer, RevokingServer, work, work_until_revoked
+from tests.fixtures.processes.forks import ProcessReply, fork, in_processes, values
+from tests.fixtures.runs.ledger_server import LedgerServer, RevokingServer, work, work_until_revoked
+from tests.fixtures.wording import Wording
 
 from paceline.core.clock import SystemClock
 from paceline.core.errors import PeerLostError
@@ -23,7 +24,7 @@ NUMEL, TOKEN = 48, b"a token"
 Live = Callable[[int, ParameterStore], bytes]
 
 
-def over_shm(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
+def over_shm(num_workers: int, live: Live, server: LedgerServer) -> list[ProcessReply]:
     """(workers' answers …, the server's answer)"""
     world = store_world(num_workers)
 
@@ -31,14 +32,14 @@ def over_shm(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
         if rank < num_workers:
             return live(rank, ShmStore(world, Rank(rank), clock=SystemClock(), timeout_s=20.0))
         ShmStoreHost(world, numel=NUMEL, dtype=torch.float64).serve(server)
-        return told(server)
+        return ledger_of(server)
 
-    said = in_processes(num_workers + 1, body)
+    messages = in_processes(num_workers + 1, body)
     world.close()
-    return said
+    return messages
 
 
-def over_tcp(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
+def over_tcp(num_workers: int, live: Live, server: LedgerServer) -> list[ProcessReply]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
 
@@ -55,23 +56,23 @@ def over_tcp(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
                 timeout_s=20.0,
             )
             host.serve(server)
-            return told(server)
+            return ledger_of(server)
 
         return in_processes(num_workers + 1, body)
 
 
-def in_one_process(num_workers: int, live: Live, server: LedgerServer) -> list[Said]:
-    turns, mail, said = Turns(), Mailbox(), dict[int, Said]()
+def in_one_process(num_workers: int, live: Live, server: LedgerServer) -> list[ProcessReply]:
+    turns, mail, text = Turns(), Mailbox(), dict[int, ProcessReply]()
 
     def body(rank: int) -> None:
         store = InProcessStore(server, Rank(rank), mail, turns=turns, timeout_s=20.0)
-        said[rank] = Said(live(rank, store))
+        text[rank] = ProcessReply(live(rank, store))
 
     assert turns.run([partial(body, rank) for rank in range(num_workers)]) == [None] * num_workers
-    return [*(said[rank] for rank in range(num_workers)), Said(told(server))]
+    return [*(text[rank] for rank in range(num_workers)), ProcessReply(ledger_of(server))]
 
 
-def told(server: LedgerServer) -> bytes:
+def ledger_of(server: LedgerServer) -> bytes:
     return json.dumps([server.version, server.total.tolist()]).encode()
 
 
@@ -81,10 +82,10 @@ ADAPTERS = pytest.mark.parametrize("run", [over_shm, over_tcp, in_one_process])
 @ADAPTERS
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_every_push_arrives_once_and_bytes_are_counted_as_handed_over(
-    run: Callable[[int, Live, LedgerServer], list[Said]], num_workers: int
+    run: Callable[[int, Live, LedgerServer], list[ProcessReply]], num_workers: int
 ) -> None:
-    said = run(num_workers, lambda _, store: work(store, NUMEL).encode(), LedgerServer(40, NUMEL))
-    *workers, server = values(said)
+    result = run(num_workers, lambda _, store: work(store, NUMEL).encode(), LedgerServer(40, NUMEL))
+    *workers, server = values(result)
     version, total = json.loads(server)
     assert version == 40
     assert total == [1.0] * 40 + [0.0] * 8
@@ -95,8 +96,8 @@ def test_every_push_arrives_once_and_bytes_are_counted_as_handed_over(
 
 
 @ADAPTERS
-def test_a_worker_that_leaves_takes_nobody_with_it(
-    run: Callable[[int, Live, LedgerServer], list[Said]],
+def test_a_worker_that_leaves_stops_no_other(
+    run: Callable[[int, Live, LedgerServer], list[ProcessReply]],
 ) -> None:
     def live(rank: int, store: ParameterStore) -> bytes:
         return work(store, NUMEL, leaves_after=1 if rank == 0 else None).encode()
@@ -111,8 +112,8 @@ def test_a_worker_that_leaves_takes_nobody_with_it(
 
 
 @ADAPTERS
-def test_a_wish_to_stop_reaches_the_server_and_nothing_pushed_is_lost(
-    run: Callable[[int, Live, LedgerServer], list[Said]],
+def test_a_stop_request_reaches_the_server_and_nothing_pushed_is_lost(
+    run: Callable[[int, Live, LedgerServer], list[ProcessReply]],
 ) -> None:
     def live(rank: int, store: ParameterStore) -> bytes:
         return work(store, NUMEL, stops_after=2 + rank).encode()
@@ -126,8 +127,8 @@ def test_a_wish_to_stop_reaches_the_server_and_nothing_pushed_is_lost(
 
 @ADAPTERS
 @pytest.mark.parametrize("notices", [True, False], ids=["asleep", "pushing"])
-def test_a_worker_hears_that_its_step_is_obsolete_and_goes_on_with_another(
-    run: Callable[[int, Live, LedgerServer], list[Said]], notices: bool
+def test_a_worker_receives_that_its_step_is_obsolete_and_continues_with_another(
+    run: Callable[[int, Live, LedgerServer], list[ProcessReply]], notices: bool
 ) -> None:
     """Asleep for an hour it is woken; if its push crosses with the word, the word is skipped."""
 
@@ -142,7 +143,7 @@ def test_a_worker_hears_that_its_step_is_obsolete_and_goes_on_with_another(
     assert json.loads(server)[1] == [1.0] * 4 + [0.0] * (NUMEL - 4)
 
 
-def test_over_shared_memory_an_abort_wakes_a_worker_that_sleeps_on_purpose() -> None:
+def test_over_shared_memory_an_abort_wakes_a_worker_that_sleeps_on_purpose(wording: Wording) -> None:
     world = store_world(1)
 
     def body(rank: int) -> bytes:
@@ -152,20 +153,22 @@ def test_over_shared_memory_an_abort_wakes_a_worker_that_sleeps_on_purpose() -> 
         store = ShmStore(world, Rank(0), clock=SystemClock(), timeout_s=600.0)
         return str(store.wait_unless_obsolete(3600.0)).encode()
 
-    said = in_processes(2, body)
-    assert said[0].error.startswith("PeerLostError: the run was aborted")
+    messages = in_processes(2, body)
+    wording(messages[0].error)
     world.close()
 
 
-def test_over_shared_memory_a_server_that_never_answers_is_an_error_after_the_timeout() -> None:
+def test_over_shared_memory_a_server_that_never_answers_is_an_error_after_the_timeout(
+    wording: Wording,
+) -> None:
     world = store_world(1)
 
     def body() -> bytes:
         store = ShmStore(world, Rank(0), clock=SystemClock(), timeout_s=0.2)
         return work(store, NUMEL).encode()
 
-    said = fork(body).end()
-    assert said.error.startswith("SilenceError: waited 0.2 s for the parameter server")
+    result = fork(body).end()
+    wording(result.error)
     world.close()
 
 
@@ -182,8 +185,8 @@ def test_over_shared_memory_an_abort_ends_worker_and_server() -> None:
         store.pull()
         return b"not reached"
 
-    for said in in_processes(2, body):
-        assert said.error.startswith("PeerLostError: the run was aborted")
+    for message in in_processes(2, body):
+        assert message.error.startswith("PeerLostError: ")
     world.close()
 
 

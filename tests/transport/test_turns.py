@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.wording import Wording
 
 from paceline.transport.virtual_time import Turns
 
 
-def test_time_jumps_to_whoever_wakes_first() -> None:
+def test_time_jumps_to_the_next_wake_up() -> None:
     turns, seen = Turns(), list[tuple[str, int]]()
 
     def sleeper(name: str, naps: list[float]) -> Callable[[], None]:
@@ -24,7 +24,7 @@ def test_time_jumps_to_whoever_wakes_first() -> None:
     assert seen == [("fast", 10**9), ("fast", 1_500_000_000), ("slow", 3600 * 10**9)]
 
 
-def test_a_tie_goes_to_whoever_asked_first() -> None:
+def test_a_tie_goes_to_the_first_request() -> None:
     turns, seen = Turns(), list[int]()
 
     def body(number: int) -> Callable[[], None]:
@@ -65,7 +65,7 @@ def test_a_wait_that_is_in_vain_ends_exactly_at_its_deadline() -> None:
     assert turns.now_ns() == 60 * 10**9
 
 
-def test_what_a_worker_raises_is_returned_and_stops_nobody_else() -> None:
+def test_an_exception_of_a_worker_is_returned_and_stops_no_other() -> None:
     turns, seen = Turns(), list[int]()
 
     def fails() -> None:
@@ -81,8 +81,8 @@ def test_what_a_worker_raises_is_returned_and_stops_nobody_else() -> None:
     assert seen == [1]
 
 
-def test_only_a_running_worker_can_sleep() -> None:
-    with pytest.raises(AssertionError, match="only a running worker"):
+def test_only_a_running_worker_can_sleep(wording: Wording) -> None:
+    with wording.raises(AssertionError):
         Turns().sleep(1.0)
 
 

@@ -1,11 +1,12 @@
-"""Does a search that was interrupted know what is over, what goes on, and what is best so far?"""
+"""An interrupted search knows finished trials, open trials and the best so far."""
 
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.searches import Here, laid_out
+from tests.fixtures.runs.searches import Here, laid_out
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import ConfigError, FolderInUseError, PacelineError
 from paceline.plan.codec import dumps
@@ -33,10 +34,10 @@ def tuning() -> Tuning:
 
 @pytest.fixture
 def folder(tmp_path: Path, tuning: Tuning) -> TuneFolder:
-    found = TuneFolder(tmp_path / "search")
-    found.check_is_free()
-    found.begin(tuning)
-    return found
+    tune_folder = TuneFolder(tmp_path / "search")
+    tune_folder.check_is_free()
+    tune_folder.begin(tuning)
+    return tune_folder
 
 
 def over(number: int, value: float | None, status: Status = Status.FINISHED) -> Record:
@@ -44,17 +45,17 @@ def over(number: int, value: float | None, status: Status = Status.FINISHED) -> 
 
 
 def report(step: int, value: float | None = None, **more: object) -> dict[str, object]:
-    found: dict[str, object] = {"step": step, "steps": 40, **more}
+    results: dict[str, object] = {"step": step, "steps": 40, **more}
     if value is not None:
-        found |= {"metric": "test_loss", "value": value, "has_value": True, "rung": step // 4}
-    return found
+        results |= {"metric": "test_loss", "value": value, "has_value": True, "rung": step // 4}
+    return results
 
 
-def test_what_was_decided_comes_back_whole(folder: TuneFolder, tuning: Tuning) -> None:
+def test_what_was_decided_comes_back_whole(folder: TuneFolder, tuning: Tuning, wording: Wording) -> None:
     assert folder.tuning() == tuning
-    with pytest.raises(ConfigError, match="holds a search already"):
+    with wording.raises(ConfigError):
         folder.check_is_free()
-    with pytest.raises(ConfigError, match="holds a search already"):
+    with wording.raises(ConfigError):
         folder.begin(replace(tuning, lower_is_better=False))  # two have begun at once
     assert folder.tuning() == tuning
 
@@ -95,19 +96,21 @@ def test_the_best_is_of_those_that_came_to_their_end(folder: TuneFolder, tuning:
     assert len(lines) == 5
 
 
-def test_what_is_damaged_or_not_there_is_told(folder: TuneFolder, tuning: Tuning, tmp_path: Path) -> None:
-    with pytest.raises(PacelineError, match="holds no search to go on with"):
+def test_a_damaged_or_missing_folder_is_reported(
+    folder: TuneFolder, tuning: Tuning, tmp_path: Path, wording: Wording
+) -> None:
+    with wording.raises(PacelineError):
         TuneFolder(tmp_path / "nowhere").tuning()
     folder.write(over(1, 0.5))
     (folder.path / "trials" / "001.json").write_text("{")
-    with pytest.raises(PacelineError, match="cannot be read"):
+    with wording.raises(PacelineError):
         folder.records(tuning)
     (folder.path / "tune.json").write_text("{}")
-    with pytest.raises(PacelineError, match="cannot be read"):
+    with wording.raises(PacelineError):
         folder.tuning()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(ConfigError, match="not empty"):
+    with wording.raises(ConfigError):
         TuneFolder(tmp_path / "other").check_is_free()
 
 
@@ -135,10 +138,14 @@ def test_evaluations_are_kept_and_one_that_goes_back_takes_back_what_came_later(
     for step in (4, 8, 12):
         record = apply_report(record, report(step, 1 / step))
     record = apply_report(record, report(14))
-    assert [(one.step, one.rung) for one in record.evaluations] == [(4, 1), (8, 2), (12, 3)]
+    assert [(evaluation.step, evaluation.rung) for evaluation in record.evaluations] == [
+        (4, 1),
+        (8, 2),
+        (12, 3),
+    ]
     assert (record.step, record.value) == (14, 1 / 12)
     again = apply_report(record, report(8, 0.5))
-    assert [(one.step, one.value) for one in again.evaluations] == [(4, 0.25), (8, 0.5)]
+    assert [(evaluation.step, evaluation.value) for evaluation in again.evaluations] == [(4, 0.25), (8, 0.5)]
     nothing = apply_report(record, {**report(16, 0.0), "has_value": False})
     assert nothing.evaluations[-1].value is None
 
@@ -153,12 +160,12 @@ def test_evaluations_are_kept_and_one_that_goes_back_takes_back_what_came_later(
         (None, Status.RUNNING),
     ],
 )
-def test_a_report_says_how_a_trial_stands(state: str | None, status: Status) -> None:
+def test_a_report_shows_the_state_of_a_trial(state: str | None, status: Status) -> None:
     record = apply_report(Record(number=1, status=Status.RUNNING), report(40, 0.1, state=state, seconds=2.0))
     assert (record.status, record.seconds, record.value) == (status, 2.0, 0.1)
 
 
-def test_asha_is_told_what_earlier_sessions_have_seen(tuning: Tuning) -> None:
+def test_asha_receives_the_results_of_earlier_sessions(tuning: Tuning) -> None:
     seen = (TrialEvaluation(step=4, rung=1, value=0.5), TrialEvaluation(step=8, rung=2, value=None))
     records = {
         1: replace(over(1, 0.5, Status.STOPPED), evaluations=seen),
@@ -171,12 +178,12 @@ def test_asha_is_told_what_earlier_sessions_have_seen(tuning: Tuning) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.RUNNING, Status.LOST])
-def test_a_trial_that_goes_on_does_not_compete_with_its_own_past(tuning: Tuning, status: Status) -> None:
+def test_a_resumed_trial_does_not_compete_with_its_own_past(tuning: Tuning, status: Status) -> None:
     seen = (TrialEvaluation(step=4, rung=1, value=0.5),)
     assert rung_history(tuning, {1: replace(over(1, 0.5, status), evaluations=seen)}) == ()
 
 
-def test_asha_is_not_told_of_trials_that_are_evaluated_at_their_end_only(tuning: Tuning) -> None:
+def test_asha_does_not_receive_trials_that_are_evaluated_at_their_end_only(tuning: Tuning) -> None:
     blind = replace(tuning.trials[0], plan=replace(tuning.trials[0].plan, evaluation=None))
     mixed = replace(tuning, trials=(blind, *tuning.trials[1:]))
     at_the_end = replace(over(1, 0.1), evaluations=(TrialEvaluation(step=40, rung=1, value=0.1),))
@@ -200,7 +207,7 @@ class Watching:
     def note(self, text: str) -> None: ...
 
 
-def test_a_trial_whose_process_never_started_is_lost_and_the_search_goes_on(
+def test_a_trial_whose_process_never_started_is_lost_and_the_search_continues(
     folder: TuneFolder, tuning: Tuning
 ) -> None:
     watching = Watching()
@@ -213,7 +220,9 @@ def test_a_trial_whose_process_never_started_is_lost_and_the_search_goes_on(
     )
 
 
-def test_a_run_of_another_plan_or_without_a_checkpoint_is_begun_anew(tuning: Tuning, tmp_path: Path) -> None:
+def test_a_run_of_another_plan_or_without_a_checkpoint_is_started_again(
+    tuning: Tuning, tmp_path: Path
+) -> None:
     plan = tuning.trials[0].plan
     assert resume_point(plan, tmp_path) is None
     (tmp_path / "plan.json").write_text(dumps(plan))

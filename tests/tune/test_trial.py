@@ -1,11 +1,11 @@
-"""Does a trial say what it came to, at which step, and only what ASHA may compare?"""
+"""A trial reports its metric and step, and only what ASHA may compare."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.searches import Here, laid_out
+from tests.fixtures.runs.searches import Here, laid_out
 
 from paceline.plan.codec import Json, dumps, plan_hash
 from paceline.tune.experiment import Trial
@@ -24,8 +24,8 @@ def evaluated(step: int, loss: float) -> Json:
 
 
 def test_asha_compares_what_is_evaluated_on_the_way(trial: Trial) -> None:
-    found = value_report({"test_loss": 0.5}, 8, trial.plan, ORDER)
-    assert (found["value"], found["rung"], found["score"]) == (0.5, 2, 0.5)
+    report = value_report({"test_loss": 0.5}, 8, trial.plan, ORDER)
+    assert (report["value"], report["rung"], report["score"]) == (0.5, 2, 0.5)
     assert (
         value_report({"test_loss": 0.5}, 8, trial.plan, replace(ORDER, lower_is_better=False))["score"]
         == -0.5
@@ -37,9 +37,9 @@ def test_asha_compares_what_is_evaluated_on_the_way(trial: Trial) -> None:
 
 def test_what_is_known_at_the_end_only_is_no_rival_at_the_first_evaluation(trial: Trial) -> None:
     plan = replace(trial.plan, evaluation=None)
-    found = final_report({"metrics": {"test_loss": 0.1}}, plan, ORDER)
-    assert (found["state"], found["value"], found["step"]) == ("finished", 0.1, 40)
-    assert "score" not in found
+    report = final_report({"metrics": {"test_loss": 0.1}}, plan, ORDER)
+    assert (report["state"], report["value"], report["step"]) == ("finished", 0.1, 40)
+    assert "score" not in report
 
 
 def test_a_trial_that_ended_by_its_own_patience_is_recorded_where_it_ended(trial: Trial) -> None:
@@ -49,8 +49,8 @@ def test_a_trial_that_ended_by_its_own_patience_is_recorded_where_it_ended(trial
         "metrics": {},
     }
     early: dict[str, Json] = {**result, "stopped_by": "early stop: test_loss was no better"}
-    found = final_report(early, trial.plan, ORDER)
-    assert (found["state"], found["step"], found["rung"], found["value"]) == ("finished", 12, 3, 0.2)
+    report = final_report(early, trial.plan, ORDER)
+    assert (report["state"], report["step"], report["rung"], report["value"]) == ("finished", 12, 3, 0.2)
     assert final_report(result, trial.plan, ORDER)["step"] == 40
     other = final_report(early, trial.plan, replace(ORDER, metric=("accuracy",)))
     assert (other["state"], other["known"], other["step"]) == ("unmeasured", "test_loss", 12)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.command import paceline
+from tests.fixtures.processes.command import paceline
+from tests.fixtures.wording import Wording
 
 from paceline.checkpoints.catalog import folder_at, verified
 from paceline.checkpoints.snapshot import Snapshot, write_snapshot
@@ -32,8 +33,8 @@ def choose(
     root: Path, catalogue: list[pb.Checkpoint], resume_from: Path | None = None
 ) -> tuple[str, list[str]]:
     notes: list[str] = []
-    found = find_resume_folder(catalogue, root, 4, resume_from, notes.append)
-    return ("" if found is None else found.name), notes
+    path = find_resume_folder(catalogue, root, 4, resume_from, notes.append)
+    return ("" if path is None else path.name), notes
 
 
 def test_the_newest_that_is_noted_is_taken_even_if_a_newer_one_lies_there(tmp_path: Path) -> None:
@@ -42,24 +43,27 @@ def test_the_newest_that_is_noted_is_taken_even_if_a_newer_one_lies_there(tmp_pa
     assert choose(tmp_path, catalogue) == ("at-00000080", [])
 
 
-def test_one_that_is_damaged_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+def test_one_that_is_damaged_is_passed_over_with_a_warning(tmp_path: Path, wording: Wording) -> None:
     catalogue = [write(tmp_path, 10), write(tmp_path, 20)]
     spoil(tmp_path, 20)
     name, notes = choose(tmp_path, catalogue)
     assert name == "at-00000040"
     assert len(notes) == 1
-    assert "at-00000080 is damaged, the one before it is used" in notes[0]
+    assert "at-00000080" in notes[0]
+    wording(notes[0])
 
 
-def test_one_that_is_whole_but_another_than_was_noted_is_passed_over(tmp_path: Path) -> None:
+def test_one_that_is_whole_but_another_than_was_noted_is_passed_over(
+    tmp_path: Path, wording: Wording
+) -> None:
     catalogue = [write(tmp_path, 10), write(tmp_path, 20)]
     catalogue[1].shards[0].sha256 = "0" * 64
     name, notes = choose(tmp_path, catalogue)
     assert name == "at-00000040"
-    assert "not the one that was noted" in notes[0]
+    wording(notes[0])
 
 
-def test_without_a_catalogue_the_files_say_what_there_is(tmp_path: Path) -> None:
+def test_without_a_catalogue_the_files_show_what_there_is(tmp_path: Path) -> None:
     write(tmp_path, 10)
     assert choose(tmp_path, []) == ("at-00000040", [])
     assert choose(tmp_path / "empty", [], tmp_path / "at-resumed") == ("at-resumed", [])
@@ -71,27 +75,27 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalogued") / "run"
     settings = ["--task", "xor", "--num-workers", "2", "--elastic", "--steps", "100", "--pace", "5ms"]
     more = ["--checkpoint-every", "20", "--keep-checkpoints", "2", "--run-dir", str(folder)]
-    done = paceline("train", *settings, *more)
-    assert done.code == 0, done.err
+    result = paceline("train", *settings, *more)
+    assert result.code == 0, result.err
     return folder
 
 
 def test_an_elastic_runs_checkpoints_are_noted_by_the_coordinator_and_old_ones_dropped(run_dir: Path) -> None:
     with EmbeddedNode(run_dir) as node:
         (run,) = node.client.read("Runs.List", pb.ListRuns(with_ended=True), pb.RunList).runs
-        found = node.client.read("Checkpoints.List", pb.ListCheckpoints(run=run.run), pb.CheckpointList)
-    steps = [checkpoint.step for checkpoint in found.checkpoints]
+        content = node.client.read("Checkpoints.List", pb.ListCheckpoints(run=run.run), pb.CheckpointList)
+    steps = [checkpoint.step for checkpoint in content.checkpoints]
     assert set(steps) <= {20, 40, 60, 80, 100}
-    assert 100 in steps, "nobody leaves, and so ends the generation, before the last one is noted"
+    assert 100 in steps, "no worker leaves, and so ends the generation, before the last one is noted"
     assert 20 not in steps
-    for checkpoint in found.checkpoints:
+    for checkpoint in content.checkpoints:
         (shard,) = checkpoint.shards
         folder = Path(shard.uri).parent
         if folder.exists():
             assert verified(folder, "worker-0").sha256 == shard.sha256
 
 
-def test_the_run_says_which_were_noted(run_dir: Path) -> None:
+def test_the_run_reports_which_were_noted(run_dir: Path) -> None:
     rows = paceline("checkpoint", "list", str(run_dir), "--json").data()["checkpoints"]
     assert [(row["at"], row["steps"]) for row in rows] == [(160, 80), (200, 100)]
     assert "catalogue" in rows[0]["pinned_by"]
@@ -102,11 +106,11 @@ def test_checkpoints_of_elastic_servers_are_noted_too_also_the_last(tmp_path: Pa
     folder = tmp_path / "run"
     settings = ["--task", "xor", "--mode", "asgd", "--num-workers", "2", "--elastic", "--steps", "60"]
     more = ["--pace", "5ms", "--checkpoint-every", "20", "--keep-checkpoints", "2", "--run-dir", str(folder)]
-    done = paceline("train", *settings, *more)
-    assert done.code == 0, done.err
+    result = paceline("train", *settings, *more)
+    assert result.code == 0, result.err
     rows = paceline("checkpoint", "list", str(folder), "--json").data()["checkpoints"]
     assert rows[-1]["pinned_by"] == "resume, catalogue"
     with EmbeddedNode(folder) as node:
         (run,) = node.client.read("Runs.List", pb.ListRuns(with_ended=True), pb.RunList).runs
-        found = node.client.read("Checkpoints.List", pb.ListCheckpoints(run=run.run), pb.CheckpointList)
-    assert [checkpoint.step for checkpoint in found.checkpoints][-1] == 120
+        content = node.client.read("Checkpoints.List", pb.ListCheckpoints(run=run.run), pb.CheckpointList)
+    assert [checkpoint.step for checkpoint in content.checkpoints][-1] == 120

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from tests.fixtures.generations import ElasticRun, Fault, any_faults
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import virtual_hash
+from tests.fixtures.runs.generations import ElasticRun, Fault, any_faults
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import virtual_hash
 
 from paceline.events.lineage import lineage_of, policies_of
 from paceline.events.read import History
@@ -16,7 +16,7 @@ from paceline.sync.adaptive_setting import Allowed, SyncPolicy
 from paceline.sync.fault_rules import StragglerRule
 from paceline.worker.replay.schedule import replay_elastic
 
-TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
+TORCH_ADAM = "tests.fixtures.tasks.user_tasks:TorchAdamTask"
 MOMENTUM = OptimizerChoice(name="momentum", lr=0.05)
 PASSING = (StragglerRule(probability=0.3, factor=6.0),)
 LASTING = (StragglerRule(worker=1, factor=4.0),)
@@ -54,7 +54,7 @@ def assert_it_is_what_was_decided(plan: Plan, run: ElasticRun, history: History)
     lineage = lineage_of(
         history.plain,
         steps=plan.steps,
-        is_whole=lambda done: ways.is_whole(done, every=plan.strategy.sync_every, total=plan.steps),
+        is_whole=lambda result: ways.is_whole(result, every=plan.strategy.sync_every, total=plan.steps),
     )
     assert lineage.problems == ()
     assert sum(stretch.end - stretch.first for stretch in lineage.stretches) == plan.steps
@@ -78,7 +78,7 @@ def test_shards_by_speed_have_the_bits_of_ssgd(tmp_path: Path) -> None:
     [{}, {"task": TORCH_ADAM, "optimizer": None, "task_options": {}}],
     ids=["momentum", "adam of torch"],
 )
-def test_local_steps_are_begun_and_ended_as_in_the_plain_mode(
+def test_local_steps_are_started_and_ended_as_in_the_plain_mode(
     workers: int, changes: dict[str, object], tmp_path: Path
 ) -> None:
     plan = elastic_plan({"stragglers": CHANGING, "steps": 190, **changes}, workers=workers)
@@ -103,12 +103,12 @@ def test_only_local_steps_are_localsgd(tmp_path: Path) -> None:
     assert_it_is_what_was_decided(plan, run, history)
 
 
-ANY = given(faults=any_faults(at_most=3, looks=MANY_LOOKS))
+ANY = given(faults=any_faults(at_most=2, looks=MANY_LOOKS))  # one of three survives
 
 
 @settings(max_examples=3)
 @ANY
-def test_whoever_dies_or_freezes_wherever_the_bits_are_those_of_the_decided_ways(
+def test_whichever_worker_dies_or_freezes_anywhere_the_bits_are_those_of_the_decided_policies(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert_decided_ways(faults, tmp_path_factory.mktemp("run"))
@@ -127,13 +127,13 @@ def assert_decided_ways(faults: list[Fault], folder: Path) -> None:
     assert_it_is_what_was_decided(plan, run, run.run())
 
 
-def test_a_wish_to_stop_ends_the_run_at_a_commit(tmp_path: Path) -> None:
+def test_a_stop_request_ends_the_run_at_a_commit(tmp_path: Path) -> None:
     plan = elastic_plan({"stragglers": PASSING}, workers=2)
     run = ElasticRun(plan, tmp_path, stop_at=60)
     history = run.run()
-    done = 1 + max(
+    result = 1 + max(
         row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced
     )
-    assert done < plan.steps
-    assert policies_of(history.plain, done).is_whole(done, every=4, total=plan.steps)
+    assert result < plan.steps
+    assert policies_of(history.plain, result).is_whole(result, every=4, total=plan.steps)
     assert replay_elastic(plan, history, run.hashes[0]).is_equal

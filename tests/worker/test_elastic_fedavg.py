@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from tests.fixtures.generations import ElasticRun, Fault, any_faults
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import virtual_hash
+from tests.fixtures.runs.generations import ElasticRun, Fault, any_faults
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import virtual_hash
 
 from paceline.events.lineage import lineage_of
 from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions
@@ -48,7 +48,7 @@ def rounds_in(plan: Plan) -> int:
         {"strategy": StrategyOptions(sync_every=4)},
         {"strategy": StrategyOptions(sync_every=2, clients_per_round=0.25)},
     ],
-    ids=["half", "unequal", "everybody", "one at a time"],
+    ids=["half", "unequal", "all", "one at a time"],
 )
 def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_client(
     changes: dict[str, object], workers: int, tmp_path: Path
@@ -67,7 +67,7 @@ ANY = given(faults=any_faults(at_most=2, looks=MANY_LOOKS))
 
 @settings(max_examples=3)
 @ANY
-def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
+def test_whichever_worker_dies_or_freezes_anywhere_the_bits_are_the_same(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert_same_bits(faults, tmp_path_factory.mktemp("run"))
@@ -92,7 +92,7 @@ def assert_same_bits(faults: list[Fault], folder: Path) -> None:
     assert sum(stretch.end - stretch.first for stretch in lineage.stretches) == rounds
 
 
-def test_a_wish_to_stop_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> None:
+def test_a_stop_request_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> None:
     plan = elastic_plan({"steps": 40}, workers=2)
     run = ElasticRun(plan, tmp_path, stop_at=5)
     history = run.run()

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.generations import ElasticRun, Fault, any_faults
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import virtual_hash
+from tests.fixtures.runs.generations import ElasticRun, Fault, any_faults
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import virtual_hash
 
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History
@@ -17,7 +17,7 @@ from paceline.plan.schedule import ROUND_MODES, is_whole
 from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.schedule import RateSchedule, RateShape
 
-TORCH_ADAM = "tests.fixtures.tasks:TorchAdamTask"
+TORCH_ADAM = "tests.fixtures.tasks.user_tasks:TorchAdamTask"
 LOCAL = StrategyOptions(sync_every=4)
 OUTER = StrategyOptions(sync_every=4, outer_lr=0.7, outer_momentum=0.9)
 STREAMING = StrategyOptions(
@@ -39,7 +39,7 @@ def plain_hash(plan: Plan) -> str:
 
 
 def steps_committed(plan: Plan, history: History) -> int:
-    rows = (row for found in history.steps.values() for row in found if row.synced)
+    rows = (row for entry in history.steps.values() for row in entry if row.synced)
     return 1 + max(row.position // plan.num_workers for row in rows)
 
 
@@ -84,8 +84,8 @@ def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_shard(
     positions = sorted(row.position for rows in history.steps.values() for row in rows)
     assert set(positions) == set(range(plan.total_gradients))
     # Nothing was interrupted, so each share was done once; but who is first to finish leaves, and then
-    # somebody may make the last round again.
-    last = max(done for done in range(plan.steps) if is_whole(plan, done)) * plan.num_workers
+    # a worker may repeat the last round.
+    last = max(result for result in range(plan.steps) if is_whole(plan, result)) * plan.num_workers
     assert [position for position in positions if position < last] == list(range(last))
 
 
@@ -97,7 +97,7 @@ ANY = given(
 
 @settings(max_examples=4)
 @ANY
-def test_whoever_dies_or_freezes_wherever_the_bits_are_the_same(
+def test_whichever_worker_dies_or_freezes_anywhere_the_bits_are_the_same(
     mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert_same_bits(mode, faults, tmp_path_factory.mktemp("run"))
@@ -121,7 +121,7 @@ def assert_same_bits(mode: str, faults: list[Fault], folder: Path) -> None:
     history = run.run()
     assert run.hashes
     assert set(run.hashes) == {plain_hash(plan)}
-    lineage = lineage_of(history.plain, steps=14, is_whole=lambda done: is_whole(plan, done))
+    lineage = lineage_of(history.plain, steps=14, is_whole=lambda result: is_whole(plan, result))
     assert lineage.problems == ()
     assert sum(stretch.end - stretch.first for stretch in lineage.stretches) == plan.steps
 
@@ -138,7 +138,7 @@ def test_shards_dealt_by_speed_take_what_they_keep_along(tmp_path: Path) -> None
     assert set(run.hashes) == {plain_hash(replace(plan, stragglers=()))}
 
 
-def test_a_wish_to_stop_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> None:
+def test_a_stop_request_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> None:
     plan = elastic_plan("diloco", {"optimizer": MOMENTUM}, workers=2)
     run = ElasticRun(plan, tmp_path, stop_at=5)
     history = run.run()
@@ -147,7 +147,7 @@ def test_a_wish_to_stop_ends_the_run_at_the_end_of_a_round(tmp_path: Path) -> No
     assert set(run.hashes) == {plain_hash(replace(plan, steps=steps))}
 
 
-def test_a_wish_to_stop_brings_fragments_that_are_on_their_way_together(tmp_path: Path) -> None:
+def test_a_stop_request_synchronizes_fragments_that_are_in_flight(tmp_path: Path) -> None:
     plan = elastic_plan("diloco", {"optimizer": MOMENTUM, "strategy": STREAMING, "steps": 30}, workers=2)
     run = ElasticRun(plan, tmp_path, stop_at=11)
     history = run.run()

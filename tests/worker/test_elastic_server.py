@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.plans import small_plan
+from tests.fixtures.runs.plans import small_plan
 
 from paceline.checkpoints.snapshot import from_bytes, to_bytes
 from paceline.core.clock import SystemClock
@@ -72,8 +72,8 @@ class Crowd:
                 self.given[reply.rank] = (self.server.members[reply.rank].ticket, reply.position)
 
     def _gradient(self, share: int) -> torch.Tensor:
-        dice = torch.Generator().manual_seed(share)
-        return torch.randn(self.server.replica.arena.state.shape, generator=dice)
+        generator = torch.Generator().manual_seed(share)
+        return torch.randn(self.server.replica.arena.state.shape, generator=generator)
 
     def join(self, rank: int) -> None:
         self.incarnations[rank] = self.orders + 1
@@ -195,7 +195,7 @@ def test_a_backup_takes_over_what_corrections_need(variant: AsgdVariant) -> None
     assert sorted(applied) == list(range(WORKERS * 4))
 
 
-def test_the_clock_of_the_dead_leaves_the_minimum_and_whoever_joins_starts_at_it() -> None:
+def test_the_clock_of_the_dead_leaves_the_minimum_and_a_joining_worker_starts_at_it() -> None:
     crowd = Crowd(new_server(elastic_plan("ssp", steps=8, strategy=StrategyOptions(staleness=1))))
     for rank in range(WORKERS):
         crowd.join(rank)
@@ -206,7 +206,7 @@ def test_the_clock_of_the_dead_leaves_the_minimum_and_whoever_joins_starts_at_it
     assert 0 not in crowd.given, "worker 0 is held back by worker 2, which has done nothing"
     assert 1 not in crowd.given
     crowd.lose(2)
-    assert {0, 1} <= set(crowd.given), "the dead hold nobody back"
+    assert {0, 1} <= set(crowd.given), "the dead hold no worker back"
     low = min(crowd.server._admission.clocks.values())
     assert low == 2
     crowd.join(2)
@@ -214,7 +214,7 @@ def test_the_clock_of_the_dead_leaves_the_minimum_and_whoever_joins_starts_at_it
     assert 2 in crowd.given
 
 
-def test_an_expected_worker_that_never_comes_holds_nobody_back_for_ever() -> None:
+def test_an_expected_worker_that_never_comes_does_not_hold_the_others_back_for_ever() -> None:
     crowd = Crowd(new_server(elastic_plan("ps")))
     crowd.join(0)
     crowd.push(0)
@@ -224,7 +224,7 @@ def test_an_expected_worker_that_never_comes_holds_nobody_back_for_ever() -> Non
     assert 0 in crowd.given
 
 
-def test_whoever_finds_no_share_waits_for_one_that_comes_back() -> None:
+def test_a_worker_without_a_share_waits_for_one_that_comes_back() -> None:
     crowd = Crowd(new_server(elastic_plan("asgd", steps=1)))
     for rank in range(WORKERS):
         crowd.join(rank)
@@ -239,7 +239,7 @@ def test_whoever_finds_no_share_waits_for_one_that_comes_back() -> None:
     assert crowd.server.is_finished
 
 
-def test_after_a_wish_to_stop_what_was_handed_out_is_still_done() -> None:
+def test_after_a_stop_request_what_was_handed_out_is_still_done() -> None:
     crowd = Crowd(new_server(elastic_plan("asgd")))
     for rank in range(WORKERS):
         crowd.join(rank)
@@ -249,7 +249,7 @@ def test_after_a_wish_to_stop_what_was_handed_out_is_still_done() -> None:
     assert sorted(crowd.server.applied) == [0, 1, 2]
 
 
-def test_from_a_checkpoint_nobody_is_a_member_and_no_ticket_is_good() -> None:
+def test_a_checkpoint_restores_no_member_and_no_ticket_is_valid() -> None:
     crowd = Crowd(new_server(elastic_plan("asgd")))
     for rank in range(WORKERS):
         crowd.join(rank)
@@ -275,7 +275,7 @@ def test_an_update_is_made_of_the_first_gradients_and_the_death_of_a_late_worker
     crowd.lose(1)
     assert crowd.server.version == 1
     taken_over = [share for _, share in crowd.given.values()]
-    assert shares[1] in taken_over, "whoever was next does the share of the late one"
+    assert shares[1] in taken_over, "the next worker does the share of the late one"
     crowd.push(0)
     crowd.push(2)
     assert crowd.server.version == 2, "the two that are left are as many as an update needs"
@@ -284,12 +284,12 @@ def test_an_update_is_made_of_the_first_gradients_and_the_death_of_a_late_worker
     assert crowd.server.version == 3, "with fewer than that, all who are left are enough"
 
 
-def test_without_spares_backup_has_the_bits_of_ps_whoever_did_which_share() -> None:
-    found = set[str]()
+def test_without_spares_backup_has_the_bits_of_ps_whichever_worker_did_which_share() -> None:
+    result = set[str]()
     for mode, order in (("ps", (0, 1, 2)), ("backup", (2, 0, 1))):
         crowd = Crowd(new_server(elastic_plan(mode, strategy=StrategyOptions(backup_workers=0))))
         for rank in order:
             crowd.join(rank)
         crowd.finish()
-        found.add(bits(crowd.server))
-    assert len(found) == 1
+        result.add(bits(crowd.server))
+    assert len(result) == 1

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import torch
-from tests.fixtures.plans import small_plan
+from tests.fixtures.runs.plans import small_plan
 from tests.transport.test_meeting_place import two_places
 
 from paceline.checkpoints.catalog import folders, newest_complete
@@ -43,7 +43,7 @@ def writers(folder: Path) -> tuple[CheckpointWriter, CheckpointWriter, RemoteRun
 def drain_all(*drained: CheckpointWriter) -> list[list[WriteReport]]:
     for writer in drained:
         writer.drain()
-    return [writer.news() for writer in drained]
+    return [writer.take_reports() for writer in drained]
 
 
 def test_snapshots_of_both_ranks_are_in_the_folder_whether_they_are_equal_or_not(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_snapshots_of_both_ranks_are_in_the_folder_whether_they_are_equal_or_not
     for number, own in ((4, 1.0), (8, 2.0)):  # equal to rank 0's, then not
         save(near, number, 1.0)
         save(far, number, own)
-    told = drain_all(near, far)
-    assert [[news.failure for news in each] for each in told] == [["", ""], ["", ""]]
+    reported = drain_all(near, far)
+    assert [[news.failure for news in each] for each in reported] == [["", ""], ["", ""]]
     root = tmp_path / "checkpoints"
     assert [folder.name for folder in folders(root)] == ["at-00000004", "at-00000008"]
     for folder, own in zip(folders(root), (1.0, 2.0), strict=True):
@@ -74,7 +74,7 @@ def test_a_checkpoint_brings_what_was_recorded_before_it_and_old_ones_go(tmp_pat
     pids = [event.fields["pid"] for event in read_history(tmp_path / "events.jsonl").plain]
     assert pids == [1, 2, 3]
     assert folder.unsent() == b""
-    assert [found.name for found in folders(tmp_path / "checkpoints")] == ["at-00000002", "at-00000003"]
+    assert [folder.name for folder in folders(tmp_path / "checkpoints")] == ["at-00000002", "at-00000003"]
 
 
 def test_a_disk_that_refuses_fails_the_checkpoint_and_not_the_next_one(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_disk_that_refuses_fails_the_checkpoint_and_not_the_next_one(tmp_path:
     (tmp_path / "checkpoints").write_text("in the way")
     save(near, 1, 1.0)
     save(far, 1, 2.0)
-    told = drain_all(near, far)
-    assert told[0][0].failure
+    reported = drain_all(near, far)
+    assert reported[0][0].failure
     (tmp_path / "checkpoints").unlink()
     save(near, 2, 1.0)
     save(far, 2, 2.0)
@@ -91,14 +91,14 @@ def test_a_disk_that_refuses_fails_the_checkpoint_and_not_the_next_one(tmp_path:
     assert newest_complete(tmp_path / "checkpoints", 2) is not None
 
 
-def test_a_snapshot_to_go_on_from_reaches_its_rank() -> None:
+def test_a_snapshot_to_resume_from_reaches_its_rank() -> None:
     here, there = two_places()
     sending = threading.Thread(target=send_snapshot, args=(here, 1, snapshot(3.0, 7)))
     sending.start()
-    found = receive_snapshot(there)
+    result = receive_snapshot(there)
     sending.join()
-    assert found.tensors["weight"].tolist() == [3.0] * 5
-    assert found.facts["clock"] == 7
+    assert result.tensors["weight"].tolist() == [3.0] * 5
+    assert result.facts["clock"] == 7
 
 
 def test_another_hosts_clock_is_learnt_by_asking() -> None:

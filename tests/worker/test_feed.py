@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import distance, real, resumed, virtual
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import distance, real, resumed, virtual
 
 from paceline.checkpoints.snapshot import from_bytes, to_bytes
 from paceline.core.clock import SystemClock
@@ -24,7 +24,7 @@ from paceline.worker.participant import state_hash
 from paceline.worker.replay.schedule import replay
 from paceline.worker.replica import Replica
 
-TASKS = "tests.fixtures.torch_tasks"
+TASKS = "tests.fixtures.tasks.torch_tasks"
 
 
 def own(mode: str, task: str, **changes: object) -> Plan:
@@ -49,17 +49,17 @@ def test_processes_load_the_same_noise_that_a_replay_finds(
     mode: str, task: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     plan = own(mode, task, task_options={"noise": 0.5})
-    done = real(plan, tmp_path / "run", launcher)
-    verdict = replay(plan, done.history, str(done.sha256))
+    run = real(plan, tmp_path / "run", launcher)
+    verdict = replay(plan, run.history, str(run.sha256))
     assert verdict.is_equal, verdict.parted
-    positions = sorted(row.position for rows in done.history.steps.values() for row in rows)
+    positions = sorted(row.position for rows in run.history.steps.values() for row in rows)
     assert positions == list(range(plan.total_gradients))
 
 
 def test_accumulated_parts_are_loaded_ahead_too(launcher: LocalLauncher, tmp_path: Path) -> None:
     plan = own("ssgd", "DatasetTask", task_options={"noise": 0.5}, grad_accumulation=2)
-    done = real(plan, tmp_path / "run", launcher)
-    assert replay(plan, done.history, str(done.sha256)).is_equal
+    run = real(plan, tmp_path / "run", launcher)
+    assert replay(plan, run.history, str(run.sha256)).is_equal
 
 
 def test_a_loader_gives_its_dataset_and_how_it_collates() -> None:
@@ -97,7 +97,7 @@ def test_it_is_refused_before_the_run_starts(launcher: LocalLauncher, tmp_path: 
 def test_an_error_in_a_loader_process_names_the_users_line(launcher: LocalLauncher, tmp_path: Path) -> None:
     with pytest.raises(TrainingError) as caught:
         train(own("ssgd", "BadRowTask"), tmp_path / "run", _Quiet(), warm=launcher)
-    assert "ValueError: row 5 is torn (tests/fixtures/torch_tasks.py:" in caught.value.what
+    assert "(tests/fixtures/tasks/torch_tasks.py:" in caught.value.what
 
 
 def test_the_guess_follows_a_worker_that_does_several_shards() -> None:
@@ -174,8 +174,8 @@ def _train(replica: Replica, steps: range) -> None:
 
 def test_a_replay_finds_the_schedule() -> None:
     plan = own("asgd", "ScheduledTask", num_workers=3, batch_sizes=(4, 4, 4), pace_s=0.01)
-    done = virtual(plan)
-    assert replay(plan, done.history, state_hash(done.final_state())).is_equal
+    run = virtual(plan)
+    assert replay(plan, run.history, state_hash(run.final_state())).is_equal
 
 
 @pytest.mark.parametrize("kind", ["plateau", "dict"])

@@ -1,7 +1,7 @@
 """Samples from remote storage are announced in time, and only as a hint."""
 
 import torch
-from tests.fixtures.plans import small_plan
+from tests.fixtures.runs.plans import small_plan
 from torch import Tensor
 
 from paceline.core.clock import SystemClock
@@ -43,14 +43,14 @@ def test_the_samples_of_the_next_steps_are_announced_once_and_none_behind_the_en
     assert len(task.noted.told) == AHEAD
     for step in range(1, 7):
         source.batch_of(WorkUnit(1, step))
-    assert [told.tolist() for told in task.noted.told] == [indices.tolist() for indices in expected]
+    assert [report.tolist() for report in task.noted.told] == [indices.tolist() for indices in expected]
 
 
 def test_announcing_changes_no_sample() -> None:
     plan = small_plan("ssgd", steps=3)
     cpu, clock = torch.device("cpu"), SystemClock()
-    told = GradientSource(plan, NotedTask(seed=0), cpu, clock)
+    gradient_source = GradientSource(plan, NotedTask(seed=0), cpu, clock)
     plain = GradientSource(plan, load_task("xor", seed=0, options={}), cpu, clock)
     for step in range(3):
-        one, other = told.batch_of(WorkUnit(0, step)), plain.batch_of(WorkUnit(0, step))
+        one, other = gradient_source.batch_of(WorkUnit(0, step)), plain.batch_of(WorkUnit(0, step))
         assert str(one) == str(other)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
-from tests.fixtures.runs import distance, real, reference, resumed, virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
+from tests.fixtures.runs.run_plans import distance, real, reference, resumed, virtual
 from torch import nn
 
 from paceline.launchers.local import LocalLauncher
@@ -45,8 +45,8 @@ def test_together_the_rate_is_that_of_the_step_too(mode: str) -> None:
     plan = small_plan(mode, num_workers=3, lr_schedule=COSINE)
     if mode == "gossip":  # whose first mixing is of equals
         plan = replace(plan, steps=1)
-    one = small_plan("single", steps=plan.steps, batch_sizes=(12,), lr_schedule=COSINE)
-    assert distance(virtual(plan).final_state(), virtual(one).final_state()) < 1e-12
+    first = small_plan("single", steps=plan.steps, batch_sizes=(12,), lr_schedule=COSINE)
+    assert distance(virtual(plan).final_state(), virtual(first).final_state()) < 1e-12
 
 
 def test_a_vmapped_pass_has_the_same_rates(launcher: LocalLauncher, tmp_path: Path) -> None:
@@ -67,17 +67,17 @@ def test_a_vmapped_pass_has_the_same_rates(launcher: LocalLauncher, tmp_path: Pa
 def test_a_replay_finds_the_same_rates(mode: str) -> None:
     workers = 1 if mode == "single" else 3
     plan = small_plan(mode, num_workers=workers, pace_s=0.01, stragglers=RANDOM_SPEEDS, lr_schedule=COSINE)
-    done = virtual(plan)
-    verdict = replay(plan, done.history, state_hash(done.final_state()))
+    run = virtual(plan)
+    verdict = replay(plan, run.history, state_hash(run.final_state()))
     assert verdict.is_equal, verdict.parted
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "asgd", "localsgd"])
 def test_a_stopped_run_had_the_rates_of_the_whole(mode: str) -> None:
     plan = small_plan(mode, num_workers=3, pace_s=0.01, lr_schedule=COSINE)
-    done = virtual(plan, stops_after={0: 5})
-    assert sum(map(len, done.history.steps.values())) < plan.total_gradients
-    verdict = replay(plan, done.history, state_hash(done.final_state()))
+    run = virtual(plan, stops_after={0: 5})
+    assert sum(map(len, run.history.steps.values())) < plan.total_gradients
+    verdict = replay(plan, run.history, state_hash(run.final_state()))
     assert verdict.is_equal, verdict.parted
 
 

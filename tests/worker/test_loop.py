@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
-from tests.fixtures.runs import real, virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
+from tests.fixtures.runs.run_plans import real, virtual
 
 from paceline.events.schema import PHASES, StepRow
 from paceline.events.summary import end_ns
@@ -65,11 +65,11 @@ def test_a_localsgd_worker_waits_and_sends_only_when_it_averages() -> None:
 
 
 def test_a_gradient_is_recorded_with_the_version_it_was_computed_on() -> None:
-    done = virtual(small_plan("asgd", num_workers=3, pace_s=PACE_S, stragglers=RANDOM_SPEEDS))
-    read = {(r.rank, r.step): r.version for r in done.history.server if r.op == "read"}
-    for rank, rows in done.history.steps.items():
+    run = virtual(small_plan("asgd", num_workers=3, pace_s=PACE_S, stragglers=RANDOM_SPEEDS))
+    read = {(r.rank, r.step): r.version for r in run.history.server if r.op == "read"}
+    for rank, rows in run.history.steps.items():
         assert [row.version for row in rows] == [read[rank, row.step] for row in rows]
-    assert max(row.version for row in done.history.steps[0]) > 20
+    assert max(row.version for row in run.history.steps[0]) > 20
 
 
 def stopped_after(mode: str, strategy: StrategyOptions, stops: dict[int, int]) -> dict[int, int]:
@@ -80,7 +80,7 @@ def stopped_after(mode: str, strategy: StrategyOptions, stops: dict[int, int]) -
     return {rank: len(rows) for rank, rows in steps.items()}
 
 
-def test_one_workers_wish_stops_all_of_ssgd_after_the_same_step() -> None:
+def test_a_stop_request_of_one_worker_stops_all_of_ssgd_after_the_same_step() -> None:
     assert stopped_after("ssgd", StrategyOptions(), {1: 6}) == {0: 6, 1: 6, 2: 6}
 
 
@@ -105,18 +105,18 @@ def test_asgd_stops_with_no_share_left_out() -> None:
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "ddp", "localsgd", "ps"])
-def test_real_workers_that_are_asked_to_stop_all_stop_at_the_same_step(
+def test_real_workers_that_receive_a_stop_request_all_stop_at_the_same_step(
     mode: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     plan = small_plan(mode, steps=4000, pace_s=0.002)
-    done = real(plan, tmp_path, launcher, stop_at=5)
-    counts = {rank: len(rows) for rank, rows in done.history.steps.items()}
-    assert done.result["stopped_early"] is True
+    run = real(plan, tmp_path, launcher, stop_at=5)
+    counts = {rank: len(rows) for rank, rows in run.history.steps.items()}
+    assert run.result["stopped_early"] is True
     assert len(set(counts.values())) == 1
     assert 5 <= counts[0] < 4000
     if mode == "ddp":
         assert counts[0] % STOP_POLL_EVERY == 0
-    assert done.sha256  # all hold the same bits
+    assert run.sha256  # all hold the same bits
 
 
 def test_the_state_of_a_stopped_run_is_that_of_a_shorter_run() -> None:

@@ -38,7 +38,7 @@ class Participant:
             self.log,
             self._report,
             clock=3,
-            about={"node": "here"},
+            fields={"node": "here"},
             train=self._train,
             release=lambda: self._do("released"),
             conclude=self._conclude,
@@ -61,16 +61,16 @@ class Participant:
         self.reports.append(facts)
         self._do("reported")
 
-    def _do(self, what: str) -> None:
-        self.seen.append(what)
-        if what == self._fails_in:
-            raise ValueError(what)
+    def _do(self, description: str) -> None:
+        self.seen.append(description)
+        if description == self._fails_in:
+            raise ValueError(description)
 
 
 def test_a_participant_starts_trains_finishes_and_reports() -> None:
-    found = Participant()
-    found.run()
-    assert found.seen == [
+    participant = Participant()
+    participant.run()
+    assert participant.seen == [
         "worker_started",
         "trained",
         "released",
@@ -81,17 +81,17 @@ def test_a_participant_starts_trains_finishes_and_reports() -> None:
         "left",
         "reported",
     ]
-    started, finished = found.log.plain
+    started, finished = participant.log.plain
     assert started.fields == {"pid": os.getpid(), "clock": 3, "node": "here"}
     assert finished.fields == {"steps": 7, "reason": "done", "peak_device_bytes": 5}
-    assert found.reports == [{"steps": 7}]
+    assert participant.reports == [{"steps": 7}]
 
 
-def test_who_had_no_part_in_the_work_reports_without_a_last_event() -> None:
-    found = Participant(reason=None)
-    found.run()
-    assert "worker_finished" not in found.seen
-    assert found.seen[-1] == "reported"
+def test_a_participant_without_work_reports_without_a_last_event() -> None:
+    participant = Participant(reason=None)
+    participant.run()
+    assert "worker_finished" not in participant.seen
+    assert participant.seen[-1] == "reported"
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_who_had_no_part_in_the_work_reports_without_a_last_event() -> None:
 def test_what_is_held_is_let_go_of_also_when_a_participant_fails_and_nothing_is_reported(
     fails_in: str, afterwards: list[str]
 ) -> None:
-    found = Participant(fails_in=fails_in)
+    participant = Participant(fails_in=fails_in)
     with pytest.raises(ValueError, match=fails_in):
-        found.run()
-    assert found.seen[found.seen.index(fails_in) + 1 :] == afterwards
-    assert found.reports == []
+        participant.run()
+    assert participant.seen[participant.seen.index(fails_in) + 1 :] == afterwards
+    assert participant.reports == []

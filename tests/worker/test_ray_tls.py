@@ -10,7 +10,7 @@ import pytest
 from paceline.worker.entry.ray import client_tls_context, server_tls_context
 
 
-def _said(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bytes:
+def _exchange(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bytes:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -32,11 +32,11 @@ def _said(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bytes:
 
 def test_the_server_of_the_run_is_known_by_its_certificate() -> None:
     server, certificate = server_tls_context("127.0.0.1")
-    assert _said(server, client_tls_context(certificate), "127.0.0.1") == b"hello"
+    assert _exchange(server, client_tls_context(certificate), "127.0.0.1") == b"hello"
 
 
 def test_another_one_is_not_even_at_the_same_address() -> None:
     _, certificate = server_tls_context("127.0.0.1")
     stranger, _ = server_tls_context("127.0.0.1")
     with pytest.raises(ssl.SSLCertVerificationError):
-        _said(stranger, client_tls_context(certificate), "127.0.0.1")
+        _exchange(stranger, client_tls_context(certificate), "127.0.0.1")

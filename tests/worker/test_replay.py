@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
-from tests.fixtures.runs import real, virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, VIRTUAL_MODES, small_plan
+from tests.fixtures.runs.run_plans import real, virtual
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import PacelineError
 from paceline.events.read import History
@@ -20,13 +21,13 @@ from paceline.worker.replay.schedule import replay
 def recorded(mode: str, **changes: object) -> tuple[Plan, History, str]:
     options: dict[str, object] = {"num_workers": 1 if mode == "single" else 3, "pace_s": 0.01}
     plan = small_plan(mode, stragglers=RANDOM_SPEEDS, **{**options, **changes})
-    done = virtual(plan)
-    return plan, done.history, state_hash(done.final_state())
+    run = virtual(plan)
+    return plan, run.history, state_hash(run.final_state())
 
 
 @pytest.mark.parametrize("mode", VIRTUAL_MODES)
 def test_a_recorded_run_is_reproduced_bit_by_bit(mode: str) -> None:
-    plan, history, sha256 = recorded(mode, task="tests.fixtures.tasks:DropoutTask")
+    plan, history, sha256 = recorded(mode, task="tests.fixtures.tasks.user_tasks:DropoutTask")
     verdict = replay(plan, history, sha256)
     assert verdict.is_equal, verdict.parted
     assert verdict.gradients == plan.total_gradients
@@ -47,14 +48,14 @@ def test_a_changed_loss_is_found_at_its_step(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", VIRTUAL_MODES)
-def test_another_final_hash_is_found_at_the_end(mode: str) -> None:
+def test_another_final_hash_is_found_at_the_end(mode: str, wording: Wording) -> None:
     plan, history, sha256 = recorded(mode)
     forged = ("0" if sha256[0] != "0" else "1") + sha256[1:]
     verdict = replay(plan, history, forged)
     assert not verdict.is_equal
     assert verdict.parted is not None
-    assert "every loss agrees, but the final parameters hash to" in verdict.parted
     assert forged[:16] in verdict.parted
+    wording(verdict.parted, hide=[forged[:16], sha256[:16]])
 
 
 def test_two_swapped_updates_are_found_at_the_next_loss_or_in_the_final_bits() -> None:
@@ -71,12 +72,12 @@ def test_two_swapped_updates_are_found_at_the_next_loss_or_in_the_final_bits() -
     assert "on version" in verdict.parted
 
 
-def test_a_lost_update_is_found_as_a_hole_in_the_versions() -> None:
+def test_a_lost_update_is_found_as_a_hole_in_the_versions(wording: Wording) -> None:
     plan, history, sha256 = recorded("ssp")
     lost = next(n for n, row in enumerate(history.server) if row.op == "apply" and row.version == 4)
     del history.server[lost]
     verdict = replay(plan, history, sha256)
-    assert verdict.parted == "the log goes from version 3 to 5"
+    wording(str(verdict.parted))
 
 
 def test_another_seed_is_found_at_the_first_step() -> None:
@@ -86,8 +87,8 @@ def test_another_seed_is_found_at_the_first_step() -> None:
     assert verdict.parted.startswith("worker-0, step 0")
 
 
-def test_a_run_without_events_cannot_be_replayed() -> None:
-    with pytest.raises(PacelineError, match="recorded no steps"):
+def test_a_run_without_events_cannot_be_replayed(wording: Wording) -> None:
+    with wording.raises(PacelineError):
         replay(small_plan("asgd"), History(), "")
 
 
@@ -96,25 +97,27 @@ def test_a_run_that_was_stopped_is_replayed_as_far_as_it_came(
     mode: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     plan = small_plan(mode, steps=4000, pace_s=0.002)
-    done = real(plan, tmp_path, launcher, stop_at=5)
-    verdict = replay(plan, done.history, done.sha256)
+    run = real(plan, tmp_path, launcher, stop_at=5)
+    verdict = replay(plan, run.history, run.sha256)
     assert verdict.is_equal, verdict.parted
 
 
 def test_two_workers_of_ddp_are_replayed(launcher: LocalLauncher, tmp_path: Path) -> None:
     plan = small_plan("ddp")
-    done = real(plan, tmp_path, launcher)
-    verdict = replay(plan, done.history, done.sha256)
+    run = real(plan, tmp_path, launcher)
+    verdict = replay(plan, run.history, run.sha256)
     assert verdict.is_equal, verdict.parted
 
 
-def test_where_nobody_knows_the_order_of_the_sum_a_replay_is_refused_with_the_reason() -> None:
+def test_where_the_order_of_the_sum_is_unknown_a_replay_is_refused_with_the_reason(
+    wording: Wording,
+) -> None:
     plan, history, sha256 = recorded("ssgd")
     for other in (
         replace(plan, transport=Transport.GLOO),
         replace(plan, mode="ddp", transport=Transport.GLOO),
     ):
-        with pytest.raises(PacelineError, match="the order in which 3 workers' gradients are summed"):
+        with wording.raises(PacelineError):
             replay(other, history, sha256)
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.fixtures.plans import RANDOM_SPEEDS, ledger_plan, small_plan
-from tests.fixtures.runs import virtual
+from tests.fixtures.runs.plans import RANDOM_SPEEDS, ledger_plan, small_plan
+from tests.fixtures.runs.run_plans import virtual
 
 from paceline.core.clock import SystemClock
 from paceline.core.ids import Clock, Rank
@@ -37,27 +37,27 @@ def new_server(plan: Plan, side: type[ServerSide]) -> tuple[ParameterServer, lis
     return server, slots
 
 
-def told(replies: Sequence[Reply]) -> list[tuple[int, int, int | None]]:
+def reply_fields(replies: Sequence[Reply]) -> list[tuple[int, int, int | None]]:
     """The answers, as (rank, version, share)."""
     return [(reply.rank, reply.version, reply.position) for reply in replies if isinstance(reply, Answer)]
 
 
 def test_asgd_applies_a_gradient_at_once_and_counts_the_version() -> None:
     server, slots = new_server(ledger_plan("asgd"), Asgd)
-    assert told(server.join(Rank(0), Clock(0))) == [(0, 0, 0)]
+    assert reply_fields(server.join(Rank(0), Clock(0))) == [(0, 0, 0)]
     slots[0].gradients[5] = 1.0
-    assert told(server.push(Rank(0), wants_stop=False)) == [(0, 1, 1)]
+    assert reply_fields(server.push(Rank(0), wants_stop=False)) == [(0, 1, 1)]
     assert slots[0].parameters[5] == -0.5  # a rate of 1, divided by two workers
 
 
-def test_ps_answers_nobody_before_everybody_has_pushed_and_then_applies_one_mean() -> None:
+def test_ps_answers_no_worker_before_all_have_pushed_and_then_applies_one_mean() -> None:
     server, slots = new_server(ledger_plan("ps"), Ps)
     for rank in (0, 1):
         server.join(Rank(rank), Clock(0))
     slots[0].gradients[0], slots[1].gradients[1] = 1.0, 3.0
     assert server.push(Rank(1), wants_stop=False) == []
     answers = server.push(Rank(0), wants_stop=False)
-    assert told(answers) == [(0, 1, 2), (1, 1, 3)]
+    assert reply_fields(answers) == [(0, 1, 2), (1, 1, 3)]
     assert slots[1].parameters[:2].tolist() == [-0.5, -1.5]
 
 
@@ -71,20 +71,20 @@ def backup_server() -> tuple[ParameterServer, list[Slots]]:
     assert server.push(Rank(1), wants_stop=False) == []
     replies = server.push(Rank(0), wants_stop=False)
     assert replies[0] == Obsolete(Rank(2), server.version)
-    assert told(replies) == [(0, 1, 2), (1, 1, 3)]  # share 2 was worker 2's; the lowest goes first
+    assert reply_fields(replies) == [(0, 1, 2), (1, 1, 3)]  # share 2 was worker 2's; the lowest goes first
     return server, slots
 
 
-def test_backup_applies_the_mean_of_the_first_and_tells_the_late_at_once() -> None:
+def test_backup_applies_the_mean_of_the_first_and_notifies_the_late_at_once() -> None:
     server, slots = backup_server()
     assert slots[0].parameters[:3].tolist() == [-0.5, -0.5, 0.0]
-    assert told(server.again(Rank(2))) == [(2, 1, 4)]
+    assert reply_fields(server.again(Rank(2))) == [(2, 1, 4)]
     assert set(server.applied) == {0, 1}
 
 
-def test_a_gradient_that_crosses_with_the_word_is_discarded_and_its_worker_reads_on() -> None:
+def test_a_gradient_that_crosses_with_the_cancellation_is_discarded_and_its_worker_reads_on() -> None:
     server, slots = backup_server()
-    assert told(server.push(Rank(2), wants_stop=False)) == [(2, 1, 4)]
+    assert reply_fields(server.push(Rank(2), wants_stop=False)) == [(2, 1, 4)]
     assert slots[2].parameters[:3].tolist() == [-0.5, -0.5, 0.0]
     for rank in (0, 2):
         server.push(Rank(rank), wants_stop=False)
@@ -97,7 +97,7 @@ def test_a_saved_server_hands_out_again_what_was_abandoned() -> None:
     server, _ = backup_server()
     again, _ = new_server(ledger_plan("backup", num_workers=3, steps=3), Backup)
     again.restore(server.snapshot())
-    answers = [told(again.join(Rank(rank), again.clocks[Rank(rank)])) for rank in range(3)]
+    answers = [reply_fields(again.join(Rank(rank), again.clocks[Rank(rank)])) for rank in range(3)]
     assert answers == [[(0, 1, 2)], [(1, 1, 3)], [(2, 1, 4)]]
 
 
@@ -115,10 +115,10 @@ def test_what_a_worker_reads_is_one_version_and_does_not_change_under_it() -> No
 def test_with_nothing_left_a_worker_is_let_go() -> None:
     server, _ = new_server(ledger_plan("asgd", steps=1, num_workers=1), Asgd)
     server.join(Rank(0), Clock(0))
-    assert told(server.push(Rank(0), wants_stop=False)) == [(0, 1, None)]
+    assert reply_fields(server.push(Rank(0), wants_stop=False)) == [(0, 1, None)]
 
 
-def test_a_server_that_was_saved_goes_on_with_what_is_not_yet_applied() -> None:
+def test_a_server_that_was_saved_continues_with_what_is_not_yet_applied() -> None:
     plan = ledger_plan("asgd", steps=3)
     server, slots = new_server(plan, Asgd)
     for rank in (0, 1):
@@ -131,12 +131,12 @@ def test_a_server_that_was_saved_goes_on_with_what_is_not_yet_applied() -> None:
     assert again.version == 1
     assert again.clocks == {0: 0, 1: 1}
     assert state_hash(again.replica.arena.named_state()) == state_hash(server.replica.arena.named_state())
-    answers = [told(again.join(Rank(rank), again.clocks[Rank(rank)])) for rank in (0, 1)]
+    answers = [reply_fields(again.join(Rank(rank), again.clocks[Rank(rank)])) for rank in (0, 1)]
     assert answers == [[(0, 1, 0)], [(1, 1, 2)]]
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("asgd", None), ("ssp", 1), ("ssp", 0), ("ps", None)])
-def test_the_log_says_who_read_pushed_and_made_which_version(mode: str, bound: int | None) -> None:
+def test_the_log_states_which_worker_read_pushed_and_made_which_version(mode: str, bound: int | None) -> None:
     plan = small_plan(
         mode,
         num_workers=3,
@@ -170,7 +170,7 @@ def test_a_bound_is_seen_in_the_recorded_gap() -> None:
         assert max(reads) == bound
 
 
-def test_ssp_without_a_bound_shares_the_work_and_with_one_everybody_does_their_own() -> None:
+def test_ssp_without_a_bound_shares_the_work_and_with_one_each_worker_does_its_own() -> None:
     plan = small_plan("ssp", steps=20, pace_s=0.01, strategy=StrategyOptions(staleness=None))
     unbounded, bounded = Ssp.assignment(plan, frozenset()), Ssp.assignment(small_plan("ssp"), frozenset())
     assert [unbounded.next(1, 0), unbounded.next(1, 1)] == [0, 1]

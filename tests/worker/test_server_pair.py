@@ -34,28 +34,28 @@ Found = TypeVar("Found")
 
 
 class Town:
-    """Who is where, agreed on; each seat hears of it unless it is deaf."""
+    """Fake coordinator: each membership receives the view unless it is deaf."""
 
     def __init__(self) -> None:
         self.is_done = False
         self.place = pb.ServerPlace()
         self.living: dict[str, pb.Worker] = {}
-        self.seats: list[Seat] = []
+        self.memberships: list[FakeMembership] = []
         self.changed = threading.Condition()
 
-    def join(self, name: str, role: str, address: str = "") -> "Seat":
+    def join(self, name: str, role: str, address: str = "") -> "FakeMembership":
         with self.changed:
-            number = len(self.seats) + 1
+            number = len(self.memberships) + 1
             self.living[name] = pb.Worker(worker=name, role=role, address=address, incarnation=number)
-            seat = Seat(self, number)
-            self.seats.append(seat)
+            membership = FakeMembership(self, number)
+            self.memberships.append(membership)
         self.tell()
-        return seat
+        return membership
 
     def tell(self) -> None:
-        for seat in self.seats:
-            if not seat.is_deaf:
-                seat.look()
+        for membership in self.memberships:
+            if not membership.is_deaf:
+                membership.refresh()
 
     def lose(self, name: str) -> None:
         """As the coordinator does: where it was primary, its backup takes over."""
@@ -78,34 +78,36 @@ class Town:
         self.place = pb.ServerPlace(primary=primary, backup=backup, epoch=self.place.epoch + 1)
 
 
-class Seat:
+class FakeMembership:
     def __init__(self, town: Town, number: int) -> None:
         self.town, self.number = town, number
-        self.standing = CoordinatorView()
+        self.view = CoordinatorView()
         self.lease_s, self.is_fenced, self.is_deaf = 1000.0, False, False
         self._call: Callable[[], None] = lambda: None
 
     def when_changed(self, call: Callable[[], None]) -> None:
         self._call = call
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         with self.town.changed:
             town = self.town
             placed = town.place if town.place.epoch else None
-            self.standing = CoordinatorView(monotonic_s(), placed, dict(town.living), town.is_done)
+            self.view = CoordinatorView(monotonic_s(), placed, dict(town.living), town.is_done)
             self.town.changed.notify_all()
         self._call()
 
     def put(self, *, primary: str, backup: str, epoch: int) -> None:
         self.town.put(primary, backup, epoch)
-        self.look()
+        self.refresh()
 
-    def wait_for(self, find: Callable[[CoordinatorView], Found | None], what: str, timeout_s: float) -> Found:
+    def wait_for(
+        self, find: Callable[[CoordinatorView], Found | None], description: str, timeout_s: float
+    ) -> Found:
         with self.town.changed:
-            assert self.town.changed.wait_for(lambda: find(self.standing) is not None, timeout_s), what
-            found = find(self.standing)
-            assert found is not None
-            return found
+            assert self.town.changed.wait_for(lambda: find(self.view) is not None, timeout_s), description
+            result = find(self.view)
+            assert result is not None
+            return result
 
 
 class Member:
@@ -115,7 +117,7 @@ class Member:
         self.name, self.server, self.log = name, new_server(plan), MemoryLog()
         layout = self.server.replica.arena.layout
         self.host = ElasticHost(numel=layout.numel, dtype=layout.dtype, token=TOKEN)
-        self.seat = town.join(name, "server", f"127.0.0.1:{self.host.port}")
+        self.membership = town.join(name, "server", f"127.0.0.1:{self.host.port}")
         self._saver = ServerSaver(plan, self.server, root=folder, log=self.log)
         self.begin()
 
@@ -128,7 +130,7 @@ class Member:
 
     def _live(self) -> None:
         try:
-            is_led = bool(self.seat.standing.place.primary)
+            is_led = bool(self.membership.view.place.primary)
             orders = self._follow() if is_led else self._claim()
             if orders is not None:
                 self._lead(orders)
@@ -137,22 +139,22 @@ class Member:
             self.ended = f"fenced: {error.what}"
 
     def _claim(self) -> int:
-        self.seat.put(primary=self.name, backup="", epoch=0)
+        self.membership.put(primary=self.name, backup="", epoch=0)
         return 0
 
     def _follow(self) -> int | None:
         backup = self._backup()
-        primary = primary_of(self.seat.standing)
+        primary = primary_of(self.membership.view)
         assert primary is not None
         if backup.follow(primary) is BackupEnd.DONE:
             self.ended = "done"
             return None
 
-        def decided(standing: CoordinatorView) -> bool | None:
-            place = standing.place
+        def decided(view: CoordinatorView) -> bool | None:
+            place = view.place
             return None if place.backup == self.name else place.primary == self.name
 
-        if not self.seat.wait_for(decided, "promotion", 10):
+        if not self.membership.wait_for(decided, "promotion", 10):
             self.ended = "left"
             return None
         for row in backup.rows():
@@ -160,14 +162,14 @@ class Member:
         return backup.orders
 
     def _backup(self) -> BackupServer:
-        return BackupServer(name=self.name, server=self.server, membership=self.seat, token=TOKEN)
+        return BackupServer(name=self.name, server=self.server, membership=self.membership, token=TOKEN)
 
     def _lead(self, orders: int) -> None:
         primary = PrimaryServer(
             name=self.name,
             server=self.server,
             host=self.host,
-            membership=self.seat,
+            membership=self.membership,
             log=self.log,
             saver=self._saver,
             clock=SystemClock(),
@@ -188,8 +190,8 @@ class Hand:
 
     def __init__(self, index: int, town: Town, plan: Plan) -> None:
         self.name, self.town = f"worker-{index}", town
-        self.seat = town.join(self.name, "worker")
-        route = PrimaryRoute(self.seat, 20.0)
+        self.membership = town.join(self.name, "worker")
+        route = PrimaryRoute(self.membership, 20.0)
         self.store = ElasticStore(route, Rank(index), token=TOKEN, clock=SystemClock(), timeout_s=20.0)
         self.answered: list[int] = []  # shares whose push was answered
         self.may_go_on = threading.Event()
@@ -206,8 +208,8 @@ class Hand:
             slots = self.store.open(self._numel.numel, self._numel.dtype)
             self.store.join(Clock(0))
             while (pulled := self.store.pull()).position is not None:
-                dice = torch.Generator().manual_seed(pulled.position)
-                slots.gradients.copy_(torch.randn(slots.gradients.shape, generator=dice))
+                generator = torch.Generator().manual_seed(pulled.position)
+                slots.gradients.copy_(torch.randn(slots.gradients.shape, generator=generator))
                 self.may_go_on.wait()
                 self.store.push(wants_stop=False)
                 self.answered.append(pulled.position)
@@ -234,8 +236,8 @@ def a_pair(plan: Plan, folder: Path) -> Iterator[tuple[Town, Member, Member]]:
         yield town, first, second
     finally:
         for member in (first, second):
-            member.seat.is_deaf = False
-            member.seat.look()
+            member.membership.is_deaf = False
+            member.membership.refresh()
             member.end()
 
 
@@ -261,7 +263,7 @@ def test_undisturbed_both_servers_end_with_the_same_bits(mode: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("mode", ["asgd", "ssp", "ps", "backup"])
-def test_a_primary_that_hears_of_nothing_answers_nobody_once_its_backup_was_promoted(
+def test_a_partitioned_primary_answers_no_worker_once_its_backup_was_promoted(
     mode: str, tmp_path: Path
 ) -> None:
     plan = elastic_plan(mode, steps=40)
@@ -270,18 +272,18 @@ def test_a_primary_that_hears_of_nothing_answers_nobody_once_its_backup_was_prom
         for hand in hands:
             hand.start()
         until(lambda: first.server.version > 10, "work is done")
-        first.seat.is_deaf = True  # it goes on as if nothing had happened
+        first.membership.is_deaf = True  # it goes on as if nothing had happened
         town.lose(first.name)
         for hand in hands:
             hand.end()
         until(lambda: second.ended == "done", "the second has done the rest")
     assert first.ended.startswith("fenced")
     made = applied(first, second)
-    assert sorted(made) == list(range(120)), "every share once, whoever was primary"
+    assert sorted(made) == list(range(120)), "every share once, whichever server was primary"
     assert {share for hand in hands for share in hand.answered} == set(range(120))
 
 
-def test_without_its_backup_a_primary_goes_on_only_when_that_is_agreed_on(tmp_path: Path) -> None:
+def test_without_its_backup_a_primary_continues_only_when_that_is_agreed_on(tmp_path: Path) -> None:
     plan = elastic_plan("asgd", steps=20)
     with a_pair(plan, tmp_path) as (town, first, second):
         second.host.close()
@@ -296,7 +298,7 @@ def test_without_its_backup_a_primary_goes_on_only_when_that_is_agreed_on(tmp_pa
     assert sorted(applied(first)) == list(range(60))
 
 
-def test_a_worker_that_was_given_up_and_wakes_is_refused_and_joins_anew(tmp_path: Path) -> None:
+def test_a_worker_that_was_given_up_and_wakes_is_refused_and_joins_again(tmp_path: Path) -> None:
     plan = elastic_plan("ssp", steps=20)
     with a_pair(plan, tmp_path) as (town, first, second):
         hands = [Hand(index, town, plan) for index in range(3)]
@@ -311,7 +313,7 @@ def test_a_worker_that_was_given_up_and_wakes_is_refused_and_joins_anew(tmp_path
         until(lambda: first.server.version >= 20, "the others go on without it")
         with town.changed:
             town.living[hands[1].name] = pb.Worker(worker=worker.worker, role="worker", incarnation=50)
-            hands[1].seat.number = 50
+            hands[1].membership.number = 50
         town.tell()
         hands[1].may_go_on.set()
         for hand in hands:

@@ -14,12 +14,12 @@ def rows(*leaves: int) -> list[BoardRow]:
     return [BoardRow(1, 1, leave) for leave in leaves]
 
 
-def test_those_who_were_asked_leave() -> None:
+def test_workers_that_received_a_request_leave() -> None:
     assert leaving_ranks(rows(0, 1, 1)) == [1, 2]
     assert leaving_ranks(rows(0, 0)) == []
 
 
-def test_somebody_stays_who_has_the_state() -> None:
+def test_a_worker_with_the_state_stays() -> None:
     assert leaving_ranks(rows(1, 1, 1)) == [1, 2]
     assert leaving_ranks(rows(1)) == []
 
@@ -38,4 +38,4 @@ def test_short_steps_exchange_rows_at_some_meetings_only() -> None:
     assert steps_between_exchanges(0.02) == 1  # as long as that, at every one
     assert steps_between_exchanges(EXCHANGE_S / 10) == 10
     assert steps_between_exchanges(1e-9) == MAX_STEPS_BETWEEN_EXCHANGES
-    assert steps_between_exchanges(0.0) == 1  # nobody had a shard: nothing is known
+    assert steps_between_exchanges(0.0) == 1  # no worker had a shard: nothing is known

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.fixtures.closes import made_up
-from tests.fixtures.plans import small_plan
-from tests.fixtures.runs import real
+from tests.fixtures.runs.plans import small_plan
+from tests.fixtures.runs.run_plans import real
+from tests.fixtures.tasks.closes import made_up
+from tests.fixtures.wording import Wording
 
 from paceline.core.errors import TrainingError
 from paceline.datasets.sp500 import prepare
@@ -35,13 +36,13 @@ def test_a_task_leaves_what_it_makes_of_its_metrics(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../seen.txt", "a/b", "", "..", "plan.json", "events.jsonl", "events.000000.jsonl"]
 )
-def test_it_writes_nowhere_else(tmp_path: Path, name: str) -> None:
-    with pytest.raises(TrainingError, match="no name for a file of its own"):
+def test_it_writes_nowhere_else(tmp_path: Path, name: str, wording: Wording) -> None:
+    with wording.raises(TrainingError):
         write_task_files(Leaving(name), {}, tmp_path)
 
 
-def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="cannot write"):
+def test_a_missing_folder_is_reported(tmp_path: Path, wording: Wording) -> None:
+    with wording.raises(TrainingError):
         write_task_files(Leaving("seen.txt"), {}, tmp_path / "none")
 
 

@@ -18,25 +18,27 @@ def parse_kwargs(call: str, settings: Mapping[str, object]) -> list[RawSetting]:
     ]
 
 
-def import_name(value: str | type, what: str) -> str:
+def import_name(value: str | type, noun: str) -> str:
     """The name by which worker processes import a class; a name stays as it is."""
     if isinstance(value, str):
         return value
     if not isinstance(value, type):
         hint = (
-            f"give a built-in name, a class, or 'module:Class'; see docs/guides/your-own-{_GUIDES[what]}.md"
+            f"give a built-in name, a class, or 'module:Class'; see docs/guides/your-own-{_GUIDES[noun]}.md"
         )
-        raise OwnClassError([Problem(f"{what} is {value!r}, which is no class", hint)])
+        raise OwnClassError([Problem(f"{noun} is {value!r}, which is not a class", hint)])
     module = value.__module__
     name = value.__qualname__
     if module == "__main__":
         problem = (
-            f"{what} {name} is defined in this notebook or script, where worker processes cannot import it"
+            f"{noun} {name} is defined in this notebook or script, where worker processes cannot import it"
         )
-        raise OwnClassError([Problem(problem, _own_module_hint(name, what))])
+        raise OwnClassError([Problem(problem, _own_module_hint(name, noun))])
     if "." in name:
-        problem = f"{what} {name} is defined inside something else, where worker processes cannot import it"
-        raise OwnClassError([Problem(problem, _own_module_hint(name.rpartition(".")[2], what))])
+        problem = (
+            f"{noun} {name} is defined inside a function or class, where worker processes cannot import it"
+        )
+        raise OwnClassError([Problem(problem, _own_module_hint(name.rpartition(".")[2], noun))])
     return f"{module}:{name}"
 
 
@@ -55,10 +57,10 @@ def hints_in_traceback() -> Iterator[None]:
 _GUIDES = {"task": "task", "mode": "strategy"}
 
 
-def _own_module_hint(name: str, what: str) -> str:
-    file = f"my_{what}"
+def _own_module_hint(name: str, noun: str) -> str:
+    file = f"my_{noun}"
     cell = f"in a notebook begin its cell with  %%writefile {file}.py"
-    return f"put it into a file of its own, {file}.py ({cell}), and write  from {file} import {name}"
+    return f"move it to its own file, {file}.py ({cell}), and write  from {file} import {name}"
 
 
 def _raw(key: str, value: object, where: str) -> Raw:
@@ -74,9 +76,11 @@ def _raw(key: str, value: object, where: str) -> Raw:
         case _ if hasattr(value, "item"):  # a numpy scalar, or a tensor with one element
             return _raw(key, value.item(), where)
         case _:
-            what = f"{key} is {value!r}, a {type(value).__name__}, which no setting can be"
-            hint = "give a number, a text, yes or no as a bool, or a list or dict of these"
-            raise OwnClassError([Problem(what, hint, where)])
+            message = (
+                f"{key} is {value!r}, of type {type(value).__name__}, which is not a valid value of a setting"
+            )
+            hint = "pass a number, a string, a bool, or a list or dict of these"
+            raise OwnClassError([Problem(message, hint, where)])
 
 
 def session_for(progress: bool, config: str | Path | None) -> Session:

@@ -21,16 +21,16 @@ from paceline.training.progress import Progress, SilentWatcher, Watcher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What distributing was worth, on equal work."""
+    """Result of a comparison: speed and quality of every mode and number of workers, on equal work."""
 
     folder: Path  # of the runs, comparison.json, comparison.csv, plots and the report
     report: Path  # report.html in it: one page, without the network
-    use: str  # the label of what is recommended
-    headline: str  # the same in a sentence
-    reasons: tuple[str, ...]  # why
-    warnings: tuple[str, ...]  # what makes the numbers weaker than they look
+    use: str  # label of the recommended cell
+    headline: str  # the recommendation in a sentence
+    reasons: tuple[str, ...]  # of the recommendation
+    warnings: tuple[str, ...]  # caveats of the numbers
     cells: dict[str, Cell]  # by label, the baseline `single` first
-    details: Report  # all that comparison.json says
+    details: Report  # the content of comparison.json
 
     def _repr_html_(self) -> str:
         heads = ("", "seconds", "speedup", "efficiency", "quality", "staleness")
@@ -61,12 +61,23 @@ def compare(
     config: str | Path | None = None,
     **settings: object,
 ) -> Comparison:
-    """Train one task under several modes on equal work, in turns, and say which to use and why.
+    """Train one task under several modes on equal work, in turns, and recommend one with reasons.
 
-    The baseline `single` always runs too. `out` is the folder of the runs and of the report; a call with
-    the same arguments goes on where one was interrupted. `settings` are those of docs/reference/config.md.
+    Arguments:
 
-    Raises ConfigError with every problem, and KeyboardInterrupt after Ctrl-C; what is finished stays.
+    - `task`: a built-in name, `"module:Class"`, or a class that a module defines.
+    - `modes`: the modes to compare, named like `task`. The baseline `single` always runs too.
+    - `workers`: the number of workers, or several numbers.
+    - `repeats`: runs of each combination; three or more give intervals.
+    - `target_loss`, `target_accuracy`: also measure the time until this training loss or accuracy.
+    - `out`: the folder of the runs and the report. A call with the same arguments resumes an interrupted one.
+    - `progress`: show the progress on stderr.
+    - `config`: a YAML or TOML file with more settings.
+    - `settings`: those of docs/reference/config.md, by the same names.
+
+    Returns the comparison, which is also written to `out`.
+
+    Raises ConfigError with every problem, and KeyboardInterrupt after Ctrl-C; finished runs stay.
     """
     with hints_in_traceback(), LocalLauncher(import_from=sys.path) as launcher:
         flags = parse_kwargs("compare", {"task": import_name(task, "task"), **settings})
@@ -84,10 +95,10 @@ def compare(
         folder = Path(out).resolve()
         watch = _announce if progress else _silent
         try:
-            comparison = run_comparison(request, folder, watch, launcher=launcher, found=problems)
+            comparison = run_comparison(request, folder, watch, launcher=launcher, config_problems=problems)
         except StoppedError as stopped:
             if stopped.by in ("SIGTERM", "SIGHUP"):
-                signal.raise_signal(signal.Signals[stopped.by])  # to the handler that was there before
+                signal.raise_signal(signal.Signals[stopped.by])  # to the previous handler
             raise
     return Comparison(
         folder=folder,

@@ -27,24 +27,24 @@ class Losses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What the model was worth at one moment of the training (`evaluate_every`)."""
+    """One evaluation of the model during training (`evaluate_every`)."""
 
     step: int  # steps of the run done by then
     samples: int  # seen by then, by all workers
     seconds: float  # of training so far, without evaluations
-    metrics: dict[str, float]  # what is not finite is left out
+    metrics: dict[str, float]  # without those that are not finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """How a run came out. What needs the event log is None when it was trained with events off."""
+    """Result of a run. What needs the event log is None when the run was trained with events off."""
 
     run: str  # its name
     run_dir: Path  # its folder: plan.json, events.jsonl, result.json, logs, checkpoints
     task: str  # a built-in name, or module:Class
-    mode: str  # how the workers agreed
+    mode: str  # the synchronization strategy
     workers: int  # how many there were; of an elastic run, its shards
-    metrics: dict[str, float]  # what the task says of the final model, on data it was not trained on
+    metrics: dict[str, float]  # of the final model, on data it was not trained on
     loss: float | None  # the training loss: the mean over each worker's last 20 steps
     steps: int | None  # gradients per worker, on average; of an elastic run, its steps
     samples_per_s: float | None  # over all workers, from the first step's start to the last one's end
@@ -52,13 +52,13 @@ class TrainResult:
     bytes_out: int | None  # that all workers sent
     bytes_in: int | None  # that all workers received
     staleness: float | None  # updates between reading and applying, on average; None without a server
-    stopped_early: bool  # before all steps were done; `paceline.resume(run_dir)` goes on
+    stopped_early: bool  # before all steps were done; `paceline.resume(run_dir)` continues it
     stopped_by: str | None  # SIGINT, SIGTERM, SIGHUP, or why early stopping ended it
-    evaluations: tuple[Evaluation, ...]  # in order; empty if nobody asked for them
-    details: dict[str, Json]  # all that result.json says
+    evaluations: tuple[Evaluation, ...]  # in order; empty if none were requested
+    details: dict[str, Json]  # the content of result.json
 
     def losses(self) -> Losses:
-        """The training loss by step, read from the event log."""
+        """The training loss by step, read from the event log of the run."""
         import numpy as np
 
         from paceline.export.follower import points_of
@@ -93,17 +93,17 @@ class TrainResult:
         if self.staleness is not None:
             rows.append(("staleness", f"{self.staleness:.3g}"))
         if self.stopped_early:
-            rows.append(("stopped", self.stopped_by or "early, before all steps were done"))
+            rows.append(("stopped", self.stopped_by or "before the last step"))
         return html_table(f"run {self.run}", (), [*rows, ("run folder", str(self.run_dir))])
 
 
 def read_result(run_dir: Path) -> TrainResult:
-    """The result of the run in this folder, from its result.json."""
+    """The result of the run in this folder, from its result.json. Raises DamagedRecordError."""
     path = run_dir / "result.json"
     try:
         return from_json(json.loads(path.read_bytes()), run_dir)
     except ValueError as error:
-        raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
+        raise DamagedRecordError(f"{path} cannot be read: {error}", "restore it from a backup") from error
 
 
 def from_json(result: dict[str, Json], run_dir: Path) -> TrainResult:

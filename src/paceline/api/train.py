@@ -1,7 +1,7 @@
 """`paceline.train` and `paceline.resume`: the commands as functions that return a `TrainResult`.
 
 Workers are forked from a helper process, never from the caller's. So calls work in a notebook, in a thread,
-beside a running event loop, and in a script without `if __name__ == "__main__"`. See
+next to a running event loop, and in a script without `if __name__ == "__main__"`. See
 docs/guides/python-api.md.
 """
 
@@ -23,10 +23,10 @@ from paceline.training.request import claimed_run_dir, read_request
 
 
 class TrainStoppedError(KeyboardInterrupt):
-    """Ctrl-C stopped the run in good order; `result` says how far it came, and its checkpoint is written."""
+    """Ctrl-C stopped the run after a complete step. `result` is the result so far; its checkpoint exists."""
 
     def __init__(self, result: TrainResult) -> None:
-        super().__init__(f"stopped by Ctrl-C; go on with  paceline.resume({str(result.run_dir)!r})")
+        super().__init__(f"stopped by Ctrl-C; resume with  paceline.resume({str(result.run_dir)!r})")
         self.result = result
 
 
@@ -41,9 +41,16 @@ def train(
 ) -> TrainResult:
     """Train a task with many workers, to the end.
 
-    `task` and `mode` are built-in names, `"module:Class"`, or classes that a module defines. `settings`
-    are those of docs/reference/config.md, by the same names; `config` is a YAML or TOML file of more.
-    Variables of the environment are not looked at. `progress` shows on stderr how it goes.
+    Arguments:
+
+    - `task`: a built-in name, `"module:Class"`, or a class that a module defines.
+    - `mode`: the synchronization strategy, named like `task`.
+    - `workers`: the number of workers; None: the setting `num_workers`, or its default.
+    - `progress`: show the progress on stderr.
+    - `config`: a YAML or TOML file with more settings.
+    - `settings`: those of docs/reference/config.md, by the same names. Environment variables are ignored.
+
+    Returns the result of the finished run.
 
     Raises ConfigError with every problem, TrainingError when the run could not finish, and
     TrainStoppedError (a KeyboardInterrupt) after Ctrl-C, with a checkpoint to resume from.
@@ -65,7 +72,15 @@ def train(
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult:
-    """Go on with a run that was stopped or lost, from its newest complete checkpoint."""
+    """Resume a run that was stopped or lost, from its newest complete checkpoint.
+
+    Arguments:
+
+    - `run_dir`: the folder of the run.
+    - `progress`: show the progress on stderr.
+
+    Returns the result of the finished run, and raises as `paceline.train` does.
+    """
     with hints_in_traceback(), LocalLauncher(import_from=sys.path) as launcher:
         folder = Path(run_dir).resolve()
         with run.locked_run(folder):
@@ -97,12 +112,12 @@ def _to_result(result: dict[str, Json], run_dir: Path) -> TrainResult:
         case "SIGINT":
             raise TrainStoppedError(outcome)
         case "SIGTERM" | "SIGHUP" as name:
-            signal.raise_signal(signal.Signals[name])  # to the handler that was there before
+            signal.raise_signal(signal.Signals[name])  # to the previous handler
     return outcome
 
 
 def _checkpoint_warnings(checkpoint: Checkpoint) -> list[str]:
     damaged = [
-        f"checkpoint {n} is incomplete or damaged; the one before it is used" for n in checkpoint.passed_over
+        f"checkpoint {n} is incomplete or damaged; using the previous one" for n in checkpoint.passed_over
     ]
     return [f"warning: {text}" for text in (*checkpoint.warnings, *damaged)]

@@ -1,1 +1,1 @@
-"""What survives a run: snapshots of each participant, whole or not at all."""
+"""Checkpoints: snapshots of each participant, written whole or not at all."""

@@ -1,7 +1,7 @@
 """Checkpoint catalog: which checkpoints of a run are complete, read without torch.
 
 `checkpoints/at-00000200/worker-0.safetensors` holds one participant's tensors,
-`worker-0.json` beside it the rest and the SHA-256 of both. The JSON is
+`worker-0.json` next to it the rest and the SHA-256 of both. The JSON is
 written last and by renaming, so a snapshot either verifies or does not exist.
 A checkpoint is complete when every participant's snapshot is there.
 """
@@ -17,19 +17,19 @@ from typing import Any
 
 from paceline.core.sealed_json import unseal
 
-PARTS = "parts"  # said where each worker has a part of one state: how many make it whole
-DAMAGED = (OSError, ValueError, KeyError, TypeError)  # what reading a snapshot that is not whole raises
+PARTS = "parts"  # key of the number of parts, where each worker has a part of one state
+DAMAGED = (OSError, ValueError, KeyError, TypeError)  # errors of reading an incomplete snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint: where it is, and how far each worker was."""
+    """A complete checkpoint: its path, and the progress of each worker."""
 
     folder: Path
     version: int  # updates behind a server; steps without one
     clocks: tuple[int, ...]  # finished steps, by rank
     passed_over: tuple[str, ...] = ()  # newer ones that are incomplete or damaged
-    warnings: tuple[str, ...] = ()  # what else whoever resumes should know
+    warnings: tuple[str, ...] = ()  # shown to a user who resumes from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +50,24 @@ def number_of(folder: Path) -> int:
 
 
 def folders(root: Path) -> list[Path]:
-    """Of all checkpoints, whole or not, oldest first."""
+    """Folders of all checkpoints, complete or not, oldest first."""
     return sorted((f for f in root.glob("at-*") if f.name[3:].isdigit()), key=number_of)
 
 
-def verified(folder: Path, who: str) -> Verified:
+def verified(folder: Path, participant: str) -> Verified:
     """The participant's snapshot; one of DAMAGED when it is not whole."""
-    raw = (folder / f"{who}.json").read_bytes()
-    tensors = (folder / f"{who}.safetensors").read_bytes()
+    raw = (folder / f"{participant}.json").read_bytes()
+    tensors = (folder / f"{participant}.safetensors").read_bytes()
     try:
         facts, sha256 = unseal(raw, tensors)
     except ValueError as error:
-        raise ValueError(f"{folder}/{who}: {error}") from error
+        raise ValueError(f"{folder}/{participant}: {error}") from error
     return Verified(facts, tensors, sha256)
 
 
-def facts_of(folder: Path, who: str) -> dict[str, Any]:  # Any: JSON
-    """What the snapshot says besides its tensors; one of DAMAGED when it is not whole."""
-    return verified(folder, who).facts
+def facts_of(folder: Path, participant: str) -> dict[str, Any]:  # Any: JSON
+    """The facts of a snapshot, without its tensors; raises one of DAMAGED when it is not whole."""
+    return verified(folder, participant).facts
 
 
 def newest_complete(root: Path, num_workers: int) -> Checkpoint | None:
@@ -86,7 +86,7 @@ def _newest(root: Path, read: Callable[[Path], Checkpoint]) -> Checkpoint | None
         try:
             return replace(read(folder), passed_over=tuple(passed_over))
         except DAMAGED:
-            passed_over.append(folder.name)  # incomplete or damaged: the one before it is looked at instead
+            passed_over.append(folder.name)  # incomplete or damaged: the one before it is inspected instead
     return None
 
 
@@ -103,8 +103,8 @@ def read_complete(folder: Path, num_workers: int) -> Checkpoint:
     first = facts_of(folder, "worker-0")
     if PARTS in first:
         return _read_parts(folder, first, num_workers)
-    others = (facts_of(folder, f"worker-{rank}") for rank in range(1, num_workers))
-    clocks = tuple(int(facts["clock"]) for facts in (first, *others))
+    rest = (facts_of(folder, f"worker-{rank}") for rank in range(1, num_workers))
+    clocks = tuple(int(facts["clock"]) for facts in (first, *rest))
     return Checkpoint(folder, max(clocks), clocks)
 
 
@@ -114,7 +114,7 @@ def _read_parts(folder: Path, first: dict[str, Any], num_workers: int) -> Checkp
     for rank in range(1, int(first[PARTS])):
         facts = facts_of(folder, f"worker-{rank}")
         if any(facts.get(key) != first.get(key) for key in moment):
-            raise ValueError(f"{folder}/worker-{rank} is a part of another state than worker-0")
+            raise ValueError(f"{folder}/worker-{rank} and worker-0 are shards of different states")
     clock = int(first["clock"])
     return Checkpoint(folder, clock, (clock,) * num_workers)
 
@@ -123,21 +123,21 @@ def _read_parts(folder: Path, first: dict[str, Any], num_workers: int) -> Checkp
 # complete. Before anything is removed, one of those that stay is read and
 # checked: a disk that damages what it is given must not cost the last good one.
 
-KEEP_CHECKPOINTS = 3  # complete checkpoints that remain, unless the plan says otherwise
+KEEP_CHECKPOINTS = 3  # complete checkpoints that remain, unless the plan sets another number
 
 
 def is_complete(folder: Path, participants: int) -> bool:
-    """By names alone; whether they verify is another question."""
+    """Whether all snapshots exist, by names alone; they are not verified."""
     return len(list(folder.glob("*.json"))) >= participants
 
 
 def remove_old(root: Path, *, participants: int, keep: int = KEEP_CHECKPOINTS) -> list[int]:
     """The numbers of those that were removed."""
-    found = folders(root)
-    complete = [folder for folder in found if is_complete(folder, participants)]
+    existing = folders(root)
+    complete = [folder for folder in existing if is_complete(folder, participants)]
     if len(complete) < keep:
         return []
-    old = [folder for folder in found if number_of(folder) < number_of(complete[-keep])]
+    old = [folder for folder in existing if number_of(folder) < number_of(complete[-keep])]
     if not old or not any(_verifies(folder) for folder in reversed(complete[-keep:])):
         return []
     for folder in old:
@@ -148,7 +148,7 @@ def remove_old(root: Path, *, participants: int, keep: int = KEEP_CHECKPOINTS) -
 def set_aside(root: Path, *, after: int) -> list[str]:
     """Take checkpoints behind number `after` out of the way; their names.
 
-    A run that goes on from an older one writes these numbers anew, and in modes whose order is up to
+    A run that resumes from an older one writes these numbers again, and in modes whose order is up to
     chance its snapshots must not meet those of a history that never happened.
     """
     newer = [folder for folder in folders(root) if number_of(folder) > after]
@@ -168,7 +168,7 @@ def _verifies(folder: Path) -> bool:
     return True
 
 
-# For states in parts: whoever puts one together needs the parts of all. Files are verified when they are
+# For states in parts: a reader that joins them needs the parts of all. Files are verified when they are
 # read, as on any disk.
 
 _SUFFIXES = (".json", ".safetensors")
@@ -183,12 +183,12 @@ def pack_checkpoint(folder: Path) -> bytes:
 
 @contextmanager
 def unpack_checkpoint(data: bytes) -> Iterator[Path]:
-    """A folder of this user's alone, with the files; it is gone afterwards."""
+    """A temporary folder with the files that only this user can access; removed afterwards."""
     at = 8 + int.from_bytes(data[:8], "little")
     with tempfile.TemporaryDirectory(prefix="paceline-parts-") as folder:
         for name, size in json.loads(data[8:at]):
             if Path(name).name != name or Path(name).suffix not in _SUFFIXES:
-                raise ValueError(f"{name!r} is no file of a checkpoint")
+                raise ValueError(f"{name!r} is not a file of a checkpoint")
             (Path(folder) / name).write_bytes(memoryview(data)[at : at + size])
             at += size
         yield Path(folder)

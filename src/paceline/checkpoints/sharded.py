@@ -1,10 +1,10 @@
 """Sharded checkpoints: state split over all ranks, saved and restored on any number of ranks.
 
-Every rank writes its part as one snapshot (writer.py): which part of which
-tensor that is, is decided by torch's distributed checkpoint (DCP), and said in the
-JSON beside it. DCP also plans who reads what from which part, so that a
-checkpoint of two ranks fits one, or three. Only the storage is ours: DCP's own pickles
-its metadata, and nothing here is ever unpickled.
+Every rank writes its part as one snapshot (writer.py). torch's distributed checkpoint
+(DCP) decides which part of which tensor that is, and the JSON next to it records it. DCP
+also plans which rank reads what from which part, so that a checkpoint of two ranks fits
+one, or three. Only the storage is Paceline's: DCP's own pickles its metadata, and nothing here
+is ever unpickled.
 """
 
 import json
@@ -41,7 +41,7 @@ _Facts = dict[str, Any]  # Any: JSON
 
 
 def part_of(state: Mapping[str, Tensor], *, rank: int, parts: int) -> Snapshot:
-    """What this rank has to write, without copies; what all ranks have whole, the first one writes."""
+    """Part that this rank writes, without copies; rank 0 writes tensors that all ranks have whole."""
     tensors: dict[str, Tensor] = {}
     places: dict[str, object] = {}
     for item in create_default_local_save_plan(dict(state), is_coordinator=rank == 0).items:
@@ -66,7 +66,7 @@ def part_of(state: Mapping[str, Tensor], *, rank: int, parts: int) -> Snapshot:
 
 
 class PartsReader(StorageReader):
-    """A checkpoint of ours for `torch.distributed.checkpoint.load`; a part is verified when it is read."""
+    """A Paceline checkpoint for `torch.distributed.checkpoint.load`; a part is verified when it is read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,20 +97,20 @@ class PartsReader(StorageReader):
     def dtype(self, name: str) -> torch.dtype:
         return _DTYPES[self._places[name]["dtype"]]
 
-    def _add(self, who: str, shards: Mapping[str, _Facts]) -> None:
+    def _add(self, participant: str, shards: Mapping[str, _Facts]) -> None:
         known = self._metadata.state_dict_metadata
-        for name, said in shards.items():
-            self._places.setdefault(name, said)
-            chunk = ChunkStorageMetadata(torch.Size(said["offsets"]), torch.Size(said["sizes"]))
+        for name, shard in shards.items():
+            self._places.setdefault(name, shard)
+            chunk = ChunkStorageMetadata(torch.Size(shard["offsets"]), torch.Size(shard["sizes"]))
             whole = known.setdefault(
                 name, TensorStorageMetadata(TensorProperties(dtype=self.dtype(name)), self.size(name), [])
             )
             assert isinstance(whole, TensorStorageMetadata), "only tensors are put in here"
             whole.chunks.append(chunk)
-            self._chunks[MetadataIndex(name, chunk.offsets)] = who
+            self._chunks[MetadataIndex(name, chunk.offsets)] = participant
 
     def _check_whole(self) -> None:
-        """Every row of every tensor is said to be in one part; reading a part shows whether it is true."""
+        """Every row of every tensor is recorded in one part; reading a part verifies it."""
         for name, whole in self._metadata.state_dict_metadata.items():
             assert isinstance(whole, TensorStorageMetadata), "only tensors are put in here"
             row = 0
@@ -122,7 +122,7 @@ class PartsReader(StorageReader):
             if row != (whole.size[0] if whole.size else 1):
                 raise ValueError(f"a part of {name} is missing")
 
-    # What torch calls.
+    # Methods called by torch.
 
     def reset(self, checkpoint_id: object = None) -> None: ...
 
@@ -144,17 +144,17 @@ class PartsReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        wanted: dict[str, list[ReadItem]] = {}
+        items_by_part: dict[str, list[ReadItem]] = {}
         for item in plan.items:
-            wanted.setdefault(self._chunks[item.storage_index], []).append(item)
-        for who, items in wanted.items():  # one after the other: only one part is in memory
-            saved = read_snapshot(self._folder, who)
+            items_by_part.setdefault(self._chunks[item.storage_index], []).append(item)
+        for participant, items in items_by_part.items():  # one after the other: only one part is in memory
+            saved = read_snapshot(self._folder, participant)
             for item in items:
-                found = narrow_tensor_by_index(
+                piece = narrow_tensor_by_index(
                     saved.tensors[item.storage_index.fqn], item.storage_offsets, item.lengths
                 )
                 target = planner.resolve_tensor(item).detach()
-                target.copy_(found)
+                target.copy_(piece)
                 planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
@@ -166,9 +166,9 @@ class PartsReader(StorageReader):
 
 
 def load_parts(state: dict[str, Tensor], reader: PartsReader) -> None:
-    """Fill these tensors, split or whole, from the checkpoint. Each rank reads what it needs by itself."""
+    """Fill these tensors, split or whole, from the checkpoint. Each rank reads the parts that it needs."""
     try:
-        with warnings.catch_warnings():  # it warns that ranks do not talk, which was said
+        with warnings.catch_warnings():  # it warns that there is no process group, which is intended
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             load(dict(state), storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
     except CheckpointException as error:
@@ -188,5 +188,5 @@ def read_whole(folder: Path) -> Snapshot:
 
 def _describe(folder: Path, rank: int) -> Mapping[str, _Facts]:
     """Which parts of what are in this file; not yet compared with its hash, which takes its tensors too."""
-    found: Mapping[str, _Facts] = json.loads((folder / f"worker-{rank}.json").read_bytes())["facts"][SHARDS]
-    return found
+    shards: Mapping[str, _Facts] = json.loads((folder / f"worker-{rank}.json").read_bytes())["facts"][SHARDS]
+    return shards

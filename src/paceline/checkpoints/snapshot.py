@@ -22,7 +22,7 @@ from paceline.core.sealed_json import seal
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one participant needs to go on: named tensors, and facts that JSON can hold."""
+    """State that one participant resumes from: named tensors, and facts as JSON."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]  # Any: JSON
@@ -30,13 +30,13 @@ class Snapshot:
 
 def misfit_error(why: str) -> MisfitError:
     return MisfitError(
-        f"the checkpoint does not fit what is trained: {why}",
-        "resume with the task, the model and the optimizer that it was made with",
+        f"the checkpoint does not match the model: {why}",
+        "resume with the same task, model and optimizer",
     )
 
 
 def to_bytes(snapshot: Snapshot) -> bytes:
-    """In one piece, for another process's memory."""
+    """The snapshot as one buffer, for another process's memory."""
     facts = json.dumps(snapshot.facts).encode()
     return len(facts).to_bytes(8, "little") + facts + save(snapshot.tensors)
 
@@ -46,8 +46,8 @@ def from_bytes(data: bytes) -> Snapshot:
     return Snapshot(load(data[end:]), json.loads(data[8:end]))
 
 
-def write_snapshot(folder: Path, who: str, snapshot: Snapshot) -> None:
-    write_image(folder, who, save(snapshot.tensors), snapshot.facts)
+def write_snapshot(folder: Path, participant: str, snapshot: Snapshot) -> None:
+    write_image(folder, participant, save(snapshot.tensors), snapshot.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +58,28 @@ class WriteResult:
 
 def write_image(
     folder: Path,
-    who: str,
+    participant: str,
     tensors: bytes | memoryview,
     facts: dict[str, Any],  # Any: JSON
 ) -> WriteResult:
     """The same from a safetensors file in memory. OSError when it does not fit on the disk."""
     make_folder(folder)
     sealed, sha256 = seal(facts, tensors)
-    write_durably(folder / f"{who}.safetensors", [tensors])
-    write_durably(folder / f"{who}.json", [sealed])
+    write_durably(folder / f"{participant}.safetensors", [tensors])
+    write_durably(folder / f"{participant}.json", [sealed])
     return WriteResult(len(tensors) + len(sealed), sha256)
 
 
-def read_snapshot(folder: Path, who: str) -> Snapshot:
+def read_snapshot(folder: Path, participant: str) -> Snapshot:
     """The participant's snapshot, verified."""
     try:
-        found = verified(folder, who)
+        files = verified(folder, participant)
     except DAMAGED as error:
         raise DamagedCheckpointError(
             f"the checkpoint {folder} is damaged: {error}",
             f"remove {folder} and resume from the checkpoint before it",
         ) from error
-    return Snapshot(load(found.tensors), found.facts)
+    return Snapshot(load(files.tensors), files.facts)
 
 
 # An image is a whole safetensors file in one piece of memory. As long as the
@@ -100,8 +100,8 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_LENGTH = 8  # bytes before the header, which say how long it is
-_ALIGN = 64  # where the numbers begin; a copy to an odd place is slower
+_LENGTH = 8  # bytes before the header, which hold its length
+_ALIGN = 64  # alignment of the data; a copy to an unaligned address is slower
 
 _Shape = tuple[tuple[str, torch.dtype, torch.Size], ...]
 
@@ -113,7 +113,7 @@ class SnapshotImage:
         self._views: list[Tensor] = []
 
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the tensors, wherever they are; what was in here is gone."""
+        """Copy the tensors from any device, replacing the previous content."""
         shape = tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
         if shape != self._shape:
             self._lay_out(shape, is_on_gpu=any(tensor.is_cuda for tensor in tensors.values()))
@@ -154,7 +154,7 @@ def _name(tensor: str, dtype: torch.dtype) -> str:
 
 
 # Every tensor is replaced by a marker with its name; the skeleton that remains
-# holds only what JSON can say. Anything else is refused when saving.
+# holds only JSON values. Anything else is refused when saving.
 
 TENSOR_KEY = "__tensor__"
 
@@ -187,12 +187,12 @@ def _strip(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:  # Any: ne
         tensors[name] = value.detach()
         return {TENSOR_KEY: name}
     if isinstance(value, dict):
-        # JSON knows only string keys; torch numbers its parameters.
+        # JSON has only string keys; torch numbers its parameters.
         return {"dict": [[k, _strip(v, f"{name}.{k}", tensors)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
         return {"list": [_strip(v, f"{name}.{i}", tensors) for i, v in enumerate(value)]}
     assert value is None or isinstance(value, bool | int | float | str), (
-        f"{name} is a {type(value).__name__}, which a checkpoint cannot hold"
+        f"{name} is of type {type(value).__name__}, which a checkpoint cannot hold"
     )
     return value
 

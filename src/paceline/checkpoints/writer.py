@@ -3,8 +3,8 @@
 There are two images. While one is written, the other can take the next
 snapshot; with both in use the next one waits, where all participants must save
 the same ones, or is left out, where one participant saves for all. So memory
-and work never pile up. What fails is told and does not end the training: the
-checkpoint before stays what it was.
+and work never pile up. A failure is reported and does not end the training: the
+checkpoint before stays as it was.
 """
 
 import threading
@@ -32,17 +32,17 @@ TakeSnapshot = Callable[[], Snapshot]  # of live tensors: they are copied at onc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTarget:
-    """Whose snapshots go where, and how many checkpoints stay."""
+    """Participant and folder of snapshots, and the number of checkpoints to keep."""
 
     root: Path
     who: str
-    participants: int = 1  # whose snapshots make a checkpoint
+    participants: int = 1  # number of snapshots that make a checkpoint
     keep: int = KEEP_CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteReport:
-    """What became of one snapshot."""
+    """Result of writing one snapshot."""
 
     name: str  # of the folder
     step: int
@@ -50,20 +50,20 @@ class WriteReport:
     write_s: float = 0.0
     nbytes: int = 0
     removed: tuple[int, ...] = ()  # numbers of older checkpoints
-    is_catalogued: bool | None = None  # None: nobody keeps a catalogue
+    is_catalogued: bool | None = None  # None: there is no catalogue
     failure: str = ""  # why there is no such checkpoint; empty: there is
-    trouble: str = ""  # what else went wrong, although it is there
+    trouble: str = ""  # other problem, although the snapshot is written
     is_skipped: bool = False
 
 
 class Cataloguer:
-    """Tells somebody which checkpoints there will be, and are. This one tells nobody."""
+    """Catalogue of checkpoints that are announced and durable. This one keeps none."""
 
     def begin(self, generation: int, at: int) -> None:
-        """A snapshot was taken after so many steps; from the writing thread, before it is written."""
+        """A snapshot was taken after `at` steps; called from the writing thread, before it is written."""
 
     def durable(self, generation: int, at: int, file: Path, wrote: WriteResult) -> bool | None:
-        """It is on the disk. Was that noted? None: nobody keeps a catalogue."""
+        """It is on the disk. Whether that was recorded; None: there is no catalogue."""
         return None
 
     @property
@@ -73,26 +73,26 @@ class Cataloguer:
 
 
 class Disk:
-    """Where images go. This one is a disk that we can reach."""
+    """Destination of snapshots: a disk that this process can reach."""
 
-    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
-        return _is_there(folder, who, generation)
+    def is_there(self, folder: Path, participant: str, generation: int | None) -> bool:
+        return _is_there(folder, participant, generation)
 
     def put(
         self,
         folder: Path,
-        who: str,
+        participant: str,
         tensors: memoryview,
         facts: dict[str, Any],  # Any: JSON
     ) -> WriteResult:
         """OSError when it is not there afterwards."""
-        return write_image(folder, who, tensors, facts)
+        return write_image(folder, participant, tensors, facts)
 
-    def remove_old(self, folder: Path, place: SnapshotTarget) -> tuple[int, ...]:
-        """What a new checkpoint makes superfluous; the numbers."""
-        if not is_complete(folder, place.participants):
-            return ()  # whoever completes it will
-        return tuple(remove_old(place.root, participants=place.participants, keep=place.keep))
+    def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
+        """Remove checkpoints that a new one supersedes; returns their numbers."""
+        if not is_complete(folder, target.participants):
+            return ()  # the participant that completes it does
+        return tuple(remove_old(target.root, participants=target.participants, keep=target.keep))
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class CheckpointWriter:
     _news: deque[WriteReport] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
-    _bug: BaseException | None = None  # ours, from the thread; raised where somebody sees it
+    _bug: BaseException | None = None  # internal error of the thread; raised in the training thread
 
     def save(self, number: int, step: int, take: TakeSnapshot, *, must: bool, generation: int = 0) -> None:
         """Copy what `take` gives, now; it is written later. With `must` it waits rather than be left out."""
@@ -142,14 +142,14 @@ class CheckpointWriter:
             self._thread = threading.Thread(target=self._write, name="checkpoints", daemon=True)
             self._thread.start()
 
-    def news(self) -> list[WriteReport]:
-        """What became of earlier snapshots; asked at every step, so it must cost nothing."""
+    def take_reports(self) -> list[WriteReport]:
+        """Results of earlier snapshots; called at every step, so it must cost nothing."""
         if self._bug is not None:
             raise self._bug
-        found = []
+        reports = []
         while self._news:
-            found.append(self._news.popleft())
-        return found
+            reports.append(self._news.popleft())
+        return reports
 
     def drain(self) -> None:
         """Everything that was saved is written, and no thread is left, when this returns."""
@@ -186,21 +186,21 @@ class CheckpointWriter:
     def _carry_out(self, job: _Job) -> None:
         clock = SystemClock()
         name = job.folder.name
-        who = self.place.who
-        if self.disk.is_there(job.folder, who, job.facts.get("generation")):
-            return  # of the same step of the same history, so it is the same
+        participant = self.place.who
+        if self.disk.is_there(job.folder, participant, job.facts.get("generation")):
+            return  # same step of the same history, so the same content
         at = int(job.facts.get("at", job.step))  # servers count versions
         self.cataloguer.begin(job.generation, at)
         began_ns = clock.now_ns()
         try:
-            wrote = self.disk.put(job.folder, who, job.image.data, job.facts)
+            wrote = self.disk.put(job.folder, participant, job.image.data, job.facts)
             removed = self.disk.remove_old(job.folder, self.place)
         except OSError as error:
             why = f"{error.strerror or error} ({error.filename or job.folder})"
             self._news.append(WriteReport(name=name, step=job.step, pause_ns=job.pause_ns, failure=why))
             return
         write_s = (clock.now_ns() - began_ns) / 1e9
-        file = job.folder / f"{who}.safetensors"
+        file = job.folder / f"{participant}.safetensors"
         is_catalogued = self.cataloguer.durable(job.generation, at, file, wrote)
         self._news.append(
             WriteReport(
@@ -216,11 +216,11 @@ class CheckpointWriter:
         )
 
 
-def _is_there(folder: Path, who: str, generation: int | None) -> bool:
-    if not (folder / f"{who}.json").exists():
+def _is_there(folder: Path, participant: str, generation: int | None) -> bool:
+    if not (folder / f"{participant}.json").exists():
         return False
     try:
         # A part of a model that was split otherwise, by a worker that woke up late, is another one.
-        return facts_of(folder, who).get("generation") == generation
+        return facts_of(folder, participant).get("generation") == generation
     except DAMAGED:
         return False

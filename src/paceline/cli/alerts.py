@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 _rules = click.option(
     "--rules",
     type=click.Path(path_type=Path),
-    help="A file of rules. [default: the run's own, else the default ones]",
+    help="Alert rules file. [default: the run's rules, else the built-in rules]",
 )
 
 
 @click.group("alerts")
 @common_options
 def alerts(session: Session) -> None:
-    """See a run's alerts, have them sent, silence them, and check files of rules."""
+    """List, send, silence and validate alerts."""
 
 
 @alerts.command("list")
 @optional_run_argument
-@click.option("--all", "is_all", is_flag=True, help="Also those that are over.")
+@click.option("--all", "is_all", is_flag=True, help="Include resolved alerts.")
 @_rules
 @common_options
 def list_alerts(session: Session, run: Path | None, is_all: bool, rules: Path | None) -> None:
-    """The alerts of RUN (else the newest under runs/): firing first, then pending.
+    """List the alerts of RUN (default: the newest under runs/), firing before pending.
 
-    With --rules another file is tried on what is recorded, and nobody is told.
+    With --rules, another rules file is evaluated on the recorded events; no notifications are sent.
     """
     from paceline.monitoring.alerts.rule_file import load_rules
     from paceline.monitoring.view.feed import find_run, read_snapshot
@@ -64,16 +64,16 @@ def _muted(alert: "dict[str, Json]") -> str:
 @_rules
 @common_options
 def watch(session: Session, run: Path | None, rules: Path | None) -> None:
-    """Send the alerts of RUN by the notifiers of its rules, until the run is over or Ctrl-C."""
+    """Send the alerts of RUN through the notifiers in its rules, until the run ends or Ctrl-C."""
     from paceline.monitoring.alerts import delivery
     from paceline.monitoring.view.feed import find_run
 
     run_dir = find_run(session.folder, run)
     rule_set = delivery.rules_for(run_dir, session.resolve_path(rules))
     if not rule_set.notifiers:
-        message = "the rules name no notifiers, so nobody would be told"
+        message = "the rules define no notifiers"
         raise ConfigError(
-            [Problem(message, "add notifiers: to a file of rules, and give it as --rules FILE")]
+            [Problem(message, "add `notifiers:` to a rules file and pass it with --rules FILE")]
         )
     delivery.watch_alerts(run_dir, rule_set, lambda text: print_message(session, text), threading.Event())
     data: Json = {"run": str(run_dir), "notifiers": [notifier.name for notifier in rule_set.notifiers]}
@@ -83,11 +83,14 @@ def watch(session: Session, run: Path | None, rules: Path | None) -> None:
 @alerts.command("test")
 @click.argument("notifier")
 @click.option(
-    "--rules", type=click.Path(path_type=Path), required=True, help="The file of rules that names it."
+    "--rules",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Alert rules file that defines the notifier.",
 )
 @common_options
 def test(session: Session, notifier: str, rules: Path) -> None:
-    """Send a test message by NOTIFIER: one that fires, and one that is over."""
+    """Send two test messages through NOTIFIER: a firing and a resolved alert."""
     from paceline.monitoring.alerts import delivery
 
     rule_set = delivery.rules_for(None, session.folder / rules)
@@ -100,13 +103,20 @@ def test(session: Session, notifier: str, rules: Path) -> None:
 
 @alerts.command("silence")
 @run_argument
-@click.option("--for", "duration", default="1h", show_default=True, metavar="TIME", help="How long.")
-@click.option("--rule", default="", metavar="NAME", help="Of this rule only. [default: all]")
-@click.option("--worker", default="", metavar="NAME", help="Of this worker only. [default: all]")
-@click.option("--comment", default="", metavar="TEXT", help="Why.")
+@click.option(
+    "--for",
+    "duration",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Duration of the silence, such as 10m or 1h.",
+)
+@click.option("--rule", default="", metavar="NAME", help="Rule to silence. [default: all]")
+@click.option("--worker", default="", metavar="NAME", help="Worker to silence. [default: all]")
+@click.option("--comment", default="", metavar="TEXT", help="Reason for the silence.")
 @common_options
 def silence(session: Session, run: Path, duration: str, rule: str, worker: str, comment: str) -> None:
-    """Do not send alerts of RUN for a while; they are still shown."""
+    """Suppress notifications of RUN for a while; its alerts are still listed."""
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.alerts.delivery import silence_alerts as write_silence
     from paceline.monitoring.alerts.rule_file import seconds
@@ -116,7 +126,7 @@ def silence(session: Session, run: Path, duration: str, rule: str, worker: str, 
     for_s = seconds(duration)
     problems = []
     if not for_s:
-        problems.append(Problem(f"{duration!r} is no duration", "use 10m or 1h", "--for"))
+        problems.append(Problem(f"{duration!r} is not a duration", "use 10m or 1h", "--for"))
     names = [known_rule.name for known_rule in rules_for(run_dir, None).rules]
     if rule and rule not in names:
         problems.append(Problem(f"there is no rule {rule!r}", f"there are {', '.join(names)}", "--rule"))
@@ -125,15 +135,15 @@ def silence(session: Session, run: Path, duration: str, rule: str, worker: str, 
     write_silence(run_dir, for_s=for_s, rule=rule, worker=worker, comment=comment)
     target = " ".join(filter(None, [rule or "all alerts", worker and f"of {worker}"]))
     data: Json = {"run": str(run_dir), "rule": rule, "worker": worker, "for_s": for_s}
-    emit(session, "alerts.silence", data, [f"{target}: silent for {duration}"])
+    emit(session, "alerts.silence", data, [f"{target}: silenced for {duration}"])
 
 
 @alerts.command("export")
 @_rules
-@click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: stdout]")
+@click.option("--out", type=click.Path(path_type=Path), help="Output file. [default: stdout]")
 @common_options
 def export(session: Session, rules: Path | None, out: Path | None) -> None:
-    """Write the rules as Prometheus reads them."""
+    """Write the rules in Prometheus format."""
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import rules_file
 
@@ -153,7 +163,7 @@ def export(session: Session, rules: Path | None, out: Path | None) -> None:
 @click.argument("rules", required=False, type=click.Path(path_type=Path))
 @common_options
 def check(session: Session, rules: Path | None) -> None:
-    """Is RULES (else the default rules) a sound file? All problems are told at once."""
+    """Validate RULES (default: the built-in rules) and report all problems at once."""
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import expression
 

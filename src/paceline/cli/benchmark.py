@@ -25,12 +25,12 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "keras": (
         "paceline.cli.benchmark_keras",
         "keras",
-        "Keras' own fit against Ray Train's TensorflowTrainer, with real TensorFlow.",
+        "Compare Keras `fit` with Ray Train's TensorflowTrainer.",
     ),
     "torch": (
         "paceline.cli.benchmark_torch",
         "torch",
-        "Plain torch, its DDP, Ray Train and modes of ours in one table.",
+        "Compare plain torch, torch DDP, Ray Train and Paceline modes.",
     ),
 }
 
@@ -45,10 +45,10 @@ class _Benchmarks(LazyGroup):
 @click.group("benchmark", cls=_Benchmarks)
 @common_options
 def benchmark(session: Session) -> None:
-    """Train one model alone and distributed, on the same data with the same global batch, and compare.
+    """Train one model on one process and distributed, on the same data and global batch, and compare.
 
-    Speedup and efficiency are shown twice: of the total time, and of the steady part of the training.
-    The variables EPOCHS, BATCH_SIZE and NUM_WORKERS are defaults behind the flags of the same name.
+    Speedup and efficiency are reported for the total time and for the steady state. The variables EPOCHS,
+    BATCH_SIZE and NUM_WORKERS are the defaults of the options with the same names.
     """
 
 
@@ -58,7 +58,7 @@ def out_option(body: Body) -> Body:
         type=click.Path(path_type=Path),
         default=Path("benchmark"),
         show_default=True,
-        help="Folder of the results, the pictures and the report.",
+        help="Folder for results, plots and the report.",
     )(body)
 
 
@@ -68,7 +68,7 @@ def repeats_option(body: Body) -> Body:
         type=click.IntRange(1, 1000),
         default=1,
         show_default=True,
-        help="Runs of each, in rounds.",
+        help="Number of runs per contender.",
     )(body)
 
 

@@ -18,40 +18,64 @@ _COUNT = click.IntRange(min=1)
 
 
 @click.command("keras")
-@click.option("--num-workers", type=_COUNT, help="Workers of Ray Train. [default: NUM_WORKERS, or 2]")
-@click.option("--epochs", type=_COUNT, help="Passes over the data, at most. [default: EPOCHS, or 3]")
+@click.option("--num-workers", type=_COUNT, help="Number of Ray Train workers. [default: NUM_WORKERS, or 2]")
+@click.option("--epochs", type=_COUNT, help="Maximum number of epochs. [default: EPOCHS, or 3]")
 @click.option(
     "--batch-size",
     type=_COUNT,
-    help="Images of a step, of all workers together. [default: BATCH_SIZE, or 64]",
+    help="Global batch size in images. [default: BATCH_SIZE, or 64]",
 )
 @click.option(
     "--data",
     metavar="FOLDER|synthetic",
     default="",
-    help="CIFAR-10, or patterns that stand in. [default: where `paceline data fetch cifar10` puts it]",
+    help="Folder with CIFAR-10, or generated images. [default: the folder of `paceline data fetch cifar10`]",
 )
-@click.option("--subset", type=_COUNT, help="Only so many of the training images. [default: all]")
-@click.option("--test-subset", type=_COUNT, help="Only so many of the test images. [default: all]")
+@click.option("--subset", type=_COUNT, help="Number of training images. [default: all]")
+@click.option("--test-subset", type=_COUNT, help="Number of test images. [default: all]")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Decides weights and order."
+    "--seed",
+    type=click.IntRange(0, 2**31),
+    default=0,
+    show_default=True,
+    help="Seed of the weights and the sample order.",
 )
 @click.option(
-    "--lr", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Of Adam."
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1e-3,
+    show_default=True,
+    help="Learning rate of Adam.",
 )
-@click.option("--width", type=_COUNT, default=64, show_default=True, help="Filters of the first block.")
 @click.option(
-    "--dropout", type=float, default=0.25, show_default=True, help="Below 0.5; twice that at the end."
+    "--width", type=_COUNT, default=64, show_default=True, help="Number of filters in the first block."
+)
+@click.option(
+    "--dropout",
+    type=float,
+    default=0.25,
+    show_default=True,
+    help="Dropout rate below 0.5; doubled in the last layer.",
 )
 @click.option(
     "--batch-norm",
     type=click.Choice(["shared", "own"]),
     default="shared",
     show_default=True,
-    help="Over the global batch, or over each worker's own.",
+    help="Batch normalization over the global batch (shared) or each worker's batch (own).",
 )
-@click.option("--threads-per-worker", type=_COUNT, default=1, show_default=True, help="Of the baseline too.")
-@click.option("--address", metavar="WHERE", help="local, auto or HOST:PORT. [default: RAY_ADDRESS, or local]")
+@click.option(
+    "--threads-per-worker",
+    type=_COUNT,
+    default=1,
+    show_default=True,
+    help="Threads per worker, and of the baseline.",
+)
+@click.option(
+    "--address",
+    metavar="WHERE",
+    help="Ray address: local, auto or HOST:PORT. [default: RAY_ADDRESS, or local]",
+)
 @out_option
 @repeats_option
 @common_options
@@ -62,9 +86,9 @@ def keras(
     address: str | None,
     **params: Any,  # Any: what click parsed, by flag
 ) -> None:
-    """Train a CNN on CIFAR-10 by `model.fit`, then by Ray Train with several workers, and compare.
+    """Train a CNN on CIFAR-10 with `model.fit` and with Ray Train on several workers, and compare.
 
-    Both sides have the same model, weights, images and global batch, in every step, and the same callbacks.
+    Both use the same model, initial weights, images, global batch and callbacks.
     """
     from paceline.cli.benchmark import announce_turn, show_benchmark
     from paceline.comparison.benchmark.keras_runner import benchmark_keras
@@ -75,7 +99,7 @@ def keras(
         folder,
         address=address or environ.ray_address() or "local",
         repeats=repeats,
-        tell=lambda coming: announce_turn(session, coming),
+        notify=lambda coming: announce_turn(session, coming),
         note=lambda text: print_message(session, text),
     )
     show_benchmark(session, "benchmark.keras", result, folder)

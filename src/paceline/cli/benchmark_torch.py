@@ -13,7 +13,7 @@ from paceline.cli.benchmark import (
     show_benchmark,
     with_benchmark_variables,
 )
-from paceline.cli.options import common_options, config_options_without
+from paceline.cli.options import SettingsCommand, common_options, config_options_without
 from paceline.cli.output import print_message
 from paceline.comparison.benchmark.torch_layout import SETTINGS_READ
 from paceline.config.keys import KEYS
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from paceline.comparison.benchmark.torch_layout import TorchRequest
 
 
-@click.command("torch")
+@click.command("torch", cls=SettingsCommand)
 @click.option(
-    "--modes", metavar="MODE[,MODE…]", default="ssgd", show_default=True, help="Modes of ours that take part."
+    "--modes", metavar="MODE[,MODE…]", default="ssgd", show_default=True, help="Paceline modes to benchmark."
 )
 @click.option(
     "--launcher",
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     metavar="local|ray|local,ray",
     default="local,ray",
     show_default=True,
-    help="What starts ours.",
+    help="Launchers for the Paceline modes.",
 )
 @click.option(
     "--peers",
     metavar="ddp|ray|ddp,ray",
-    help="Others that take part: torch DDP, Ray Train. [default: ddp, and ray where ours are on Ray]",
+    help="Other libraries to benchmark: torch DDP, Ray Train. [default: ddp, with --launcher ray also ray]",
 )
 @repeats_option
 @out_option
@@ -55,11 +55,11 @@ def torch(
     repeats: int,
     out: Path,
 ) -> None:
-    """Train one task by plain torch alone, by its DDP, by Ray Train's TorchTrainer and by modes of ours.
+    """Train one task with plain torch, torch DDP, Ray Train's TorchTrainer and Paceline modes, and compare.
 
-    Same model, same samples, same global batch: --batch-size is what a step takes in all, and each worker
-    takes its share. Everybody runs on CPUs, in new processes that are started for it, one after another.
-    Ray is started for each run (--address local), or is the cluster at --address.
+    All use the same model, samples and global batch: --batch-size is the global batch, split between the
+    workers. All run on CPUs, in new processes, one after another. Ray is started for each run
+    (--address local), unless --address names a cluster.
     """
     from paceline.comparison.benchmark.runner import benchmark
     from paceline.comparison.benchmark.torch_layout import lay_out
@@ -71,7 +71,9 @@ def torch(
     request, found = _request(session, flags, modes, launchers, peers)
     facts = probe_machine(request.config)
     with LocalLauncher() as counter:  # only counts samples: every contender starts its own processes
-        layout = lay_out(request, facts, found=found, count=lambda config: count_samples(config, counter))
+        layout = lay_out(
+            request, facts, config_problems=found, count=lambda config: count_samples(config, counter)
+        )
         num_samples = count_samples(request.config, counter)
     folder = session.folder / out
     check_cluster(layout, folder, lambda text: print_message(session, f"        {text}"))
@@ -85,7 +87,7 @@ def torch(
         subject=layout.subject,
         repeats=repeats,
         seed=layout.alone.seed,
-        tell=lambda coming: announce_turn(session, coming),
+        notify=lambda coming: announce_turn(session, coming),
         note=lambda text: print_message(session, f"        {text}"),
     )
     show_benchmark(session, "benchmark.torch", done, folder)

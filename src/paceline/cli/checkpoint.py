@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 @click.group("checkpoint")
 @common_options
 def checkpoint(session: Session) -> None:
-    """Look at a run's checkpoints, check them, and take the weights out."""
+    """List and verify checkpoints, and export weights."""
 
 
 @checkpoint.command("list")
 @run_argument
 @common_options
 def list_(session: Session, run: Path) -> None:
-    """Which checkpoints RUN (a run's folder) has, and which of them can be resumed from."""
+    """List the checkpoints of RUN (a run folder) and whether each can be resumed from."""
     from paceline.training.checkpoints import list_checkpoints, to_rows
 
     rows = list_checkpoints(session.folder / run)
@@ -39,7 +39,7 @@ def list_(session: Session, run: Path) -> None:
 @run_argument
 @common_options
 def now(session: Session, run: Path) -> ExitCode:
-    """Let RUN, elastic and at work, write a checkpoint after its next step, and wait until it has."""
+    """Save a checkpoint of the running elastic RUN after its next step, and wait until it is written."""
     return run_action(session, run, "checkpoint")
 
 
@@ -47,7 +47,7 @@ def now(session: Session, run: Path) -> ExitCode:
 @run_argument
 @common_options
 def verify(session: Session, run: Path) -> ExitCode:
-    """Read every snapshot of RUN and compare its hash; exit code 8 when one is not as it was written."""
+    """Verify the checksum of every checkpoint of RUN; exit code 8 if one is corrupted."""
     from paceline.training.checkpoints import to_rows, verify_checkpoints
 
     findings = verify_checkpoints(session.folder / run)
@@ -61,14 +61,16 @@ def verify(session: Session, run: Path) -> ExitCode:
 @checkpoint.command("export")
 @run_argument
 @click.option(
-    "--at", type=click.IntRange(min=0), help="Which one, as `list` says. [default: the newest valid]"
+    "--at",
+    type=click.IntRange(min=0),
+    help="Step of the checkpoint, as shown by `list`. [default: the newest valid one]",
 )
 @click.option(
     "--worker",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Whose weights, in modes whose workers differ.",
+    help="Worker whose weights to export, in modes whose workers differ.",
 )
 @click.option(
     "--format",
@@ -76,22 +78,20 @@ def verify(session: Session, run: Path) -> ExitCode:
     type=click.Choice(["safetensors", "dcp"]),
     default="safetensors",
     show_default=True,
-    help="One safetensors file, or a folder of torch's distributed checkpoint.",
+    help="Output format: one safetensors file, or a folder with a torch distributed checkpoint.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="The new file, or folder for dcp."
-)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output file, or folder for dcp.")
 @common_options
 def export(session: Session, run: Path, at: int | None, worker: int, kind: str, out: Path) -> None:
-    """Write the model's weights of RUN, under the module's own names, for other tools."""
+    """Export the model weights of RUN, under the module's parameter names."""
     from paceline.training.checkpoints import export_weights
 
     done = export_weights(session.folder / run, at=at, worker=worker, kind=kind, out=session.folder / out)
-    text = f"{done['tensors']} tensors of {done['who']} from {done['checkpoint']} are in {done['out']}"
+    text = f"{done['tensors']} tensors of {done['who']} from {done['checkpoint']} written to {done['out']}"
     emit(session, "checkpoint.export", done, [text])
 
 
 def _line(row: "Row") -> str:
     state = f"{row.steps} steps" if row.valid else row.why_not
-    pin = f"  (counted on by: {row.pinned_by})" if row.pinned_by else ""
+    pin = f"  (needed by: {row.pinned_by})" if row.pinned_by else ""
     return f"at {row.at:<10}{short_bytes(row.bytes):>9}  {'valid' if row.valid else 'DAMAGED':<8}{state}{pin}"

@@ -1,4 +1,4 @@
-"""`paceline cluster`: which Kubernetes clusters are there, and what is one of them good for?"""
+"""`paceline cluster`: list Kubernetes clusters, and check what a cluster can run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.cluster_fix import fix
+from paceline.cli.deploy import deploy
 from paceline.cli.k8s_options import context_option, kubeconfig_option
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ClusterOptionError, ExitCode, NotReadyError, Problem
+from paceline.core.humanize import pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -22,21 +24,21 @@ if TYPE_CHECKING:
 @click.group("cluster")
 @common_options
 def cluster(session: Session) -> None:
-    """See which Kubernetes clusters there are, what one of them is good for, and mend what can be mended."""
+    """Check and fix a Kubernetes cluster; deploy the coordinator or a dashboard on it."""
 
 
 @cluster.command("list")
 @kubeconfig_option
 @click.option(
-    "--eks", is_flag=True, help="Ask Amazon EKS too; its clusters come with the command to use them."
+    "--eks", is_flag=True, help="Also list the clusters in Amazon EKS, with the command to use each."
 )
 @click.option(
     "--region",
     multiple=True,
     metavar="NAME",
-    help="Whose clusters, with --eks. Repeatable. [default: the one of your AWS settings]",
+    help="AWS region, with --eks. Repeatable. [default: the region in your AWS settings]",
 )
-@click.option("--aws-profile", multiple=True, metavar="NAME", help="As whom, with --eks. Repeatable.")
+@click.option("--aws-profile", multiple=True, metavar="NAME", help="AWS profile, with --eks. Repeatable.")
 @common_options
 def list_clusters(
     session: Session,
@@ -46,12 +48,12 @@ def list_clusters(
     region: tuple[str, ...],
     aws_profile: tuple[str, ...],
 ) -> None:
-    """The contexts of your kubeconfig; * marks the current one. No cluster is asked."""
+    """List the contexts of your kubeconfig; * marks the current one. No cluster is contacted."""
     from paceline.k8s.check.cluster import list_contexts, list_eks_clusters
 
     for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
         if said and not eks:
-            raise ClusterOptionError([Problem(f"{flag} is for Amazon EKS", "add --eks", flag)])
+            raise ClusterOptionError([Problem(f"{flag} needs --eks", "add --eks", flag)])
 
     from paceline.plan.codec import to_json
 
@@ -74,7 +76,7 @@ def list_clusters(
         lines += [f"    {issue}" for issue in one.issues]
     if not found and not asked:
         print_message(
-            session, "no kubeconfig names a cluster; make one: aws eks update-kubeconfig --name CLUSTER"
+            session, "no kubeconfig has a cluster; create one: aws eks update-kubeconfig --name CLUSTER"
         )
     emit(session, "cluster.list", {"contexts": rows, "eks": [to_json(one) for one in asked]}, lines)
 
@@ -82,30 +84,35 @@ def list_clusters(
 @cluster.command("check")
 @kubeconfig_option
 @context_option
-@click.option("--namespace", "-n", metavar="NAME", help="Where jobs shall run. [default: the context's]")
+@click.option("--namespace", "-n", metavar="NAME", help="Namespace of the jobs. [default: the context's]")
 @click.option(
-    "--need", default="", metavar="WORDS", help="What it must be good for: gpus=N, nodes=N, efa, rwx."
+    "--need",
+    default="",
+    metavar="WORDS",
+    help="Requirements to check: gpus=N, nodes=N, efa, rwx.",
 )
 @click.option(
     "--target",
     type=click.Choice(["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]),
-    help="The kind of job that shall run.",
+    help="Kind of job to run.",
 )
-@click.option("--eks", metavar="NAME", help="This cluster of Amazon EKS: Amazon's side is looked at too.")
-@click.option("--region", metavar="NAME", help="Of --eks. [default: the one of your AWS settings]")
-@click.option("--aws-profile", metavar="NAME", help="Of your AWS settings, with --eks.")
+@click.option("--eks", metavar="NAME", help="Name of the Amazon EKS cluster, to check its AWS side too.")
+@click.option(
+    "--region", metavar="NAME", help="AWS region of --eks. [default: the region in your AWS settings]"
+)
+@click.option("--aws-profile", metavar="NAME", help="AWS profile, with --eks.")
 @click.option(
     "--from",
     "file",
     type=click.Path(path_type=Path),
     metavar="SNAPSHOT.json",
-    help="Check what was saved, and ask no cluster.",
+    help="Check a saved recording instead of a live cluster.",
 )
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="SNAPSHOT.json",
-    help="Keep what was seen. No secrets, commands or variables are in it.",
+    help="Save the observations to a file, without secrets, commands or variables.",
 )
 @common_options
 def check(
@@ -122,9 +129,9 @@ def check(
     file: Path | None,
     save: Path | None,
 ) -> ExitCode:
-    """Say what a cluster is good for: nodes and GPUs, what hands them out, EFA, operators, queues, storage,
-    policies, rights, health. It only looks, in at most 25 questions for 200 nodes. Exit code 4 when what was
-    asked for (or, with nothing asked for, something that is installed) will not work."""
+    """Check what a cluster can run: nodes and GPUs, device plugins, EFA, operators, queues, storage,
+    policies, permissions and health. Read-only, with at most 25 requests for 200 nodes. Exit code 4 if a
+    requirement is not met or, without requirements, if an installed component does not work."""
     from paceline.k8s.check.cluster import check_cluster, load_snapshot, probe_cluster, save_snapshot
     from paceline.k8s.check.findings import read_need
     from paceline.k8s.spec.job import Target
@@ -138,7 +145,7 @@ def check(
         return _check_eks(session, wanted, (eks, region, aws_profile), place, save)
     for flag, said in (("--region", region), ("--aws-profile", aws_profile)):
         if said is not None:
-            raise ClusterOptionError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
+            raise ClusterOptionError([Problem(f"{flag} needs --eks", "add --eks NAME", flag)])
     if file is None:
         seen = probe_cluster(config, context, namespace, kind)
     else:
@@ -172,10 +179,8 @@ def _check_eks(
     context = context_of(facts, config, said)
     if context is None:
         if save is not None:
-            what, hint = (
-                "there is nothing to save: no context leads to the cluster",
-                kubeconfig_command(facts),
-            )
+            what = "there is nothing to save: no context connects to the cluster"
+            hint = kubeconfig_command(facts)
             raise NotReadyError(what, hint)
         return _show(session, *check_eks_only(facts, wanted))
     seen = probe_cluster(config, context, space, wanted.target)
@@ -187,14 +192,15 @@ def _check_eks(
 def _refuse_with_file(**said: object) -> None:
     for name, value in said.items():
         if value is not None:
-            what = f"--{name} is for a cluster that is asked, and --from asks none"
+            what = f"--{name} selects a live cluster, but --from reads a recording"
             raise ClusterOptionError([Problem(what, "leave out one of the two", f"--{name}")])
 
 
 def _show(session: Session, seen: "Snapshot", checked: "CheckResult") -> ExitCode:
-    from paceline.k8s.check.findings import Level, pluralize
+    from paceline.k8s.check.findings import Level
 
-    problems, warnings = len(checked.of(Level.PROBLEM)), len(checked.of(Level.WARNING))
+    problems = len(checked.of(Level.PROBLEM))
+    warnings = len(checked.of(Level.WARNING))
     judged = f"{pluralize(problems, 'problem')}, {pluralize(warnings, 'warning')}"
     verdict = (
         f"{'fine' if checked.is_fine else 'not fine'}: {judged} ({seen.server}, Kubernetes {seen.version})"
@@ -216,3 +222,4 @@ def _show(session: Session, seen: "Snapshot", checked: "CheckResult") -> ExitCod
 
 
 cluster.add_command(fix)
+cluster.add_command(deploy)

@@ -1,4 +1,4 @@
-"""`paceline cluster fix`: what can be mended, by whom, and how is it taken back?"""
+"""`paceline cluster fix`: fix what a check found, in tiers, and undo it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,35 +31,52 @@ _TARGETS = ["job", "pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod"]
 @click.command("fix")
 @kubeconfig_option
 @context_option
-@click.option("--namespace", "-n", metavar="NAME", help="Where jobs shall run. [default: the context's]")
-@click.option("--need", default="", metavar="WORDS", help="As for check: gpus=N, nodes=N, efa, rwx.")
-@click.option("--target", type=click.Choice(_TARGETS), help="The kind of job that shall run.")
-@click.option("--dry-run", is_flag=True, help="Show the plan, let the server try it, and write nothing.")
+@click.option("--namespace", "-n", metavar="NAME", help="Namespace of the jobs. [default: the context's]")
 @click.option(
-    "--apply", is_flag=True, help="Also what is planned: charts for the whole cluster, by your helm."
+    "--need",
+    default="",
+    metavar="WORDS",
+    help="Requirements, as for check: gpus=N, nodes=N, efa, rwx.",
 )
-@click.option("--undo", metavar="ID", help="Take back what the fix of this id has done.")
-@click.option("--only", multiple=True, type=click.Choice(_ONLY), help="This alone. Repeatable.")
+@click.option("--target", type=click.Choice(_TARGETS), help="Kind of job to run.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the plan, validate it with a server-side dry run, and change nothing.",
+)
+@click.option("--apply", is_flag=True, help="Also apply planned cluster-wide changes, such as Helm charts.")
+@click.option("--undo", metavar="ID", help="Undo the fix with this id.")
+@click.option("--only", multiple=True, type=click.Choice(_ONLY), help="Apply only this fix. Repeatable.")
 @click.option(
     "--claim",
     multiple=True,
     metavar="NAME=SIZE[/CLASS][:rwx|:rox]",
-    help="A claim that shall be there. Repeatable.",
+    help="PersistentVolumeClaim to create if missing. Repeatable.",
 )
-@click.option("--account", metavar="NAME", help="A ServiceAccount that shall be able to run --target.")
-@click.option("--image", metavar="NAME:TAG", help="Of a TrainingRuntime for torch in the namespace.")
-@click.option("--hf-token", is_flag=True, help="Also Secret hf-token, from your Hugging Face login here.")
-@click.option("--eks", metavar="NAME", help="This cluster of Amazon EKS: add-ons are mended too.")
-@click.option("--region", metavar="NAME", help="Of --eks. [default: the one of your AWS settings]")
-@click.option("--aws-profile", metavar="NAME", help="Of your AWS settings, with --eks.")
+@click.option("--account", metavar="NAME", help="ServiceAccount that needs permission to run --target.")
 @click.option(
-    "--from", "file", type=_PATH, metavar="SNAPSHOT.json", help="Plan for what was saved; ask no one."
+    "--image", metavar="NAME:TAG", help="Image of a TrainingRuntime for torch to create in the namespace."
+)
+@click.option(
+    "--hf-token", is_flag=True, help="Also create the Secret hf-token from your local Hugging Face login."
+)
+@click.option("--eks", metavar="NAME", help="Name of the Amazon EKS cluster, to fix its add-ons too.")
+@click.option(
+    "--region", metavar="NAME", help="AWS region of --eks. [default: the region in your AWS settings]"
+)
+@click.option("--aws-profile", metavar="NAME", help="AWS profile, with --eks.")
+@click.option(
+    "--from",
+    "file",
+    type=_PATH,
+    metavar="SNAPSHOT.json",
+    help="Plan from a saved recording instead of a live cluster.",
 )
 @common_options
 def fix(session: Session, *, undo: str | None, file: Path | None, **said: Any) -> None:  # Any: from click
-    """Mend what `check` finds. Safe fixes (in your namespace, ours, with undo) are done; what changes the
-    whole cluster waits for --apply; what no program should do is printed for you. What was written is in
-    runs/fixes/ID, and --undo ID takes it back. A second run writes nothing."""
+    """Fix what `check` finds. Safe, reversible fixes in your namespace are applied; cluster-wide changes need
+    --apply; instructions are printed for changes that need an administrator. Changes are recorded in
+    runs/fixes/ID and undone with --undo ID. A second run changes nothing."""
     if undo is not None:
         _refuse_with_undo(said, file)
         _undo(session, undo, said)
@@ -70,13 +87,15 @@ def fix(session: Session, *, undo: str | None, file: Path | None, **said: Any) -
 
 
 def _refuse_with_undo(said: dict[str, Any], file: Path | None) -> None:
-    """What would be mended has no meaning for what is taken back; nor is there a dry run of that."""
+    """Options that select fixes are refused with --undo, which has no dry run either."""
     names = ("dry_run", "apply", "need", "target", "only", "claim", "account", "image", "hf_token")
     wrong = [name for name in names if said[name]] + (["from"] if file is not None else [])
     if wrong:
         flags = [f"--{name.replace('_', '-')}" for name in wrong]
-        hint = "leave it out: the record in runs/fixes says what is taken back, and where"
-        raise ClusterOptionError([Problem(f"{flag} is not for --undo", hint, flag) for flag in flags])
+        hint = "leave it out: --undo reverts the record in runs/fixes"
+        raise ClusterOptionError(
+            [Problem(f"{flag} cannot be used with --undo", hint, flag) for flag in flags]
+        )
 
 
 def _fix(session: Session, said: dict[str, Any]) -> None:
@@ -85,7 +104,8 @@ def _fix(session: Session, said: dict[str, Any]) -> None:
     from paceline.k8s.spec.job import Target
 
     target = None if said["target"] is None else Target(said["target"])
-    need, asked = read_need(said["need"], target), _fix_options(said)
+    need = read_need(said["need"], target)
+    asked = _fix_options(said)
     place = _target(session, said)
     with _fix_session(session, said, place) as (shop, usual):
         space = said["namespace"] or usual
@@ -96,12 +116,12 @@ def _fix(session: Session, said: dict[str, Any]) -> None:
 def _show(session: Session, done: "FixResult") -> None:
     rows: list[Json] = [{**one.fix.to_json(), "state": one.state} for one in done.outcomes]
     lines = [f"{one.state:<8} {one.fix.name:<12} {one.fix.what}" for one in done.outcomes]
-    lines = lines or ["nothing is to be mended"]
+    lines = lines or ["nothing to fix"]
     if done.record is not None:
-        lines.append(f"written down in {done.record.folder}")
-        lines.append(f"take it back: paceline cluster fix --undo {done.record.id}")
+        lines.append(f"recorded in {done.record.folder}")
+        lines.append(f"undo it: paceline cluster fix --undo {done.record.id}")
     if waiting := len(done.of("waits")):
-        lines.append(f"{waiting} planned for the whole cluster: add --apply")
+        lines.append(f"{waiting} planned for the whole cluster; to apply: --apply")
     name = None if done.record is None else done.record.id
     emit(session, "cluster.fix", {"id": name, "fixes": rows}, lines)
 
@@ -115,14 +135,14 @@ def _plan_only(session: Session, file: Path, said: dict[str, Any]) -> None:
 
     for name in ("apply", "kubeconfig", "context", "namespace", "eks"):
         if said[name]:
-            what = f"--{name} is for a cluster that is asked, and --from asks none"
+            what = f"--{name} selects a live cluster, but --from reads a recording"
             raise ClusterOptionError([Problem(what, "leave out one of the two", f"--{name}")])
     seen = load_snapshot(file)
     need = read_need(said["need"], None if said["target"] is None else Target(said["target"]))
     fixes: list[Fix] = plan_fixes(seen, check_cluster(seen, need).findings, _fix_options(said))
     states = {Tier.SAFE: "would", Tier.PLANNED: "waits", Tier.NEVER: "by hand"}
     rows: list[Json] = [{**one.to_json(), "state": states[one.tier]} for one in fixes]
-    lines = [line for one in fixes for line in one.lines()] or ["nothing is to be mended"]
+    lines = [line for one in fixes for line in one.lines()] or ["nothing to fix"]
     emit(session, "cluster.fix", {"id": None, "fixes": rows}, lines)
 
 
@@ -144,7 +164,7 @@ def _undo(session: Session, name: str, said: dict[str, Any]) -> None:
         else f"undone   {one.step.name:<12} {one.step.kind or 'release'} {one.step.object}"
         for one in found
     ]
-    emit(session, "cluster.undo", {"id": name, "steps": rows}, lines or ["nothing is left to take back"])
+    emit(session, "cluster.undo", {"id": name, "steps": rows}, lines or ["nothing to undo"])
 
 
 @contextmanager
@@ -182,7 +202,7 @@ def _needs_eks(said: dict[str, Any]) -> None:
     for name in ("region", "aws_profile"):
         if said[name]:
             flag = f"--{name.replace('_', '-')}"
-            raise ClusterOptionError([Problem(f"{flag} is for Amazon EKS", "add --eks NAME", flag)])
+            raise ClusterOptionError([Problem(f"{flag} needs --eks", "add --eks NAME", flag)])
 
 
 def _target(session: Session, said: dict[str, Any]) -> tuple[Path | None, str | None]:
@@ -213,7 +233,7 @@ def _claim(text: str) -> "ClaimRequest":
     is_whole = bool(storage_class) == bool(slash) and (shared in ("rwx", "rox")) == bool(colon)
     if not DNS_LABEL.fullmatch(name) or not read_quantity(size) or not is_whole:
         hint = "write NAME=SIZE, NAME=SIZE/STORAGECLASS or NAME=SIZE:rwx (or :rox), such as data=10Gi"
-        raise ClusterOptionError([Problem(f"{text!r} is no claim", hint, "--claim")])
+        raise ClusterOptionError([Problem(f"{text!r} is not a claim", hint, "--claim")])
     return ClaimRequest(
         name=name,
         size=size,

@@ -6,97 +6,83 @@ from typing import ClassVar, NoReturn
 
 import click
 
-# name: (module, attribute that holds the click command, help in one line)
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "train": ("paceline.cli.train", "train", "Train a task with many workers."),
-    "compare": (
-        "paceline.cli.compare",
-        "compare",
-        "Train one task under several modes, and report which was worth it.",
-    ),
-    "benchmark": (
-        "paceline.cli.benchmark",
-        "benchmark",
-        "Train one model alone and distributed, by us and by others, and compare.",
-    ),
-    "tune": ("paceline.cli.tune", "tune", "Search hyper-parameters with Ray Tune, and save the best."),
-    "report": ("paceline.cli.compare", "report", "Make one page of finished runs, or of a comparison."),
-    "demo": ("paceline.cli.compare", "demo", "Compare every mode on XOR with one slow worker."),
-    "learn": (
-        "paceline.cli.learn",
-        "learn",
-        "Learn distributed training by breaking it: 8 parts, 75 minutes.",
-    ),
-    "laws": ("paceline.cli.laws", "laws", "Prove that a mode, or your own, does what it says."),
-    "replay": ("paceline.cli.verify", "replay", "Execute a recorded run again, bit by bit."),
-    "verify": ("paceline.cli.verify", "verify", "Prove that a run lost nothing and did nothing twice."),
-    "checkpoint": (
-        "paceline.cli.checkpoint",
-        "checkpoint",
-        "Look at a run's checkpoints, check them, and take the weights out.",
-    ),
-    "export": (
-        "paceline.cli.export",
-        "export",
-        "Write a finished run's record for TensorBoard, MLflow or W&B.",
-    ),
-    "plan": ("paceline.cli.train", "plan", "Say what train would do, and start nothing."),
-    "config": ("paceline.cli.config", "config", "See which settings there are, and who set yours."),
-    "simulate": ("paceline.cli.simulate", "simulate", "Predict every mode on equal work, and start nothing."),
-    "advise": ("paceline.cli.simulate", "advise", "Rank the modes for a recorded run, and say why."),
-    "data": (
-        "paceline.cli.data",
-        "data",
-        "Get the data of built-in tasks, make it ready, bring it to a cluster.",
-    ),
-    "status": ("paceline.cli.status", "status", "Say how a run is: state, pace, workers, alerts, health."),
-    "events": ("paceline.cli.events", "events", "Tell what happened in a run, and what happens."),
-    "top": ("paceline.cli.status", "top", "Watch a run's workers on the whole terminal."),
-    "alerts": ("paceline.cli.alerts", "alerts", "See a run's alerts, have them sent, silence them."),
-    "metrics": ("paceline.cli.metrics", "metrics", "Give a run's metrics to Prometheus and Grafana."),
-    "workers": ("paceline.cli.workers", "workers", "Add workers to a run that is at work, or remove some."),
-    "ray": ("paceline.cli.ray", "ray", "Make a small Ray cluster here, and hand runs to a cluster."),
-    "job": ("paceline.cli.job", "job", "Write manifests of a job on Kubernetes, check them, explain a job."),
-    "cluster": (
-        "paceline.cli.cluster",
-        "cluster",
-        "See which Kubernetes clusters there are, what one is good for, and mend it.",
-    ),
-    "deploy": ("paceline.cli.deploy", "deploy", "Run the coordinator, or a dashboard, on Kubernetes."),
-    "image": ("paceline.cli.image", "image", "Check, build, test and push container images."),
-    "dashboard": (
-        "paceline.cli.dashboard",
-        "dashboard",
-        "Watch runs in a browser, live or recorded, and break them there.",
-    ),
-    "stop": ("paceline.cli.workers", "stop", "Ask a run to stop in good order, with a checkpoint."),
-    "lab": ("paceline.cli.lab", "lab", "Break a run on purpose, and see what was promised hold."),
-    "coordinator": (
-        "paceline.cli.coordinator",
-        "coordinator",
-        "Run and look after the replicated coordinator.",
-    ),
-    "lighthouse": (
-        "paceline.cli.lighthouse",
-        "lighthouse",
-        "Give torchft jobs a lighthouse that survives the loss of a node.",
-    ),
-    "doctor": ("paceline.cli.doctor", "doctor", "See whether this machine is ready, and what to mend."),
-    "explain": ("paceline.cli.explain", "explain", "Say what an error, an exit code or an alert means."),
-    "completion": (
-        "paceline.cli.main",
-        "completion",
-        "Make the Tab key know commands, runs and values.",
-    ),
+# group: name: (module, attribute that holds the click command, help in one line)
+GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Train and compare": {
+        "train": ("paceline.cli.train", "train", "Train a task with many workers."),
+        "compare": ("paceline.cli.compare", "compare", "Train under several strategies and compare them."),
+        "benchmark": (
+            "paceline.cli.benchmark",
+            "benchmark",
+            "Compare with plain PyTorch, Keras and Ray Train.",
+        ),
+        "tune": ("paceline.cli.tune", "tune", "Search hyperparameters with Ray Tune."),
+        "simulate": ("paceline.cli.simulate", "simulate", "Predict every strategy without training."),
+        "advise": ("paceline.cli.simulate", "advise", "Recommend a strategy for a recorded run."),
+        "data": ("paceline.cli.data", "data", "Download, prepare, shard and upload datasets."),
+        "config": ("paceline.cli.config", "config", "List settings and where each value comes from."),
+    },
+    "Understand a run": {
+        "status": ("paceline.cli.status", "status", "Show state, throughput, workers and alerts."),
+        "events": ("paceline.cli.events", "events", "Show the event log, or follow it."),
+        "dashboard": ("paceline.cli.dashboard", "dashboard", "Serve the web dashboard."),
+        "report": ("paceline.cli.compare", "report", "Write an HTML report of finished runs."),
+        "alerts": ("paceline.cli.alerts", "alerts", "List, send and silence alerts."),
+        "metrics": ("paceline.cli.metrics", "metrics", "Serve metrics to Prometheus and Grafana."),
+        "export": ("paceline.cli.export", "export", "Export a run to TensorBoard, MLflow or W&B."),
+        "checkpoint": ("paceline.cli.checkpoint", "checkpoint", "List, verify and export checkpoints."),
+    },
+    "Survive and test faults": {
+        "workers": ("paceline.cli.workers", "workers", "Add, remove, pause or kill workers of a live run."),
+        "stop": ("paceline.cli.workers", "stop", "Stop a run gracefully, with a checkpoint."),
+        "lab": ("paceline.cli.lab", "lab", "Inject faults and check what the run promises."),
+        "verify": ("paceline.cli.verify", "verify", "Check that no step or sample was lost or repeated."),
+        "replay": ("paceline.cli.verify", "replay", "Re-execute a recorded run bit for bit."),
+        "laws": ("paceline.cli.laws", "laws", "Check a strategy against its mathematical laws."),
+        "coordinator": ("paceline.cli.coordinator", "coordinator", "Run the Raft-replicated coordinator."),
+    },
+    "Kubernetes, Ray and images": {
+        "job": ("paceline.cli.job", "job", "Render, submit, follow and explain jobs."),
+        "cluster": ("paceline.cli.cluster", "cluster", "Check and fix a Kubernetes cluster."),
+        "ray": ("paceline.cli.ray", "ray", "Start a local Ray cluster; submit runs to one."),
+        "image": ("paceline.cli.image", "image", "Check, build, test and push container images."),
+    },
+    "Learn and check": {
+        "demo": ("paceline.cli.compare", "demo", "Compare every strategy on XOR with a straggler."),
+        "learn": ("paceline.cli.learn", "learn", "Learn distributed training in 8 exercises."),
+        "doctor": ("paceline.cli.doctor", "doctor", "Check that this machine is ready."),
+        "explain": ("paceline.cli.explain", "explain", "Explain an error code, exit code or alert."),
+    },
 }
+
+# Not in the list of `paceline --help`: completion, and former names, which print a note with the new one.
+_UNLISTED: dict[str, tuple[str, str, str]] = {
+    "completion": ("paceline.cli.main", "completion", "Print a shell completion script."),
+    "plan": ("paceline.cli.train", "plan", "Show what train would do."),
+    "top": ("paceline.cli.status", "top", "Watch a run's workers in the terminal."),
+    "lighthouse": ("paceline.cli.lighthouse", "lighthouse", "Serve a fault-tolerant torchft lighthouse."),
+    "deploy": ("paceline.cli.deploy", "deploy", "Deploy the coordinator or a dashboard."),
+}
+RENAMED = {
+    "plan": "train --dry-run",
+    "top": "status --watch",
+    "lighthouse": "coordinator lighthouse",
+    "deploy": "cluster deploy",
+}
+
+COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items()} | _UNLISTED
 
 
 # `paceline --help` must answer at once, so names and help lines come from the
 # table, and a command's module is imported when the command is called.
 
 
+HELP_ALL = "paceline.help_all"  # in a context's meta: --help-all was given
+_QUIETING = frozenset({"--json", "--plain", "-q", "--quiet"})
+
+
 class LazyGroup(click.Group):
-    table: ClassVar[Mapping[str, tuple[str, str, str]]] = COMMANDS  # as in commands.py
+    table: ClassVar[Mapping[str, tuple[str, str, str]]] = COMMANDS  # name: (module, attribute, help)
     path: ClassVar[str] = ""  # what is typed before its commands, behind `paceline`
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -108,7 +94,8 @@ class LazyGroup(click.Group):
         module, attribute, _ = self.table[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), f"{module}.{attribute} is not a click command"
-        _show_examples(f"{self.path} {cmd_name}".strip(), command)
+        path = f"{self.path} {cmd_name}".strip()
+        _show_examples(RENAMED.get(path, path), command)
         return command
 
     def resolve_command(
@@ -121,6 +108,32 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, _, help_line) in self.table.items()])
+
+
+class RootGroup(LazyGroup):
+    """`paceline` itself: commands by group on one screen; former names of commands still work."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        is_quiet = any(ctx.params.get(flag) for flag in ("json", "plain", "quiet"))
+        if name in RENAMED and not is_quiet and not _QUIETING & {*args}:
+            click.echo(f"note: `paceline {name}` is now `paceline {RENAMED[name]}`", err=True)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shows_all = bool(ctx.meta.get(HELP_ALL))
+        formatter.write(f"Usage: {ctx.command_path} [OPTIONS] COMMAND [ARGS]...\n{self.help}\n\n")
+        width = max(map(len, COMMANDS)) + 2
+        for group, commands in GROUPS.items():
+            formatter.write(f"{group}\n")
+            for name, (_, _, help_line) in commands.items():
+                formatter.write(f"  {name:<{width}}{help_line}\n")
+        if shows_all:
+            click.Command.format_options(self, ctx, formatter)  # a group's also lists the commands
+        else:
+            formatter.write("Global options: paceline --help-all. Shell completion: paceline completion -h\n")
 
 
 def _show_examples(path: str, command: click.Command) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.errors import Terminated
-from paceline.cli.options import common_options, config_options_without, run_names
+from paceline.cli.options import SettingsCommand, common_options, config_options_without, run_names
 from paceline.cli.output import emit, print_message
 from paceline.comparison.report import formatting
 from paceline.comparison.schema import Cell, Comparison
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from paceline.training.progress import Watcher
 
 
-@click.command("compare")
+@click.command("compare", cls=SettingsCommand)
 @click.option(
     "--modes",
     metavar="MODE[,MODE…]",
-    help="What is compared; the baseline single always runs too. [default: single,ssgd,asgd,ssp,localsgd]",
+    help="Modes to compare; the baseline single always runs too. [default: single,ssgd,asgd,ssp,localsgd]",
 )
-@click.option("--num-workers", metavar="N[,N…]", help="Numbers of workers. [default: 2]")
+@click.option("--num-workers", metavar="N[,N…]", help="Numbers of workers to compare. [default: 2]")
 @click.option(
-    "--repeats", type=click.IntRange(1, 1000), default=3, show_default=True, help="Runs of each, in rounds."
+    "--repeats", type=click.IntRange(1, 1000), default=3, show_default=True, help="Number of runs per mode."
 )
 @click.option(
     "--target-loss",
     type=click.FloatRange(min=0, min_open=True),
-    help="How soon does each reach this training loss? [default: the best that every run reaches]",
+    help="Training loss for the time-to-target column. [default: the best loss that every run reaches]",
 )
 @click.option(
     "--target-accuracy",
     type=click.FloatRange(min=0, max=1, min_open=True),
-    help="The same for the accuracy of evaluations on the way (--evaluate-every).",
+    help="Accuracy for the time-to-target column; needs --evaluate-every.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("comparison"),
     show_default=True,
-    help="Folder of the runs and the report; goes on with what it holds.",
+    help="Folder for runs and report; a partial comparison in it is resumed.",
 )
 @config_options_without("mode", "num_workers", "run_dir")
 @common_options
@@ -65,11 +65,11 @@ def compare(
     target_accuracy: float | None,
     out: Path,
 ) -> None:
-    """Train one task under several modes, on equal work, and report which to use and why.
+    """Train one task under several modes, on equal work, and recommend one.
 
-    Runs take turns, so that a drift of the machine meets everybody alike. The same
-    command goes on where it was interrupted. Settings are those of `train`; with a
-    straggler a step lasts at least 10 ms, unless --pace says otherwise.
+    Runs are interleaved, so that drift of the machine affects all modes alike. Run the same
+    command again to resume an interrupted comparison. Settings are those of `train`; with a
+    straggler a step takes at least 10 ms, unless --pace is set.
     """
     from paceline.launchers.local import LocalLauncher
 
@@ -82,7 +82,10 @@ def compare(
         base_request, found = _request(session, flags, modes, num_workers, repeats)
         request = replace(base_request, target_loss=target_loss, target_accuracy=target_accuracy)
         layout = lay_out(
-            request, facts_for(request), found=found, count=lambda config: count_samples(config, launcher)
+            request,
+            facts_for(request),
+            config_problems=found,
+            count=lambda config: count_samples(config, launcher),
         )
         folder = session.folder / out
         print_message(
@@ -195,7 +198,7 @@ def _comparison_line(name: str, width: int, cell: Cell, comparison: Comparison) 
     type=click.Path(path_type=Path),
     default=Path("runs/demo"),
     show_default=True,
-    help="Where the runs go, one folder per mode.",
+    help="Folder for the runs, one subfolder per mode.",
 )
 @common_options
 def demo(session: Session, run_dir: Path) -> None:
@@ -204,33 +207,41 @@ def demo(session: Session, run_dir: Path) -> None:
 
     with LocalLauncher() as launcher:
         from paceline.comparison import demo as the_demo
+        from paceline.plan.catalog import MODES
         from paceline.plan.codec import to_json
         from paceline.training.progress import SilentWatcher
 
         print_message(session, the_demo.INTRODUCTION)
 
         def watch(mode: str) -> "Watcher":
-            print_message(session, f"  {mode} …")
+            print_message(session, f"  {mode} ({MODES[mode].title}) …")
             return SilentWatcher()
 
         rows = the_demo.run_demo(session.folder / run_dir, watch, launcher=launcher)
         meaning = the_demo.meaning(rows)
     data: list[Json] = [to_json(row) for row in rows]
-    emit(session, "demo", {"rows": data, "meaning": meaning}, [*_demo_table(rows), "", meaning])
+    emit(session, "demo", {"rows": data, "meaning": meaning}, [*demo_table(rows), "", meaning])
 
 
-def _demo_table(rows: "list[DemoRow]") -> list[str]:
-    heads = f"{'mode':<10}{'seconds':>8}{'samples/s':>11}{'vs ssgd':>9}{'waiting':>9}{'MB sent':>9}"
-    heads += f"{'staleness':>11}{'accuracy':>10}"
-    lines = [heads, "-" * len(heads)]
+def demo_table(rows: "list[DemoRow]") -> list[str]:
+    """One line per mode, at most 100 columns wide."""
+    from paceline.plan.catalog import MODES
+
+    heads = f"{'mode':<8}{'seconds':>8}{'samples/s':>10}{'vs ssgd':>8}{'wait':>6}{'MB sent':>8}{'stale':>7}"
+    heads += f"{'accuracy':>9}"
+    lines = [f"{heads}  strategy", "-" * 100]
     for row in rows:
         stale = "-" if row.staleness is None else f"{row.staleness:.2f}"
         waiting = "-" if row.waiting is None else f"{row.waiting:.0%}"
         lines.append(
-            f"{row.mode:<10}{row.seconds:>8.2f}{row.samples_per_s:>11,.0f}{row.versus_ssgd:>8.2f}x"
-            f"{waiting:>9}{row.megabytes:>9.2f}{stale:>11}{row.accuracy:>10.1%}"
+            f"{row.mode:<8}{row.seconds:>8.2f}{row.samples_per_s:>10,.0f}{row.versus_ssgd:>7.2f}x"
+            f"{waiting:>6}{row.megabytes:>8.2f}{stale:>7}{row.accuracy:>9.1%}  {MODES[row.mode].title}"
         )
-    return lines
+    return [
+        *lines,
+        "wait: share of the workers' time; MB sent: by all workers; stale: mean number of updates that",
+        "other workers made between reading the parameters and applying the gradient.",
+    ]
 
 
 @click.command("report")
@@ -240,11 +251,11 @@ def _demo_table(rows: "list[DemoRow]") -> list[str]:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder of report.html and plots/. [default: the run's own, or ./report for several]",
+    help="Folder for report.html and plots/. [default: the run folder, or ./report for several runs]",
 )
 @common_options
 def report(session: Session, runs: tuple[Path, ...], out: Path | None) -> None:
-    """Make one page of finished runs: alone, side by side, or a comparison's report once more."""
+    """Write an HTML report of one finished run, of several side by side, or of a comparison."""
     from paceline.comparison.report.runs import report as make_report
 
     folders = [session.folder / run for run in runs]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, config_options, help_of, key_names
+from paceline.cli.options import SettingsCommand, common_options, config_options, help_of, key_names
 from paceline.cli.output import emit
 from paceline.config.key import Key
 from paceline.config.keys import KEYS
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 @click.group("config")
 @common_options
 def config(session: Session) -> None:
-    """See which settings there are, and where each of yours came from."""
+    """List settings and where each value comes from."""
 
 
-@config.command("show")
-@click.option("--origin", is_flag=True, help="Say who set it too: a flag, a variable, a file's line.")
-@click.option("--all", "everything", is_flag=True, help="Also what nobody said, with its default.")
+@config.command("show", cls=SettingsCommand)
+@click.option(
+    "--origin", is_flag=True, help="Show the origin of each value: option, variable or file and line."
+)
+@click.option("--all", "everything", is_flag=True, help="Include settings with their default value.")
 @config_options
 @common_options
 def show(session: Session, flags: Sequence[RawSetting], origin: bool, everything: bool) -> None:
-    """Show what flags, variables and the file say together; a flag beats a variable, that the file."""
+    """Show the effective settings. Options override variables, and variables override the file."""
     from paceline.config.load import from_set_flags, load
 
     sets = from_set_flags(session.common.sets)
@@ -42,7 +44,7 @@ def show(session: Session, flags: Sequence[RawSetting], origin: bool, everything
     shown = [row for row in rows if everything or row["origin"] != "default"]
     lines = [_line(row, with_origin=origin) for row in shown]
     listed: list[Json] = [dict(row) for row in shown]
-    nothing = ["nothing was said: every setting has its default (paceline config show --all)"]
+    nothing = ["every setting has its default value; list them: paceline config show --all"]
     emit(session, "config.show", {"settings": listed}, lines or nothing)
 
 
@@ -93,7 +95,7 @@ def _line(row: dict[str, str], *, with_origin: bool) -> str:
 @click.argument("name", required=False, metavar="[KEY]", shell_complete=key_names)
 @common_options
 def keys(session: Session, name: str | None) -> None:
-    """List every setting, or say all about one KEY: flag, variable, values, default, example."""
+    """List all settings, or describe KEY: option, variable, values, default, example."""
     if name is None:
         rows: list[Json] = [_about(key) for key in KEYS.values()]
         width = max(map(len, KEYS))

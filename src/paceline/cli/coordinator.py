@@ -15,6 +15,7 @@ from paceline.cli.coordinator_options import (
     run_async,
     timeout_option,
 )
+from paceline.cli.lighthouse import lighthouse
 from paceline.cli.options import common_options
 from paceline.cli.output import confirm, emit, print_message, yes_option
 from paceline.core.errors import ClusterOptionError, ExitCode, Problem
@@ -34,15 +35,15 @@ if TYPE_CHECKING:
 @common_options
 @coordinator_options
 def add(session: Session, cluster: "Endpoints", node: str, timeout_s: float) -> None:
-    """Take a running node in: it learns first, and votes once it has caught up.
+    """Add a running node: it joins as a learner and becomes a voter once it has caught up.
 
-    Start it before, with --join and a number that was never used.
+    Start the node first, with --join and a number that was never used.
     """
     from paceline.coordinator.admin import operations
 
     number, address = parse_node(node, "NODE")
     status = run_async(operations.add_node(cluster, number, address, patience_s=timeout_s))
-    _emit_node(session, "add", status, f"node {number} votes at {address}")
+    _emit_node(session, "add", status, f"node {number} is a voter at {address}")
 
 
 @click.command("remove")
@@ -51,22 +52,25 @@ def add(session: Session, cluster: "Endpoints", node: str, timeout_s: float) -> 
 @common_options
 @coordinator_options
 def remove(session: Session, cluster: "Endpoints", node: int, timeout_s: float) -> None:
-    """Put a node out. It keeps running until it is stopped, but counts no more."""
+    """Remove a node from the membership. Its process keeps running until it is stopped."""
     from paceline.coordinator.admin import operations
 
     status = run_async(operations.remove_node(cluster, node, patience_s=timeout_s))
-    _emit_node(session, "remove", status, f"node {node} takes no part any more, and can be stopped")
+    _emit_node(session, "remove", status, f"node {node} is no longer a member, and can be stopped")
 
 
 @click.command("step-down")
 @click.option(
-    "--to", type=click.IntRange(min=1), metavar="ID", help="Who is to lead. [default: who has most]"
+    "--to",
+    type=click.IntRange(min=1),
+    metavar="ID",
+    help="Node to transfer leadership to. [default: the most up-to-date node]",
 )
 @timeout_option(10.0)
 @common_options
 @coordinator_options
 def step_down(session: Session, cluster: "Endpoints", to: int | None, timeout_s: float) -> None:
-    """Let another node lead, for instance before the leader's machine is restarted."""
+    """Transfer leadership to another node, for example before a restart of the leader's machine."""
     from paceline.coordinator.admin import operations
 
     status = run_async(operations.step_down(cluster, to, patience_s=timeout_s))
@@ -74,19 +78,19 @@ def step_down(session: Session, cluster: "Endpoints", to: int | None, timeout_s:
 
 
 @click.command("snapshot")
-@click.option("--node", metavar="ID|all", default="all", show_default=True, help="Of which node.")
+@click.option("--node", metavar="ID|all", default="all", show_default=True, help="Node to compact.")
 @timeout_option(30.0)
 @common_options
 @coordinator_options
 def snapshot(session: Session, cluster: "Endpoints", node: str, timeout_s: float) -> None:
-    """Let nodes write their state down in the place of the log that led to it.
+    """Take a snapshot of the state and truncate the log.
 
-    They also do it by themselves, once the log is long.
+    Nodes also do this automatically when the log is long.
     """
     from paceline.coordinator.admin import operations
 
     if node != "all" and not (node.isdecimal() and int(node) >= 1):
-        message = f"{node!r} is no node's number"
+        message = f"{node!r} is not a node number"
         raise ClusterOptionError([Problem(message, "write --node 2, or --node all", "--node")])
     number = None if node == "all" else int(node)
     taken = run_async(operations.take_snapshots(cluster, number, patience_s=timeout_s))
@@ -98,33 +102,33 @@ def snapshot(session: Session, cluster: "Endpoints", node: str, timeout_s: float
 @click.command("kill")
 @click.argument("node", type=click.IntRange(min=1), required=False, metavar="[ID]")
 @click.option(
-    "--dir", "folder", type=PATH, default=DEFAULT_DIR, show_default=True, help="A folder made by `up`."
+    "--dir", "folder", type=PATH, default=DEFAULT_DIR, show_default=True, help="Folder created by `up`."
 )
 @timeout_option(30.0)
 @yes_option
 @common_options
 def kill(session: Session, node: int | None, folder: Path, timeout_s: float, yes: bool) -> ExitCode:
-    """kill -9 of node ID, else of the one that leads, and who leads then; for experiments.
+    """Kill (kill -9) node ID, or the leader, and report the new leader; for experiments.
 
-    Of a cluster that `up` runs on this machine. A node that is dead stays so until `up` is started again.
+    Works on a coordinator that `up` runs on this machine. The node stays down until `up` is started again.
     """
     from paceline.coordinator.admin import operations
     from paceline.coordinator.client.endpoints import EndpointOptions, find_endpoints
 
     cluster_dir = session.folder / folder
     cluster = find_endpoints(EndpointOptions(usual_folder=cluster_dir, folder=cluster_dir))
-    target = "the node that leads" if node is None else f"node {node}"
+    target = "the leader" if node is None else f"node {node}"
     if not confirm(session, f"kill {target} of the cluster in {folder}", yes=yes):
         return ExitCode.INTERRUPTED
     done = run_async(operations.kill_node(cluster_dir, cluster, node, patience_s=timeout_s))
     killed = (
-        f"node {done.node} {'led term ' + str(done.term) if done.was_leader else 'followed'}, and is dead"
+        f"node {done.node} {'led term ' + str(done.term) if done.was_leader else 'followed'}, and was killed"
     )
-    election = "too few nodes are left: nobody can lead, and nothing can be agreed on"
+    election = "quorum is lost: no leader can be elected and no writes can be committed"
     if done.leader is not None:
         election = f"node {done.leader} leads in term {done.new_term}"
     emit(session, "coordinator.kill", dict(asdict(done)), [f"{killed}; {election}"])
-    print_message(session, "next: paceline coordinator status; once `up` is started again, the node is back")
+    print_message(session, "next: paceline coordinator status; `paceline coordinator up` restarts the node")
     return ExitCode.OK
 
 
@@ -147,11 +151,11 @@ def _emit_node(session: Session, command: str, status: "NodeStatus", first: str)
 @click.argument("data_dir", type=PATH)
 @common_options
 def verify(session: Session, data_dir: Path) -> None:
-    """Check what a node has written to DATA_DIR, and change nothing there.
+    """Verify the Raft log in DATA_DIR; read-only.
 
-    Reads every record, applies every command and says what came of it. Works on
-    a copy, and beside a node that runs. Exit code 8 when something is damaged; a
-    torn end is not, since nobody was promised what it held.
+    Reads every record, applies every command and reports the resulting state. Works on
+    a copy, and while the node runs. Exit code 8 if the log is corrupted; an incomplete
+    last record is not corruption, since it was never acknowledged.
     """
     from paceline.coordinator.admin.verify import verify as check
     from paceline.plan.codec import to_json
@@ -161,13 +165,13 @@ def verify(session: Session, data_dir: Path) -> None:
 
 
 def _verified_lines(folder: Path, report: "Verified") -> list[str]:
-    lines = [f"{folder} is sound: node {report.node}, term {report.term}, up to entry {report.last_index}"]
+    lines = [f"{folder} is valid: node {report.node}, term {report.term}, up to entry {report.last_index}"]
     if report.is_in_use:
-        lines.append("in use    a node runs on it and may write while we read")
+        lines.append("in use    a node is running and may write during the check")
     if report.torn_bytes:
-        lines.append(f"torn end  {report.torn_bytes} bytes, harmless: nobody was promised what they held")
+        lines.append(f"torn end  {report.torn_bytes} bytes, harmless: not acknowledged")
     if report.unknown_commands:
-        lines.append(f"unknown   {report.unknown_commands} commands of a newer version were passed over")
+        lines.append(f"unknown   {report.unknown_commands} commands of a newer version were skipped")
     entries = f"{report.first_index} to {report.last_index}" if report.first_index else "none"
     lines += [
         f"snapshot  up to entry {report.snapshot_index}, {report.snapshot_bytes} bytes",
@@ -191,22 +195,29 @@ def _numbers(nodes: tuple[int, ...]) -> str:
 
 
 @click.command("init-pki")
-@click.option("--out", "folder", type=PATH, required=True, help="Where the files go.")
+@click.option("--out", "folder", type=PATH, required=True, help="Output folder.")
 @click.option(
-    "--node", "nodes", multiple=True, metavar="ID=HOST[,HOST…]", help="A node and its addresses. Repeatable."
+    "--node", "nodes", multiple=True, metavar="ID=HOST[,HOST…]", help="Node and its addresses. Repeatable."
 )
 @click.option(
     "--client",
     "clients",
     multiple=True,
     metavar="NAME=ROLE",
-    help="A client: admin, worker or viewer. Repeatable. [default: one of each]",
+    help="Client and its role: admin, worker or viewer. Repeatable. [default: one of each]",
 )
 @click.option(
-    "--days", type=click.IntRange(min=1), default=825, show_default=True, help="How long they are valid."
+    "--days",
+    type=click.IntRange(min=1),
+    default=825,
+    show_default=True,
+    help="Validity of the certificates in days.",
 )
 @click.option(
-    "--add", "is_adding", is_flag=True, help="Further certificates of the authority in this folder."
+    "--add",
+    "is_adding",
+    is_flag=True,
+    help="Add certificates signed by the existing authority in this folder.",
 )
 @common_options
 def init_pki(
@@ -217,10 +228,10 @@ def init_pki(
     days: int,
     is_adding: bool,
 ) -> None:
-    """Make an authority, and certificates for nodes and clients.
+    """Create a certificate authority, and certificates for nodes and clients.
 
-    Nothing is ever overwritten. Give each machine ca.crt and its own two files,
-    and keep ca.key somewhere else.
+    Existing files are never overwritten. Copy ca.crt and its own two files to each machine,
+    and store ca.key elsewhere.
     """
     from paceline.coordinator.server import tls
     from paceline.core import clock
@@ -238,17 +249,15 @@ def init_pki(
 
 
 @click.command("status")
-@click.option(
-    "--only", is_flag=True, help="Ask only the nodes named; that they answer is enough for exit code 0."
-)
+@click.option("--only", is_flag=True, help="Query only the given nodes; exit code 0 if they respond.")
 @timeout_option(2.0)
 @common_options
 @coordinator_options
 def status(session: Session, cluster: "Endpoints", only: bool, timeout_s: float) -> ExitCode:
-    """Say who leads, and how far every node is.
+    """Show the leader and the state of every node.
 
-    Exit code 0 when somebody leads and all voters are there, 6 when not, 7 when
-    nobody answers. Lag and connection are what the leader sees.
+    Exit code 0 if there is a leader and all voters are up, 6 if not, 7 if no node
+    responds. Lag and connection are reported by the leader.
     """
     from paceline.coordinator.admin.status import fetch_status
     from paceline.plan.codec import to_json
@@ -264,9 +273,9 @@ def status(session: Session, cluster: "Endpoints", only: bool, timeout_s: float)
 def _status_lines(report: "StatusReport") -> list[str]:
     voters = [line for line in report.nodes if line.is_voter]
     present = len(voters) - len(report.missing)
-    leadership = "nobody leads" if report.leader is None else f"node {report.leader} leads"
-    quorum = f"{present} of {len(voters)} voters are there"
-    first = f"{leadership} cluster {report.cluster} in term {report.term}; {quorum}"
+    leader = "no leader" if report.leader is None else f"leader node {report.leader}"
+    quorum = f"{present} of {len(voters)} voters are up"
+    first = f"cluster {report.cluster}: {leader}, term {report.term}; {quorum}"
     heads = ("node", "address", "role", "term", "commit", "applied", "lag", "connected")
     rows = [heads, *(_status_row(line) for line in report.nodes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
@@ -301,10 +310,10 @@ class _OrderedGroup(click.Group):
 @click.group("coordinator", cls=_OrderedGroup)
 @common_options
 def coordinator(session: Session) -> None:
-    """Run and look after the replicated coordinator.
+    """Run the Raft-replicated coordinator.
 
-    A few nodes agree on who is in a run, which checkpoints exist and what was
-    asked for. `up` is the shortest way to a cluster on this machine.
+    Its nodes replicate membership, checkpoints and requests of runs. `up` starts
+    several nodes on this machine.
     """
 
 
@@ -319,5 +328,6 @@ for command in (
     kill,
     verify,
     init_pki,
+    lighthouse,
 ):
     coordinator.add_command(command)

@@ -18,20 +18,26 @@ DEFAULT_DIR = Path("runs/coordinator")
 PATH = click.Path(path_type=Path)
 
 _OPTIONS = (
-    click.option("--at", metavar="HOST:PORT[,…]", help="Where nodes are; one is enough to find the others."),
+    click.option(
+        "--at", metavar="HOST:PORT[,…]", help="Address of a node; one is enough to discover the others."
+    ),
     click.option(
         "--dir",
         "folder",
         type=PATH,
-        help="A folder made by `up`. [default: PACELINE_COORDINATOR, else runs/coordinator]",
+        help="Folder created by `up`. [default: PACELINE_COORDINATOR, else runs/coordinator]",
     ),
     click.option(
         "--token-file",
         type=PATH,
-        help="The token to show. [default: PACELINE_TOKEN, else this user's tokens.json]",
+        help="File with the authentication token. [default: PACELINE_TOKEN, else this user's tokens.json]",
     ),
-    click.option("--tls-dir", type=PATH, help="Show a certificate made by init-pki instead of a token."),
-    click.option("--tls-name", metavar="NAME", help="Whose certificate, if the folder has several."),
+    click.option(
+        "--tls-dir", type=PATH, help="Folder with a certificate from init-pki, to use instead of a token."
+    ),
+    click.option(
+        "--tls-name", metavar="NAME", help="Client whose certificate to use, if the folder has several."
+    ),
 )
 
 
@@ -60,7 +66,7 @@ def _find(
 
     addresses = split_addresses(at or "", "--at")
     if at is not None and not addresses:
-        raise ClusterOptionError([Problem("--at names nobody", "write --at HOST:PORT", "--at")])
+        raise ClusterOptionError([Problem("--at has no address", "write --at HOST:PORT", "--at")])
     return find_endpoints(
         EndpointOptions(
             usual_folder=session.folder / DEFAULT_DIR,
@@ -79,7 +85,7 @@ def timeout_option(default_s: float) -> Callable[[Callable[..., object]], Callab
         type=click.FloatRange(min=0, min_open=True, max=3600),
         default=default_s,
         show_default=True,
-        help="How long to wait for answers.",
+        help="Timeout for responses in seconds.",
     )
 
 
@@ -95,6 +101,6 @@ def parse_node(text: str, where: str) -> tuple[int, str]:
 
     number, _, address = text.strip().partition("=")
     if not number.isdecimal() or int(number) < 1 or not is_address(address):
-        what = f"{text!r} is no ID=HOST:PORT"
+        what = f"{text!r} is not ID=HOST:PORT"
         raise ClusterOptionError([Problem(what, "write for example 4=127.0.0.1:7404", where)])
     return int(number), address

@@ -19,18 +19,27 @@ if TYPE_CHECKING:
     from paceline.coordinator.server.server import Note, Settings
     from paceline.plan.codec import Json
 
-_TOKENS = "The tokens of all nodes. [default: ~/.config/paceline/tokens.json, made at the first start]"
+_TOKENS = (
+    "File with the tokens of all nodes. [default: ~/.config/paceline/tokens.json, created at the first start]"
+)
 
 
 @click.command("start")
-@click.option("--id", "node", type=click.IntRange(min=1), required=True, help="This node's number, from 1.")
-@click.option("--peers", required=True, metavar="ID=HOST:PORT,…", help="All nodes of the cluster.")
-@click.option("--data-dir", type=PATH, required=True, help="Where this node keeps its log.")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen. [default: its address in --peers]")
+@click.option("--id", "node", type=click.IntRange(min=1), required=True, help="Number of this node, from 1.")
+@click.option("--peers", required=True, metavar="ID=HOST:PORT,…", help="Numbers and addresses of all nodes.")
+@click.option("--data-dir", type=PATH, required=True, help="Folder for this node's Raft log.")
+@click.option("--listen", metavar="HOST:PORT", help="Address to listen on. [default: its address in --peers]")
 @click.option("--token-file", type=PATH, help=_TOKENS)
-@click.option("--tls-dir", type=PATH, help="Certificates made by init-pki: needed beyond this machine.")
-@click.option("--cluster", default="paceline", show_default=True, help="The cluster's name.")
-@click.option("--join", "is_joining", is_flag=True, help="The cluster exists; `add` will take this node in.")
+@click.option(
+    "--tls-dir", type=PATH, help="Folder with certificates from init-pki; required beyond loopback."
+)
+@click.option("--cluster", default="paceline", show_default=True, help="Name of the coordinator.")
+@click.option(
+    "--join",
+    "is_joining",
+    is_flag=True,
+    help="Join an existing coordinator as a node to be added with `add`.",
+)
 @click.option("--stop-with-stdin", is_flag=True, hidden=True)
 @common_options
 def start(
@@ -47,8 +56,8 @@ def start(
 ) -> None:
     """Run one node until Ctrl-C or SIGTERM.
 
-    Says every change of its state in one line of key=value on stderr; with
-    --json as one JSON object per line on stdout.
+    Logs each state change as a line of key=value on stderr, or with --json as one
+    JSON object per line on stdout.
     """
     from paceline.coordinator.admin.serve import serve
     from paceline.coordinator.client.endpoints import node_credentials
@@ -75,9 +84,9 @@ def _address(node: int, known: dict[int, str], listen: str | None) -> str:
     if listen is not None:
         return parse_node(f"{node}={listen}", "--listen")[1]
     if node not in known:
-        message = f"node {node} is not among the nodes {sorted(known)}"
+        message = f"node {node} is not one of the nodes {sorted(known)}"
         raise ClusterOptionError(
-            [Problem(message, f"add {node}=HOST:PORT to --peers, or say --listen", "--peers")]
+            [Problem(message, f"add {node}=HOST:PORT to --peers, or use --listen", "--peers")]
         )
     return known[node]
 
@@ -109,16 +118,18 @@ def _print_node_event(session: Session, settings: "Settings", note: "Note") -> N
 
 @click.command("up")
 @click.option(
-    "--nodes", type=click.IntRange(1, 9), help="How many. [default: 3, or as many as the folder has]"
+    "--nodes", type=click.IntRange(1, 9), help="Number of nodes. [default: 3, or as many as the folder has]"
 )
 @click.option(
-    "--dir", "folder", type=PATH, default=DEFAULT_DIR, show_default=True, help="Where the cluster lives."
+    "--dir", "folder", type=PATH, default=DEFAULT_DIR, show_default=True, help="Folder for the nodes' data."
 )
 @click.option("--token-file", type=PATH, help=_TOKENS)
-@click.option("--compose", type=PATH, metavar="FILE", help="Write a compose file for containers instead.")
-@click.option("--image", metavar="NAME", help="With --compose: the image to run.")
+@click.option("--compose", type=PATH, metavar="FILE", help="Compose file to write instead of starting nodes.")
+@click.option("--image", metavar="NAME", help="Container image, with --compose.")
 @click.option(
-    "--tls-dir", type=PATH, help="With --compose: certificates made by init-pki. [default: pki beside FILE]"
+    "--tls-dir",
+    type=PATH,
+    help="Folder with certificates from init-pki, with --compose. [default: pki, next to FILE]",
 )
 @common_options
 def up(
@@ -130,16 +141,16 @@ def up(
     image: str | None,
     tls_dir: Path | None,
 ) -> None:
-    """Run a whole cluster on this machine until Ctrl-C.
+    """Run all nodes of a coordinator on this machine until Ctrl-C.
 
-    Each node is a process of its own. The folder remembers the cluster: the same
-    command goes on with it. With --compose nothing is started.
+    Each node is a separate process. Run the same command again to restart from the
+    state in the folder. With --compose nothing is started.
     """
     if compose is not None:
         _write_compose(session, session.folder / compose, nodes, image, tls_dir)
         return
     if image is not None or tls_dir is not None:
-        what = "--image and --tls-dir are for containers"
+        what = "--image and --tls-dir need --compose"
         raise ClusterOptionError([Problem(what, "add --compose FILE, or leave them out", "--compose")])
     from paceline.coordinator.admin.launch import run_nodes as run_up
 
@@ -161,7 +172,7 @@ def _print_ready(session: Session, folder: Path, report: "StatusReport") -> None
     where = "" if folder == DEFAULT_DIR else f" --dir {folder}"
     lines = [
         f"node {report.leader} leads in term {report.term}",
-        f"Look at it with `paceline coordinator status{where}`; stop it with Ctrl-C.",
+        f"status: paceline coordinator status{where}; stop: Ctrl-C",
     ]
     emit(session, "coordinator.up", data, lines)
     sys.stdout.flush()
@@ -181,6 +192,6 @@ def _write_compose(
     command = pki_command(count, keys)
     has_keys = (keys / "ca.crt").exists()
     lines = [f"wrote {path}: {count} nodes of {image}"]
-    lines += [] if has_keys else [f"make the certificates first: {command}"]
+    lines += [] if has_keys else [f"create the certificates first: {command}"]
     data: dict[str, Json] = {"file": str(path), "nodes": count, "image": image, "init_pki": command}
     emit(session, "coordinator.up", data, lines)

@@ -32,24 +32,30 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     default=Path("runs"),
 )
-@click.option("--replay", is_flag=True, help="Play a recorded run from its beginning.")
-@click.option("--readonly", is_flag=True, help="Only show: nothing can be asked of a run.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), help="[default: 8642, or any that is free]")
+@click.option("--replay", is_flag=True, help="Replay a recorded run from its beginning.")
+@click.option("--readonly", is_flag=True, help="Disable all actions on runs.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--name", "names", multiple=True, help="Another name by which browsers may call it. Repeatable."
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on (0 = any free port). [default: 8642, else any free port]",
 )
 @click.option(
-    "--token-file", type=click.Path(path_type=Path), help="Holds the token; made if it is not there."
+    "--name", "names", multiple=True, help="Additional host name that browsers may use. Repeatable."
+)
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="File with the access token; created if missing."
 )
 @click.option(
     "--allow-faults/--no-faults",
     default=None,
-    help="Whether workers may be struck from the page. [default: only in runs of this machine]",
+    help="Enable or disable fault injection from the page. [default: enabled for runs on this machine]",
 )
-@click.option("--rules", type=click.Path(path_type=Path), help="Alert rules. [default: the built-in ones]")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser of this machine.")
-@click.option("--beside", is_flag=True, hidden=True, help="End when stdin is closed.")
+@click.option(
+    "--rules", type=click.Path(path_type=Path), help="Alert rules file. [default: the built-in rules]"
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
+@click.option("--beside", is_flag=True, hidden=True, help="Exit when stdin is closed.")
 @common_options
 def dashboard(
     session: Session,
@@ -65,10 +71,10 @@ def dashboard(
     opens: bool,
     beside: bool,
 ) -> None:
-    """Watch a run, or a folder of runs, in a browser on this machine.
+    """Serve the web dashboard of a run, or of a folder of runs.
 
-    Prints an address with a secret in it: whoever has it may look, and act. With --token-file the
-    address is printed without it, so that no log has it.
+    Prints a URL with an access token: anyone who has it can view and control the runs. With --token-file
+    the URL is printed without the token, so that it does not appear in logs.
     """
     try:
         from paceline.dashboard.server import serve
@@ -96,7 +102,7 @@ def dashboard(
         stops_with_stdin=beside,
     )
     if replay and not (settings.place / "events.jsonl").exists():
-        raise ConfigError([Problem(f"{place} is no run's folder", "name one, to replay it", "RUN")])
+        raise ConfigError([Problem(f"{place} is not a run folder", "name the run folder to replay", "RUN")])
 
     def ready(address: str) -> None:
         # A token from a file is not printed, so that it does not appear in a log.
@@ -105,7 +111,7 @@ def dashboard(
         lines = [url]
         if token_file is not None:
             data["token_file"] = str(token_file)
-            lines.append(f"add ?token=… with what is in {token_file}")
+            lines.append(f"add ?token=… with the token in {token_file}")
         emit(session, "dashboard", data, lines)
         _flush()
         print_message(session, _how_on(address))
@@ -127,7 +133,7 @@ def _how_on(address: str) -> str:
     from urllib.parse import urlsplit
 
     port = urlsplit(address).port
-    return f"Ctrl-C ends it; from another machine:  ssh -L {port}:localhost:{port} {platform.node()}"
+    return f"stop with Ctrl-C; from another machine:  ssh -L {port}:localhost:{port} {platform.node()}"
 
 
 def _flush() -> None:

@@ -10,6 +10,7 @@ from paceline.cli.k8s_options import k8s_target_options, transfer_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ExitCode
+from paceline.core.humanize import pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -24,18 +25,16 @@ if TYPE_CHECKING:
     "--to",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where it goes. [default: $PACELINE_DATA_FOLDER, else ~/.cache/paceline, where tasks look]",
+    help="Target folder. [default: $PACELINE_DATA_FOLDER, else ~/.cache/paceline, the default of tasks]",
 )
-@click.option("--url", help="Another source of the same archive. [default: its authors' own]")
-@click.option(
-    "--sha256", metavar="HEX", help="Of another archive than the official one, if that is what you want."
-)
+@click.option("--url", help="URL of a mirror of the archive. [default: the authors' server]")
+@click.option("--sha256", metavar="HEX", help="Expected SHA-256 of an archive other than the official one.")
 @common_options
 def fetch(session: Session, data_set: str, to: Path | None, url: str | None, sha256: str | None) -> None:
-    """Download DATA_SET (cifar10, 170 MB), prove it by its checksum, and unpack it.
+    """Download DATA_SET (cifar10, 170 MB), verify its checksum and unpack it.
 
-    What was interrupted goes on where it was. An archive that is there already, however it came, is
-    proved and unpacked without a network.
+    An interrupted download is resumed. An archive that is already in the folder is verified and
+    unpacked without network access.
     """
     from paceline.core import environ
     from paceline.tasks.cifar10.download import SHA256, URL, fetch_cifar10
@@ -59,37 +58,43 @@ def fetch(session: Session, data_set: str, to: Path | None, url: str | None, sha
 @click.group("prepare")
 @common_options
 def prepare(session: Session) -> None:
-    """Make a file that a built-in task reads out of files of your own."""
+    """Convert your own files to the format of a built-in task."""
 
 
 @prepare.command("sp500")
-@click.option("--csv", type=click.Path(path_type=Path), required=True, help="Daily closes: date, close.")
+@click.option(
+    "--csv", type=click.Path(path_type=Path), required=True, help="Input file with daily closes: date, close."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("sp500_classification.npz"),
     show_default=True,
-    help="The file to write.",
+    help="Output file.",
 )
 @click.option(
-    "--window", type=click.IntRange(1, 10_000), default=30, show_default=True, help="Days in one sample."
+    "--window",
+    type=click.IntRange(1, 10_000),
+    default=30,
+    show_default=True,
+    help="Number of days per sample.",
 )
 @click.option(
     "--test-fraction",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.2,
     show_default=True,
-    help="The part of the samples, the latest ones, that is kept for the test.",
+    help="Fraction of the samples, the latest ones, for the test set.",
 )
 @click.option(
     "--max-gap-days",
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="More calendar days than this between two closes are refused.",
+    help="Maximum gap between two closes, in calendar days.",
 )
-@click.option("--date-column", metavar="NAME", help="The column of dates. [default: by its usual names]")
-@click.option("--close-column", metavar="NAME", help="The column of closes. [default: by its usual names]")
+@click.option("--date-column", metavar="NAME", help="Date column. [default: detected by name]")
+@click.option("--close-column", metavar="NAME", help="Close column. [default: detected by name]")
 @common_options
 def sp500(
     session: Session,
@@ -101,10 +106,10 @@ def sp500(
     date_column: str | None,
     close_column: str | None,
 ) -> None:
-    """Turn daily closes into samples of the task sp500: does the index rise tomorrow?
+    """Convert daily closes to samples of the task sp500, which predicts whether the index rises tomorrow.
 
-    Training samples come before test samples in time, with days dropped between them,
-    and no sample knows anything of a later day.
+    Training samples precede test samples in time, with a gap of dropped days between them,
+    so that no sample contains information from a later day.
     """
     from paceline.datasets.sp500 import Columns, read_closes
     from paceline.datasets.sp500 import prepare as prepare_sp500
@@ -119,10 +124,10 @@ def _show_prepared(session: Session, done: "Prepared") -> None:
     from paceline.datasets.sp500 import FEATURES
 
     lines = [
-        f"closes        {done.closes} days; {done.rows_without_close} rows without a close were left out",
+        f"closes        {done.closes} days; {done.rows_without_close} rows without a close were skipped",
         f"windows       {done.window} days of {', '.join(FEATURES)}",
         f"training      {_describe(done.train)}",
-        f"dropped       {done.embargo} samples between them, so that the test shares no day with training",
+        f"dropped       {done.embargo} samples between training and test, so that they share no day",
         f"test          {_describe(done.test)}",
         f"written       {done.out}",
     ]
@@ -142,7 +147,7 @@ def _show_prepared(session: Session, done: "Prepared") -> None:
 
 
 def _describe(part: "Part") -> str:
-    return f"{part.samples} samples, {part.first} to {part.last}; the next day is up in {part.up_rate:.1%}"
+    return f"{part.samples} samples, {part.first} to {part.last}; up in {part.up_rate:.1%}"
 
 
 def _as_json(part: "Part") -> "Json":
@@ -156,12 +161,12 @@ def _as_json(part: "Part") -> "Json":
 
 @click.command("shard")
 @click.argument("what", metavar="DATA_SET_OR_FILE…", nargs=-1, required=True)
-@click.option("--out", required=True, metavar="URL", help="Where it goes: s3://BUCKET/PREFIX, or a folder.")
+@click.option("--out", required=True, metavar="URL", help="Output location: s3://BUCKET/PREFIX or a folder.")
 @click.option(
     "--samples-per-shard",
     type=click.IntRange(1),
     metavar="N",
-    help="Samples (of charlm: characters) in one file. [default: as many as make 16 MB]",
+    help="Samples (charlm: characters) per shard. [default: as many as make 16 MB]",
 )
 @common_options
 def shard(session: Session, what: tuple[str, ...], out: str, samples_per_shard: int | None) -> None:
@@ -173,7 +178,7 @@ def shard(session: Session, what: tuple[str, ...], out: str, samples_per_shard: 
     paceline data shard sp500 sp500_classification.npz --out shards
     paceline data shard rows-1.npz rows-2.npz --out s3://bucket/rows
 
-    Run again, it writes only what is not there yet, or is not as it should be. Credentials and
+    Run the command again to write only missing or invalid shards. Credentials and
     endpoint come from the usual AWS variables and files.
     """
     from paceline.core.humanize import short_bytes
@@ -188,7 +193,7 @@ def shard(session: Session, what: tuple[str, ...], out: str, samples_per_shard: 
     named = task if task != "arrays" else "module:Class"
     lines = [
         f"samples   {counted}; {short_bytes(done.bytes)}",
-        f"shards    {done.shards}, of which {done.shards - done.written} were already there",
+        f"shards    {done.shards}, {done.shards - done.written} of them already present",
         f"next: paceline train --task {named} --data {out}",
     ]
     answer: dict[str, Json] = {
@@ -206,7 +211,7 @@ def shard(session: Session, what: tuple[str, ...], out: str, samples_per_shard: 
 @click.argument("url", metavar="URL")
 @common_options
 def verify(session: Session, url: str) -> int:
-    """Read all of a data set in shards, and prove it by its checksums."""
+    """Read a sharded data set and verify its checksums."""
     from paceline.core.humanize import short_bytes
     from paceline.tasks.sharding import verify as prove
     from paceline.training.progress_display import open_byte_watcher
@@ -214,7 +219,9 @@ def verify(session: Session, url: str) -> int:
     with open_byte_watcher(session, "verify") as on_bytes:
         found = prove(_resolve_url(session, url), on_bytes)
     counted = ", ".join(f"{name} {count:,}" for name, count in found.records.items())
-    verdict = f"{len(found.wrong)} of {found.shards} shards are WRONG" if found.wrong else "all are right"
+    verdict = (
+        f"{len(found.wrong)} of {found.shards} shards are INVALID" if found.wrong else "all shards are valid"
+    )
     lines = [
         f"{found.task}: {counted}; {short_bytes(found.bytes)} in {found.shards} shards",
         *found.wrong,
@@ -241,18 +248,18 @@ def _resolve_url(session: Session, given: str) -> str:
 @click.command("tokens")
 @click.argument("source", metavar="SOURCE")
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="Where they go."
+    "--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="Output folder."
 )
 @click.option(
     "--tokenizer",
     default="bytes",
     metavar="NAME",
-    help="A tokenizer.json, its folder, or a name on Hugging Face's hub. [default: bytes]",
+    help="Path of a tokenizer.json or its folder, or a name on the Hugging Face hub. [default: bytes]",
 )
-@click.option("--split", default="train", metavar="NAME", help="Which part of the data set. [default: train]")
-@click.option("--column", default="text", metavar="NAME", help="Which column is the text. [default: text]")
+@click.option("--split", default="train", metavar="NAME", help="Split of the data set. [default: train]")
+@click.option("--column", default="text", metavar="NAME", help="Text column. [default: text]")
 @click.option(
-    "--max-tokens", type=click.IntRange(1), metavar="N", help="Stop there. [default: all there are]"
+    "--max-tokens", type=click.IntRange(1), metavar="N", help="Maximum number of tokens. [default: all]"
 )
 @common_options
 def tokens(
@@ -272,7 +279,7 @@ def tokens(
     paceline data tokens documents.jsonl --column body --out mine
 
     SOURCE is a data set of Hugging Face's hub, or a file that ends in .txt, .json, .jsonl, .csv or
-    .parquet. Stopped and run again, it goes on after the last document that was written.
+    .parquet. Stopped and run again, it resumes after the last written document.
     """
     from paceline.datasets.tokens import pack_tokens
     from paceline.plan.codec import to_json
@@ -293,8 +300,8 @@ def tokens(
 
 @click.command("upload")
 @click.argument("source", metavar="FILE|FOLDER", type=click.Path(path_type=Path))
-@click.option("--pvc", "claim", required=True, metavar="CLAIM", help="The claim whose volume it goes to.")
-@click.option("--to", default="", metavar="PATH", help="A folder on the volume. [default: its top]")
+@click.option("--pvc", "claim", required=True, metavar="CLAIM", help="PersistentVolumeClaim to upload to.")
+@click.option("--to", default="", metavar="PATH", help="Folder on the volume. [default: its root]")
 @transfer_options
 @common_options
 @k8s_target_options
@@ -308,14 +315,13 @@ def upload(
     image: str | None,
     force: bool,
 ) -> None:
-    """Bring a file, or a folder with all that is in it, onto a volume of a cluster.
+    """Upload a file or a folder to a volume of a cluster.
 
-    A pod that lives only for this carries it in chunks, each with its checksum. A job sees every file whole
-    or not at all. Given again after a cut or Ctrl-C, it sends only what is missing. A file of the same name
-    is replaced. What was sent is listed in `.paceline/upload-….sha256` beside it.
+    A temporary pod receives the files in chunks with checksums. A job sees each file complete or not at
+    all. Run the command again to resume after an interruption: only missing chunks are sent. A file of
+    the same name is replaced. The uploaded files are listed in `.paceline/upload-….sha256` next to them.
     """
     from paceline.core.humanize import short_bytes
-    from paceline.k8s.check.findings import pluralize
     from paceline.k8s.transfer.pod_manifest import IMAGE
     from paceline.k8s.transfer.upload import plan_upload
     from paceline.k8s.transfer.upload import upload as send
@@ -323,7 +329,7 @@ def upload(
 
     with open_byte_watcher(session, "reading") as on_bytes:
         planned = plan_upload(session.folder / source, claim, to, force=force, on_bytes=on_bytes)
-    where = f"claim {claim}, {planned.folder or 'its top'}"
+    where = f"claim {claim}, {planned.folder or 'its root'}"
     amount = f"{pluralize(len(planned.files), 'file')}, {short_bytes(planned.bytes)}"
     print_message(session, f"plan: {amount}, {pluralize(planned.chunks, 'chunk')}, to {where}")
     with open_byte_watcher(session, "upload") as on_bytes:
@@ -331,8 +337,8 @@ def upload(
     manifest = f"{planned.folder}/{done.manifest}".lstrip("/")
     sent = f"{pluralize(done.sent_files, 'file')}, {short_bytes(done.sent_bytes)}"
     lines = [
-        f"there      {pluralize(done.files, 'file')}, {short_bytes(done.bytes)}, checksums equal ({where})",
-        f"sent       {sent}, in {pluralize(done.chunks, 'chunk')}; the rest was there",
+        f"present    {pluralize(done.files, 'file')}, {short_bytes(done.bytes)}, checksums equal ({where})",
+        f"sent       {sent}, in {pluralize(done.chunks, 'chunk')}; the rest was already present",
         f"manifest   {manifest} (check with sha256sum -c)",
     ]
     answer: dict[str, Json] = {
@@ -351,7 +357,7 @@ def upload(
 @click.group("data")
 @common_options
 def data(session: Session) -> None:
-    """Get the data of built-in tasks, make it ready, and bring it to a cluster."""
+    """Download, prepare, shard and upload datasets."""
 
 
 data.add_command(fetch)

@@ -1,4 +1,4 @@
-"""`paceline deploy`: a coordinator and a dashboard on a Kubernetes cluster."""
+"""`paceline cluster deploy`: a coordinator and a dashboard on a Kubernetes cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +25,13 @@ _OUT = (
         "--out",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Write a folder for `kubectl apply -k`. [default: print]",
+        help="Output folder for `kubectl apply -k`. [default: print]",
     ),
 )
 _TARGET = (
     kubeconfig_option,
     context_option,
-    click.option("--dry-run", is_flag=True, help="Let the server try it, and write nothing."),
+    click.option("--dry-run", is_flag=True, help="Validate with a server-side dry run, and change nothing."),
 )
 Body = Callable[..., object]
 
@@ -76,7 +76,7 @@ def connect_cluster(session: Session, params: dict[str, Any]) -> "Iterator[Kuber
     target = ClusterTarget(
         kubeconfig=session.resolve_path(params.pop("kubeconfig")), context=params.pop("context")
     )
-    with open_cluster(target, without="only write the objects: paceline deploy render") as cluster:
+    with open_cluster(target, without="only write the objects: paceline cluster deploy render") as cluster:
         yield cluster.api
 
 
@@ -86,31 +86,38 @@ def show_applied(session: Session, applied: "Sequence[Applied]") -> None:
 
 
 _DASHBOARD_OPTIONS = (
-    click.option("--namespace", "-n", required=True, metavar="NAME", help="Where it shall run."),
+    click.option("--namespace", "-n", required=True, metavar="NAME", help="Namespace."),
     click.option(
         "--image",
         required=True,
         metavar="NAME:TAG",
-        help="Image with paceline[dashboard] in it, and a shell.",
+        help="Container image with paceline[dashboard] and a shell.",
     ),
-    click.option("--claim", required=True, metavar="NAME", help="The claim with the folders of runs."),
-    click.option("--path", default="", metavar="FOLDER", help="On the claim. [default: its top]"),
-    click.option("--name", default="paceline-dashboard", show_default=True, help="Of all its objects."),
+    click.option(
+        "--claim", required=True, metavar="NAME", help="PersistentVolumeClaim with the run folders."
+    ),
+    click.option("--path", default="", metavar="FOLDER", help="Folder on the volume. [default: its root]"),
+    click.option("--name", default="paceline-dashboard", show_default=True, help="Name of the objects."),
     click.option(
         "--token-secret",
         metavar="NAME",
-        help="Secret with the page's token, key `token`. [default: NAME-token]",
+        help="Secret with the access token in the key `token`. [default: NAME-token]",
     ),
-    click.option("--host-name", multiple=True, metavar="NAME", help="How browsers call it too. Repeatable."),
+    click.option(
+        "--host-name",
+        multiple=True,
+        metavar="NAME",
+        help="Additional host name that browsers may use. Repeatable.",
+    ),
     click.option(
         "--from-namespace",
         multiple=True,
         metavar="NAME",
-        help="Whose pods may reach it, such as an ingress controller's. Repeatable. [default: nobody's]",
+        help="Namespace whose pods may connect, such as an ingress controller's. Repeatable.",
     ),
-    click.option("--cpu", default="100m", show_default=True, help="CPU that it asks for."),
-    click.option("--memory", default="512Mi", show_default=True, help="Memory of it."),
-    click.option("--pull-secret", metavar="NAME", help="Secret that opens the image's registry."),
+    click.option("--cpu", default="100m", show_default=True, help="CPU request."),
+    click.option("--memory", default="512Mi", show_default=True, help="Memory request and limit."),
+    click.option("--pull-secret", metavar="NAME", help="Image pull secret."),
 )
 
 
@@ -118,8 +125,8 @@ _DASHBOARD_OPTIONS = (
 @render_options(_DASHBOARD_OPTIONS)
 @common_options
 def render_dashboard(session: Session, *, out: Path | None, **params: Any) -> None:  # Any: from click
-    """A Deployment that shows the runs of a claim and can do nothing to them, a Service, and a NetworkPolicy.
-    The token comes from a Secret, as a file."""
+    """Render a read-only dashboard of the runs on a volume: Deployment, Service and NetworkPolicy.
+    The access token is mounted from a Secret."""
     from paceline.k8s.deploy.apply import dashboard_files
     from paceline.k8s.deploy.dashboard import access_commands, secret_commands
 
@@ -134,7 +141,7 @@ def render_dashboard(session: Session, *, out: Path | None, **params: Any) -> No
 @apply_options(_DASHBOARD_OPTIONS)
 @common_options
 def apply_dashboard(session: Session, *, dry_run: bool, **params: Any) -> None:  # Any: from click
-    """Needs the Secret with the token and the claim with the runs; says how to make what is missing."""
+    """Deploy the dashboard. Requires the Secret with the token and the claim with the runs."""
     from paceline.k8s.deploy.apply import apply_dashboard as apply_objects
 
     with connect_cluster(session, params) as api:
@@ -152,26 +159,30 @@ def _dashboard_spec(params: dict[str, Any]) -> "Dashboard":
 
 
 _COORDINATOR_OPTIONS = (
-    click.option("--namespace", "-n", required=True, metavar="NAME", help="Where it shall run."),
+    click.option("--namespace", "-n", required=True, metavar="NAME", help="Namespace."),
     click.option(
-        "--image", required=True, metavar="NAME:TAG", help="Image with paceline in it, and a shell."
+        "--image", required=True, metavar="NAME:TAG", help="Container image with paceline and a shell."
     ),
-    click.option("--name", default="paceline-coordinator", show_default=True, help="Of all its objects."),
+    click.option("--name", default="paceline-coordinator", show_default=True, help="Name of the objects."),
     click.option(
-        "--replicas", type=click.IntRange(1, 9), default=3, show_default=True, help="Nodes: 1, 3, 5, …"
+        "--replicas",
+        type=click.IntRange(1, 9),
+        default=3,
+        show_default=True,
+        help="Number of nodes: 1, 3, 5, …",
     ),
     click.option("--tls-secret", metavar="NAME", help="Secret with the certificates. [default: NAME-pki]"),
-    click.option("--storage", default="1Gi", show_default=True, help="Volume of each node."),
-    click.option("--storage-class", metavar="NAME", help="[default: the cluster's]"),
-    click.option("--cpu", default="250m", show_default=True, help="CPU that each node asks for."),
-    click.option("--memory", default="1Gi", show_default=True, help="Memory of each node."),
-    click.option("--pull-secret", metavar="NAME", help="Secret that opens the image's registry."),
+    click.option("--storage", default="1Gi", show_default=True, help="Volume size per node."),
+    click.option("--storage-class", metavar="NAME", help="Storage class. [default: the cluster's]"),
+    click.option("--cpu", default="250m", show_default=True, help="CPU request per node."),
+    click.option("--memory", default="1Gi", show_default=True, help="Memory request and limit per node."),
+    click.option("--pull-secret", metavar="NAME", help="Image pull secret."),
     click.option(
         "--spread",
         type=click.Choice(["required", "preferred"]),
         default="required",
         show_default=True,
-        help="Must every node be on a machine of its own?",
+        help="Whether a separate machine for every node is required or preferred.",
     ),
 )
 
@@ -179,27 +190,27 @@ _COORDINATOR_OPTIONS = (
 @click.group("deploy")
 @common_options
 def deploy(session: Session) -> None:
-    """Run the coordinator, or a dashboard, on Kubernetes."""
+    """Deploy the coordinator or a dashboard on Kubernetes."""
 
 
 @deploy.group("render")
 @common_options
 def render(session: Session) -> None:
-    """Write the objects as YAML, or as a folder for kustomize. Nothing is sent."""
+    """Write the objects as YAML, or as a kustomize folder. Nothing is sent to a cluster."""
 
 
 @deploy.group("apply")
 @common_options
 def apply(session: Session) -> None:
-    """Bring it to a cluster: tried by the server first; what is there already is not written again."""
+    """Apply the objects after a server-side dry run; unchanged objects are not written again."""
 
 
 @render.command("coordinator")
 @render_options(_COORDINATOR_OPTIONS)
 @common_options
 def render_coordinator(session: Session, *, out: Path | None, **params: Any) -> None:  # Any: from click
-    """A StatefulSet with stable names and a volume for each node, a headless Service, a NetworkPolicy and a
-    PodDisruptionBudget. Certificates come from a Secret, by reference."""
+    """Render a coordinator: StatefulSet with one volume per node, headless Service, NetworkPolicy and
+    PodDisruptionBudget. Certificates are mounted from a Secret."""
     from paceline.k8s.deploy.apply import coordinator_files
     from paceline.k8s.deploy.coordinator import secret_commands
 
@@ -212,7 +223,7 @@ def render_coordinator(session: Session, *, out: Path | None, **params: Any) -> 
 @apply_options(_COORDINATOR_OPTIONS)
 @common_options
 def apply_coordinator(session: Session, *, dry_run: bool, **params: Any) -> None:  # Any: from click
-    """Needs the Secret with the certificates; says how to make it where it is missing."""
+    """Deploy the coordinator. Requires the Secret with the certificates."""
     from paceline.k8s.deploy.apply import apply_coordinator as apply_objects
 
     with connect_cluster(session, params) as api:

@@ -8,6 +8,7 @@ import click
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ExitCode
+from paceline.core.humanize import pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -18,15 +19,18 @@ _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 @click.command("doctor")
-@click.option("--num-workers", type=click.IntRange(1, 1024), help="For how many workers. [default: 2]")
-@click.option("--at", metavar="HOST:PORT,…", help="Nodes of a coordinator. [default: PACELINE_COORDINATOR]")
-@click.option("--address", metavar="HOST:PORT", help="A Ray cluster. [default: RAY_ADDRESS]")
+@click.option(
+    "--num-workers", type=click.IntRange(1, 1024), help="Number of workers to check for. [default: 2]"
+)
+@click.option(
+    "--at", metavar="HOST:PORT,…", help="Addresses of coordinator nodes. [default: PACELINE_COORDINATOR]"
+)
+@click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster. [default: RAY_ADDRESS]")
 @common_options
 def doctor(session: Session, num_workers: int | None, at: str | None, address: str | None) -> ExitCode:
-    """Look whether this machine is ready to train: ✔ fine, ⚠ could be better, ✕ must be mended.
+    """Check that this machine is ready to train: ✔ passed, ⚠ warning, ✕ failed.
 
-    Exit code 0: `paceline train` works here; 4: it does not. Starts nothing, changes nothing, and ends
-    within a minute.
+    Exit code 0 if `paceline train` works here, 4 if not. Read-only; takes less than a minute.
     """
     from paceline.core import environ
     from paceline.dashboard.launch import PAGE, PORT
@@ -35,7 +39,7 @@ def doctor(session: Session, num_workers: int | None, at: str | None, address: s
 
     said = session.variables.get("num_workers", "")
     workers = num_workers or (int(said) if said.isdecimal() and int(said) else DEFAULT_WORKERS)
-    print_message(session, "looking; importing torch takes a few seconds …")
+    print_message(session, "checking; importing torch takes a few seconds …")
     lines = check_machine(
         DoctorOptions(
             folder=session.folder,
@@ -64,5 +68,11 @@ def _lines(session: Session, lines: "list[CheckResult]", ready: bool) -> list[st
             shown.append(f"{'':20}→ {line.fix}")
     wrong = sum(line.level == "wrong" for line in lines)
     warnings = sum(line.level == "warning" for line in lines)
-    verdict = "ready: paceline train works here" if ready else f"not ready: mend the {wrong} marked ✕"
-    return [*shown, "", f"{verdict}{f' ({warnings} marked ⚠ could be better)' if warnings else ''}"]
+    verdict = (
+        "ready: paceline train can run here"
+        if ready
+        else f"not ready: fix the {pluralize(wrong, 'problem')} marked ✕"
+    )
+    if warnings:
+        verdict += f" ({pluralize(warnings, 'warning')} marked ⚠)"
+    return [*shown, "", verdict]

@@ -141,7 +141,7 @@ def _is_filesystem_error(error: OSError, args: Sequence[str]) -> bool:
 
 def _filesystem_problem(error: OSError) -> Problem:
     place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-    hint = "name a place where you may read and write, and that has room; ls -ld and df -h show how it is"
+    hint = "choose a location that is writable and has free space; check with ls -ld and df -h"
     return Problem(f"{place}{error.strerror}", hint, code="E208")
 
 

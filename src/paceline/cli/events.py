@@ -22,16 +22,18 @@ QUIET_S = 1.0  # the launcher writes every second; only after a longer silence i
 
 @click.command("events")
 @click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run is over, or nobody of it is left.")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only these kinds. Repeatable.")
-@click.option("--last", type=click.IntRange(min=0), metavar="N", help="Only the newest so many, at first.")
+@click.option("--follow", "-f", is_flag=True, help="Follow until the run ends or its processes have exited.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Event kind to show. Repeatable.")
+@click.option(
+    "--last", type=click.IntRange(min=0), metavar="N", help="Number of latest events to start with."
+)
 @common_options
 def events(
     session: Session, run: Path | None, follow: bool, kinds: tuple[str, ...], last: int | None
 ) -> None:
-    """Tell what happened in RUN (a run's folder; else the newest under runs/), oldest first.
+    """Show the events of RUN (a run folder; default: the newest under runs/), oldest first.
 
-    With --json each event is one JSON object on its own line; with --plain it is seconds, kind and text.
+    With --json, one JSON object per line; with --plain, seconds, kind and text.
     """
     from paceline.core.clock import SystemClock, monotonic_s
     from paceline.monitoring.view.feed import Feed, FeedPurpose, find_run, is_orphaned
@@ -63,9 +65,7 @@ def events(
         was_orphan = is_orphan
         is_orphan = monotonic_s() - last_line_s > QUIET_S and is_orphaned(feed.view.track)
         if was_orphan and is_orphan:  # twice: the last lines have been read in between
-            print_message(
-                session, "the run is not over, but nobody is left of it: neither the command nor a worker"
-            )
+            print_message(session, "the run did not finish, and its processes have exited")
             return
         SystemClock().sleep(POLL_S)
 

@@ -25,9 +25,9 @@ _VALUE = re.compile(r"\{\w+\}")  # known only when it fires
 @click.argument("what", nargs=-1, metavar="[CODE | exit NUMBER | ALERT]", shell_complete=code_names)
 @common_options
 def explain(session: Session, what: tuple[str, ...]) -> None:
-    """Say what an error code means, its usual causes, and what to do.
+    """Explain an error code: meaning, common causes and remedies.
 
-    Also what an exit code means (`exit 7`), or an alert (its name). Without a word: all error codes.
+    Also explains exit codes (`exit 7`) and alerts (by name). Without an argument, lists all error codes.
     """
     match [word.strip() for word in what]:
         case []:
@@ -63,9 +63,9 @@ def error_lines(row: ErrorEntry) -> list[str]:
     return [
         f"{row.code}: {row.why}",
         "",
-        "usual causes:",
+        "common causes:",
         *_listed(row.causes),
-        "what to do:",
+        "remedies:",
         *_listed(row.do),
         f"exit code: {int(row.exit_code)}, {EXIT_CODE_MEANINGS[row.exit_code]}",
         f"example: error[{row.code}]: {row.example}",
@@ -77,7 +77,7 @@ def _exit_code(session: Session, number: ExitCode) -> None:
     codes: list[Json] = [row.code for row in rows]
     lines = [f"exit code {int(number)}: {EXIT_CODE_MEANINGS[number]}"]
     if rows:
-        lines += ["", "errors that end with it:", *(f"  {row.code}  {row.why}" for row in rows)]
+        lines += ["", "errors with this exit code:", *(f"  {row.code}  {row.why}" for row in rows)]
     data: dict[str, Json] = {"exit_code": int(number), "meaning": EXIT_CODE_MEANINGS[number], "errors": codes}
     emit(session, "explain.exit", data, lines)
 
@@ -105,7 +105,7 @@ def _alert_lines(rule: "Rule") -> list[str]:
         f"{rule.name} ({rule.severity.name.lower()}, {rule.component}): {_VALUE.sub('…', rule.summary)}",
         "",
         rule.description,
-        f"what it means, where to look, what to do: {_runbook(rule)}",
+        f"runbook: {_runbook(rule)}",
     ]
 
 

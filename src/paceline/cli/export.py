@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     multiple=True,
     required=True,
     metavar="NAME[=WHERE]",
-    help="tensorboard[=FOLDER], mlflow[=ADDRESS] or wandb[=offline|online]. Repeatable.",
+    help="Target: tensorboard[=FOLDER], mlflow[=ADDRESS] or wandb[=offline|online]. Repeatable.",
 )
 @common_options
 def export(session: Session, run: Path, targets: Sequence[str]) -> None:
-    """Write the record of RUN (a run's folder) for TensorBoard, MLflow or W&B.
+    """Export RUN (a run folder) to TensorBoard, MLflow or W&B.
 
-    The numbers are those that `paceline train --export` writes while it trains.
+    Writes the same values as `paceline train --export`.
     """
     from paceline.export.processes import export_run, require_packages
 

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 @click.command("check")
 @image_options
-@click.option("--resolve", is_flag=True, help="Ask uv and the package index whether the versions fit at all.")
-@click.option("--write", is_flag=True, help="Mend the files. [default: only show how]")
-@click.option("--agree", is_flag=True, help="Also change what you pinned, where only that helps.")
+@click.option("--resolve", is_flag=True, help="Resolve the versions with uv and the package index.")
+@click.option("--write", is_flag=True, help="Write the fixes to the files. [default: show them]")
+@click.option(
+    "--agree", is_flag=True, help="Also change pinned versions if nothing else resolves the conflict."
+)
 @click.option(
     "--patch",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write all fixes as one patch, for `patch -p1` or `git apply`.",
+    help="Patch file to write all fixes to, for `patch -p1` or `git apply`.",
 )
 @common_options
 def check(
@@ -48,10 +50,9 @@ def check(
     agree: bool,
     patch: Path | None,
 ) -> ExitCode:
-    """Find conflicts in a Dockerfile and its requirements, and show how to mend them: CUDA of base and wheel,
-    versions, Python, missing libraries and tools, deleted base images, and more. In seconds, with no network
-    and no container engine; your files stay as they are unless you say --write. Exit code 8 when there is a
-    problem that was not mended."""
+    """Find conflicts in a Dockerfile and its requirements, and show fixes: CUDA of base image and wheels,
+    versions, Python, missing libraries and tools, deleted base images, and more. Takes seconds, without
+    network or container engine. Files change only with --write. Exit code 8 if a problem remains."""
     from paceline.images.lint.check import apply_fixes, unified_diff
     from paceline.images.lint.external_tools import lint
     from paceline.images.lint.files import load_project, write_project
@@ -180,21 +181,23 @@ def _counted(number: int, word: str, many: str | None = None) -> str:
 
 @click.command("matrix")
 @click.option(
-    "--refresh", is_flag=True, help="Ask the package index that pip and uv are configured for. Minutes."
+    "--refresh",
+    is_flag=True,
+    help="Query the package index configured for pip and uv. Takes several minutes.",
 )
 @click.option(
-    "--only-new", is_flag=True, help="With --refresh: ask for versions that are not known yet alone."
+    "--only-new", is_flag=True, help="With --refresh, query only versions that are not in the table."
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="With --refresh: where to; wheels.json is written beside it. [default: the package's own files]",
+    help="Output file of --refresh; wheels.json is written next to it. [default: the package's own files]",
 )
 @common_options
 def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None) -> None:
-    """Show what is known from the wheels' metadata, with its date. --refresh reads the index again, for this
-    table and for the table of wheels (wheels.json). A version that is in neither is not judged."""
+    """Show the compatibility table from the wheels' metadata, with its date. --refresh reads the package
+    index again, for this table and wheels.json. Versions that are in neither are not checked."""
     from importlib.resources import files
 
     from paceline.images.lint.bases import catalog
@@ -211,14 +214,14 @@ def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None)
 
         today = datetime.fromtimestamp(clock.unix_now_s(), UTC).date()
         table = refresh_matrix(
-            today, table, only_new=only_new, tell=lambda line: print_message(session, line)
+            today, table, only_new=only_new, notify=lambda line: print_message(session, line)
         )
         wheel_table = refresh_wheels(
             today,
             wheels(),
             table,
             torch_index=catalog().index,
-            tell=lambda line: print_message(session, line),
+            notify=lambda line: print_message(session, line),
         )
         package = Path(str(files("paceline.images.lint").joinpath("data/matrix.json")))
         target = package if out is None else session.folder / out
@@ -227,9 +230,7 @@ def matrix(session: Session, *, refresh: bool, only_new: bool, out: Path | None)
         write_wheels(wheel_table, wheels_path)
         print_message(session, f"wrote {target} and {wheels_path}")
     elif only_new or out is not None:
-        raise ImageOptionError(
-            [Problem("--only-new and --out are for --refresh", "add --refresh", "--refresh")]
-        )
+        raise ImageOptionError([Problem("--only-new and --out need --refresh", "add --refresh", "--refresh")])
     lines = [f"from wheel metadata of {table.dated}", _HEAD, *map(_matrix_line, table.torch)]
     emit(session, "image.matrix", to_json(table), lines)
 
@@ -247,7 +248,7 @@ def _matrix_line(row: "TorchRow") -> str:
 @click.group("image")
 @common_options
 def image(session: Session) -> None:
-    """Check a Dockerfile for known conflicts, build its image, look into it, and push it."""
+    """Check, build, test and push container images."""
 
 
 image.add_command(check)

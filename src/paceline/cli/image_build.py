@@ -10,6 +10,7 @@ from paceline.cli.image_options import engine_option, image_options, refuse_secr
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ExitCode, ImageOptionError, Problem
+from paceline.core.humanize import pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -19,18 +20,26 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @image_options
-@click.option("--tag", "-t", "tags", multiple=True, required=True, help="The image's name. Repeatable.")
-@click.option("--stage", help="Build up to this stage of the Dockerfile.")
-@click.option("--build-arg", "arguments", multiple=True, metavar="NAME[=VALUE]", help="For ARG. Repeatable.")
+@click.option("--tag", "-t", "tags", multiple=True, required=True, help="Name of the image. Repeatable.")
+@click.option("--stage", help="Target stage of the Dockerfile.")
 @click.option(
-    "--secret", "secrets", multiple=True, metavar="id=NAME,src=FILE", help="For RUN --mount=type=secret."
+    "--build-arg", "arguments", multiple=True, metavar="NAME[=VALUE]", help="Build argument. Repeatable."
 )
-@click.option("--cache", metavar="REPOSITORY", help="Keep layers in this repository, for other machines.")
-@click.option("--network", help="Of the build's RUN steps, as the engine has it, such as host.")
-@click.option("--pull", is_flag=True, help="Look for newer base images.")
-@click.option("--insecure", is_flag=True, help="Base images come from a registry without TLS.")
 @click.option(
-    "--attempts", type=click.IntRange(1, 3), default=3, show_default=True, help="How often at most."
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="id=NAME,src=FILE",
+    help="Secret for RUN --mount=type=secret.",
+)
+@click.option(
+    "--cache", metavar="REPOSITORY", help="Repository for the layer cache, shared with other machines."
+)
+@click.option("--network", help="Network of RUN steps, such as host.")
+@click.option("--pull", is_flag=True, help="Pull newer base images.")
+@click.option("--insecure", is_flag=True, help="Allow base images from a registry without TLS.")
+@click.option(
+    "--attempts", type=click.IntRange(1, 3), default=3, show_default=True, help="Maximum number of attempts."
 )
 @click.option(
     "--timeout",
@@ -38,19 +47,20 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=1),
     default=3600.0,
     show_default=True,
-    help="Seconds of one attempt.",
+    help="Timeout per attempt in seconds.",
 )
-@click.option("--agree", is_flag=True, help="Also change what you pinned, where only that helps.")
-@click.option("--write", is_flag=True, help="Once built, write the fixes into your files.")
+@click.option(
+    "--agree", is_flag=True, help="Also change pinned versions if nothing else resolves the conflict."
+)
+@click.option("--write", is_flag=True, help="Write the fixes to your files after a successful build.")
 @engine_option
 @report_option("build.json, build.html and build.log")
 @common_options
 def build(
     session: Session, *, folder: Path, engine: str | None, report: Path | None, **params: object
 ) -> ExitCode:
-    """Build the image of DIR. What is known to fail is mended before; what the log of a failed attempt shows
-    is mended before the next. Your files stay as they are, unless you say --write. Exit code 5: it cannot be
-    built."""
+    """Build the image in DIR. Known conflicts are fixed before the build; errors in the log of a failed
+    attempt are fixed before the next. Your files change only with --write. Exit code 5 if the build fails."""
     from paceline.images.build.attempts import build_image
     from paceline.images.build.engine import find_engine
     from paceline.images.reports import build_json, write_build
@@ -99,7 +109,7 @@ def _request(base: Path, folder: Path, params: dict[str, object]) -> "BuildReque
         dockerfile=base / dockerfile if isinstance(dockerfile, Path) else None,
         requirements=tuple(base / file for file in requirements),
         target=target_of(_text(params["target"]), _text(params["gpu"]), driver, str(params["platform"])),
-        wish=options,
+        options=options,
         agreed=bool(params["agree"]),
         write=bool(params["write"]),
         attempts=int(str(params["attempts"])),
@@ -125,11 +135,11 @@ def _build_lines(built: "BuildResult") -> list[str]:
     lines += [f"wrote {path}" for path in built.written]
     if built.ok:
         size = "" if built.size_bytes is None else f", {built.size_bytes / 1e6:.0f} MB"
-        return [*lines, f"built {', '.join(built.tags)} in {len(built.attempts)} attempts{size}"]
+        return [*lines, f"built {', '.join(built.tags)} in {pluralize(len(built.attempts), 'attempt')}{size}"]
     last = built.attempts[-1]
     lines += last.tail[-15:]
     lines += [f"{finding.id}: {finding.why}; {finding.advice}" for finding in last.found]
-    return [*lines, f"not built: it failed {last.failed_at}; {built.stopped}"]
+    return [*lines, f"not built: failed {last.failed_at}; {built.stopped}"]
 
 
 def _text(value: object) -> str | None:
@@ -149,26 +159,32 @@ def _texts(value: object) -> tuple[str, ...]:
     multiple=True,
     required=True,
     metavar="REPO",
-    help="HOST/NAME, ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or ecr:NAME. Repeatable.",
+    help="Target repository: HOST/NAME, ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME or ecr:NAME. Repeatable.",
 )
 @click.option(
     "--tags",
     "strategies",
     multiple=True,
     type=click.Choice(["auto", "semantic", "latest", "git-sha"]),
-    help="How tags are chosen. Repeatable. [default: auto: the commit's version, else the commit]",
+    help="Tagging strategy. Repeatable. [default: auto: the commit's version, else the commit]",
 )
-@click.option("--tag", "tags", multiple=True, help="A tag as you write it. Repeatable.")
-@click.option("--version", help="For semantic tags. [default: the version that the commit is tagged with]")
-@click.option("--region", "regions", multiple=True, help="AWS regions for ecr:NAME. Repeatable.")
-@click.option("--create/--no-create", default=True, show_default=True, help="Make a missing ECR repository.")
-@click.option("--immutable-tags", is_flag=True, help="Tags of a repository that is made never move.")
-@click.option("--cross-account", is_flag=True, help="The ECR repository is of another account, on purpose.")
-@click.option("--username", help="For plain registries. [default: your login of podman or docker]")
-@click.option("--password-stdin", is_flag=True, help="Read its password from stdin.")
-@click.option("--insecure", is_flag=True, help="Plain registries without TLS.")
+@click.option("--tag", "tags", multiple=True, help="Explicit tag. Repeatable.")
+@click.option("--version", help="Version for semantic tags. [default: the version tag of the commit]")
+@click.option("--region", "regions", multiple=True, help="AWS region for ecr:NAME. Repeatable.")
 @click.option(
-    "--endpoint-url", "endpoints", multiple=True, metavar="[REGION=]URL", help="Another server than Amazon's."
+    "--create/--no-create", default=True, show_default=True, help="Create a missing ECR repository."
+)
+@click.option("--immutable-tags", is_flag=True, help="Create ECR repositories with immutable tags.")
+@click.option("--cross-account", is_flag=True, help="Allow an ECR repository of another AWS account.")
+@click.option("--username", help="User name for plain registries. [default: your login of podman or docker]")
+@click.option("--password-stdin", is_flag=True, help="Read the password from stdin.")
+@click.option("--insecure", is_flag=True, help="Allow plain registries without TLS.")
+@click.option(
+    "--endpoint-url",
+    "endpoints",
+    multiple=True,
+    metavar="[REGION=]URL",
+    help="URL of an ECR-compatible endpoint.",
 )
 @engine_option
 @report_option("push.json and push.html")
@@ -192,11 +208,11 @@ def push(
     engine: str | None,
     report: Path | None,
 ) -> None:
-    """Push IMAGE: logins are checked first, then it is sent, then every place is asked for its digest.
+    """Push IMAGE: check the login, push, and verify the digest at every target.
 
-    Exit codes: 5 there is no such image, or it was refused for another reason, 7 the registry does not
-    answer, 8 the digest differs, 9 no login or an expired one, 10 forbidden, 11 the tag is taken,
-    12 credentials of another account, 13 no such repository.
+    Exit codes: 5 no such image, or an unclassified failure, 7 registry unreachable, 8 digest differs,
+    9 login missing or expired, 10 forbidden, 11 tag exists, 12 credentials of another account,
+    13 no such repository.
     """
     from paceline.images.build.engine import find_engine
     from paceline.images.push.publish import PushRequest, push_image
@@ -221,7 +237,7 @@ def push(
     pushed = push_image(find_engine(engine), request, lambda line: print_message(session, line))
     if report is not None:
         write_push(pushed, session.folder / report)
-    lines = [f"made {name}" for name in pushed.made]
+    lines = [f"created {name}" for name in pushed.made]
     lines += [f"{copy.how} {copy.name}, verified by {' and '.join(copy.verified_by)}" for copy in pushed.sent]
     emit(session, "image.push", push_json(pushed), [*lines, pushed.digest])
 
@@ -230,8 +246,10 @@ def _login(username: str | None, password_stdin: bool) -> "Login | None":
     from paceline.images.push.registry import Login
 
     if (username is not None) != password_stdin:
-        hint = "say both: --username NAME --password-stdin < FILE"
-        raise ImageOptionError([Problem("a login is a name and a password", hint, "--username")])
+        hint = "use both: --username NAME --password-stdin < FILE"
+        raise ImageOptionError(
+            [Problem("--username and --password-stdin must be used together", hint, "--username")]
+        )
     return None if username is None else Login(username, sys.stdin.readline().rstrip("\n"))
 
 
@@ -242,7 +260,7 @@ def _endpoints(given: tuple[str, ...]) -> dict[str, str]:
         address = url if equals and "://" not in region else text
         if not address.startswith(("http://", "https://")):
             raise ImageOptionError(
-                [Problem(f"{text!r} is no address", "write [REGION=]URL", "--endpoint-url")]
+                [Problem(f"{text!r} is not a URL", "write [REGION=]URL", "--endpoint-url")]
             )
         by_region[region if address is url else ""] = address
     return by_region

@@ -16,30 +16,38 @@ _PATH = click.Path(path_type=Path)
 _OPTIONS = (
     click.argument("folder", metavar="[DIR]", default=".", type=_PATH),
     click.option(
-        "--dockerfile", type=_PATH, metavar="FILE", help="Of the build context DIR. [default: Dockerfile]"
+        "--dockerfile",
+        type=_PATH,
+        metavar="FILE",
+        help="Dockerfile in the build context DIR. [default: Dockerfile]",
     ),
     click.option(
         "--requirements",
         type=_PATH,
         multiple=True,
         metavar="FILE",
-        help="One more file of requirements. [default: those that the Dockerfile installs]",
+        help="Additional requirements file. [default: those that the Dockerfile installs]",
     ),
     click.option(
         "--target",
         type=click.Choice(["cpu", "gpu"]),
-        help="Where it shall run. [default: gpu for an image of NVIDIA's, otherwise not judged]",
+        help="Target hardware. [default: gpu for NVIDIA images, else not checked]",
     ),
-    click.option("--gpu", metavar="NAME", help="Which GPU: h100, l4, …, or its architecture, such as sm_90."),
     click.option(
-        "--driver", type=click.IntRange(300, 999), metavar="N", help="NVIDIA driver on the hosts: 535."
+        "--gpu", metavar="NAME", help="GPU model, such as h100 or l4, or its architecture, such as sm_90."
+    ),
+    click.option(
+        "--driver",
+        type=click.IntRange(300, 999),
+        metavar="N",
+        help="Major version of the NVIDIA driver on the hosts, such as 535.",
     ),
     click.option(
         "--platform",
         type=click.Choice(["linux/amd64", "linux/arm64"]),
         default="linux/amd64",
         show_default=True,
-        help="Processor of the hosts.",
+        help="CPU architecture of the hosts.",
     ),
 )
 
@@ -60,7 +68,7 @@ def target_of(target: str | None, gpu: str | None, driver: int | None, platform:
     kind = Kind.UNKNOWN if target is None else Kind(target)
     if gpu is not None or driver is not None:
         if kind is Kind.CPU:
-            message = "--gpu and --driver are for images that run on GPUs, and --target says cpu"
+            message = "--gpu and --driver need GPUs, but --target is cpu"
             raise ImageOptionError([Problem(message, "leave out one of them", "--target")])
         kind = Kind.GPU
     return Target(today=today, kind=kind, arch=_arch(gpu), driver=driver, platform=platform)
@@ -77,8 +85,8 @@ def _arch(gpu: str | None) -> str | None:
         return known[name]
     if name.startswith("sm_") and name.removeprefix("sm_").isdigit():
         return name
-    message = f"{gpu} is no GPU that is known here"
-    hint = f"say its architecture, such as sm_90, or one of {', '.join(sorted(known))}"
+    message = f"{gpu} is not a known GPU"
+    hint = f"give its architecture, such as sm_90, or one of {', '.join(sorted(known))}"
     raise ImageOptionError([Problem(message, hint, "--gpu")])
 
 
@@ -86,13 +94,13 @@ def engine_option(body: Callable[..., object]) -> Callable[..., object]:
     return click.option(
         "--engine",
         type=click.Choice(["docker", "podman", "buildah"]),
-        help="The container engine. [default: the first of these that can be used]",
+        help="Container engine. [default: the first one available]",
     )(body)
 
 
 def report_option(files: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
     return click.option(
-        "--report", type=click.Path(path_type=Path), metavar="FOLDER", help=f"Write {files} into it."
+        "--report", type=click.Path(path_type=Path), metavar="FOLDER", help=f"Folder for {files}."
     )
 
 

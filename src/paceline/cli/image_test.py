@@ -25,29 +25,44 @@ _DEFAULT_S = {"quick": 120.0, "standard": 300.0, "full": 900.0}
     type=click.Choice(["quick", "standard", "full"]),
     default="standard",
     show_default=True,
-    help="quick: imports, versions. standard: also torch, CUDA, the model. full: also forward and backward.",
+    help="quick: imports, versions; standard: also torch, CUDA, the model; full: also forward and backward.",
 )
 @click.option(
     "--requirements",
     "-r",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Import what these files name. [default: ./requirements.txt, else what the image holds]",
+    help="Requirements file whose packages to import. [default: ./requirements.txt, else all]",
 )
-@click.option("--task", help="A task of paceline, or module:Class in the image, to build and compute.")
+@click.option("--task", help="Task to build and run: a built-in one, or module:Class in the image.")
 @click.option(
-    "--task-option", "options", multiple=True, metavar="NAME=VALUE", help="For the task. Repeatable."
+    "--task-option", "options", multiple=True, metavar="NAME=VALUE", help="Option of the task. Repeatable."
 )
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Samples of the pass."
+    "--batch-size",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Batch size of the forward pass.",
 )
-@click.option("--target", type=click.Choice(["cpu", "gpu"]), help="Where it shall run. [default: not judged]")
-@click.option("--gpu", metavar="NAME", help="Which GPU: h100, l4, …, or sm_90. None is needed here.")
-@click.option("--gpus", help="Give the container GPUs, such as all.")
-@click.option("--volume", "mounts", multiple=True, metavar="FROM:TO[:ro]", help="Mount data. Repeatable.")
-@click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable. Repeatable.")
-@click.option("--network", default="none", show_default=True, help="The container's network.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), help="Seconds. [default: by level]")
+@click.option("--target", type=click.Choice(["cpu", "gpu"]), help="Target hardware. [default: not checked]")
+@click.option(
+    "--gpu", metavar="NAME", help="GPU model, such as h100 or l4, or sm_90. No GPU is needed on this machine."
+)
+@click.option("--gpus", help="GPUs for the container, such as all.")
+@click.option(
+    "--volume", "mounts", multiple=True, metavar="FROM:TO[:ro]", help="Volume to mount. Repeatable."
+)
+@click.option(
+    "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Environment variable. Repeatable."
+)
+@click.option("--network", default="none", show_default=True, help="Network of the container.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    help="Timeout in seconds. [default: depends on the level]",
+)
 @engine_option
 @report_option("test.json, test.html and junit.xml")
 @common_options
@@ -70,7 +85,7 @@ def test(
     engine: str | None,
     report: Path | None,
 ) -> ExitCode:
-    """Look into IMAGE from within: is all there, do versions fit, does the model compute? Exit code 8: no."""
+    """Test IMAGE in a container: packages, versions and the model. Exit code 8 if a test fails."""
     from paceline.images.build.engine import find_engine
     from paceline.images.lint.project import Kind
     from paceline.images.probe.checks import Expected
@@ -82,7 +97,7 @@ def test(
     )
     from paceline.images.reports import test_json, write_test
 
-    refuse_secrets(variables, "--env", "say --env NAME alone: its value is taken from your environment")
+    refuse_secrets(variables, "--env", "use --env NAME alone: the value is read from your environment")
     build_target = target_of(target, gpu, None, "linux/amd64")
     files = [session.folder / file for file in requirements]
     default_file = session.folder / "requirements.txt"
@@ -110,7 +125,7 @@ def test(
     container_engine = find_engine(engine)
     print_message(
         session,
-        f"looking into {image} with {container_engine.name} {container_engine.version}, level {level}",
+        f"testing {image} with {container_engine.name} {container_engine.version}, level {level}",
     )
     tested = run_image_test(container_engine, request)
     if report is not None:
@@ -124,7 +139,7 @@ def _option(text: str) -> "tuple[str, Option]":
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise ImageOptionError([Problem(f"{text!r} sets nothing", "write NAME=VALUE", "--task-option")])
+        raise ImageOptionError([Problem(f"{text!r} is not NAME=VALUE", "write NAME=VALUE", "--task-option")])
     parsed = yaml.safe_load(value)
     return name.strip(), parsed if isinstance(parsed, bool | int | float | str) else value
 

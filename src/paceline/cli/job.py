@@ -11,6 +11,7 @@ from paceline.cli.k8s_options import k8s_target_options, transfer_options
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ExitCode, ManifestError, Problem
+from paceline.core.humanize import pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     "file",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="FILE",
-    help="kubectl get -o json or -o yaml, kubectl describe, or a log; - reads it from stdin.",
+    help="Recording: output of kubectl get -o json|yaml or kubectl describe, or a log; - reads stdin.",
 )
 @click.option(
     "--log",
@@ -36,27 +37,28 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="POD.log",
-    help="A pod's log, in a file that is called like the pod. Repeatable.",
+    help="Log of a pod, in a file named after the pod. Repeatable.",
 )
 @common_options
 @k8s_target_options
 def explain(
     session: Session, place: "ClusterTarget", *, name: str | None, file: Path | None, logs: tuple[Path, ...]
 ) -> ExitCode:
-    """Say why a job is stuck or dead: NAME in a cluster, or a file about it. Nothing is changed.
+    """Explain why a job is stuck or failed: NAME in a cluster, or a recording of it. Read-only.
 
     Record it: kubectl get pods,events,jobs,pvc,resourcequotas,nodes -n NAMESPACE -o json > FILE.json
 
-    Add pytorchjobs, trainjobs, rayjobs or workloads to that list where the cluster has them. Logs make it
-    exact: kubectl logs POD -n NAMESPACE --timestamps > POD.log (with --previous > POD.previous.log after a
-    restart). NAME picks one job of the recording. The output of kubectl describe (pod, job, node), a table
-    of events and a lone log are read as well. A cause that is not understood ends with exit code 4.
+    Add pytorchjobs, trainjobs, rayjobs or workloads to that list if the cluster has them. Logs improve the
+    diagnosis: kubectl logs POD -n NAMESPACE --timestamps > POD.log (after a restart also with --previous >
+    POD.previous.log). NAME selects one job of the recording. The output of kubectl describe (pod, job,
+    node), a table of events and a single log are accepted too. Exit code 4 if the cause is unknown.
     """
     from paceline.k8s.diagnose.findings import FailureClass
     from paceline.k8s.diagnose.retry import Resubmit, Stop, decision_to_dict
 
     done = _explained(session, place, name, file, logs)
-    verdict, finding = done.verdict, done.finding
+    verdict = done.verdict
+    finding = done.finding
     decision: dict[str, Json] = {"action": verdict.action, "says": verdict.says}
     if isinstance(verdict, Resubmit | Stop):
         decision = decision_to_dict(verdict)
@@ -85,8 +87,8 @@ def _explained(
         place_of_it = file if str(file) == "-" else session.folder / file
         return explain_recording(place_of_it, [session.folder / log for log in logs], name)
     if name is None or logs:
-        what = "a job is explained by its name, or from a recording"
-        hint = f"say NAME; or record it with {KUBECTL}, and add --from FILE.json"
+        what = "neither a job's name nor a recording is given"
+        hint = f"give NAME, or record the job with {KUBECTL}, and add --from FILE.json"
         raise ManifestError([Problem(what, hint, "--from")])
     with open_cluster(place) as cluster:
         return explain_live(cluster, name)
@@ -95,12 +97,12 @@ def _explained(
 @click.command("results")
 @click.argument("name", metavar="NAME")
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where files go here."
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Local target folder."
 )
-@click.option("--pvc", "claim", metavar="CLAIM", help="The claim. [default: the one that the job writes to]")
 @click.option(
-    "--path", metavar="PATH", help="The folder on the volume; . is all of it. [default: called like the job]"
+    "--pvc", "claim", metavar="CLAIM", help="PersistentVolumeClaim. [default: the one that the job writes to]"
 )
+@click.option("--path", metavar="PATH", help="Folder on the volume; . is its root. [default: the job's name]")
 @transfer_options
 @common_options
 @k8s_target_options
@@ -115,13 +117,12 @@ def results(
     image: str | None,
     force: bool,
 ) -> None:
-    """Fetch what a job wrote to its volume, while it runs or after it has ended.
+    """Download what a job wrote to its volume, during or after the job.
 
-    A pod that lives only for this gives it out in chunks, each with its checksum. Given again, it fetches
-    only what is not here yet. A file here that differs from the one there is replaced.
+    A temporary pod sends the files in chunks with checksums. Run the command again to download only what is
+    missing. A local file that differs from the remote one is replaced.
     """
     from paceline.core.humanize import short_bytes
-    from paceline.k8s.check.findings import pluralize
     from paceline.k8s.transfer.fetch import FetchRequest, fetch_results
     from paceline.k8s.transfer.pod_manifest import IMAGE
     from paceline.training.progress_display import open_byte_watcher
@@ -133,8 +134,9 @@ def results(
         done = fetch_results(asked, place, lambda text: print_message(session, text), on_bytes)
     got = done.fetched
     lines = [
-        f"here       {pluralize(got.files, 'file')}, {short_bytes(got.bytes)}, checksums equal, in {out}",
-        f"fetched    {pluralize(got.got_files, 'file')}, {short_bytes(got.got_bytes)}; the rest was here",
+        f"here       {pluralize(got.files, 'file')}, {short_bytes(got.bytes)}, checksums match, in {out}",
+        f"fetched    {pluralize(got.got_files, 'file')}, {short_bytes(got.got_bytes)}; the rest was already "
+        "present",
     ]
     answer: dict[str, Json] = {
         "claim": done.claim,
@@ -151,7 +153,7 @@ def results(
 @click.group("job")
 @common_options
 def job(session: Session) -> None:
-    """Write and check the manifests of a job on Kubernetes, send it, follow it, explain it, fetch results."""
+    """Render, validate, submit, follow and explain Kubernetes jobs, and download their results."""
 
 
 @job.command("validate")
@@ -161,18 +163,18 @@ def job(session: Session) -> None:
     type=click.Choice(["strict", "compat"]),
     default="compat",
     show_default=True,
-    help="strict also asks for Pod Security restricted, limits, Ray's token and fixed tags, as a problem.",
+    help="Validation profile; strict requires Pod Security restricted, limits, Ray's token and fixed tags.",
 )
-@click.option("--server", is_flag=True, help="Then ask the cluster too, by a dry run. Nothing is created.")
+@click.option("--server", is_flag=True, help="Also validate with a server-side dry run. Nothing is created.")
 @common_options
 @k8s_target_options
 def validate(
     session: Session, place: "ClusterTarget", *, files: tuple[Path, ...], profile: str, server: bool
 ) -> None:
-    """Check the manifests of jobs offline: PyTorchJob, TrainJob and its runtimes, Job, HyperPodPyTorchJob,
-    RayJob, RayCluster, and what comes with them. Unknown fields, types, amounts, names, the operators' rules,
-    secrets in clear text. Exit code 3 with every problem, its file, line and field. What a cluster accepts
-    and may still be a mistake is a warning; with --profile strict it is a problem, too."""
+    """Validate manifests offline: PyTorchJob, TrainJob and its runtimes, Job, HyperPodPyTorchJob, RayJob,
+    RayCluster and related objects. Checks fields, types, quantities, names, the operators' rules and
+    secrets in clear text. Exit code 3 with the file, line and field of every problem. Probable mistakes
+    that a cluster accepts are warnings, or problems with --profile strict."""
     from paceline.k8s.spec.job import Profile
     from paceline.k8s.submit.manifests import validate_file
 
@@ -183,13 +185,16 @@ def validate(
     objects = [name for one in checked for name in one.objects]
     others = [name for one in checked for name in one.others]
     for name in others:
-        print_message(session, f"not checked, but for secrets: {name}")
+        print_message(session, f"only checked for secrets: {name}")
     warnings = [warning for one in checked for warning in one.warnings]
     below = sum(one.below_strict for one in checked)
     for one in warnings:
         print_message(session, f"warning: {one.where}: {one.what}; {one.hint}")
     if below:
-        print_message(session, f"note: {below} points of --profile strict are not met; clusters accept them")
+        print_message(
+            session,
+            f"note: {pluralize(below, 'requirement')} of --profile strict not met; clusters accept this",
+        )
     answer: dict[str, Json] = {"objects": list(objects), "not_checked": list(others)}
     answer["warnings"] = [{"where": one.where, "what": one.what, "hint": one.hint} for one in warnings]
     answer["below_strict"] = below
@@ -210,9 +215,9 @@ def _server_dry_run(
     with open_cluster(place) as cluster:
         asked = dry_run(cluster, manifests)
     for name in asked.there_already:
-        print_message(session, f"there already, so the server did not look at it: {name}")
+        print_message(session, f"exists already, so the server did not validate it: {name}")
     for name in asked.runtime_missing:
-        print_message(session, f"not asked: {name}; the server takes it only once its runtime is created")
+        print_message(session, f"not validated by the server: {name}; its runtime must exist first")
     return asked
 
 

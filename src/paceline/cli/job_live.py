@@ -57,9 +57,9 @@ def follow_job(
     watcher = start_watcher(place, cluster.namespace, name)
     print_message(
         session,
-        f"after {for_s:.0f} s the shell returns; process {watcher.pid} goes on watching: {watcher.log}",
+        f"returning after {for_s:.0f} s; process {watcher.pid} continues to watch: {watcher.log}",
     )
-    print_message(session, f"see it from any machine: paceline job attach {name} -n {cluster.namespace}")
+    print_message(session, f"follow it from any machine: paceline job attach {name} -n {cluster.namespace}")
     answer |= {"ended": False, "watcher": watcher.pid, "log": str(watcher.log)}
     emit(session, command, answer, [])
     return ExitCode.OK
@@ -67,7 +67,7 @@ def follow_job(
 
 def _reattach_hint(name: str, cluster: "ClusterConnection") -> str:
     attach = f"paceline job attach {name} -n {cluster.namespace}"
-    return f"the job goes on, and nobody here starts it again if it fails: {attach}"
+    return f"the job continues without a watcher that restarts it after a failure; to watch it: {attach}"
 
 
 @contextmanager
@@ -80,10 +80,10 @@ def open_line_log(session: Session, output: Path | None) -> Iterator[Callable[[s
     try:
         file = path.open("a", encoding="utf-8")
     except OSError as error:
-        hint = "name a file in a folder that exists and can be written to"
+        hint = "name a file in an existing writable folder"
         raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error
     with file:
-        # Each line at once: whoever is killed leaves what was seen.
+        # Each line at once: a killed command leaves what was seen.
         yield lambda line: print(line, file=file, flush=True)
 
 
@@ -126,14 +126,14 @@ def follow_options(for_s: float) -> Callable[[Callable[..., object]], Callable[.
         default=for_s,
         show_default=True,
         metavar="SECONDS",
-        help="Then the shell returns, and a watcher goes on. 0: follow to the end.",
+        help="Seconds to follow before a watcher continues in the background (0 = follow to the end).",
     )
     output = click.option(
         "--output",
         "-o",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Keep the lines in a file too, while they are shown.",
+        help="File to save the lines to.",
     )
     return lambda body: duration(output(body))
 
@@ -143,16 +143,16 @@ def follow_options(for_s: float) -> Callable[[Callable[..., object]], Callable[.
 @common_options
 @k8s_target_options
 def status(session: Session, place: "ClusterTarget", *, name: str) -> None:
-    """How far a job is, its pods, who starts it again if it fails, and what is wrong, if anything is."""
+    """Show a job's progress, pods, watcher and problems."""
     from paceline.k8s.client.connection import open_cluster
     from paceline.k8s.submit.jobs import job_status
 
     with open_cluster(place) as cluster:
         now = job_status(cluster, name)
     lines = [f"{now.kind}/{now.name} in {now.namespace}: {now.phase.value}, attempt {now.attempt}"]
-    lines.append(f"started again by: {now.in_charge}")
+    lines.append(f"restarted by: {now.in_charge}")
     if now.checkpoint is not None:
-        lines.append(f"last checkpoint that the logs mention: step {now.checkpoint}")
+        lines.append(f"last checkpoint in the logs: step {now.checkpoint}")
     for pod in now.pods:
         rank = "" if pod.rank is None else f"rank {pod.rank}  "
         lines.append(f"  {rank}{pod.name}  {pod.phase}  {pod.node or 'no node'}")
@@ -167,10 +167,10 @@ def status(session: Session, place: "ClusterTarget", *, name: str) -> None:
 
 @click.command("logs")
 @click.argument("name")
-@click.option("--rank", type=click.IntRange(0), help="Only of this node's rank.")
-@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last lines of each pod.")
+@click.option("--rank", type=click.IntRange(0), help="Rank of the node to show. [default: all]")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="Number of last lines per pod.")
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Keep the lines in a file too."
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="File to save the lines to."
 )
 @common_options
 @k8s_target_options
@@ -183,7 +183,7 @@ def logs(
     tail: int | None,
     output: Path | None,
 ) -> None:
-    """What the pods of a job have written so far, pod by pod. `job attach` shows what comes."""
+    """Print the logs of a job's pods. To follow new lines, use `job attach`."""
     from paceline.k8s.client.connection import open_cluster
     from paceline.k8s.submit.jobs import job_logs
 
@@ -199,7 +199,7 @@ def logs(
             else:
                 print(text)  # as it comes: logs may be larger than memory, and be cut
     if is_empty:
-        print_message(session, f"nothing is written yet: paceline job status {name} -n {cluster.namespace}")
+        print_message(session, f"no output yet: paceline job status {name} -n {cluster.namespace}")
     emit(session, "job.logs", {"lines": rows}, [])
 
 
@@ -211,9 +211,10 @@ def logs(
 def attach(
     session: Session, place: "ClusterTarget", *, name: str, for_s: float, output: Path | None
 ) -> ExitCode:
-    """Follow a job from wherever you are: all its lines so far, and those to come.
+    """Follow a job: print its log so far and new lines.
 
-    If nobody watches it, you do: it is started again after failures of the cluster, as `job submit` was told.
+    If the job has no watcher, this command takes over: it restarts the job after infrastructure failures,
+    within the limits given to `job submit`.
     """
     from paceline.k8s.client.connection import open_cluster
 
@@ -226,7 +227,7 @@ def attach(
 @common_options
 @k8s_target_options
 def stop(session: Session, place: "ClusterTarget", *, name: str) -> None:
-    """Remove a job and what was made with it. Volumes stay, with checkpoints and results."""
+    """Delete a job and its objects. Volumes with checkpoints and results are kept."""
     from paceline.k8s.client.connection import open_cluster
     from paceline.k8s.submit.jobs import stop_job
 
@@ -236,11 +237,11 @@ def stop(session: Session, place: "ClusterTarget", *, name: str) -> None:
 
 
 @click.command("list")
-@click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of the whole cluster.")
+@click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="List jobs of all namespaces.")
 @common_options
 @k8s_target_options
 def list_jobs(session: Session, place: "ClusterTarget", *, everywhere: bool) -> None:
-    """The jobs that `job submit` has sent, from whichever machine."""
+    """List the jobs submitted with `job submit`, from any machine."""
     from paceline.k8s.client.connection import open_cluster
     from paceline.k8s.submit.jobs import list_jobs as listed
 
@@ -248,7 +249,7 @@ def list_jobs(session: Session, place: "ClusterTarget", *, everywhere: bool) -> 
         rows = listed(cluster, everywhere=everywhere)
         where = "the cluster" if everywhere else f"namespace {cluster.namespace}"
     if not rows:
-        print_message(session, f"no job of ours is in {where}")
+        print_message(session, f"no paceline job in {where}")
     lines = [
         f"{row['name']}  {row['namespace']}  {row['kind']}  {row['phase']}  attempt {row['attempt']}"
         for row in rows

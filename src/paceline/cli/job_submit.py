@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from paceline.cli.job_live import follow_options
 from paceline.cli.job_options import read_job_options, render_options
 from paceline.cli.k8s_options import k8s_target_options
-from paceline.cli.options import common_options
+from paceline.cli.options import SettingsCommand, common_options
 from paceline.cli.output import emit, print_message
 from paceline.config.values import RawSetting
 from paceline.core.errors import ExitCode, ManifestError, Problem, UnreadableFileError
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 _WITH_A_FILE = ("profile", "pending_s")  # of render's flags, those that are also for what a file holds
 
 
-@click.command("submit")
+@click.command("submit", cls=SettingsCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True), metavar="[FILE]")
-@click.option("--skip-fit", is_flag=True, help="Send it although no nodes have room for it.")
+@click.option("--skip-fit", is_flag=True, help="Submit even if no nodes have room for the job.")
 @click.option(
     "--infra-retries",
     type=click.IntRange(0, 100),
     default=3,
     show_default=True,
-    help="New attempts of the whole job after failures of the cluster.",
+    help="Maximum restarts of the whole job after infrastructure failures.",
 )
 @click.option(
     "--app-retries",
     type=click.IntRange(0, 100),
     default=0,
     show_default=True,
-    help="New attempts after failures of the program.",
+    help="Maximum restarts after failures of the program.",
 )
 @click.option(
     "--allow",
     type=click.Choice(["memory"]),
     multiple=True,
-    help="A change that a new attempt may make: memory, 1.5 times as much, once, after it ran out.",
+    help="Change allowed on a restart; memory: 1.5 times the memory, once, after an out-of-memory failure.",
 )
 @click.option(
     "--through",
     type=click.Choice(["api", "hyp"]),
     default="api",
     show_default=True,
-    help="Who makes the job: we, or HyperPod's own command (a HyperPodPyTorchJob alone).",
+    help="Submit through the Kubernetes API, or with the HyperPod CLI (HyperPodPyTorchJob only).",
 )
 @follow_options(300.0)
-@click.option("--detach", is_flag=True, help="Do not follow; start the watcher at once.")
+@click.option("--detach", is_flag=True, help="Return at once and start the watcher in the background.")
 @render_options(required=False)
 @common_options
 @k8s_target_options
@@ -80,12 +80,12 @@ def submit(
     detach: bool,
     **said: Any,  # Any: render's flags, from click
 ) -> ExitCode:
-    """Send a job to a cluster, and follow it with the logs of all ranks. The job is that of FILE (- is
-    stdin), or what `job render` makes of its flags: --target, --image, --name and all settings of `train`.
+    """Submit a job to a cluster and follow the logs of all ranks. The job is read from FILE (- is stdin), or
+    rendered from options as by `job render`: --target, --image, --name and all settings of `train`.
 
-    First it is asked whether it can run: rights, kinds, versions, quotas, room on nodes, and a dry run. If
-    not, it says what it needs and what there is, and nothing is created. A failure is explained; one of the
-    cluster's starts the whole job again from its last checkpoint. Ctrl-C ends the following, not the job.
+    Permissions, resource types, versions, quotas, free capacity and a server-side dry run are checked first;
+    if a check fails, nothing is created. Failures are explained; after an infrastructure failure the whole
+    job restarts from its last checkpoint. Ctrl-C stops following, not the job.
     """
     from paceline.cli.job_live import follow_job
     from paceline.k8s.client.connection import open_cluster
@@ -102,7 +102,7 @@ def submit(
         sent = send(cluster, manifests, policy, fits=not skip_fit, through=sender)
         for text in (*format_table(sent.rows), *(f"note: {note}" for note in sent.notes)):
             print_message(session, text)
-        print_message(session, f"{sent.kind}/{sent.name} is sent to namespace {sent.namespace}")
+        print_message(session, f"{sent.kind}/{sent.name} submitted to namespace {sent.namespace}")
         if not detach:
             return follow_job(
                 session, cluster, place, sent.name, for_s=for_s, output=output, command="job.submit"
@@ -138,15 +138,15 @@ def _manifests(
         return read_manifests(place_of_it, profile)
     if target is None or said["image"] is None:
         missing = "--target" if target is None else "--image"
-        hint = "name a FILE of manifests; or say --target, --image and --name, as for `paceline job render`"
-        raise ManifestError([Problem("nothing says which job shall be sent", hint, missing)])
+        hint = "name a FILE of manifests, or use --target, --image and --name, as for `paceline job render`"
+        raise ManifestError([Problem("no job is given", hint, missing)])
     return [*render_manifests(session, flags, target, {**said, "namespace": place.namespace}).objects]
 
 
 def _refuse_flags(
     session: Session, flags: Sequence[RawSetting], said: dict[str, Any], target: str | None
 ) -> None:
-    """What a file says is not changed by flags: nobody would know which of the two was meant."""
+    """Flags do not change what a file says: which of the two was meant would be ambiguous."""
     context = click.get_current_context()
     names = [name for name in said if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     given = [f"--{name.replace('_', '-')}" for name in names if name not in _WITH_A_FILE]
@@ -154,8 +154,8 @@ def _refuse_flags(
     given += ["--set"] if session.common.sets else []
     given += ["--target"] if target is not None else []
     if given:
-        hint = "leave them out, or leave FILE out and send what these flags make"
-        what = f"FILE holds the whole job, so it cannot be changed by {', '.join(given)}"
+        hint = "leave them out, or leave FILE out to render a job from these flags"
+        what = f"FILE is a complete job, so it cannot be combined with {', '.join(given)}"
         raise ManifestError([Problem(what, hint, given[0])])
 
 
@@ -169,17 +169,18 @@ def _detached(session: Session, place: "ClusterTarget", namespace: str, name: st
     return ExitCode.OK
 
 
-@click.command("render")
-@click.option("--namespace", "-n", metavar="NAME", help="[default: wherever it is applied]")
+@click.command("render", cls=SettingsCommand)
+@click.option("--namespace", "-n", metavar="NAME", help="Namespace. [default: the one it is applied to]")
 @render_options(required=True)
 @common_options
 def render(
     session: Session, flags: Sequence[RawSetting], target: str, **said: Any
 ) -> None:  # Any: from click
-    """Print the manifests of a run on Kubernetes.
+    """Print the manifests of a training job on Kubernetes.
 
-    All settings of `train` work; those that are not default become the job's command. --name is the name of
-    the objects too. With pytorchjob, trainjob, job and hyperpod, torchrun starts the workers in --nodes pods.
+    Accepts all settings of `train`; those that differ from the default become the job's command. --name is
+    also the name of the objects. With pytorchjob, trainjob, job and hyperpod, torchrun starts the workers in
+    --nodes pods.
     """
     done = render_manifests(session, flags, target, said)
     answer: dict[str, Json] = {"manifests": list(done.objects), "yaml": done.text}
@@ -198,18 +199,19 @@ def render_manifests(
     from paceline.k8s.spec.job import Target
     from paceline.k8s.submit.manifests import render_job
 
-    sets, wishes = from_set_flags(session.common.sets), read_job_options(said)
+    sets = from_set_flags(session.common.sets)
+    options = read_job_options(said)
     entries = [*flags, *sets.entries]
     loaded = load(flags=entries, variables=session.variables, file=session.common.config)
     found = [*sets.problems, *loaded.problems]
-    travelling = _mounted_config(session, entries) if wishes.torch.config_map else None
-    done = render_job(loaded.config, wishes, Target(target), found, travelling)
+    travelling = _mounted_config(session, entries) if options.torch.config_map else None
+    done = render_job(loaded.config, options, Target(target), found, travelling)
     for line in describe_relaxations(done.intent.profile):
         print_message(session, f"compat: {line}")
     for line in describe_manifest(done.intent, Target(target)):
         print_message(session, f"note: {line}")
     if target == Target.RAYCLUSTER:
-        print_message(session, f"on its head, this runs: {' '.join(done.intent.command)}")
+        print_message(session, f"command on the head: {' '.join(done.intent.command)}")
     return done
 
 
@@ -221,17 +223,17 @@ def _mounted_config(session: Session, entries: Sequence[RawSetting]) -> "Attache
 
     file = session.common.config
     if file is None:
-        hint = "name a file by --config, or leave --config-map out"
+        hint = "name a file with --config, or leave --config-map out"
         raise ManifestError(
-            [Problem("config_map is said, but there is no file to put there", hint, "--config-map")]
+            [Problem("config_map is set, but there is no file to put into it", hint, "--config-map")]
         )
     beside = load(flags=entries, variables=session.variables).config
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UnreadableFileError(
-            f"cannot read {file}: {reason}", "name a file of settings by --config"
+            f"cannot read {file}: {reason}", "name a settings file with --config"
         ) from error
     name = "config.toml" if file.suffix == ".toml" else "config.yaml"
     return AttachedConfig(file=ConfigFile(name=name, text=text), beside=beside)

@@ -15,15 +15,17 @@ kubeconfig_option = click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where clusters are named. [default: KUBECONFIG, ~/.kube/config, or the cluster we run in]",
+    help="Kubeconfig file. [default: KUBECONFIG, ~/.kube/config, or the pod's service account]",
 )
 context_option = click.option(
-    "--context", metavar="NAME", help="One of `paceline cluster list`. [default: the current one]"
+    "--context",
+    metavar="NAME",
+    help="Kubeconfig context, see `paceline cluster list`. [default: the current one]",
 )
 _TARGET_OPTIONS = (
     kubeconfig_option,
     context_option,
-    click.option("--namespace", "-n", metavar="NAME", help="Where it is. [default: the context's]"),
+    click.option("--namespace", "-n", metavar="NAME", help="Namespace. [default: the context's]"),
 )
 
 
@@ -49,9 +51,9 @@ _TRANSFER_OPTIONS = (
     click.option(
         "--image",
         metavar="IMAGE",
-        help="Of the pod that carries the files: with sh, tar, sha256sum. [default: busybox:1.37]",
+        help="Image of the transfer pod, with sh, tar and sha256sum. [default: busybox:1.37]",
     ),
-    click.option("--force", is_flag=True, help="Also more than 2 GiB, all through the API server."),
+    click.option("--force", is_flag=True, help="Allow more than 2 GiB through the API server."),
 )
 
 

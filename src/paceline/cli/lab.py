@@ -10,7 +10,7 @@ import click
 from paceline.cli.options import common_options, experiment_names
 from paceline.cli.output import emit, print_message
 from paceline.core.errors import ConfigError, ExitCode, Problem
-from paceline.core.humanize import did_you_mean
+from paceline.core.humanize import did_you_mean, pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 @click.group("lab")
 @common_options
 def lab(session: Session) -> None:
-    """Break a run on purpose, and check that what was promised holds."""
+    """Inject faults and check what the run promises."""
 
 
 @lab.command("list")
 @common_options
 def list_scenarios(session: Session) -> None:
-    """Which experiments there are."""
+    """List the experiments."""
     from paceline.faults.scenarios.catalog import SCENARIOS
 
     rows: list[Json] = [
         {"name": name, "what": s.what, "times": s.times, "how": s.how} for name, s in SCENARIOS.items()
     ]
     lines = [
-        f"{name:<24}{s.what} ({s.times} times){f': {s.how}' if s.how else ''}"
+        f"{name:<24}{s.what} ({pluralize(s.times, 'time')}){f': {s.how}' if s.how else ''}"
         for name, s in SCENARIOS.items()
     ]
     emit(session, "lab.list", {"scenarios": rows}, lines)
@@ -42,13 +42,13 @@ def list_scenarios(session: Session) -> None:
 
 @lab.command("run")
 @click.argument("name", shell_complete=experiment_names)
+@click.option("--times", type=click.IntRange(1, 1000), help="Number of faults. [default: see list]")
 @click.option(
-    "--times", type=click.IntRange(1, 1000), help="How often the fault strikes. [default: see list]"
+    "--run-dir", type=click.Path(path_type=Path), help="Folder to keep the run in. [default: deleted]"
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep the run here. [default: thrown away]")
 @common_options
 def run(session: Session, name: str, times: int | None, run_dir: Path | None) -> ExitCode:
-    """Make the experiment NAME on a run of its own; exit code 8 when something does not hold."""
+    """Run the experiment NAME; exit code 8 if an expectation fails."""
     from paceline.faults.scenarios.catalog import SCENARIOS
 
     if name not in SCENARIOS:
@@ -57,7 +57,7 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
         raise ConfigError([Problem(f"there is no experiment {name!r}", hint, "NAME")])
     scenario = SCENARIOS[name]
     count = times or scenario.times
-    print_message(session, f"{name}: {scenario.what}, {count} times")
+    print_message(session, f"{name}: {scenario.what}, {pluralize(count, 'time')}")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
         target = Path(folder) / "run" if run_dir is None else session.folder / run_dir
         expectations = scenario.body(target, count, _reporter(session))
@@ -65,16 +65,22 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
 
 
 @lab.command("soak")
-@click.option("--faults", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
-@click.option("--seed", type=int, default=7, show_default=True, help="Decides which, and when.")
-@click.option("--mode", default="ssgd", show_default=True, help="The mode that is struck.")
-@click.option("--shards", type=click.IntRange(1, 1024), help="Its shards. [default: as many as workers]")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep the run here. [default: thrown away]")
+@click.option(
+    "--faults", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of faults."
+)
+@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the faults and their times.")
+@click.option("--mode", default="ssgd", show_default=True, help="Mode to test.")
+@click.option(
+    "--shards", type=click.IntRange(1, 1024), help="Number of parameter shards. [default: number of workers]"
+)
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Folder to keep the run in. [default: deleted]"
+)
 @common_options
 def soak(
     session: Session, faults: int, seed: int, mode: str, shards: int | None, run_dir: Path | None
 ) -> ExitCode:
-    """Strike many random faults, by a seed; exit code 8 when something does not hold."""
+    """Inject random faults from a seed; exit code 8 if an expectation fails."""
     from paceline.faults.scenarios.soak import soak as run_soak
     from paceline.faults.scenarios.soak import soak_plan
 
@@ -94,7 +100,7 @@ def _reporter(session: Session) -> "ScenarioReporter":
         State.OPEN: "○ not yet",
         State.SO_FAR: "◐ so far",
         State.HELD: "✔ held",
-        State.BROKEN: "✕ broken",
+        State.BROKEN: "✕ violated",
     }
     states: dict[str, State] = {}
 

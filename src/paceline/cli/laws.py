@@ -36,7 +36,7 @@ def check_peer(peer: str, on_law: Callable[[LawLine], None]) -> list[LawLine]:
     """
     if find_spec(peer) is None:
         raise MissingPackageError(
-            f"{peer} is not installed, so there is nothing to try",
+            f"{peer} is not installed, so it cannot be checked",
             "pip install 'paceline[peers]' installs torchft and accelerate",
         )
     results = []
@@ -51,7 +51,7 @@ def _arguments(mode: str | None, like: str | None) -> list[str]:
     like = MODE_ALIASES.get(like, like) if like is not None else None
     names = ", ".join(MODES)
     if like is not None and like not in MODES:
-        raise _config_error(f"there are no laws for mode {like!r}", f"--like takes one of: {names}", "--like")
+        raise _config_error(f"there are no laws for mode {like!r}", f"modes with laws are {names}", "--like")
     if mode is None:
         return []
     if ":" not in mode:
@@ -59,8 +59,8 @@ def _arguments(mode: str | None, like: str | None) -> list[str]:
             raise _config_error(f"there is no mode {mode!r}", f"modes are {names}, or module:Class", "--mode")
         return ["--mode", mode]
     if like is None:
-        hint = f"say which mode it is meant to be: paceline laws --mode {mode} --like ssgd (one of {names})"
-        raise _config_error(f"{mode} is a class of your own, so its laws are not known", hint, "--mode")
+        hint = f"name the mode whose laws apply: paceline laws --mode {mode} --like ssgd (one of {names})"
+        raise _config_error(f"{mode} is a custom class, so --like is required", hint, "--mode")
     return ["--mode", like, "--subject", mode]
 
 
@@ -71,31 +71,32 @@ def _config_error(what: str, hint: str, where: str) -> ConfigError:
 _MARKS = {
     "holds": "ok       ",
     "deviates": "deviates ",
-    "not asked": "not asked",
+    "not asked": "skipped  ",
     "new": "NEW      ",
     "gone": "GONE     ",
 }
 
 
 @click.command("laws")
-@click.option("--mode", metavar="MODE", help="Only the laws of this mode; or module:Class of your own.")
-@click.option("--like", metavar="MODE", help="For a class of your own: the mode whose laws it must obey.")
-@click.option("--peer", type=click.Choice(PEERS), help="Try another library's averagers instead of ours.")
+@click.option(
+    "--mode", metavar="MODE", help="Mode to check, or module:Class of a custom strategy. [default: all]"
+)
+@click.option("--like", metavar="MODE", help="Mode whose laws a custom strategy must satisfy.")
+@click.option("--peer", type=click.Choice(PEERS), help="Other library whose averagers to check.")
 @common_options
 def laws(session: Session, mode: str | None, like: str | None, peer: str | None) -> ExitCode:
-    """Check the laws that every way of agreeing must obey.
+    """Check the laws that every synchronization strategy must satisfy.
 
-    Runs the real strategies in virtual time, a few on real processes. Exit code
-    0 only when all laws hold, 8 when one does not.
+    Runs the real strategies in virtual time, and some on real processes. Exit code
+    0 if all laws hold, 8 if one is violated.
 
-    With --peer the library's own code is tried. Deviations that are known are
-    findings about it, each told in a sentence; exit code 0 when exactly these
-    are found, 8 when a law has a new verdict.
+    With --peer, checks another library. Known deviations are listed with an
+    explanation; exit code 0 if exactly these are found, 8 if a verdict changed.
     """
     if peer is None:
         return _check_modes(session, mode, like)
     if mode is not None or like is not None:
-        problem = Problem("--peer brings its own modes", "leave out --mode and --like", "--peer")
+        problem = Problem("--peer has its own modes", "leave out --mode and --like", "--peer")
         raise ConfigError([problem])
     return _check_peer(session, peer)
 
@@ -111,7 +112,7 @@ def _check_modes(session: Session, mode: str | None, like: str | None) -> ExitCo
     verdict = (
         f"all {len(results)} laws hold"
         if not broken
-        else f"{len(broken)} of {len(results)} laws do not hold: {', '.join(broken)}"
+        else f"{len(broken)} of {len(results)} laws are violated: {', '.join(broken)}"
     )
     emit(session, "laws", {"laws": list(results), "broken": list(broken)}, [verdict])
     return ExitCode.GATE_FAILED if broken else ExitCode.OK
@@ -135,11 +136,11 @@ def _check_peer(session: Session, peer: str) -> ExitCode:
     results = check_peer(peer, show)
     by = {mark: [str(law["id"]) for law in results if law["verdict"] == mark] for mark in _MARKS}
     lines = [
-        f"{peer}: {len(by['holds'])} laws hold, {len(by['deviates'])} deviations as known "
-        f"({', '.join(by['deviates'])}), {len(by['not asked'])} not asked"
+        f"{peer}: {len(by['holds'])} laws hold, {len(by['deviates'])} known deviations "
+        f"({', '.join(by['deviates'])}), {len(by['not asked'])} not applicable"
     ]
-    lines += [f"a deviation that nobody knew: {law}" for law in by["new"]]
-    lines += [f"a deviation that is no longer there: {law}" for law in by["gone"]]
+    lines += [f"new deviation: {law}" for law in by["new"]]
+    lines += [f"deviation no longer found: {law}" for law in by["gone"]]
     surprises = [*by["new"], *by["gone"]]
     emit(session, "laws", {"peer": peer, "laws": list(results), "surprises": list(surprises)}, lines)
     return ExitCode.GATE_FAILED if surprises else ExitCode.OK

@@ -1,5 +1,6 @@
 """`paceline learn`: the course, part by part; steps are verified from the runs themselves."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -22,31 +23,33 @@ _folder = click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
-    help=f"Where progress.json is kept; the runs are in runs/ beside it. [default: {_DEFAULT_DIR}]",
+    help=f"Folder of progress.json; the runs are in runs/ next to it. [default: {_DEFAULT_DIR}]",
 )
 _part = click.argument("part", type=int, required=False, metavar="[PART]")
 
 
 @click.group("learn", invoke_without_command=True)
-@click.option("--reset", is_flag=True, help="Forget what was predicted and answered; the runs stay.")
+@click.option("--reset", is_flag=True, help="Delete the recorded predictions and answers; runs are kept.")
 @_folder
 @common_options
 def learn(session: Session, folder: Path | None, reset: bool) -> None:
     """Learn distributed training in 8 parts and 75 minutes: predict, run, observe, answer.
 
-    The text is docs/learn; without a command this says how far you are. Your own runs are
-    checked, so every number in an answer is one that you saw.
+    Without a subcommand, show your progress. `start` names the page of a part. Answers are
+    checked against your own runs.
     """
     if click.get_current_context().invoked_subcommand is not None:
         if reset:
             raise click.UsageError(
-                "--reset stands alone: paceline learn --reset", click.get_current_context()
+                "--reset takes no subcommand: paceline learn --reset", click.get_current_context()
             )
         return
     from paceline.learn.course import PARTS, Course
 
     progress_dir = session.folder / (folder or _DEFAULT_DIR)
     course = Course.reset(progress_dir) if reset else Course(progress_dir)
+    if not course.is_valid:
+        print_message(session, "warning: progress.json has no valid checksum; `paceline learn check` fails")
     rows: list[Json] = [
         {"part": p.number, "title": p.title, "minutes": p.minutes, "state": course.progress.state(p.number)}
         for p in PARTS
@@ -54,7 +57,8 @@ def learn(session: Session, folder: Path | None, reset: bool) -> None:
     lines = [
         f"{p.number}  {course.progress.state(p.number):<10} {p.minutes:>3} min  {p.title}" for p in PARTS
     ]
-    emit(session, "learn", {"parts": rows, "next": _next(course)}, [*lines, "", f"next: {_next(course)}"])
+    following = _next(session, course)
+    emit(session, "learn", {"parts": rows, "next": following}, [*lines, "", f"next: {following}"])
 
 
 @learn.command("start")
@@ -62,12 +66,12 @@ def learn(session: Session, folder: Path | None, reset: bool) -> None:
 @_folder
 @common_options
 def start(session: Session, part: int | None, folder: Path | None) -> None:
-    """Begin PART (else the first that is not done), and be asked for a prediction."""
+    """Start PART (default: the first unfinished one): show its page and the prediction to make."""
     course = _course(session, folder)
     lesson = course.part(part)
     skipped = course.start(lesson)
     for number in skipped:
-        print_message(session, f"note: part {number} is not done; what you see here builds on it")
+        print_message(session, f"note: part {number} is not done, and this part builds on it")
     questions: list[Json] = [
         {"question": n, "text": q.text, "options": _options_json(q.options)}
         for n, q in enumerate(lesson.questions, 1)
@@ -75,12 +79,14 @@ def start(session: Session, part: int | None, folder: Path | None) -> None:
     data: Json = {
         "part": lesson.number,
         "title": lesson.title,
-        "page": f"docs/learn/{lesson.page}",
+        "page": _page(session, lesson),
         "prediction": {"text": lesson.prediction.text, "options": _options_json(lesson.prediction.options)},
         "questions": questions,
         "not_done": list(skipped),
     }
-    emit(session, "learn.start", data, _part_lines(lesson))
+    has_predicted = course.progress.state(lesson.number) in ("predicted", "done")
+    lines = [*_part_lines(session, lesson), *(_question_lines(lesson) if has_predicted else ())]
+    emit(session, "learn.start", data, lines)
 
 
 @learn.command("predict")
@@ -89,11 +95,15 @@ def start(session: Session, part: int | None, folder: Path | None) -> None:
 @_folder
 @common_options
 def predict(session: Session, part: int, guess: str, folder: Path | None) -> None:
-    """Write down a GUESS for PART before you run anything. It cannot be wrong."""
+    """Record the prediction GUESS for PART before the run. It is not graded."""
     course = _course(session, folder)
     lesson = course.part(part)
     course.predict(lesson, guess)
-    lines = [f"part {lesson.number}: you expect {guess}. Now run it: docs/learn/{lesson.page}"]
+    lines = [
+        f"part {lesson.number}: you predicted {guess}",
+        f"next: run the commands under `Run` in {_page(session, lesson)}",
+        *_question_lines(lesson),
+    ]
     emit(session, "learn.predict", {"part": lesson.number, "guess": guess}, lines)
 
 
@@ -104,32 +114,32 @@ def predict(session: Session, part: int, guess: str, folder: Path | None) -> Non
 @_folder
 @common_options
 def answer(session: Session, part: int, question: int, value: str, folder: Path | None) -> ExitCode:
-    """Answer QUESTION of PART with VALUE, a number or a letter; exit code 8 when it is not right.
+    """Answer QUESTION of PART with VALUE, a number or a letter; exit code 8 if it is wrong.
 
-    It is compared with your own runs, as exactly as they showed it.
+    The answer is compared with your own runs, to the precision that they printed.
     """
     course = _course(session, folder)
     lesson = course.part(part)
     answered = course.answer(lesson, question, value)
     data: Json = {"part": lesson.number, "question": question, "value": value, **asdict(answered)}
     right = f"part {lesson.number}, question {question}: {value} is right"
-    wrong = f"part {lesson.number}, question {question}: {value} is not what your runs say"
+    wrong = f"part {lesson.number}, question {question}: {value} does not match your runs"
     emit(
         session,
         "learn.answer",
         data,
-        [right] if answered.is_right else [wrong, f"look again: {answered.hint}"],
+        [right] if answered.is_right else [wrong, f"hint: {answered.hint}"],
     )
     return ExitCode.OK if answered.is_right else ExitCode.GATE_FAILED
 
 
 @learn.command("check")
 @_part
-@click.option("--all", "is_all", is_flag=True, help="Every part, from the first.")
+@click.option("--all", "is_all", is_flag=True, help="Check every part, from the first.")
 @_folder
 @common_options
 def check(session: Session, part: int | None, is_all: bool, folder: Path | None) -> ExitCode:
-    """Is PART (else the first that is not done) done? Exit code 8 when something is missing."""
+    """Check whether PART (default: the first unfinished one) is done; exit code 8 if not."""
     from paceline.learn.course import PARTS
 
     course = _course(session, folder)
@@ -142,8 +152,9 @@ def check(session: Session, part: int | None, is_all: bool, folder: Path | None)
     ]
     lines = [line for lesson in checked_lessons for line in _check_lines(lesson, is_short=is_all)]
     done = sum(course.progress.is_done(p.number) for p in PARTS)
-    lines += ["", f"{done} of {len(PARTS)} parts are done; next: {_next(course)}"]
-    emit(session, "learn.check", {"is_done": is_done, "parts": parts, "next": _next(course)}, lines)
+    following = _next(session, course)
+    lines += ["", f"{done} of {len(PARTS)} parts are done; next: {following}"]
+    emit(session, "learn.check", {"is_done": is_done, "parts": parts, "next": following}, lines)
     return ExitCode.OK if is_done else ExitCode.GATE_FAILED
 
 
@@ -156,31 +167,46 @@ def _course(session: Session, folder: Path | None) -> "Course":
     return Course(session.folder / (folder or parent.params["folder"] or _DEFAULT_DIR))
 
 
-def _next(course: "Course") -> str:
+def _page(session: Session, part: "Part") -> str:
+    """Path of the page from the working directory; in the repository if the package has no pages."""
+    from paceline.learn.course import page_path
+
+    path = page_path(part.page)
+    if not path.exists():
+        return f"docs/learn/{part.page}"
+    return min(str(path), os.path.relpath(path, session.folder), key=len)
+
+
+def _next(session: Session, course: "Course") -> str:
     from paceline.learn.course import PARTS
     from paceline.learn.progress import current
 
     part = current(PARTS, course.progress)
     if part is None:
-        return "all is done; try the experiments that you left out, or paceline lab list"
+        return "the exercise is complete; more experiments: paceline lab list"
     match course.progress.state(part.number):
         case "not begun":
             return f"paceline learn start {part.number}"
         case "begun":
             return f"paceline learn predict {part.number} GUESS"
         case _:
-            return f"run what docs/learn/{part.page} says, then paceline learn check {part.number}"
+            return f"run the commands of {_page(session, part)}, then paceline learn check {part.number}"
 
 
-def _part_lines(part: "Part") -> Iterator[str]:
-    yield f"Part {part.number}: {part.title} ({part.minutes} minutes, docs/learn/{part.page})"
+def _part_lines(session: Session, part: "Part") -> Iterator[str]:
+    yield f"Part {part.number}: {part.title} ({part.minutes} minutes)"
+    yield f"Page:    {_page(session, part)}"
     yield part.see
     yield ""
     yield f"Predict: {part.prediction.text}"
     yield from _option_lines(part.prediction.options)
     yield f"         paceline learn predict {part.number} GUESS"
+
+
+def _question_lines(part: "Part") -> Iterator[str]:
+    """Shown after the prediction only: some questions give it away."""
     yield ""
-    yield "Asked afterwards:"
+    yield f"Questions after the run (paceline learn answer {part.number} QUESTION VALUE):"
     for number, question in enumerate(part.questions, start=1):
         yield f"  {number}. {question.text}"
         yield from _option_lines(question.options)

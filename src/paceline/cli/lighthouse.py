@@ -1,4 +1,4 @@
-"""`paceline lighthouse`: a replicated replacement of torchft's lighthouse."""
+"""`paceline coordinator lighthouse`: a replicated replacement of torchft's lighthouse."""
 
 import sys
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ _SECONDS = click.FloatRange(min=0.001, max=86_400)
 @click.group("lighthouse")
 @common_options
 def lighthouse(session: Session) -> None:
-    """Give torchft jobs a lighthouse that survives the loss of a node."""
+    """Serve a fault-tolerant torchft lighthouse."""
 
 
 @lighthouse.command("proxy")
@@ -32,25 +32,27 @@ def lighthouse(session: Session) -> None:
     metavar="HOST:PORT",
     default="127.0.0.1:29510",
     show_default=True,
-    help="Where managers of this machine ask; port 0 takes any.",
+    help="Address to listen on for managers of this machine (port 0 = any free port).",
 )
-@click.option("--job", default="torchft", show_default=True, help="Replicas of one job find each other.")
+@click.option("--job", default="torchft", show_default=True, help="Name of the job, shared by its replicas.")
 @click.option(
     "--min-replicas",
     type=click.IntRange(1, 10_000),
-    help="So many make a quorum. [default: the job's, else 1]",
+    help="Minimum number of replicas in a quorum. [default: the job's, else 1]",
 )
 @click.option(
     "--join-timeout-s",
     type=_SECONDS,
-    help="How long a quorum waits for replicas that live but do not ask. [default: the job's, else 60]",
+    help="Seconds that a quorum waits for live replicas that have not joined. [default: the job's, else 60]",
 )
 @click.option(
     "--heartbeat-timeout-s",
     type=_SECONDS,
-    help="Silence after which a replica counts as dead. [default: the job's, else 5]",
+    help="Heartbeat timeout of a replica in seconds. [default: the job's, else 5]",
 )
-@click.option("--open-to-network", is_flag=True, help="Allow --listen beyond loopback, for anybody there.")
+@click.option(
+    "--open-to-network", is_flag=True, help="Allow --listen beyond loopback, without authentication."
+)
 @click.option("--stop-with-stdin", is_flag=True, hidden=True)
 @common_options
 @coordinator_options
@@ -65,10 +67,10 @@ def proxy(
     open_to_network: bool,
     stop_with_stdin: bool,
 ) -> None:
-    """Answer torchft's managers on this machine until Ctrl-C, whoever leads the coordinators.
+    """Serve torchft's managers on this machine until Ctrl-C, across leader changes.
 
-    Prints what workers need in their environment. Run one on every machine that
-    has workers; the settings of a job are those of its first proxy.
+    Prints the environment variables for workers. Run one proxy on every machine that
+    has workers; a job's settings are those of its first proxy.
     """
     from paceline.coordinator.torchft.lighthouse import ProxySettings, serve
 
@@ -102,12 +104,14 @@ def _print_ready(session: Session, serving: "Serving") -> None:
 @common_options
 @coordinator_options
 def status(session: Session, cluster: "Endpoints", timeout_s: float) -> None:
-    """List the jobs, and who is in the quorum of each."""
+    """List the jobs and the members of each quorum."""
     from paceline.coordinator.torchft.lighthouse import jobs
 
     states = run_async(jobs(cluster, patience_s=timeout_s))
     rows: list[Json] = [_row(state) for state in states]
-    lines = [line for state in states for line in _lines(state)] or ["no torchft job has used this cluster"]
+    lines = [line for state in states for line in _lines(state)] or [
+        "no torchft job is registered with this cluster"
+    ]
     emit(session, "lighthouse.status", {"jobs": rows}, lines)
 
 
@@ -117,7 +121,7 @@ def status(session: Session, cluster: "Endpoints", timeout_s: float) -> None:
 @common_options
 @coordinator_options
 def forget(session: Session, cluster: "Endpoints", job: str, timeout_s: float) -> None:
-    """End JOB: its settings and its members are forgotten, and its proxies stop."""
+    """Delete JOB with its settings and members, and stop its proxies."""
     from paceline.coordinator.torchft.lighthouse import forget as forget_job
 
     forgotten = run_async(forget_job(cluster, job, patience_s=timeout_s))

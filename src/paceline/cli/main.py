@@ -7,23 +7,22 @@ from typing import NoReturn
 import click
 
 from paceline import __version__
-from paceline.cli.commands import LazyGroup
+from paceline.cli.commands import RootGroup
 from paceline.cli.errors import guard, install_signal_handlers
-from paceline.cli.options import common_options
+from paceline.cli.options import common_options, help_all_option
 from paceline.cli.output import emit
 from paceline.core import environ
 from paceline.training.session import Session
 
 _BANNER = f"""\
-paceline {__version__}: train one task with many workers, and learn which way
-of agreeing was worth it.
+paceline {__version__}: train one model with many workers, survive failures, and compare strategies.
 
-Train with two workers that average their gradients at every step:
+Train with two synchronous workers:
   paceline train --mode ssgd --num-workers 2 --steps 10
-See what would happen with a slow worker, and start nothing:
-  paceline plan --mode ssp --num-workers 4 --straggler worker=1,factor=3
+Show the plan of a run with a straggler, without training:
+  paceline train --dry-run --mode ssp --num-workers 4 --straggler worker=1,factor=3
 
-Next: paceline doctor looks whether this machine is ready; paceline --help lists all commands."""
+Next: `paceline doctor` checks this machine; `paceline --help` lists all commands."""
 
 
 def main() -> NoReturn:
@@ -45,14 +44,15 @@ def _invoke(args: Sequence[str], session: Session) -> object:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=RootGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
+@help_all_option
 @common_options
 def cli(session: Session) -> None:
-    """Train one task with many workers, and learn which way of agreeing was worth it."""
+    """Train one model with many workers, survive failures, and compare strategies."""
     if click.get_current_context().invoked_subcommand is None:
         emit(session, "about", {"version": __version__, "about": _BANNER}, _BANNER.splitlines())
 

@@ -15,26 +15,28 @@ from paceline.training.session import Session
 if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
-_out = click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder to write the files into."
-)
+_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
 
 
 @click.group("metrics")
 @common_options
 def metrics(session: Session) -> None:
-    """Give a run's metrics to Prometheus, and dashboards and rules to Grafana and Prometheus."""
+    """Serve metrics to Prometheus; write dashboards and rules for Grafana and Prometheus."""
 
 
 @metrics.command("serve")
 @optional_run_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="0: any free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9464,
+    show_default=True,
+    help="Port to listen on (0 = any free port).",
 )
 @common_options
 def serve(session: Session, run: Path | None, host: str, port: int) -> None:
-    """Answer `/metrics` for RUN (else the newest under runs/) until Ctrl-C."""
+    """Serve `/metrics` of RUN (default: the newest under runs/) until Ctrl-C."""
     from paceline.monitoring.metrics.http_server import MetricsServer, is_for_this_machine
     from paceline.monitoring.view.feed import find_run
 
@@ -45,9 +47,9 @@ def serve(session: Session, run: Path | None, host: str, port: int) -> None:
         if not is_for_this_machine(host):
             print_message(
                 session,
-                f"warning: whoever reaches {host} can read this run's metrics; nobody is asked who it is",
+                f"warning: any client that reaches {host} can read the metrics without authentication",
             )
-        print_message(session, "Ctrl-C ends it; the run does not notice")
+        print_message(session, "stop with Ctrl-C; the run is not affected")
         threading.Event().wait()
 
 
@@ -55,7 +57,7 @@ def serve(session: Session, run: Path | None, host: str, port: int) -> None:
 @optional_run_argument
 @common_options
 def sample(session: Session, run: Path | None) -> None:
-    """Print the metrics of RUN as they are now, as Prometheus would read them."""
+    """Print the current metrics of RUN in Prometheus format."""
     from paceline.monitoring.metrics.http_server import MetricsPage
     from paceline.monitoring.view.feed import find_run
 
@@ -66,7 +68,7 @@ def sample(session: Session, run: Path | None) -> None:
 @metrics.command("list")
 @common_options
 def list_metrics(session: Session) -> None:
-    """Which metrics there are."""
+    """List the metrics."""
     from paceline.monitoring.metrics.catalog import FAMILIES
 
     rows = [(f.name, f.kind.value, f.unit, ",".join(f.labels), f.help) for f in FAMILIES]
@@ -81,7 +83,7 @@ def list_metrics(session: Session) -> None:
 @_out
 @common_options
 def export_grafana(session: Session, out: Path) -> None:
-    """Write dashboards for Grafana."""
+    """Write Grafana dashboards."""
     from paceline.monitoring.metrics.provisioning import dashboards
 
     folder = session.folder / out
@@ -95,12 +97,12 @@ def export_grafana(session: Session, out: Path) -> None:
 
 @metrics.command("export-rules")
 @click.option(
-    "--rules", type=click.Path(path_type=Path), help="A file of rules. [default: the default rules]"
+    "--rules", type=click.Path(path_type=Path), help="Alert rules file. [default: the built-in rules]"
 )
-@click.option("--out", type=click.Path(path_type=Path), help="File to write. [default: stdout]")
+@click.option("--out", type=click.Path(path_type=Path), help="Output file. [default: stdout]")
 @common_options
 def export_rules(session: Session, rules: Path | None, out: Path | None) -> None:
-    """Write the alert rules as Prometheus reads them."""
+    """Write the alert rules in Prometheus format."""
     from paceline.monitoring.alerts.delivery import rules_for
     from paceline.monitoring.metrics.provisioning import rules_file
 

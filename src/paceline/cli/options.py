@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from paceline.cli.commands import HELP_ALL
 from paceline.training.session import Common, Session
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ def values_of(key: "Key") -> Completer:
 
 def help_of(key: "Key") -> str:
     """Help text of a setting, with the names from the catalog filled in."""
-    return key.help.replace("{names}", ", ".join(_values(key))) if "{names}" in key.help else key.help
+    return _fill_names(key, key.help)
+
+
+def _fill_names(key: "Key", text: str) -> str:
+    return text.replace("{names}", ", ".join(_values(key))) if "{names}" in text else text
 
 
 def _values(key: "Key") -> Iterable[str]:
@@ -110,22 +115,24 @@ def _matching(prefix: str, names: Iterable[str]) -> list[CompletionItem]:
 Body = TypeVar("Body", bound=Callable[..., object])
 
 COMMON = (
-    click.option("--json", is_flag=True, help="Answer with one JSON object on stdout."),
-    click.option("--plain", is_flag=True, help="Answer with lines of NAME, tab, VALUE, for grep and cut."),
-    click.option("--quiet", "-q", is_flag=True, help="No talk on stderr, only results and errors."),
+    click.option("--json", is_flag=True, help="Print one JSON object on stdout."),
+    click.option("--plain", is_flag=True, help="Print lines of NAME, tab, VALUE, for grep and cut."),
+    click.option("--quiet", "-q", is_flag=True, help="Print only results and errors."),
     click.option("--verbose", "-v", is_flag=True, help="Show the traceback of an internal error."),
-    click.option("--no-input", is_flag=True, help="Never ask: what needs a yes is refused without --yes."),
+    click.option("--no-input", is_flag=True, help="Never prompt; confirmations need --yes."),
     click.option(
-        "--color", type=click.Choice(["auto", "always", "never"]), help="When to use colour. [default: auto]"
+        "--color", type=click.Choice(["auto", "always", "never"]), help="Colored output. [default: auto]"
     ),
-    click.option("--config", "-c", type=click.Path(path_type=Path), help="A YAML or TOML file of settings."),
+    click.option(
+        "--config", "-c", type=click.Path(path_type=Path), help="Configuration file in YAML or TOML."
+    ),
     click.option(
         "--set",
         "sets",
         multiple=True,
         metavar="KEY=VALUE",
         shell_complete=setting_pairs,
-        help="Any setting by name. Repeatable.",
+        help="Setting by name. Repeatable.",
     ),
 )
 _METAVARS = {  # by the name of the key's kind
@@ -178,9 +185,80 @@ def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], 
 
         for key in reversed(keys):
             _option(key)(with_flags)
-        return with_flags
+        return help_all_option(with_flags)
 
     return with_options
+
+
+_OWN_SECTION = "Options"
+_COMMON_SECTION = "Options of all commands"
+_COMMON_NAMES = frozenset(Common.__slots__)
+
+
+def _show_all_help(context: click.Context, _parameter: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        context.meta[HELP_ALL] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+help_all_option = click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_help,
+    help="Show all options and exit.",
+)
+
+
+class SettingsCommand(click.Command):
+    """A command with a flag for each setting: --help lists the common ones by group, --help-all all."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from paceline.config.key import Group
+
+        shows_all = bool(ctx.meta.get(HELP_ALL))
+        sections: dict[str, list[tuple[str, str]]] = {
+            name: [] for name in (*Group, _OWN_SECTION, _COMMON_SECTION)
+        }
+        omitted = 0
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            if shows_all:
+                sections[_section(parameter)].append(record)
+            elif (brief := _brief(parameter, record)) is not None:
+                sections[_section(parameter)].append(brief)
+            else:
+                omitted += 1
+        for section, records in sections.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+        if omitted:
+            formatter.write_paragraph()
+            formatter.write_text(
+                f"--help-all shows {omitted} more options, such as --json, --quiet and --config."
+            )
+
+
+def _section(parameter: click.Parameter) -> str:
+    """The heading of an option in a command's help."""
+    if isinstance(parameter, _Option):
+        return parameter.key.group.value
+    return _COMMON_SECTION if parameter.name in _COMMON_NAMES else _OWN_SECTION
+
+
+def _brief(parameter: click.Parameter, record: tuple[str, str]) -> tuple[str, str] | None:
+    """The line of an option in the short help; None: only --help-all shows it."""
+    if not isinstance(parameter, _Option):
+        return None if parameter.name in _COMMON_NAMES else record
+    key = parameter.key
+    if not key.brief:
+        return None
+    return (f"{key.flag} NAME" if key.choices else record[0]), _fill_names(key, key.brief)
 
 
 class _Option(click.Option):

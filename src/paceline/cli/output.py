@@ -122,15 +122,22 @@ def plain_value(value: "Json") -> str:
 # A script has no terminal, so it is not prompted. A CI service may give its jobs a terminal: there --no-input
 # refuses instead of prompting.
 
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask whether you are sure.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 def confirm(session: Session, what: str, *, yes: bool) -> bool:
     """Whether to proceed; `what` describes the action."""
     if session.common.no_input and not yes:
-        raise ConfigError([Problem(f"it would be asked: {what}?", "add --yes, or leave out --no-input")])
+        raise ConfigError(
+            [
+                Problem(
+                    f"{what}: confirmation required, but --no-input is set",
+                    "add --yes, or leave --no-input out",
+                )
+            ]
+        )
     is_asked = not yes and not session.common.json and sys.stdin.isatty() and sys.stderr.isatty()
     if not is_asked or click.confirm(f"{what}?", err=True):
         return True
-    print_message(session, "nothing was done")
+    print_message(session, "cancelled")
     return False

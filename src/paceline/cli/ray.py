@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, config_options
+from paceline.cli.options import SettingsCommand, common_options, config_options
 from paceline.cli.output import emit, print_message
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, ExitCode, Problem
+from paceline.core.humanize import pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -27,33 +28,33 @@ def state_option(body: Callable[..., object]) -> Callable[..., object]:
         "--state",
         type=click.Path(path_type=Path),
         default=default_folder,
-        help="Where it is remembered what is up. [default: ~/.local/state/paceline/ray]",
+        help="Folder for the state of local clusters. [default: ~/.local/state/paceline/ray]",
     )(body)
 
 
 def _dashboard_option(body: Callable[..., object]) -> Callable[..., object]:
-    name = "The cluster's dashboard, http://HOST:8265. [default: that of `paceline ray up`]"
+    name = "URL of the cluster's dashboard, http://HOST:8265. [default: that of `paceline ray up`]"
     return click.option("--dashboard", metavar="URL", help=name)(state_option(body))
 
 
-@click.command("submit")
+@click.command("submit", cls=SettingsCommand)
 @config_options
 @_dashboard_option
 @common_options
 def submit(session: Session, flags: Sequence[RawSetting], dashboard: str | None, state: Path) -> None:
-    """Hand a run to a cluster, with the flags of `paceline train`, and return at once with its id.
+    """Submit a run to a Ray cluster, with the options of `paceline train`, and print its id.
 
-    The run waits there for room; several that are submitted queue.
+    The run is queued until the cluster has room.
     """
     from paceline.launchers.ray.jobs import dashboard_address, job_name, submit_job
     from paceline.training.request import read_request
 
     given = {flag.key: flag for flag in flags}
     if "launcher" in given and given["launcher"].raw != "ray":
-        message = f"launcher is {given['launcher'].raw}, but a job on a Ray cluster is run by Ray"
+        message = f"launcher is {given['launcher'].raw}, but a job of a Ray cluster uses launcher ray"
         raise ConfigError([Problem(message, "leave launcher out", "--launcher")])
     if "address" in given:
-        message = "address is set, but a job finds the cluster that it runs on by itself"
+        message = "address is set, but a job uses the cluster that it runs on"
         raise ConfigError(
             [Problem(message, "name the cluster with --dashboard http://HOST:8265", "--address")]
         )
@@ -68,7 +69,7 @@ def submit(session: Session, flags: Sequence[RawSetting], dashboard: str | None,
     done = submit_job(
         address, job=job, flags=flags, sets=common.sets, config=common.config, run_dir=run_dir, folder=state
     )
-    print_message(session, f"submitted to {address}; it begins when there is room")
+    print_message(session, f"submitted to {address}; it starts when resources are free")
     lines = [done.id, f"run folder {run_dir}", f"next       paceline ray logs --follow {done.id}"]
     emit(session, "ray.submit", asdict(done), lines)
 
@@ -84,18 +85,18 @@ def _jobs(dashboard: str | None, state: Path) -> "Jobs":
 @_dashboard_option
 @common_options
 def status(session: Session, job: str, dashboard: str | None, state: Path) -> None:
-    """How is JOB?"""
+    """Show the status of JOB."""
     found_job = _jobs(dashboard, state).job(job)
     emit(session, "ray.status", asdict(found_job), [_line(found_job), found_job.message])
 
 
 @click.command("logs")
 @click.argument("job")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@click.option("--follow", "-f", is_flag=True, help="Follow until the job ends.")
 @_dashboard_option
 @common_options
 def logs(session: Session, job: str, follow: bool, dashboard: str | None, state: Path) -> ExitCode:
-    """What JOB has said; with --follow to its end, with exit code 5 when it failed."""
+    """Print the log of JOB; with --follow until it ends, with exit code 5 if it failed."""
     jobs = _jobs(dashboard, state)
     if follow and not session.common.json:
         jobs.follow(job, _print_at_once)
@@ -117,9 +118,9 @@ def _print_at_once(text: str) -> None:
 @_dashboard_option
 @common_options
 def stop(session: Session, job: str, dashboard: str | None, state: Path) -> None:
-    """Ask JOB to stop; it leaves a checkpoint if it can within Ray's few seconds."""
+    """Stop JOB; it saves a checkpoint if Ray's grace period of a few seconds allows it."""
     is_asked = _jobs(dashboard, state).stop(job)
-    line = f"{job} was asked to stop" if is_asked else f"{job} was over already"
+    line = f"{job}: stop requested" if is_asked else f"{job} had ended already"
     emit(session, "ray.stop", {"id": job, "is_asked": is_asked}, [line])
 
 
@@ -127,9 +128,9 @@ def stop(session: Session, job: str, dashboard: str | None, state: Path) -> None
 @_dashboard_option
 @common_options
 def list_jobs(session: Session, dashboard: str | None, state: Path) -> None:
-    """Which jobs the cluster knows, oldest first."""
+    """List the cluster's jobs, oldest first."""
     jobs = _jobs(dashboard, state).all()
-    lines = [_line(job) for job in jobs] or ["no job was submitted"]
+    lines = [_line(job) for job in jobs] or ["no jobs"]
     emit(session, "ray.list", {"jobs": [asdict(job) for job in jobs]}, lines)
 
 
@@ -141,31 +142,35 @@ def _line(job: "Job") -> str:
 @click.group("ray")
 @common_options
 def ray(session: Session) -> None:
-    """Make a small Ray cluster here, and hand runs to a cluster."""
+    """Start a local Ray cluster; submit runs to one."""
 
 
 @ray.command("up")
-@click.option("--nodes", type=click.IntRange(1, 16), default=2, show_default=True, help="How many nodes.")
+@click.option("--nodes", type=click.IntRange(1, 16), default=2, show_default=True, help="Number of nodes.")
 @click.option(
     "--cpus-per-node",
     type=click.IntRange(1, 1024),
     default=2,
     show_default=True,
-    help="What each says that it has; all share this machine's.",
+    help="CPUs that each node advertises; all share this machine's.",
 )
-@click.option("--dashboard/--no-dashboard", default=True, help="Jobs need it. [default: yes]")
+@click.option(
+    "--dashboard/--no-dashboard", default=True, help="Start Ray's dashboard, which jobs need. [default: yes]"
+)
 @state_option
 @common_options
 def up(session: Session, nodes: int, cpus_per_node: int, dashboard: bool, state: Path) -> None:
-    """Start a cluster of separate raylets on 127.0.0.1, for trying and teaching.
+    """Start a cluster of separate raylets on 127.0.0.1, for experiments.
 
-    Said twice, it says where the cluster is. `paceline ray down` ends it.
+    If the cluster is already running, prints its address. `paceline ray down` stops it.
     """
     from paceline.launchers.ray.local_cluster import start_cluster
 
     cluster, is_new = start_cluster(state, nodes=nodes, cpus=cpus_per_node, has_dashboard=dashboard)
     print_message(
-        session, f"{len(cluster.nodes)} nodes {'are up' if is_new else 'were up already'}; logs in {state}"
+        session,
+        f"{pluralize(len(cluster.nodes), 'node')} {'started' if is_new else 'already running'}; logs in "
+        f"{state}",
     )
     lines = [f"address    {cluster.address}", f"client     {cluster.client}"]
     lines += [f"dashboard  {cluster.dashboard}"] if cluster.dashboard else []
@@ -184,11 +189,16 @@ def _cluster_json(cluster: "LocalCluster", is_new: bool) -> "Json":
 @state_option
 @common_options
 def down(session: Session, state: Path) -> None:
-    """End the cluster that `up` started; nothing of it is left."""
+    """Stop the cluster that `up` started, and delete its state."""
     from paceline.launchers.ray.local_cluster import stop_cluster
 
     ended = stop_cluster(state)
-    emit(session, "ray.down", {"nodes": ended}, [f"{ended} nodes ended" if ended else "no cluster was up"])
+    emit(
+        session,
+        "ray.down",
+        {"nodes": ended},
+        [f"{pluralize(ended, 'node')} stopped" if ended else "no cluster was running"],
+    )
 
 
 for command in (submit, status, logs, stop, list_jobs):

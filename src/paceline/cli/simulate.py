@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, config_options, optional_run_argument
+from paceline.cli.options import SettingsCommand, common_options, config_options, optional_run_argument
 from paceline.cli.output import emit, print_message
 from paceline.config.values import RawSetting
 from paceline.core.errors import ConfigError, Problem
@@ -29,23 +29,23 @@ _OPTIONS = (
         type=click.Choice(SPREADS),
         default="constant",
         show_default=True,
-        help="How step times vary around the pace.",
+        help="Distribution of step times around the pace.",
     ),
     click.option(
         "--latency-us",
         type=click.FloatRange(min=0),
-        help="Microseconds per message. [default: as on one host]",
+        help="Latency per message in microseconds. [default: as on one host]",
     ),
     click.option(
         "--bandwidth-mb-s",
         type=click.FloatRange(min=0, min_open=True),
-        help="Megabytes per second of a link. [default: as on one host]",
+        help="Bandwidth of a link in megabytes per second. [default: as on one host]",
     ),
     click.option(
         "--parameter-mb",
         type=click.FloatRange(min=0),
         default=0.0,
-        help="Megabytes of parameters that travel. [default: none]",
+        help="Size of the parameters in megabytes. [default: none]",
     ),
 )
 
@@ -83,13 +83,15 @@ def read_scene(
         return input_from_plan(request.plan, replace(conditions, processors=shared))
     if flags or conditions != Conditions():
         origin = flags[0].where if flags else "--spread, --latency-us, --bandwidth-mb-s or --parameter-mb"
-        message = f"{run} was recorded, so its own settings and times count, but there is also {origin}"
-        raise ConfigError([Problem(message, "leave the other flags out, or leave the run out", origin)])
+        message = (
+            f"{run} is a recorded run with its own settings and times, so it cannot be combined with {origin}"
+        )
+        raise ConfigError([Problem(message, "leave the other options out, or leave the run out", origin)])
     return input_from_run(session.folder / run)
 
 
-@click.command("simulate")
-@click.option("--from", "run", type=click.Path(path_type=Path), help="A recorded run's folder to learn from.")
+@click.command("simulate", cls=SettingsCommand)
+@click.option("--from", "run", type=click.Path(path_type=Path), help="Run folder whose step times to use.")
 @click.option("--workers", metavar="N[,N…]", help="Numbers of workers to compare. [default: the plan's]")
 @condition_options
 @config_options
@@ -104,9 +106,9 @@ def simulate(
     bandwidth_mb_s: float | None,
     parameter_mb: float,
 ) -> None:
-    """Predict time, waiting, staleness and bytes of every mode on equal work, and start nothing.
+    """Predict time, waiting, staleness and bytes of every mode on equal work, without training.
 
-    `--pace` says how long a step takes and `--straggler` who is slow, as for train;
+    `--pace` sets the step time and `--straggler` the slow workers, as for train;
     or `--from RUN` takes both from a recorded run.
     """
     from paceline.plan.codec import to_json
@@ -119,7 +121,7 @@ def simulate(
     gradients = scene.plan.total_gradients
     print_message(
         session,
-        f"predicted from {scene.profile.source}: {gradients:,} gradients in every mode, none computed",
+        f"predicted from {scene.profile.source}: {gradients:,} gradients in every mode, simulated",
     )
     emit(session, "simulate", {"source": scene.profile.source, "rows": data}, _prediction_table(rows))
 
@@ -156,14 +158,14 @@ def _prediction_line(row: "SimulatedRow") -> str:
     )
 
 
-@click.command("advise")
+@click.command("advise", cls=SettingsCommand)
 @optional_run_argument
 @click.option(
     "--repeats",
     type=click.IntRange(min=20),
     default=20,
     show_default=True,
-    help="Simulated runs per mode, each with other dice.",
+    help="Number of simulated runs per mode, each with another seed.",
 )
 @condition_options
 @config_options
@@ -178,10 +180,10 @@ def advise(
     bandwidth_mb_s: float | None,
     parameter_mb: float,
 ) -> None:
-    """Rank the modes for RUN (a recorded run's folder), or for what the flags describe.
+    """Rank the modes for RUN (a run folder), or for the workload that the options describe.
 
-    Says by how much the others would be slower, why, and when the difference is
-    no more than noise. It predicts time, not accuracy.
+    Reports how much slower the other modes would be, why, and when the difference is
+    within noise. It predicts time, not accuracy.
     """
     from paceline.plan.codec import to_json
     from paceline.simulate.what_if import advise_on, command_for
@@ -217,8 +219,8 @@ def _as_data(ranked: "Ranked") -> "Json":
 
 
 def _advice_lines(advice: "Advice", command: str, source: str, repeats: int) -> list[str]:
-    doubt = "" if advice.is_clear else "; others do as well, so the simplest is advised"
-    lines = [f"advised     {advice.advised.candidate.label}{doubt}"]
+    doubt = "" if advice.is_clear else "; no significant difference to others, so the simplest is recommended"
+    lines = [f"recommended {advice.advised.candidate.label}{doubt}"]
     lines += [f"workers     {text}" for text in advice.workers]
     lines += ["", f"predicted from {source}, {repeats} simulated runs per mode:"]
     lines += [_advice_line(ranked) for ranked in advice.ranking]

@@ -1,4 +1,4 @@
-"""`paceline status` and `paceline top`: state, pace, workers, alerts and health of a run."""
+"""`paceline status` and `paceline status --watch`: state, pace, workers, alerts and health of a run."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, optional_run_argument, run_names
+from paceline.cli.options import common_options, optional_run_argument
 from paceline.cli.output import emit
 from paceline.core.errors import ExitCode, MissingPackageError
 from paceline.core.humanize import short_number
@@ -38,14 +38,22 @@ HEADS = (
 
 @click.command("status")
 @optional_run_argument
+@click.option("--watch", "-w", "is_watched", is_flag=True, help="Watch the workers in the whole terminal.")
+@click.option("--readonly", is_flag=True, help="With --watch: disable the keys that pause or kill workers.")
 @common_options
-def status(session: Session, run: Path | None) -> None:
-    """Say how RUN (a run's folder; else the newest under runs/) is: now, or where its log ends."""
+def status(session: Session, run: Path | None, is_watched: bool, readonly: bool) -> ExitCode:
+    """Show the state of RUN, a run folder [default: the newest under runs/].
+
+    Keys of --watch: ? help, / filter, s sort, p pause, K kill, q quit.
+    """
     from paceline.monitoring.view.feed import find_run, read_snapshot
 
     run_dir = find_run(session.folder, run)
+    if is_watched and sys.stdout.isatty() and not session.common.json:
+        return _watch(run_dir, is_readonly=readonly)
     snapshot = read_snapshot(run_dir)
     emit(session, "status", snapshot, lines_of(snapshot, str(run_dir)))
+    return ExitCode.OK
 
 
 def lines_of(snapshot: "dict[str, Json]", where: str) -> list[str]:
@@ -59,11 +67,11 @@ def lines_of(snapshot: "dict[str, Json]", where: str) -> list[str]:
     return [
         f"{run['name']} ({run['mode']}, {run['task']}, {run['launcher']}) is {snapshot['state']}: {where}",
         f"step      {progress['step']} of {progress['steps']}"
-        + (f", {_seconds(eta)} to go" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
+        + (f", {_seconds(eta)} left" if eta is not None else f" in {_seconds(progress['elapsed_s'])}"),
         f"loss      {_loss(loss)}",
-        f"pace      {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
+        f"speed     {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
         f"workers   {_worker_counts(counts, is_over=snapshot['state'] in ENDED_STATES)}",
-        f"health    {health['arithmetic']}",
+        f"health    {_health(health)}",
         *(f"trend     {_dict(trend)['words']}" for trend in _list(snapshot["trends"])),
         *_abandoned_lines(snapshot, where),
         "",
@@ -75,8 +83,18 @@ def lines_of(snapshot: "dict[str, Json]", where: str) -> list[str]:
 def _abandoned_lines(snapshot: "dict[str, Json]", where: str) -> list[str]:
     if not snapshot.get("is_deserted"):
         return []
-    word = "all of the above is from before: neither the command nor a worker is left of it"
-    return [f"gone      {word}; paceline train --resume {where} goes on"]
+    word = "the numbers above are old: no process of this run is alive"
+    return [f"dead      {word}; resume it: paceline train --resume {where}"]
+
+
+def _health(health: "dict[str, Json]") -> str:
+    """`100/100`, or the score with its deductions."""
+    score = health["score"]
+    if score is None:
+        return "unknown: no data"
+    if not _list(health["penalties"]):
+        return f"{score}/100"
+    return f"{score}/100: {health['arithmetic']}"
 
 
 def _loss(loss: "dict[str, Json]") -> str:
@@ -85,13 +103,13 @@ def _loss(loss: "dict[str, Json]") -> str:
     best = _number(loss["best"])
     if loss["final"] is None:
         return f"{running} (best {best})"
-    return f"{_number(loss['final'])} in the end (running mean {running}, best {best})"
+    return f"{_number(loss['final'])} final (running mean {running}, best {best})"
 
 
 def _worker_counts(counts: "dict[str, Json]", *, is_over: bool) -> str:
     """Living workers; for a finished run, how many ended in which state."""
     if not is_over:
-        return f"{counts['alive']} of {counts['desired']} live"
+        return f"{counts['alive']} of {counts['desired']} alive"
     states = {name: count for name, count in counts.items() if name not in ("alive", "desired")}
     parts = [f"{count} {name}" for name, count in states.items() if count]
     return ", ".join(parts) or "none"
@@ -185,31 +203,32 @@ def _seconds(value: "Json") -> str:
 
 
 @click.command("top")
-@click.argument("run", shell_complete=run_names, required=False, type=click.Path(path_type=Path))
-@click.option("-1", "--once", is_flag=True, help="Print once, and end; so too where stdout is no terminal.")
-@click.option("--readonly", is_flag=True, help="Nothing can be paused or killed.")
+@optional_run_argument
+@click.option("-1", "--once", is_flag=True, help="Print once and exit, as when stdout is not a terminal.")
+@click.option("--readonly", is_flag=True, help="Disable the keys that pause or kill workers.")
 @common_options
 def top(session: Session, run: Path | None, once: bool, readonly: bool) -> ExitCode:
-    """Watch RUN (a run's folder; else the newest under runs/): who is where, who is slow, what is wrong.
-
-    Keys: ? help, / filter, s sort, p pause, K kill, q quit.
-    """
+    """Watch RUN; the former name of `paceline status --watch`."""
     from paceline.monitoring.view.feed import find_run, read_snapshot
 
     run_dir = find_run(session.folder, run)
-    if once or session.common.json or not sys.stdout.isatty():  # a pipe has no screen
+    if once or session.common.json or not sys.stdout.isatty():
         snapshot = read_snapshot(run_dir)
         emit(session, "top", snapshot, lines_of(snapshot, str(run_dir)))
         return ExitCode.OK
+    return _watch(run_dir, is_readonly=readonly)
+
+
+def _watch(run_dir: Path, *, is_readonly: bool) -> ExitCode:
     try:
         from paceline.cli.top_app import TopApp
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            f"top needs {error.name}, which cannot be imported here",
-            "pip install 'paceline[tui]', or use: paceline top -1",
+            f"--watch needs {error.name}, which is not installed",
+            "pip install 'paceline[tui]', or use: paceline status",
         ) from error
-    app = TopApp(run_dir, is_readonly=readonly)
-    # Raised in the middle of drawing, the error of this signal would leave the terminal as it is then.
+    app = TopApp(run_dir, is_readonly=is_readonly)
+    # An exception in the middle of drawing would leave the terminal in raw mode.
     signal.signal(signal.SIGTERM, lambda *_: app.exit(return_code=ExitCode.TERMINATED))
     app.run()
     return ExitCode(app.return_code or 0)

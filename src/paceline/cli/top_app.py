@@ -1,4 +1,4 @@
-"""`paceline top`: the terminal application and its keys.
+"""`paceline status --watch`: the terminal application and its keys.
 
 The only module that imports textual (extra `tui`).
 """
@@ -22,7 +22,7 @@ from paceline.plan.codec import Json
 EVERY_S = 0.5
 HELP = (
     "? this help   / filter by name or state   : the same   esc back   s sort by the next column   "
-    "p pause or go on   K kill (asks)   q quit"
+    "p pause or resume   K kill (with confirmation)   q quit"
 )
 # What the table can be sorted by, and the field of a worker.
 SORTS = {"name": "worker", "step": "step", "lag": "lag", "speed": "relative_speed", "memory": "memory_bytes"}
@@ -160,8 +160,8 @@ class TopApp(App[None]):
             self._doomed = self.chosen
             run = self.snapshot["run"]
             ends = isinstance(run, dict) and not run["is_elastic"]
-            cost = " It ends the run, which is not elastic." if ends else ""
-            self.talk(f"Kill {self._doomed}?{cost} y kills it, esc does not")
+            cost = " This ends the run, which is not elastic." if ends else ""
+            self.talk(f"Kill {self._doomed}?{cost} y: kill, esc: cancel")
 
     def action_confirm(self) -> None:
         if self._doomed is not None:
@@ -171,7 +171,7 @@ class TopApp(App[None]):
 
     def _may_act(self) -> bool:
         if self._is_readonly:
-            self.talk("nothing can be done to the run: --readonly was said")
+            self.talk("actions are disabled by --readonly")
         return not self._is_readonly
 
     def _submit(self, kind: ActionKind, worker: str) -> None:

@@ -78,13 +78,13 @@ def run(args: Sequence[str], session: Session, roles: Roles) -> int:
 def _command(body: Callable[[Session, Sequence[RawSetting], str | None], int]) -> click.Command:
     @click.command(
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Train as one of the processes that torchrun started, or alone. Flags as of `paceline train`.",
+        help="Train as one rank started by torchrun, or alone, with the options of `paceline train`.",
     )
     @config_options
     @click.option(
         "--resume",
         metavar="RUN|auto",
-        help="Go on with this run from its newest checkpoint; auto: with the newest of this name, if any.",
+        help="Run to resume from its newest checkpoint; auto: the newest run of this name, if any.",
     )
     @common_options
     def worker(session: Session, flags: Sequence[RawSetting], resume: str | None) -> int:
@@ -131,10 +131,10 @@ def _run_rank_zero(
     request = read_request(session, flags, launcher, world=world, may_hold_run=may_resume)
     if may_resume and (previous := find_previous_run(request, world)) is not None:
         if world.restarts > 0:
-            print_message(session, f"started again by torchrun (restart {world.restarts})")
+            print_message(session, f"restarted by torchrun (restart {world.restarts})")
         with locked_run(previous):
             checkpoint = newest_checkpoint(request.plan, previous)
             if checkpoint is not None:
                 return continue_run(launcher, session, previous, request.plan, checkpoint)
-        print_message(session, f"{previous} has no complete checkpoint to resume from: the run starts again")
+        print_message(session, f"{previous} has no complete checkpoint to resume from: starting from step 0")
     return start_run(launcher, session, request)

@@ -1,4 +1,4 @@
-"""`paceline train` and `paceline plan`: run one plan, or only show it."""
+"""`paceline train` and `paceline train --dry-run`: run one plan, or only show it."""
 
 import shutil
 import textwrap
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, config_options
+from paceline.cli.options import SettingsCommand, common_options, config_options
 from paceline.cli.output import emit, emit_problems, print_message
 from paceline.config.values import RawSetting, Unreadable, read_integer
 from paceline.core import environ
 from paceline.core.errors import ConfigError, ExitCode, NotFiniteError, Problem
+from paceline.core.humanize import pluralize
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -25,28 +26,27 @@ if TYPE_CHECKING:
     from paceline.training.run import Launcher
 
 
-@click.command("train")
+@click.command("train", cls=SettingsCommand)
 @config_options
 @click.option(
     "--resume",
-    metavar="RUN",
-    help="Go on with this run (its folder, or s3://BUCKET/PREFIX) from its newest checkpoint.",
+    metavar="RUN|URL",
+    help="Resume a run from its newest checkpoint.",
 )
 @click.option(
     "--dashboard",
     "with_dashboard",
     is_flag=True,
-    help="Also show the run in a browser, on this machine; prints the address.",
+    help="Serve the dashboard during the run.",
 )
-@click.option("--dry-run", "-n", is_flag=True, help="Only say what would happen, like `paceline plan`.")
+@click.option("--dry-run", "-n", is_flag=True, help="Print the plan and exit.")
 @common_options
 def train(
     session: Session, flags: Sequence[RawSetting], resume: str | None, with_dashboard: bool, dry_run: bool
 ) -> ExitCode:
     """Train a task with many workers.
 
-    Each setting can also be a variable (PACELINE_NUM_WORKERS) or a key of the
-    --config file (num_workers). A flag beats a variable, a variable the file.
+    Settings come from flags, then PACELINE_* variables, then the --config file.
     """
     if dry_run:
         show_plan(session, flags)
@@ -106,7 +106,8 @@ def resume_run(
         plan, checkpoint = load_resumable(run_dir, _num_workers_flag(flags))
         if flags:
             print_message(
-                session, f"each of {plan.num_workers} workers takes {plan.batch_sizes[0]} samples at a step"
+                session,
+                f"{pluralize(plan.num_workers, 'worker')}, {plan.batch_sizes[0]} samples per worker and step",
             )
         return continue_run(launcher, session, run_dir, plan, checkpoint, with_dashboard=with_dashboard)
 
@@ -123,11 +124,9 @@ def continue_run(
     for warning in checkpoint.warnings:
         print_message(session, f"warning: {warning}")
     for name in checkpoint.passed_over:
-        print_message(
-            session, f"warning: checkpoint {name} is incomplete or damaged; the one before it is used"
-        )
+        print_message(session, f"warning: checkpoint {name} is incomplete or damaged; using the previous one")
     print_message(
-        session, f"going on with {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}"
+        session, f"resuming {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}"
     )
     result = _train(launcher, session, plan, run_dir, resume_from=checkpoint, with_dashboard=with_dashboard)
     return conclude(session, plan, run_dir, result)
@@ -203,16 +202,17 @@ def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, J
 
 def _divergence_error(run_dir: Path) -> NotFiniteError:
     return NotFiniteError(
-        f"the last loss of every worker in {run_dir} is not finite, so the model is of no use",
-        "try a smaller --lr or --clip-norm 1, and look at the samples; --on-nan stop ends a run at once",
+        f"the last loss of every worker in {run_dir} is not finite: training diverged",
+        "try a smaller --lr or --clip-norm 1, and check the samples; --on-nan stop ends a run at the "
+        "first NaN",
     )
 
 
-@click.command("plan")
+@click.command("plan", cls=SettingsCommand)
 @config_options
 @common_options
 def plan(session: Session, flags: Sequence[RawSetting]) -> None:
-    """Say what train would do, in plain sentences, and start nothing."""
+    """Explain what train would do, and start nothing."""
     show_plan(session, flags)
 
 
@@ -236,7 +236,7 @@ def show_plan(session: Session, flags: Sequence[RawSetting]) -> None:
         },
         [*_wrap(lines), f"{'hash':<12}{digest}"],
     )
-    print_message(session, "nothing was started; `paceline train` with the same flags runs it")
+    print_message(session, "dry run: nothing was started; run it without --dry-run")
 
 
 def _wrap(lines: "Sequence[Line]") -> list[str]:

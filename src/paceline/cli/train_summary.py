@@ -30,7 +30,7 @@ def summary_lines(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> list[
         ("next", next_command(result, plan, run_dir)),
     ]
     if result.get("stopped_early"):
-        why = str(result["stopped_by"]) if is_early_stop(result) else "early, before all steps were done"
+        why = str(result["stopped_by"]) if is_early_stop(result) else "before the last step"
         rows.insert(0, ("stopped", why))
     return [f"{name:<14}{text}" for name, text in rows]
 
@@ -47,7 +47,8 @@ def next_command(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> str:
         return f"paceline replay {run_dir}"
     other = "ssgd" if plan.mode == "asgd" else "asgd"
     return (
-        f"paceline train --mode {other} --task {plan.task} --steps {plan.steps}  # the same work, another way"
+        f"paceline train --mode {other} --task {plan.task} --steps {plan.steps}  # the same work under "
+        "another strategy"
     )
 
 
@@ -64,13 +65,13 @@ def _data(result: "dict[str, Json]") -> list[tuple[str, str]]:
     """Printed before the metrics, which mean nothing for synthetic data."""
     if result.get("data") != SYNTHETIC:
         return []
-    return [("data", "synthetic: a stand-in, so nothing below says anything about the real data set")]
+    return [("data", "synthetic; the metrics below do not apply to the real data set")]
 
 
 def _metric_lines(result: "dict[str, Json]") -> list[tuple[str, str]]:
     rows = [("loss", f"{loss:.4g}")] if (loss := _number(result.get("loss"))) is not None else []
     if loss is not None and not isfinite(loss):
-        rows.append(("diverged", "nothing below is of use: try a smaller --lr, or --clip-norm 1"))
+        rows.append(("diverged", "the loss is not finite: try a smaller --lr, or --clip-norm 1"))
     if (norm := _number(result.get("grad_norm"))) is not None:
         rows.append(("gradient norm", f"{norm:.4g}, before clipping"))
     for name, value in _object(result.get("metrics")).items():
@@ -81,7 +82,7 @@ def _metric_lines(result: "dict[str, Json]") -> list[tuple[str, str]]:
 
 def _best(result: "dict[str, Json]") -> list[tuple[str, str]]:
     best = _object(result.get("best"))
-    return [("best weights", f"of step {best['step']}, kept")] if best else []
+    return [("best weights", f"step {best['step']}")] if best else []
 
 
 def _speed(result: "dict[str, Json]") -> list[tuple[str, str]]:
@@ -107,12 +108,12 @@ def _utilisation(seen: "dict[str, Json]") -> list[tuple[str, str]]:
     parts = [] if tokens is None else [f"{short_number(tokens)} tokens/s"]
     parts += [] if work is None else [f"{work / 1e12:.3g} TFLOP/s"]
     parts += [] if share is None else [f"{share:.1%} MFU"]
-    return [("once it ran", ", ".join(parts))] if parts else []
+    return [("steady state", ", ".join(parts))] if parts else []
 
 
 def _memory(result: "dict[str, Json]") -> list[tuple[str, str]]:
     peaks = [_number(value) or 0.0 for value in _object(result.get("peak_device_bytes")).values()]
-    return [("GPU memory", f"{short_bytes(max(peaks))} at most, per worker")] if peaks else []
+    return [("GPU memory", f"peak {short_bytes(max(peaks))} per worker")] if peaks else []
 
 
 def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:
@@ -121,7 +122,7 @@ def _bytes(result: "dict[str, Json]") -> list[tuple[str, str]]:
     back = _number(moved.get("in"))
     if out is None or back is None:
         return []
-    return [("travelled", f"{short_bytes(out)} out, {short_bytes(back)} in")]
+    return [("traffic", f"{short_bytes(out)} sent, {short_bytes(back)} received")]
 
 
 def _compression(result: "dict[str, Json]") -> list[tuple[str, str]]:
@@ -133,11 +134,14 @@ def _compression(result: "dict[str, Json]") -> list[tuple[str, str]]:
     share = _number(seen.get("codec_share"))
     if plain is None or ratio is None:
         return []
-    cost = "what coding took is not known here"
+    cost = "codec time not recorded"
     if codec_s is not None and share is not None:
-        cost = f"coding took {short_duration(codec_s)}, {share:.0%} of the workers' time"
+        cost = f"codec time {short_duration(codec_s)} ({share:.0%} of the workers' time)"
     return [
-        ("compressed", f"{seen.get('codec')}: {short_bytes(plain)} out without it ({ratio:.3g}x); {cost}")
+        (
+            "compressed",
+            f"{seen.get('codec')}: {ratio:.3g}x smaller ({short_bytes(plain)} uncompressed); {cost}",
+        )
     ]
 
 
@@ -164,11 +168,11 @@ def _adapted(result: "dict[str, Json]", plan: Plan) -> list[tuple[str, str]]:
         return []
     seen = _object(result.get("adapted"))
     if not seen:
-        return [("adapted", "never: nothing else would have been worth it")]
+        return [("adapted", "never: no change was predicted to pay off")]
     times = "once" if seen["count"] == 1 else f"{seen['count']} times"
-    unit = "local steps of a round" if seen["way"] == "local-steps" else "samples of a step"
+    unit = "local steps per round" if seen["way"] == "local-steps" else "samples per step"
     unit = unit if plan.elastic is None else "shards"
-    return [("adapted", f"{times}; at the end {seen['way']}, {unit} by worker: {seen['shares']}")]
+    return [("adapted", f"{times}; final policy {seen['way']}, {unit} by worker: {seen['shares']}")]
 
 
 def _checkpoints(result: "dict[str, Json]") -> list[tuple[str, str]]:
@@ -184,8 +188,8 @@ def _checkpoints(result: "dict[str, Json]") -> list[tuple[str, str]]:
     share = f" ({_percent(pause_s / busy_s)} of the workers' time)" if busy_s else ""
     paused = f"{1000 * pause_s:.2g} ms" if pause_s < 1 else short_duration(pause_s)
     count = f"{written:g} snapshot{'' if written == 1 else 's'}"
-    text = f"{count}, {short_bytes(nbytes)}; steps paused {paused}{share}, "
-    text += f"written beside them in {short_duration(write_s)}"
+    text = f"{count}, {short_bytes(nbytes)}; training paused {paused}{share}, "
+    text += f"written asynchronously in {short_duration(write_s)}"
     problems = [f"{seen[name]} {name}" for name in ("failed", "skipped") if seen.get(name)]
     return [("checkpoints", "; ".join([text, *problems]))]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.options import common_options, config_options_without
+from paceline.cli.options import SettingsCommand, common_options, config_options_without
 from paceline.cli.output import emit, print_message
 from paceline.config.environment import Facts, probe_machine
 from paceline.config.load import LoadedConfig, from_set_flags, load
@@ -26,28 +26,33 @@ if TYPE_CHECKING:
     from paceline.tune.runner import Outcome
 
 
-@click.command("tune")
+@click.command("tune", cls=SettingsCommand)
 @click.option(
     "--search",
     "searches",
     multiple=True,
     metavar="KEY=VALUES",
-    help="What is tried: lr=log:0.001..1, batch_size=8..64, mode=ssgd,localsgd, task_option.hidden=8,16. "
-    "Repeatable.",
+    help="Search space: lr=log:0.001..1, batch_size=8..64, mode=ssgd,localsgd, task_option.hidden=8,16.",
 )
-@click.option("--trials", type=click.IntRange(1, 10_000), help="How many. [default: 10, or all there are]")
 @click.option(
-    "--parallel", type=click.IntRange(1, 1024), default=1, show_default=True, help="At most so many at once."
+    "--trials", type=click.IntRange(1, 10_000), help="Number of trials. [default: 10, or all combinations]"
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Maximum number of concurrent trials.",
 )
 @click.option(
     "--metric",
     metavar="NAME[:min|max]",
-    help="What is to be small; accuracies are to be large. [default: valid_loss, or test_loss]",
+    help="Metric to minimize; accuracies are maximized. [default: valid_loss, or test_loss]",
 )
 @click.option(
     "--scheduler",
     type=click.Choice(["asha", "none"]),
-    help="Who stops bad trials early. [default: asha, where trials are evaluated on the way]",
+    help="Early-stopping scheduler. [default: asha, if trials are evaluated during training]",
 )
 @click.option(
     "--grace", type=click.IntRange(1), help="Evaluations before a trial may be stopped. [default: 1]"
@@ -55,14 +60,14 @@ if TYPE_CHECKING:
 @click.option(
     "--reduction",
     type=click.FloatRange(1, min_open=True),
-    help="Of so many that come so far, one goes on. [default: 3]",
+    help="Reduction factor: one of this many trials continues past a rung. [default: 3]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the search. [default: tuning]")
 @click.option(
-    "--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the search in this folder."
+    "--resume", type=click.Path(path_type=Path), metavar="DIR", help="Folder of a search to resume."
 )
-@click.option("--address", default="local", show_default=True, help="Where Ray is: local, auto, HOST:PORT.")
-@click.option("--dry-run", "-n", is_flag=True, help="Only say which trials would be made.")
+@click.option("--address", default="local", show_default=True, help="Ray address: local, auto or HOST:PORT.")
+@click.option("--dry-run", "-n", is_flag=True, help="Print the trials and exit.")
 @config_options_without("address", "placement", "restarts", "export", "run_dir", "save_dir")
 @common_options
 def tune(
@@ -80,11 +85,11 @@ def tune(
     address: str,
     dry_run: bool,
 ) -> ExitCode:
-    """Search hyper-parameters with Ray Tune, with any mode inside each trial.
+    """Search hyperparameters with Ray Tune, with any mode inside each trial.
 
-    Every setting of `train` and every option of the task can be searched. A trial is a
-    run; bad ones are stopped early (ASHA). The best settings are printed, and written as
-    a file that `paceline train --config` takes. Interrupted: paceline tune --resume DIR.
+    Every setting of `train` and every option of the task can be searched. Each trial is a
+    run; bad ones are stopped early (ASHA). The best settings are printed, and written to a
+    file for `paceline train --config`. To resume: paceline tune --resume DIR.
     """
     given = {
         "--search": searches, "--trials": trials, "--metric": metric, "--scheduler": scheduler,
@@ -106,7 +111,7 @@ def _refuse_changes(given: list[str], flags: Sequence[RawSetting], session: Sess
         message = (
             f"{', '.join([*changed, *(['--config'] if session.common.config else [])])} cannot be changed"
         )
-        hint = f"leave it out: what was decided is in {resume}/tune.json; or start a new search"
+        hint = f"leave it out (the settings are in {resume}/tune.json), or start a new search"
         raise SearchError([Problem(f"{message} when a search is resumed", hint, "--resume")])
 
 
@@ -148,7 +153,7 @@ def _start(
         folder.check_is_free()
     with ExitStack() as resources:
         inputs = SessionInputs(session, flags, resources)
-        tuning, remarks = lay_out(request, inputs, found=[*problems, *inputs.problems])
+        tuning, remarks = lay_out(request, inputs, config_problems=[*problems, *inputs.problems])
     for remark in remarks:
         print_message(session, f"note: {remark}")
     return _run(session, tuning, folder, how, is_new=True)
@@ -171,11 +176,13 @@ class _How:
 
 def _run(session: Session, tuning: "Tuning", folder: "TuneFolder", how: _How, *, is_new: bool) -> ExitCode:
     from paceline.cli.tune_output import TuneProgress
+    from paceline.tune.runner import check_address
     from paceline.tune.runner import tune as carry_out
 
     if how.dry_run:
         return _show_plan(session, tuning)
-    stops = "" if tuning.asha is None else ", bad ones are stopped early (ASHA)"
+    check_address(how.address)
+    stops = "" if tuning.asha is None else ", poor ones stopped early (ASHA)"
     print_message(
         session, f"tuning {', '.join(tuning.searches)}: {len(tuning.trials)} trials in {folder.path}{stops}"
     )
@@ -190,7 +197,7 @@ def _show_plan(session: Session, tuning: "Tuning") -> ExitCode:
     count = len(tuning.trials)
     listed: list[Json] = [{"number": t.number, "settings": {**t.settings}} for t in tuning.trials]
     data: dict[str, Json] = {"trials": listed, "metric": list(tuning.metric), "asha": tuning.asha is not None}
-    lines = [*trial_table(tuning, {}), "", f"{count} trials, {_goal(tuning)}; nothing was started"]
+    lines = [*trial_table(tuning, {}), "", f"{count} trials, {_goal(tuning)}; dry run: nothing was started"]
     emit(session, "tune.plan", data, lines)
     return ExitCode.OK
 
@@ -209,7 +216,7 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
     lost = [number for number, record in outcome.records.items() if record.status is Status.LOST]
     if best is None and not lost and not outcome.stopped_by:
         why = next((record.why for record in outcome.records.values() if record.why), "")
-        what = f"no trial came to its end with a {' or '.join(tuning.metric)}{f': {why}' if why else ''}"
+        what = f"no trial finished with a {' or '.join(tuning.metric)}{f': {why}' if why else ''}"
         raise TrainingError(what, f"see {path}/trials.csv; try smaller ranges, or --scheduler none")
     again = f"paceline tune --resume {path}"
     lines = trial_table(tuning, outcome.records, best)
@@ -217,7 +224,7 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
         record = outcome.records[best.number]
         lines += ["", f"best       trial {best.number}: {best.description}"]
         lines += [f"           {record.metric} {record.value:.6g}"]
-        lines += [f"train it   paceline train --config {path / 'best.yaml'}"]
+        lines += [f"next       paceline train --config {path / 'best.yaml'}"]
         if (ahead := stopped_ahead(tuning, outcome.records, best)) is not None:
             value = outcome.records[ahead.number].value
             lines += [
@@ -225,7 +232,7 @@ def _conclude(session: Session, outcome: "Outcome", path: Path) -> ExitCode:
                 " later: try --scheduler none, or a larger --grace"
             ]
     if lost or outcome.stopped_by:
-        lines += [f"go on      {again}"]
+        lines += [f"resume     {again}"]
     records: list[Json] = [to_json(record) for record in outcome.records.values()]
     data: dict[str, Json] = {
         "out": str(path),

@@ -22,7 +22,7 @@ class TuneProgress:
     def began(self, trial: Trial, over: int) -> None:
         self._shown_s[trial.number] = monotonic_s()
         print_message(
-            self._session, f"  trial {trial.number}  {trial.description}  ({over} of {self._count} are over)"
+            self._session, f"  trial {trial.number}  {trial.description}  ({over} of {self._count} finished)"
         )
 
     def evaluated(self, trial: Trial, record: Record) -> None:
@@ -45,7 +45,7 @@ class TuneProgress:
             return
         if record.status is Status.FINISHED and len(record.evaluations) == 1 and trial.plan.evaluation:
             self._has_noted_late = True
-            self.note(f"{record.metric} is known at the end of a trial only, so none is stopped early")
+            self.note(f"{record.metric} is measured only at the end of a trial, so no trial is stopped early")
 
     def note(self, text: str) -> None:
         print_message(self._session, f"note: {text}")

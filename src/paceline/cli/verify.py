@@ -14,15 +14,15 @@ from paceline.training.session import Session
 @run_argument
 @common_options
 def verify(session: Session, run: Path) -> ExitCode:
-    """Prove from the log of RUN (a run's folder) that no step and no sample was lost or done twice.
+    """Check in the log of RUN (a run folder) that no step or sample was lost or repeated.
 
-    Also that all replicas ended equal and that every checkpoint has its hash. Nothing is run.
-    Exit code 8 when something does not hold.
+    Also checks that all replicas ended equal and that every checkpoint matches its checksum. Read-only.
+    Exit code 8 if a check fails.
     """
     from paceline.training.verify import to_rows, verify_run
 
     findings = verify_run(session.folder / run)
-    lines = [f"{'ok  ' if finding.ok else 'FAIL'} {finding.what}: {finding.seen}" for finding in findings]
+    lines = [f"{'ok  ' if finding.ok else 'FAIL'} {finding.what} ({finding.seen})" for finding in findings]
     holds = all(finding.ok for finding in findings)
     emit(session, "verify", {"run": str(run), "holds": holds, "findings": to_rows(findings)}, lines)
     return ExitCode.OK if holds else ExitCode.GATE_FAILED
@@ -32,10 +32,10 @@ def verify(session: Session, run: Path) -> ExitCode:
 @run_argument
 @common_options
 def replay(session: Session, run: Path) -> ExitCode:
-    """Execute the recorded schedule of RUN (a run's folder) again.
+    """Re-execute the recorded schedule of RUN (a run folder).
 
-    Proves that it leads to the recorded parameters bit by bit (exit code 0), or
-    says where the two part (exit code 8).
+    Exit code 0 if it reproduces the recorded parameters bit for bit; otherwise 8, with
+    the first divergence.
     """
     from paceline.training.verify import replay_run
 
@@ -46,6 +46,6 @@ def replay(session: Session, run: Path) -> ExitCode:
     if verdict["is_equal"]:
         line = f"equal bit by bit: {verdict['updates']} updates, {verdict['gradients']} gradients recomputed"
     else:
-        line = f"the replay parts from the record: {verdict['parted']}"
+        line = f"the replay diverges from the recorded run: {verdict['parted']}"
     emit(session, "replay", {"run": str(run), **verdict}, [line, f"state sha256 {verdict['state_sha256']}"])
     return ExitCode.OK if verdict["is_equal"] else ExitCode.GATE_FAILED

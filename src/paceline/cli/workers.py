@@ -74,39 +74,39 @@ def run_action(
 def _next_command(action: str, run: Path, worker: str) -> str:
     match action:
         case "stop":
-            return f"paceline train --resume {run} goes on with it"
+            return f"paceline train --resume {run}"
         case "pause" | "slow":
-            return f"paceline workers resume {run} {worker} lets it go on at once"
+            return f"paceline workers resume {run} {worker}"
         case "partition":
-            return f"paceline workers heal {run} lets all back in"
+            return f"paceline workers heal {run}"
         case "kill" | "resume" | "heal":
-            return f"paceline events {run} tells how it goes on"
+            return f"paceline events {run} --follow"
         case _:
             return ""
 
 
-_wait = click.option("--wait/--no-wait", default=True, help="Until they train so. [default: wait]")
+_wait = click.option("--wait/--no-wait", default=True, help="Wait until the workers train. [default: wait]")
 _within = click.option(
     "--timeout",
     "within_s",
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Seconds to wait.",
+    help="Timeout in seconds.",
 )
 
 
 @click.group("workers")
 @common_options
 def workers(session: Session) -> None:
-    """Look at the workers of a run that is at work, change how many there are, and strike one."""
+    """List, add, remove, pause or kill workers of a live run."""
 
 
 @workers.command("list")
 @run_argument
 @common_options
 def list_workers(session: Session, run: Path) -> None:
-    """Who trains in RUN (a run's folder), and in which generation."""
+    """List the workers of RUN (a run folder) and the current generation."""
     from paceline.faults.workers import read_workforce
 
     workforce = read_workforce(session.folder / run)
@@ -128,7 +128,7 @@ def list_workers(session: Session, run: Path) -> None:
 @_within
 @common_options
 def add(session: Session, run: Path, count: int, wait: bool, within_s: float) -> None:
-    """Let COUNT more workers join RUN; returns once they train."""
+    """Add COUNT workers to RUN, and wait until they train."""
     from paceline.faults import workers as operations
 
     _show(session, "add", run, operations.add(session.folder / run, count, wait=wait, within_s=within_s))
@@ -141,30 +141,32 @@ def add(session: Session, run: Path, count: int, wait: bool, within_s: float) ->
 @_within
 @common_options
 def remove(session: Session, run: Path, which: str, wait: bool, within_s: float) -> None:
-    """Let a worker, or so many of the newest, leave RUN after a step; they are not replaced."""
+    """Remove a worker, or COUNT of the newest, from RUN after a step; they are not replaced."""
     from paceline.faults import workers as operations
 
     count = int(which) if which.isdecimal() else 1
     if count < 1:
-        raise ConfigError([Problem("0 workers cannot be removed", "name one, or a number", "WORKER|COUNT")])
+        raise ConfigError(
+            [Problem("0 workers cannot be removed", "name a worker, or a number from 1", "WORKER|COUNT")]
+        )
     name = "" if which.isdecimal() else which
     resized = operations.remove(session.folder / run, count, name, wait=wait, within_s=within_s)
     _show(session, "remove", run, resized)
 
 
 _for = click.option(
-    "--for", "for_s", type=float, default=30.0, show_default=True, help="Seconds; at most 300."
+    "--for", "for_s", type=float, default=30.0, show_default=True, help="Duration in seconds, at most 300."
 )
 
 
 @workers.command("kill")
 @run_argument
 @click.argument("worker", shell_complete=worker_names)
-@click.option("--force", is_flag=True, help="Also where it ends the run.")
+@click.option("--force", is_flag=True, help="Proceed even if this ends the run.")
 @yes_option
 @common_options
 def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> ExitCode:
-    """kill -9 of WORKER of RUN, and how the run went on; for experiments."""
+    """Kill (kill -9) WORKER of RUN and report the recovery; for experiments."""
     if not confirm(session, f"kill {worker} of {run}", yes=yes):
         return ExitCode.INTERRUPTED
     return run_action(session, run, "kill", worker, force=force)
@@ -176,7 +178,7 @@ def kill(session: Session, run: Path, worker: str, force: bool, yes: bool) -> Ex
 @_for
 @common_options
 def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
-    """Stop WORKER of RUN for a while; Ctrl-C lets it go on at once."""
+    """Pause WORKER of RUN for a while; Ctrl-C resumes it at once."""
     return run_action(session, run, "pause", worker, for_s=for_s)
 
 
@@ -185,32 +187,32 @@ def pause(session: Session, run: Path, worker: str, for_s: float) -> ExitCode:
 @click.argument("worker", shell_complete=worker_names)
 @common_options
 def resume(session: Session, run: Path, worker: str) -> ExitCode:
-    """Let WORKER of RUN go on, whoever holds it."""
+    """Resume WORKER of RUN, even if another command paused it."""
     return run_action(session, run, "resume", worker)
 
 
 @workers.command("slow")
 @run_argument
 @click.argument("worker", shell_complete=worker_names)
-@click.option("--factor", type=float, default=4.0, show_default=True, help="Times as long.")
+@click.option("--factor", type=float, default=4.0, show_default=True, help="Slowdown factor.")
 @_for
 @common_options
 def slow(session: Session, run: Path, worker: str, factor: float, for_s: float) -> ExitCode:
-    """Make WORKER of RUN slower for a while; Ctrl-C lets it go on at once."""
+    """Slow down WORKER of RUN for a while; Ctrl-C restores its speed at once."""
     return run_action(session, run, "slow", worker, factor=factor, for_s=for_s)
 
 
 @workers.command("partition")
 @run_argument
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--force", is_flag=True, help="Also where the quorum, or too many workers, would be lost.")
+@click.option("--force", is_flag=True, help="Proceed even if quorum or too many workers would be lost.")
 @_for
 @common_options
 def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, for_s: float) -> ExitCode:
-    """Cut nodes and workers of RUN (node-1, worker-0) off from all others; Ctrl-C lets them back in at once.
+    """Partition nodes and workers of RUN (node-1, worker-0) from all others; Ctrl-C heals it at once.
 
-    A worker that is cut off reaches no coordinator; a node is heard by nobody. Needs an elastic
-    run of this machine. The nodes mend it by their own clocks, whatever becomes of this command.
+    A partitioned worker reaches no coordinator; a partitioned node exchanges no messages. Needs an elastic
+    run of this machine. The nodes heal the partition by their own clocks, even if this command dies.
     """
     return run_action(session, run, "partition", ",".join(names), force=force, for_s=for_s)
 
@@ -219,7 +221,7 @@ def partition(session: Session, run: Path, names: tuple[str, ...], force: bool, 
 @run_argument
 @common_options
 def heal(session: Session, run: Path) -> ExitCode:
-    """Let everybody who is cut off in RUN back in, whoever wanted it."""
+    """Heal all partitions of RUN, including those of other commands."""
     return run_action(session, run, "heal")
 
 
@@ -246,5 +248,5 @@ def _worker_lines(workforce: "Workforce") -> list[str]:
 @run_argument
 @common_options
 def stop(session: Session, run: Path) -> ExitCode:
-    """Ask RUN (a run's folder) to stop after its current step, with a checkpoint, and wait until it has."""
+    """Stop RUN (a run folder) after its current step, with a checkpoint, and wait until it has stopped."""
     return run_action(session, run, "stop")

@@ -23,7 +23,7 @@ from paceline.events.performance import downsample, first_below
 CURVE_POINTS = 150
 NO_DIFFERENCE = "no significant difference"
 FASTER = "significantly faster"
-ONE_REPEAT = f"not known: fewer than {MIN_ROUNDS} repeats"
+ONE_REPEAT = f"unknown: fewer than {MIN_ROUNDS} repeats"
 INCONCLUSIVE = "inconclusive: the repeats differ too much"
 LOST_POINTS = 0.02  # of accuracy: a difference that matters
 LOST_SHARE = 0.05  # the same for a loss, as a share of the baseline's
@@ -34,17 +34,17 @@ Runs = Mapping[str, Sequence[Measured]]  # by label, in the order of the rounds
 
 def quality_of(runs: Runs) -> Quality | None:
     """The test accuracy if there is one, another accuracy, or a loss; None: no metric that all have."""
-    return best_named([run.metrics for mine in runs.values() for run in mine])
+    return best_named([run.metrics for group in runs.values() for run in group])
 
 
 def evaluated_by(runs: Runs) -> Quality | None:
     """The same of what was evaluated on the way; None: some run was not."""
-    every = [run.evaluations for mine in runs.values() for run in mine]
+    every = [run.evaluations for group in runs.values() for run in group]
     return best_named([e.metrics for seen in every for e in seen]) if all(every) else None
 
 
 def best_named(metrics: Sequence[Mapping[str, float | None]]) -> Quality | None:
-    shared = [name for name in metrics[0] if all(name in mine for mine in metrics)] if metrics else []
+    shared = [name for name in metrics[0] if all(name in metric for metric in metrics)] if metrics else []
     for word, is_share in (("accuracy", True), ("loss", False)):
         named = sorted((n for n in shared if word in n), key=lambda n: (not n.startswith("test"), n))
         if named:
@@ -55,18 +55,18 @@ def best_named(metrics: Sequence[Mapping[str, float | None]]) -> Quality | None:
 def target_of(
     runs: Runs, *, wanted_loss: float | None = None, wanted_accuracy: float | None = None
 ) -> Target | None:
-    """What was asked for, or the best that every run reaches; None: some run reached nothing."""
+    """The requested target, or the best that every run reaches; None if some run reached none."""
     if wanted_loss is not None:
         return _training_target(wanted_loss, is_chosen=False)
     if wanted_accuracy is not None:
         return _accuracy_target(runs, wanted_accuracy)
-    every = [run for mine in runs.values() for run in mine]
+    every = [run for group in runs.values() for run in group]
     judged = evaluated_by(runs)
     if judged is not None:
         return _evaluated_target(every, judged)
     lowest = [min((p.loss for p in run.points if math.isfinite(p.loss)), default=None) for run in every]
-    found = [value for value in lowest if value is not None]
-    return _training_target(slightly_above(max(found)), is_chosen=True) if found else None
+    values = [value for value in lowest if value is not None]
+    return _training_target(slightly_above(max(values)), is_chosen=True) if values else None
 
 
 def _training_target(value: float, *, is_chosen: bool) -> Target:
@@ -74,8 +74,8 @@ def _training_target(value: float, *, is_chosen: bool) -> Target:
 
 
 def _accuracy_target(runs: Runs, value: float) -> Target | None:
-    """Of those that are evaluated on the way; None: their task knows no accuracy."""
-    judged = evaluated_by({label: mine for label, mine in runs.items() if mine[0].evaluations})
+    """Target of runs that are evaluated during training; None if their task has no accuracy."""
+    judged = evaluated_by({label: group for label, group in runs.items() if group[0].evaluations})
     if judged is None or not judged.is_share:
         return None
     return Target(what=judged.name, value=value, is_evaluated=True, is_share=True, is_chosen=False)
@@ -114,63 +114,63 @@ def assess(
 ) -> dict[str, Cell]:
     base = runs[baseline]
     return {
-        label: _cell(label, mine, base, quality, target, training_samples) for label, mine in runs.items()
+        label: _cell(label, group, base, quality, target, training_samples) for label, group in runs.items()
     }
 
 
 def _cell(
     label: str,
-    mine: Sequence[Measured],
+    runs: Sequence[Measured],
     base: Sequence[Measured],
     quality: Quality | None,
     target: Target | None,
     training_samples: int | None,
 ) -> Cell:
-    seconds = [run.seconds for run in mine]
+    seconds = [run.seconds for run in runs]
     base_s = [run.seconds for run in base]
     median_s = statistics.median(seconds)
-    workers = mine[0].plan.processes
+    workers = runs[0].plan.processes
     speedup = statistics.median(base_s) / median_s
-    is_base = mine is base
+    is_base = runs is base
     interval = None if is_base else quotient_interval(base_s, seconds)
-    targets = [None if target is None else reached_s(run, target) for run in mine]
-    typical = min(mine, key=lambda run: abs(run.seconds - median_s))
+    targets = [None if target is None else reached_s(run, target) for run in runs]
+    typical = min(runs, key=lambda run: abs(run.seconds - median_s))
     return Cell(
         label=label,
-        mode=mine[0].plan.mode,
+        mode=runs[0].plan.mode,
         workers=workers,
         seconds=median_s,
         seconds_all=tuple(seconds),
         speedup=_estimate(speedup, interval),
         efficiency=_estimate(speedup / workers, interval, 1 / workers),
         speed_in_words="the baseline" if is_base else describe_speed(speedup, interval),
-        samples_per_s=statistics.median(run.samples_per_s for run in mine),
-        **_quality(mine, base, quality),
-        loss=_mean([math.nan if run.loss is None else run.loss for run in mine]),
+        samples_per_s=statistics.median(run.samples_per_s for run in runs),
+        **_quality(runs, base, quality),
+        loss=_mean([math.nan if run.loss is None else run.loss for run in runs]),
         target_s=_median(targets),
         target_s_all=tuple(targets),
-        bytes_out=round(statistics.fmean(run.bytes_out for run in mine)),
-        bytes_in=round(statistics.fmean(run.bytes_in for run in mine)),
-        staleness=_stale(mine),
-        phases=_phases(mine),
-        metrics={name: _mean([run.metrics.get(name, math.nan) for run in mine]) for name in mine[0].metrics},
+        bytes_out=round(statistics.fmean(run.bytes_out for run in runs)),
+        bytes_in=round(statistics.fmean(run.bytes_in for run in runs)),
+        staleness=_stale(runs),
+        phases=_phases(runs),
+        metrics={name: _mean([run.metrics.get(name, math.nan) for run in runs]) for name in runs[0].metrics},
         epochs=None if training_samples is None else typical.samples / training_samples,
         curve=_curve(typical),
         evaluations=tuple(_finite(e) for e in typical.evaluations),
         data=typical.data,
-        runs=tuple(run.name for run in mine),
+        runs=tuple(run.name for run in runs),
     )
 
 
 def scaling_of(cells: dict[str, Cell]) -> dict[str, Scaling]:
-    """By mode, where it was run with several numbers of workers."""
-    found = {}
+    """Scaling by mode, for modes run with several numbers of workers."""
+    by_mode = {}
     for mode in dict.fromkeys(cell.mode for cell in cells.values()):
-        mine = [cell for cell in cells.values() if cell.mode == mode]
-        fit = fit_amdahl([(cell.workers, cell.speedup.value) for cell in mine])
+        own_cells = [cell for cell in cells.values() if cell.mode == mode]
+        fit = fit_amdahl([(cell.workers, cell.speedup.value) for cell in own_cells])
         if fit is not None:
-            found[mode] = Scaling(mode=mode, serial=fit.serial, limit=fit.limit)
-    return found
+            by_mode[mode] = Scaling(mode=mode, serial=fit.serial, limit=fit.limit)
+    return by_mode
 
 
 class _QualityFields(TypedDict):
@@ -180,32 +180,32 @@ class _QualityFields(TypedDict):
     quality_in_words: str
 
 
-def _quality(mine: Sequence[Measured], base: Sequence[Measured], quality: Quality | None) -> _QualityFields:
+def _quality(runs: Sequence[Measured], base: Sequence[Measured], quality: Quality | None) -> _QualityFields:
     if quality is None:
         return _QualityFields(
             quality=None, quality_all=(), quality_difference=None, quality_in_words="not measured"
         )
-    values, base_values = ([run.metrics[quality.name] for run in some] for some in (mine, base))
-    found = _QualityFields(
+    values, base_values = ([run.metrics[quality.name] for run in group] for group in (runs, base))
+    fields = _QualityFields(
         quality=None,
         quality_all=tuple(value if math.isfinite(value) else None for value in values),
         quality_difference=None,
         quality_in_words="the baseline",
     )
     if not all(map(math.isfinite, values)):
-        return {**found, "quality_in_words": "not a number: it diverged"}
+        return {**fields, "quality_in_words": "not a number: it diverged"}
     interval = mean_interval(values)
     if interval is not None and quality.is_share:  # no model is right more often than always
         interval = Interval(max(0.0, interval.low), min(1.0, interval.high))
-    found["quality"] = _estimate(statistics.fmean(values), interval)
-    if mine is base or not all(map(math.isfinite, base_values)):
-        return found
+    fields["quality"] = _estimate(statistics.fmean(values), interval)
+    if runs is base or not all(map(math.isfinite, base_values)):
+        return fields
     difference = statistics.fmean(values) - statistics.fmean(base_values)
     interval = difference_interval(values, base_values)
-    found["quality_difference"] = _estimate(difference, interval)
+    fields["quality_difference"] = _estimate(difference, interval)
     matters = LOST_POINTS if quality.is_share else LOST_SHARE * abs(statistics.fmean(base_values))
-    found["quality_in_words"] = _describe_difference(difference, interval, quality, matters)
-    return found
+    fields["quality_in_words"] = _describe_difference(difference, interval, quality, matters)
+    return fields
 
 
 def _describe_difference(
@@ -235,8 +235,8 @@ def _estimate(value: float, interval: Interval | None, times: float = 1.0) -> Es
     return Estimate(value=value, low=interval.low * times, high=interval.high * times)
 
 
-def _stale(mine: Sequence[Measured]) -> Stale | None:
-    seen = [run.staleness for run in mine if run.staleness is not None]
+def _stale(runs: Sequence[Measured]) -> Stale | None:
+    seen = [run.staleness for run in runs if run.staleness is not None]
     if not seen:
         return None
     counts = Counter[int]()
@@ -246,8 +246,8 @@ def _stale(mine: Sequence[Measured]) -> Stale | None:
     return Stale(mean=mean, max=max(counts), histogram={str(v): counts[v] for v in sorted(counts)})
 
 
-def _phases(mine: Sequence[Measured]) -> dict[str, float]:
-    sums = {name: sum(run.phases_s[name] for run in mine) for name in mine[0].phases_s}
+def _phases(runs: Sequence[Measured]) -> dict[str, float]:
+    sums = {name: sum(run.phases_s[name] for run in runs) for name in runs[0].phases_s}
     total = sum(sums.values())
     return {name: value / total if total else 0.0 for name, value in sums.items()}
 
@@ -280,7 +280,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def slightly_above(value: float) -> float:
-    """Rounded up to three digits, so that whoever was at it is also at what is shown."""
+    """Rounded up to three digits, so that a run that reached it also reached the number shown."""
     if value <= 0:
         return value
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)

@@ -1,4 +1,4 @@
-"""The demo: modes with one slow worker and equal work, one after another, in a table."""
+"""The demo: every strategy on equal work with one straggler, one run each."""
 
 import itertools
 from collections.abc import Callable
@@ -22,17 +22,17 @@ STRAGGLER = 1
 FACTOR = 3.0
 LOCAL_STEPS = 8
 BOUND = 3
-# The same optimizer for all; and XOR's few numbers are not worth splitting.
+# Only modes that work with the optimizer of all others and with a model as small as XOR's.
 SHOWN = tuple(mode for mode in MODES.values() if not mode.optimizers and not mode.is_split)
 LEFT_OUT = tuple(mode.name for mode in MODES.values() if mode not in SHOWN)
 INTRODUCTION = (
-    f"XOR, {WORKERS} workers, {STEPS} steps of {BATCH} samples each, {PACE_S * 1e3:g} ms a step; "
-    f"worker {STRAGGLER} is {FACTOR:g}x slower. Equal work in {len(SHOWN)} of {len(MODES)} modes"
-    f" (not {' and '.join(LEFT_OUT)}, which need another optimizer or a larger model):"
+    f"XOR with {WORKERS} workers, {STEPS} steps of {BATCH} samples per worker, {PACE_S * 1e3:g} ms per step; "
+    f"worker {STRAGGLER} is {FACTOR:g}x slower. Equal work for {len(SHOWN)} of {len(MODES)} modes"
+    f" (without {' and '.join(LEFT_OUT)}, which need another optimizer or a larger model):"
 )
 TRANSPORT_NOTE = (
-    "ddp is torch's own: it sends by gloo over loopback TCP, where ssgd uses shared memory; compare with"
-    " `paceline train --mode ssgd --transport gloo`."
+    "ddp communicates by gloo over loopback TCP, ssgd by shared memory;"
+    " for the same transport: `paceline train --mode ssgd --transport gloo`."
 )
 
 
@@ -49,11 +49,11 @@ class DemoRow:
 
 
 def run_demo(folder: Path, watcher: Callable[[str], Watcher], *, launcher: LocalLauncher) -> list[DemoRow]:
-    """Each mode of SHOWN on the same samples with the same slow worker; one row each."""
+    """Train each mode of SHOWN on the same samples with the same straggler; one row each."""
     results = {}
     for plan in demo_plans():
         results[plan.mode] = train(plan, _claimed(folder / plan.mode), watcher(plan.mode), warm=launcher)
-        if "stopped_by" in results[plan.mode]:  # Ctrl-C was not for this mode alone
+        if "stopped_by" in results[plan.mode]:  # Ctrl-C stops the demo, not only this mode
             raise KeyboardInterrupt
     together = _number(results["ssgd"]["training_s"])
     return [_row(mode, result, together) for mode, result in results.items()]
@@ -85,18 +85,18 @@ def demo_plans() -> list[Plan]:
 
 
 def meaning(rows: list[DemoRow]) -> str:
-    """What the table says, in a sentence, from the numbers in it."""
+    """Interpretation of the table, with its numbers."""
     by_mode = {row.mode: row for row in rows}
     ssgd = by_mode["ssgd"]
     asgd = by_mode["asgd"]
     ssp = by_mode["ssp"]
-    single_worker_plan = by_mode["single"]
+    single = by_mode["single"]
     return (
-        f"With one worker {FACTOR:g}x slower, everyone who must wait runs at its pace: ssgd spends "
+        f"With one worker {FACTOR:g}x slower, synchronous strategies run at its pace: ssgd spends "
         f"{ssgd.waiting or 0:.0%} of its workers' time waiting and is only "
-        f"{single_worker_plan.seconds / ssgd.seconds:.1f}x as fast as a single worker; a bound of {BOUND} "
-        f"(ssp, {ssp.versus_ssgd:.2f}x ssgd) does not help against a persistent straggler; asgd waits for "
-        f"nobody and is {asgd.versus_ssgd:.2f}x as fast as ssgd, at the price of gradients that are "
+        f"{single.seconds / ssgd.seconds:.1f}x as fast as a single worker; a staleness bound of {BOUND} "
+        f"(ssp, {ssp.versus_ssgd:.2f}x ssgd) does not help against a persistent straggler; asgd does not "
+        f"wait and is {asgd.versus_ssgd:.2f}x as fast as ssgd, at the cost of gradients that are "
         f"{asgd.staleness or 0:.1f} updates old on average (accuracy {asgd.accuracy:.1%} against "
         f"{ssgd.accuracy:.1%}). {TRANSPORT_NOTE}"
     )
@@ -130,7 +130,7 @@ def _number(value: Json) -> float:
 
 
 def _claimed(folder: Path) -> Path:
-    """A new folder, so that demos run after or beside each other."""
+    """A new folder, so that several demos can run one after another or at once."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         free = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")

@@ -4,7 +4,7 @@ Every contender makes the same steps over the same samples: with N workers a ste
 samples are dealt to N. The baseline `single` makes them alone. Each round has
 its own seed, which all contenders share: the same first parameters, the same order
 of samples, the same slow steps. Within a round the order is rotated, so that
-nobody always runs first. Pure. See docs/concepts/equal-work.md.
+no mode always runs first. Pure. See docs/concepts/equal-work.md.
 """
 
 import math
@@ -24,7 +24,7 @@ from paceline.sync.rng import draw_uniform
 
 DEFAULT_MODES = ("single", "ssgd", "asgd", "ssp", "localsgd")
 DEFAULT_REPEATS = 3
-PACE_S = 0.010  # of a step, when somebody is to be slow and nobody said how long a step takes
+PACE_S = 0.010  # of a step, when a worker is to be slow and no pace was given
 _BATCH = 32
 
 
@@ -55,17 +55,21 @@ class Turn:
 class Layout:
     contenders: dict[str, Plan]  # by label, baseline first, as in round 0
     turns: tuple[Turn, ...]  # in the order in which they are taken
-    remarks: tuple[str, ...]  # what was decided that nobody asked for
+    remarks: tuple[str, ...]  # decisions that were not requested
 
 
 def lay_out(
-    request: CompareRequest, facts: Facts, *, found: Sequence[Problem] = (), count: Count | None = None
+    request: CompareRequest,
+    facts: Facts,
+    *,
+    config_problems: Sequence[Problem] = (),
+    count: Count | None = None,
 ) -> Layout:
-    """Raises ConfigError with every problem, each once. `count` is asked where epochs must become steps."""
+    """Raises ConfigError with every problem, each once. `count` is called if epochs must become steps."""
     config, remarks = _with_pace(request.config)
     modes = _modes(request)
     remarks += _about_evaluations(config, modes)
-    problems = [*found, *_about_request(request, modes), *_about_config(config, modes)]
+    problems = [*config_problems, *_about_request(request, modes), *_about_config(config, modes)]
     shares, about_batches = _shares(config, request.worker_counts)
     problems += about_batches
     configs = {
@@ -73,10 +77,10 @@ def lay_out(
         for mode in modes
         for number in request.worker_counts
     }
-    problems += [problem for said in configs.values() for problem in check(said, facts)]
+    problems += [problem for run_config in configs.values() for problem in check(run_config, facts)]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    plans = {label: resolve(said, facts, count=count) for label, said in configs.items()}
+    plans = {label: resolve(run_config, facts, count=count) for label, run_config in configs.items()}
     contenders = {BASELINE: single_worker_plan(next(iter(plans.values()))), **plans}
     return Layout(
         contenders=contenders,
@@ -97,13 +101,13 @@ def order_of(labels: Sequence[str], repeats: int, seed: int) -> list[list[str]]:
 def _turns(contenders: dict[str, Plan], repeats: int, config: TrainConfig) -> list[Turn]:
     seed = config.seed or 0
     prefix = "" if config.name is None else f"{config.name}-"
-    found = []
+    turns = []
     for number, labels in enumerate(order_of(list(contenders), repeats, seed)):
         for label in labels:
             name = f"{label}-{number + 1}"
             plan = replace(contenders[label], run=prefix + name, seed=seed + number)
-            found.append(Turn(name=name, label=label, round=number, plan=plan))
-    return found
+            turns.append(Turn(name=name, label=label, round=number, plan=plan))
+    return turns
 
 
 def _modes(request: CompareRequest) -> list[str]:
@@ -117,18 +121,18 @@ def _label(mode: str, count: int) -> str:
 
 
 def _with_pace(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-    """A slow worker is so many times slower than a step: so a step must have a length to begin with."""
+    """Set a pace: a straggler's delay is a multiple of the step, so a step needs a duration."""
     is_slowed = any(rule.factor != 1.0 for rule in config.straggler or ())
     if config.pace is not None or not is_slowed or decide.is_virtual(config):
         return config, []
     return replace(config, pace=PACE_S), [
-        f"a step lasts at least {PACE_S * 1e3:g} ms, so that a slow worker is slow by something known "
-        "(--pace says otherwise)"
+        f"a step lasts at least {PACE_S * 1e3:g} ms, so that a straggler's delay is known (change it with "
+        "--pace)"
     ]
 
 
 def _evaluated(config: TrainConfig) -> TrainConfig:
-    """Modes that cannot be evaluated on the way are not: their model is looked at when it is done."""
+    """Modes that cannot be evaluated on the way are not: their model is evaluated when it is done."""
     mode = decide.mode_of(config)
     return config if mode is None or mode.is_evaluated else replace(config, evaluate_every=None)
 
@@ -137,12 +141,12 @@ def _about_evaluations(config: TrainConfig, modes: Sequence[str]) -> list[str]:
     not_seen = [mode for mode in modes if mode in MODES and not MODES[mode].is_evaluated]
     if config.evaluate_every is None or not not_seen:
         return []
-    return [f"{', '.join(not_seen)} can be evaluated at the end only; the others are on the way too"]
+    return [f"{', '.join(not_seen)} can be evaluated only at the end; the others also during training"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one of so many workers takes of a step, and how long that is to last."""
+    """A worker's share of a step, and its duration."""
 
     batch_size: int | tuple[int, ...] | None
     pace_s: float | None
@@ -153,22 +157,22 @@ class _Share:
 
 def _shares(config: TrainConfig, counts: Sequence[int]) -> tuple[dict[int, _Share], list[Problem]]:
     """How many samples of a step each worker takes, by number of workers; the sum is always the same."""
-    said = config.batch_size
+    batch_size = config.batch_size
     sizes = {n: max(1, decide.num_workers_of(replace(config, mode=None, num_workers=n))) for n in counts}
     largest = max(sizes.values(), default=1)
-    as_said = {n: _Share(said, config.pace) for n in counts}
-    if isinstance(said, tuple):
+    as_said = {n: _Share(batch_size, config.pace) for n in counts}
+    if isinstance(batch_size, tuple):
         if len(counts) < 2:
             return as_said, []
-        what = f"batch_size lists {len(said)} numbers, but there are {len(counts)} numbers of workers"
-        return as_said, [Problem(what, "give one number for all workers", config.origin("batch_size"))]
+        message = f"batch_size lists {len(batch_size)} numbers, but num_workers lists {len(counts)}"
+        return as_said, [Problem(message, "give one number for all workers", config.origin("batch_size"))]
     unit = math.lcm(*sizes.values()) // largest
-    batch = -(-_BATCH // unit) * unit if said is None else said
+    batch = -(-_BATCH // unit) * unit if batch_size is None else batch_size
     if batch % unit:
-        what = f"a step has {batch} x {largest} = {batch * largest} samples, which cannot be dealt evenly to"
+        message = f"a step has {batch} x {largest} = {batch * largest} samples, which is not divisible by"
         hint = f"set batch_size to a multiple of {unit}, such as {-(-batch // unit) * unit}"
         listed = " or ".join(str(n) for n in counts)
-        return as_said, [Problem(f"{what} {listed} workers", hint, config.origin("batch_size"))]
+        return as_said, [Problem(f"{message} {listed} workers", hint, config.origin("batch_size"))]
     paces = {n: None if config.pace is None else config.pace * largest / size for n, size in sizes.items()}
     return {n: _Share(batch * largest // size, paces[n]) for n, size in sizes.items()}, []
 
@@ -179,18 +183,18 @@ def _about_request(request: CompareRequest, modes: Sequence[str]) -> list[Proble
         hint = "name at least one more, such as --modes single,ssgd,asgd"
         problems.append(Problem("there is nothing to compare single with", hint, "--modes"))
     if request.repeats < 1:
-        what = f"repeats is {request.repeats}, but it must be 1 or more"
-        problems.append(Problem(what, "three repeats give a first idea of the spread", "--repeats"))
+        message = f"repeats is {request.repeats}, but it must be 1 or more"
+        problems.append(Problem(message, "3 repeats are the minimum for confidence intervals", "--repeats"))
     if request.target_accuracy is not None and request.config.evaluate_every is None:
-        what = "an accuracy is to be reached, but nobody looks at it before the end"
-        problems.append(Problem(what, "add --evaluate-every epoch, for example", "--target-accuracy"))
+        message = "target_accuracy is set, but accuracy is not evaluated during training"
+        problems.append(Problem(message, "add --evaluate-every epoch, for example", "--target-accuracy"))
     if request.target_accuracy is not None and request.target_loss is not None:
-        what = "there are two targets, a loss and an accuracy"
-        problems.append(Problem(what, "leave one of them out", "--target-accuracy"))
+        message = "there are two targets, a loss and an accuracy"
+        problems.append(Problem(message, "leave one of them out", "--target-accuracy"))
     counts = request.worker_counts
     if not counts or len(set(counts)) < len(counts):
-        what = f"num_workers is {','.join(map(str, counts))!r}, but it must name different numbers"
-        problems.append(Problem(what, "write for example --num-workers 2,4", "--num-workers"))
+        message = f"num_workers is {','.join(map(str, counts))!r}, but it must name different numbers"
+        problems.append(Problem(message, "write for example --num-workers 2,4", "--num-workers"))
     return problems
 
 
@@ -203,20 +207,21 @@ def _about_config(config: TrainConfig, modes: Sequence[str]) -> list[Problem]:
     ]
     for key, hint in _REFUSED.items():
         if getattr(config, key) is not None:
-            what = f"{key} does not go together with a comparison"
-            problems.append(Problem(what, hint, config.origin(key)))
+            message = f"{key} cannot be used in a comparison"
+            problems.append(Problem(message, hint, config.origin(key)))
     if config.events == "off":
-        what = "events is off, but a comparison is made from what is recorded"
-        problems.append(Problem(what, "leave events out", config.origin("events")))
+        message = "events is off, but a comparison reads the recorded events"
+        problems.append(Problem(message, "leave events out", config.origin("events")))
     return problems
 
 
 _REFUSED = {
-    "run_dir": "leave it out; --out says where the runs go",
+    "run_dir": "leave it out, and name the folder with --out",
     "checkpoint_store": "leave it out: every run would write to the same place",
-    "export": "leave it out: it takes time from the runs; afterwards: paceline export RUN --to tensorboard",
-    "alerts": "leave it out: a comparison's runs are told to nobody",
-    "early_stop_patience": "leave it out: runs that end when they like do not do equal work",
+    "export": "leave it out, because it slows down the runs; afterwards: paceline export RUN --to "
+    "tensorboard",
+    "alerts": "leave it out: a comparison sends no alerts",
+    "early_stop_patience": "leave it out: runs that stop early do not do equal work",
     "early_stop_metric": "leave it out, like early_stop_patience",
-    "scale_lr": "leave it out: a step has the same samples for everybody, so there is nothing to scale",
+    "scale_lr": "leave it out: the global batch is the same for all modes, so there is nothing to scale",
 }

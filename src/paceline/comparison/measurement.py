@@ -19,7 +19,7 @@ from paceline.events.summary import Staleness, staleness
 from paceline.plan.codec import Json, plan_hash, read
 from paceline.plan.plan import Plan
 
-WINDOW = 8  # steps of everybody over which a loss is averaged
+WINDOW = 8  # steps of all workers over which a loss is averaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Measured:
 
 
 def is_finished(folder: Path, plan: Plan) -> bool:
-    """Does this folder hold exactly that run, done to its end?"""
+    """Whether this folder holds exactly that run, completed."""
     result = _result(folder)
     return result is not None and result.get("plan") == plan_hash(plan) and not result.get("stopped_early")
 
@@ -55,7 +55,7 @@ def read_run(folder: Path) -> Measured:
     if result is None:
         raise NotFinishedError(
             f"{folder} has no result.json, so its run is not finished",
-            f"wait for it, or go on with it: paceline train --resume {folder}",
+            f"wait for it, or resume it: paceline train --resume {folder}",
         )
     if "training_s" not in result:
         raise NothingRecordedError(
@@ -105,14 +105,14 @@ def _evaluations(history: History) -> tuple[Evaluated, ...]:
 def _result(folder: Path) -> dict[str, Json] | None:
     path = folder / "result.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise DamagedRecordError(
-            f"{path} cannot be read: {error}", "it was damaged; remove the run's folder and make it again"
+            f"{path} cannot be read: {error}", "it is damaged: remove the run's folder and train again"
         ) from error
-    return _object(found)
+    return _object(value)
 
 
 def _object(value: Json) -> dict[str, Json]:
@@ -124,8 +124,8 @@ def _number(value: Json) -> float | None:
 
 
 def _numbers(value: Json) -> dict[str, float]:
-    found = {name: _number(item) for name, item in _object(value).items()}
-    return {name: math.nan if number is None else number for name, number in found.items()}
+    numbers = {name: _number(item) for name, item in _object(value).items()}
+    return {name: math.nan if number is None else number for name, number in numbers.items()}
 
 
 def inspect_machine() -> Machine:

@@ -68,21 +68,21 @@ class CompareFolder:
         if before is not None:
             changed = [name for name, known in before.plans.items() if plans.get(name) != known]
             if changed:
-                what = f"{self.path} holds another comparison: {_listed(changed)} differ from what is asked"
-                hint = "ask for the same again to go on with it, or name another folder with --out"
-                raise RunFolderError([Problem(what, hint, "--out")])
+                message = f"{self.path} holds another comparison: {_listed(changed)} differ from the request"
+                hint = "run the same command to resume it, or name another folder with --out"
+                raise RunFolderError([Problem(message, hint, "--out")])
         elif self.path.exists() and any(path.name != LOCK_NAME for path in self.path.iterdir()):
             raise self._taken()
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
         self._write(_Record(plans=plans, machines=() if before is None else before.machines))
 
     def note_machine(self, machine: Machine) -> None:
-        """On which runs are made from here on; who only looks at finished runs changes nothing."""
-        record = self._begun()
+        """Record the machine of the runs from here on; reading finished runs changes nothing."""
+        record = self._existing_record()
         self._write(replace(record, machines=(*record.machines, machine)))
 
     def machines(self) -> tuple[Machine, ...]:
-        return self._begun().machines
+        return self._existing_record().machines
 
     def write(self, comparison: Comparison) -> None:
         from paceline.comparison.report.comparison import write_all
@@ -90,10 +90,10 @@ class CompareFolder:
         write_all(comparison, self.path)
 
     def _taken(self) -> RunFolderError:
-        what = f"{self.path} is not empty, and holds no comparison to go on with"
-        return RunFolderError([Problem(what, "name a new folder with --out", "--out")])
+        message = f"{self.path} is not empty, and holds no comparison to resume"
+        return RunFolderError([Problem(message, "name a new folder with --out", "--out")])
 
-    def _begun(self) -> _Record:
+    def _existing_record(self) -> _Record:
         record = self._record()
         assert record is not None, "a comparison begins with its record"
         return record
@@ -104,15 +104,15 @@ class CompareFolder:
     def _record(self) -> _Record | None:
         path = self.path / "compare.json"
         try:
-            found = decode(_Record, path.read_text(encoding="utf-8"), schema=FOLDER_SCHEMA)
+            record = decode(_Record, path.read_text(encoding="utf-8"), schema=FOLDER_SCHEMA)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise DamagedRecordError(
                 f"{path} cannot be read: {error}", "name another folder with --out"
             ) from error
-        assert isinstance(found, _Record), "decode(_Record, …) builds one"
-        return found
+        assert isinstance(record, _Record), "decode(_Record, …) builds one"
+        return record
 
 
 def _listed(names: list[str]) -> str:
@@ -122,7 +122,7 @@ def _listed(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpcomingRun:
-    """What a watcher is told before each run."""
+    """Data that a watcher receives before each run."""
 
     turn: Turn
     number: int  # from 1, of all turns
@@ -134,7 +134,7 @@ WatcherFactory = Callable[[UpcomingRun], Watcher]
 
 
 class StoppedError(KeyboardInterrupt):
-    """Somebody asked the comparison to stop; what is finished stays, and the same command goes on."""
+    """The comparison was requested to stop; finished runs stay, and the same command resumes it."""
 
     def __init__(self, by: str) -> None:
         super().__init__(f"stopped by {by}")
@@ -147,32 +147,32 @@ def compare(
     watch: WatcherFactory,
     *,
     launcher: LocalLauncher,
-    found: Sequence[Problem] = (),
+    config_problems: Sequence[Problem] = (),
 ) -> Comparison:
     """Run what is not finished yet, write everything into `out`, and answer with what was found.
 
-    `found` are problems from reading the settings; ConfigError reports them with all others.
+    `config_problems` are problems from reading the settings; ConfigError reports them with all others.
     """
     layout = lay_out(
         request,
         facts_for(request),
-        found=found,
+        config_problems=config_problems,
         count=lambda config: count_samples(config, launcher),
     )
     return execute(layout, request, out, watch, launcher=launcher)
 
 
 def facts_for(request: CompareRequest) -> Facts:
-    """Of this machine, with the modules of all modes."""
+    """Facts of this machine, with the modules of all modes."""
     config = request.config
-    looked = [probe_machine(replace(config, mode=mode)) for mode in (*request.modes, None)]
-    return replace(looked[-1], modules=frozenset[str]().union(*(facts.modules for facts in looked)))
+    probed = [probe_machine(replace(config, mode=mode)) for mode in (*request.modes, None)]
+    return replace(probed[-1], modules=frozenset[str]().union(*(facts.modules for facts in probed)))
 
 
 def execute(
     layout: Layout, request: CompareRequest, out: Path, watch: WatcherFactory, *, launcher: LocalLauncher
 ) -> Comparison:
-    num_samples = count_samples(request.config, launcher)  # a task without its data says so here
+    num_samples = count_samples(request.config, launcher)  # a task without its data fails here
     folder = CompareFolder(out)
     with folder.locked():
         return _execute(layout, request, folder, watch, launcher, num_samples)
@@ -213,7 +213,7 @@ def _check_room(plans: Sequence[Plan]) -> None:
 
 def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalLauncher) -> None:
     if place.exists():
-        shutil.rmtree(place)  # half a run says nothing; `begin` has seen that it is one of ours
+        shutil.rmtree(place)  # an incomplete run is no result; `begin` has checked that Paceline made it
     result = train(turn.plan, place, watcher, warm=launcher)
     if result["stopped_early"] or "stopped_by" in result:
         raise StoppedError(str(result.get("stopped_by", "SIGINT")))
@@ -222,7 +222,7 @@ def _run(place: Path, turn: Turn, watcher: Watcher, launcher: LocalLauncher) -> 
 def conclude(
     layout: Layout, request: CompareRequest, folder: CompareFolder, *, num_samples: int
 ) -> Comparison:
-    """From the run folders alone; `num_samples` are those of the task, for counting epochs."""
+    """Comparison from the run folders alone; `num_samples` are those of the task, for counting epochs."""
     runs: dict[str, list[Measured]] = {label: [] for label in layout.contenders}
     for turn in sorted(layout.turns, key=lambda turn: turn.round):
         runs[turn.label].append(read_run(folder.run(turn)))
@@ -232,7 +232,7 @@ def conclude(
     machines = folder.machines()
     base = layout.contenders[BASELINE]
     widest = max(layout.contenders.values(), key=lambda plan: plan.num_workers)
-    started = sorted((run.started_unix_s, run.name) for mine in runs.values() for run in mine)
+    started = sorted((run.started_unix_s, run.name) for group in runs.values() for run in group)
     return Comparison(
         paceline=__version__,
         task=base.task,

@@ -27,7 +27,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """By which metric models are judged."""
+    """Metric by which models are compared."""
 
     name: str
     is_share: bool  # an accuracy, from 0 to 1, of which more is better; otherwise a loss
@@ -35,13 +35,13 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What everybody is to reach, and how soon each does."""
+    """The target of every run, and how soon each reaches it."""
 
     what: str  # the running training loss, or a metric of the evaluations
     value: float
     is_evaluated: bool  # on the way, on validation data; otherwise it is the training loss
     is_share: bool  # an accuracy: more is better
-    is_chosen: bool  # nobody asked for this one: it is what every run reaches
+    is_chosen: bool  # not requested: the best value that every run reaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Of one repeat: the running training loss."""
+    """Running training loss of one repeat."""
 
     seconds: tuple[float, ...]
     samples: tuple[int, ...]
@@ -62,7 +62,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What the model was worth at one moment of one repeat."""
+    """Metrics of the model at one moment of one repeat."""
 
     seconds: float
     samples: int
@@ -120,7 +120,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where it was measured."""
+    """Machine of the measurement."""
 
     cpu: str
     processors: int
@@ -159,7 +159,7 @@ def dumps(comparison: Comparison) -> str:
 
 def read(path: Path) -> Comparison:
     try:
-        found = decode(Comparison, path.read_text(encoding="utf-8"), schema=SCHEMA)
+        comparison = decode(Comparison, path.read_text(encoding="utf-8"), schema=SCHEMA)
     except OSError as error:
         raise UnreadableFileError(
             f"cannot read {path}: {error.strerror}", "name a folder that paceline compare wrote"
@@ -169,8 +169,8 @@ def read(path: Path) -> Comparison:
             f"{path} is not a comparison this version can read: {error}",
             "run paceline compare again; finished runs are not repeated",
         ) from error
-    assert isinstance(found, Comparison), "decode(Comparison, …) builds a Comparison"
-    return found
+    assert isinstance(comparison, Comparison), "decode(Comparison, …) builds a Comparison"
+    return comparison
 
 
 def finite(value: Json) -> Json:

@@ -39,7 +39,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Where the mean lies; None for fewer than MIN_ROUNDS values."""
+    """Interval of the mean; None for fewer than MIN_ROUNDS values."""
     if len(values) < MIN_ROUNDS:
         return None
     mean = statistics.fmean(values)
@@ -47,25 +47,25 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     return Interval(mean - half, mean + half)
 
 
-def difference_interval(mine: Sequence[float], base: Sequence[float]) -> Interval | None:
-    """Of the mean difference, in pairs of the same round."""
-    return mean_interval([m - b for m, b in zip(mine, base, strict=True)])
+def difference_interval(values: Sequence[float], base: Sequence[float]) -> Interval | None:
+    """Interval of the mean difference, in pairs of the same round."""
+    return mean_interval([m - b for m, b in zip(values, base, strict=True)])
 
 
-def quotient_interval(base: Sequence[float], mine: Sequence[float]) -> Interval | None:
+def quotient_interval(base: Sequence[float], values: Sequence[float]) -> Interval | None:
     """Of base / mine, in pairs of the same round; on logarithms, as times err by factors.
 
     It holds the quotient of the medians too, which is what is shown beside it.
     """
-    found = mean_interval([math.log(b / m) for b, m in zip(base, mine, strict=True)])
-    if found is None:
+    interval = mean_interval([math.log(b / m) for b, m in zip(base, values, strict=True)])
+    if interval is None:
         return None
-    shown = statistics.median(base) / statistics.median(mine)
-    return Interval(math.exp(found.low), math.exp(found.high)).with_point(shown)
+    shown = statistics.median(base) / statistics.median(values)
+    return Interval(math.exp(interval.low), math.exp(interval.high)).with_point(shown)
 
 
 def is_different(quotient: Interval | None, *, shown: float) -> bool | None:
-    """Is a quotient of times really another than 1, and by enough to matter? None: nobody can say."""
+    """Whether a quotient of times differs from 1, and by enough to matter; None if undecided."""
     if quotient is None:
         return None
     return not quotient.holds(1.0) and abs(shown - 1) >= SMALLEST
@@ -82,7 +82,7 @@ class Amdahl:
 
     @property
     def limit(self) -> float | None:
-        """What no number of workers goes beyond; None: there is no limit."""
+        """Speedup limit for any number of workers; None without a limit."""
         return 1 / self.serial if self.serial > 0 else None
 
 

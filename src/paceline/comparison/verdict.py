@@ -72,16 +72,16 @@ class _Judge:
         self._use = min(self._level, key=lambda cell: (cell.workers, simplicity(cell.mode)))
 
     def verdict(self) -> Verdict:
-        others = [cell for cell in self._cells.values() if cell is not self._use]
+        rejected = [cell for cell in self._cells.values() if cell is not self._use]
         return Verdict(
             use=self._use.label,
             headline=self._headline(),
             reasons=tuple(self._reasons()),
-            others={cell.label: self._why_not(cell) for cell in others},
+            others={cell.label: self._why_not(cell) for cell in rejected},
         )
 
     def _is_faster(self, cell: Cell) -> bool:
-        """Than one worker alone, as far as can be told; with one repeat, by the numbers alone."""
+        """Than one worker alone, as far as can be determined; with one repeat, by the numbers alone."""
         return cell.speed_in_words in (FASTER, ONE_REPEAT) and cell.seconds < self._base.seconds
 
     def _is_better(self, cell: Cell) -> bool:
@@ -100,11 +100,14 @@ class _Judge:
         if use is base:
             rest = [cell for cell in self._cells.values() if cell is not base]
             if any(self._is_faster(cell) for cell in rest):
-                return "Do not distribute this: whatever was faster than one worker lost too much quality."
+                return (
+                    "Do not distribute this: every mode that was faster than one worker lost too much "
+                    "quality."
+                )
             best = min(rest, key=lambda cell: cell.seconds)
             return (
-                "Do not distribute this: no mode was significantly faster than one worker alone"
-                f" (the fastest, {self._name(best)}, took {formatting.seconds(best.seconds)}"
+                "Do not distribute this: no mode was significantly faster than one worker (the fastest, "
+                f"{self._name(best)}, took {formatting.seconds(best.seconds)}"
                 f" against {formatting.seconds(base.seconds)})."
             )
         sure = formatting.between(use.speedup)
@@ -131,42 +134,42 @@ class _Judge:
 
     def _reasons(self) -> list[str]:
         use = self._use
-        found = []
+        reasons = []
         if self._has_learned_more:
-            found.append(
-                "One worker alone had not learned as much from these steps: with more steps or another"
-                " learning rate it may catch up, so compare the time to a target (--target-loss) as well."
+            reasons.append(
+                "One worker learned less from these steps: with more steps or another learning rate it may "
+                "catch up, so compare the time to a target (--target-loss) as well."
             )
         if use is not self._base and use.speedup.value > 1:
             share = formatting.percent(use.efficiency.value)
-            found.append(f"That is {share} of what {use.workers} workers could give at best.")
+            reasons.append(f"That is {share} of the ideal speedup of {use.workers} workers.")
         if (kept := self._about_quality(use)) is not None:
-            found.append(kept)
-        found += self._about_waiting(use)
+            reasons.append(kept)
+        reasons += self._about_waiting(use)
         if use.staleness is not None:
-            found.append(
-                f"Its price: gradients were {use.staleness.mean:.1f} updates old when they were applied,"
+            reasons.append(
+                f"Its cost: gradients were {use.staleness.mean:.1f} updates old when they were applied,"
                 f" on average, and {use.staleness.max} at most."
             )
         ties = [cell for cell in self._level if cell is not use]
         if ties:
             named = _listed([self._name(cell) for cell in ties])
-            found.append(
-                f"No significant difference in time to {named}: {self._name(use)} is taken, as it has fewer"
-                " workers, less staleness or fewer parts."
+            reasons.append(
+                f"No significant difference in time to {named}: {self._name(use)} is recommended, because "
+                "it has fewer workers, less staleness or fewer components."
             )
-        return [*found, *self._about_target()]
+        return [*reasons, *self._about_target()]
 
     def _about_quality(self, cell: Cell) -> str | None:
         if self._quality is None or cell.quality is None or self._base.quality is None or cell is self._base:
             return None
         name = formatting.quality_name(self._quality).capitalize()
-        mine = formatting.quality(cell.quality.value, self._quality)
+        own_quality = formatting.quality(cell.quality.value, self._quality)
         base = formatting.quality(self._base.quality.value, self._quality)
         difference = formatting.quality_difference(cell.quality_difference, self._quality)
         unit = " points" if self._quality.is_share else ""
-        said = cell.quality_in_words
-        return f"{name} {mine}, alone {base} ({difference}{unit}): {said}."
+        verdict = cell.quality_in_words
+        return f"{name} {own_quality}, alone {base} ({difference}{unit}): {verdict}."
 
     def _about_waiting(self, use: Cell) -> list[str]:
         waits = {
@@ -174,22 +177,24 @@ class _Judge:
         }
         if use.label not in waits or use is self._base:
             return []
-        mine = waits.pop(use.label)
-        others = [
+        own_share = waits.pop(use.label)
+        waiting = [
             f"{self._name(self._cells[label])} {formatting.percent(share)}"
             for label, share in waits.items()
-            if share >= _MUCH_WAITING and share > 2 * mine
+            if share >= _MUCH_WAITING and share > 2 * own_share
         ]
-        if not others:
-            return [f"Its workers waited {formatting.percent(mine)} of their time."]
-        return [f"Its workers waited {formatting.percent(mine)} of their time; those of {_listed(others)}."]
+        if not waiting:
+            return [f"Its workers waited {formatting.percent(own_share)} of their time."]
+        return [
+            f"Its workers waited {formatting.percent(own_share)} of their time; those of {_listed(waiting)}."
+        ]
 
     def _about_target(self) -> list[str]:
         if self._target is None:
             return []
         reached = [(c.target_s, c) for c in self._cells.values() if c.target_s is not None]
         if not reached:
-            return [f"Nobody always reached {formatting.target(self._target)}."]
+            return [f"No mode reached {formatting.target(self._target)} in all runs."]
         first_s, first = min(reached, key=lambda pair: pair[0])
         target = formatting.target(self._target)
         text = f"First at {target}: {self._name(first)}, after {formatting.seconds(first_s)}"
@@ -204,17 +209,19 @@ class _Judge:
         if cell.quality is None and self._quality is not None:
             return "It diverged: its quality is not a number."
         if not is_good_enough(cell, self._base, self._quality):
-            return f"It lost too much: {self._about_quality(cell)}"
+            return f"It lost too much quality: {self._about_quality(cell)}"
         if self._has_learned_more and cell not in self._pool:
-            mine = formatting.quality(None if cell.quality is None else cell.quality.value, self._quality)
+            own_quality = formatting.quality(
+                None if cell.quality is None else cell.quality.value, self._quality
+            )
             best = formatting.quality(None if use.quality is None else use.quality.value, self._quality)
-            return f"It learned less from the same work: {mine}, {self._name(use)} {best}."
+            return f"It learned less from the same work: {own_quality}, {self._name(use)} {best}."
         if cell in self._level:
             return f"No significant difference in time to {self._name(use)}, which is simpler."
         slower = f"It took {cell.seconds / use.seconds:.2f} times as long as {self._name(use)}"
         wait = cell.phases.get("wait", 0.0)
         if not _is_slower(cell, use):
-            return f"{slower}, but repeats differ so much that this may be chance."
+            return f"{slower}, but the repeats vary so much that this may be noise."
         if not hides_waiting(cell.mode) and wait >= _MUCH_WAITING:
             slower += f": its workers waited {formatting.percent(wait)} of their time"
         elif cell is self._base:
@@ -223,7 +230,7 @@ class _Judge:
 
 
 def _is_slower(cell: Cell, than: Cell) -> bool:
-    """As far as can be told; with one repeat, by the numbers alone."""
+    """As far as can be determined; with one repeat, by the numbers alone."""
     if cell is than:
         return False
     interval = quotient_interval(cell.seconds_all, than.seconds_all)
@@ -259,10 +266,10 @@ def find_warnings(
 
 def _about_repeats(repeats: int) -> Iterator[str]:
     if repeats < MIN_ROUNDS:
-        said = "One repeat has no spread" if repeats == 1 else "Two repeats say little about their spread"
-        yield f"{said}: no intervals, and a difference may be chance (--repeats {ENOUGH_REPEATS})."
+        cause = "One repeat has no variance" if repeats == 1 else "Two repeats are too few for a variance"
+        yield f"{cause}: no confidence intervals, and a difference may be noise (--repeats {ENOUGH_REPEATS})."
     elif repeats < ENOUGH_REPEATS:
-        yield f"Intervals from {repeats} repeats are very wide; {ENOUGH_REPEATS} or more tell more apart."
+        yield f"Intervals from {repeats} repeats are very wide; {ENOUGH_REPEATS} or more make them narrower."
 
 
 def _about_machines(machines: Sequence[Machine]) -> Iterator[str]:
@@ -270,23 +277,23 @@ def _about_machines(machines: Sequence[Machine]) -> Iterator[str]:
     if busy:
         worst = max(busy, key=lambda m: m.load)
         yield (
-            f"The machine was busy before the first run: {worst.load:.1f} processes were at work on"
+            f"The machine was busy before the first run: {worst.load:.1f} processes were running on"
             f" {worst.processors} processors, so all times may be too long."
         )
     if len({(m.cpu, m.processors, m.torch, m.python) for m in machines}) > 1:
-        yield "The comparison was interrupted and went on on another machine or with other versions."
+        yield "The comparison was interrupted and resumed on another machine or with other versions."
 
 
 def _about_processors(plans: Mapping[str, Plan], processors: int) -> Iterator[str]:
-    some = next(iter(plans.values()))
-    if some.launcher is Launcher.VIRTUAL:
-        yield "Times are virtual: they show who waits for whom, not how fast this machine computes."
+    plan = next(iter(plans.values()))
+    if plan.launcher is Launcher.VIRTUAL:
+        yield "Times are virtual: they show the cost of waiting, not the compute speed of this machine."
         return
     most = max(plan.processes * plan.threads_per_worker for plan in plans.values())
-    if some.pace_s > 0:
+    if plan.pace_s > 0:
         yield (
-            "A step was made to last a given time (--pace): speedups show what waiting costs with so many"
-            " machines, not how fast this one computes."
+            "Each step was padded to a fixed duration (--pace): speedups show the cost of waiting with that "
+            "many machines, not the compute speed of this one."
         )
     elif most > processors:
         yield (
@@ -294,7 +301,7 @@ def _about_processors(plans: Mapping[str, Plan], processors: int) -> Iterator[st
             " one."
         )
     if len({plan.device for plan in plans.values()}) > 1:
-        yield "Some modes computed on a GPU and others did not: their times say nothing about each other."
+        yield "Some modes computed on a GPU and others did not: their times are not comparable."
 
 
 def _about_spread(cells: Mapping[str, Cell]) -> Iterator[str]:
@@ -304,7 +311,7 @@ def _about_spread(cells: Mapping[str, Cell]) -> Iterator[str]:
         if max(c.seconds_all) > _SPREAD * min(c.seconds_all)
     ]
     if wide:
-        yield f"Repeats differed widely in time, so something else may have been at work: {', '.join(wide)}."
+        yield f"Repeats varied widely in time, so another process may have interfered: {', '.join(wide)}."
 
 
 def _about_quality(cells: Mapping[str, Cell], baseline: str, quality: Quality | None) -> Iterator[str]:
@@ -322,9 +329,9 @@ def _about_quality(cells: Mapping[str, Cell], baseline: str, quality: Quality | 
 
 
 def _about_data(cells: Mapping[str, Cell]) -> Iterator[str]:
-    said = sorted({cell.data for cell in cells.values() if "synthetic" in cell.data})
-    if said:
-        yield f"The data is not real ({', '.join(said)}): what was learnt says nothing about the real task."
+    kinds = sorted({cell.data for cell in cells.values() if "synthetic" in cell.data})
+    if kinds:
+        yield f"The data is not real ({', '.join(kinds)}): quality does not apply to the real task."
 
 
 def describe_method(
@@ -340,19 +347,19 @@ def describe_method(
     how = {
         "Equal work": f"Every run made {base.steps} steps over {base.global_batch} samples each,"
         f" {base.total_samples:,} in all ({base.total_samples / num_samples:.3g} times all"
-        f" {num_samples:,} training samples), the same ones in the same order. With N workers a step's"
-        " samples are dealt to N.",
-        "Baseline": f"One worker that makes the same {base.steps} steps over the same {base.global_batch}"
-        " samples alone. A rule that slows down a worker by its number does not concern it.",
-        "Order": "In rounds: everybody once, with the same seed, in an order that is rotated from round to"
-        " round, from one warm process. What slows a whole round down cancels out.",
+        f" {num_samples:,} training samples), the same ones in the same order. With N workers a step's "
+        "samples are divided among N.",
+        "Baseline": f"One worker that trains the same {base.steps} steps over the same {base.global_batch}"
+        " samples alone. Straggler rules for a numbered worker do not apply to it.",
+        "Order": "In rounds: every mode once, with the same seed, in an order that rotates from round to"
+        " round, from one warm process. Slowdowns of a whole round cancel out.",
         "Time": "From the start of the first step to the end of the last one, by the machine's monotonic"
-        " clock; starting processes is not in it, and neither are evaluations on the way.",
-        "Intervals": "95 %, Student's t over the rounds, of the quotient (or difference) to the baseline's"
-        " run of the same round. Significant: the interval leaves out 1 (or 0), and for times the"
-        " difference is at least 2 %.",
+        " clock; process startup and evaluations during training are excluded.",
+        "Intervals": "95 %, Student's t over the rounds, of the ratio (or difference) to the baseline's run "
+        "of the same round. Significant: the interval excludes 1 (or 0), and for times the difference is at "
+        "least 2 %.",
         "Slow workers": "; ".join(describe_straggler(rule) for rule in widest.stragglers)
-        or "nobody was slowed down",
+        or "no worker was slowed down",
         "Pace": _pace(widest, base),
         "Loss": "The training loss is the mean over the last samples, each on the parameters that its"
         " gradient was computed on: a worker's own under localsgd, older ones under asgd.",
@@ -369,8 +376,8 @@ def describe_method(
 
 def _pace(widest: Plan, base: Plan) -> str:
     if not widest.pace_s:
-        return "as fast as it goes"
+        return "not limited"
     return (
-        f"A step of one of {widest.num_workers} workers lasts at least {widest.pace_s * 1e3:g} ms, and one of"
-        f" the baseline, which has the samples of all of them, {base.pace_s * 1e3:g} ms."
+        f"A step of one of {widest.num_workers} workers lasts at least {widest.pace_s * 1e3:g} ms, and "
+        f"one of the baseline, which has the samples of all workers, {base.pace_s * 1e3:g} ms."
     )

@@ -1,1 +1,1 @@
-"""How fewer bytes travel: codecs, error memories, and means made of them."""
+"""Gradient compression: codecs, error feedback, and compressed means."""

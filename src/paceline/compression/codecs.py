@@ -1,8 +1,8 @@
 """Codecs: a vector becomes bytes of a known size and back.
 
-A coder is pure: equal input gives equal bytes, on every worker. What it cannot
-represent (NaN, infinity, a block that holds one) comes back as NaN or
-infinity, or raises; it never comes back as an ordinary number.
+A coder is pure: equal input gives equal bytes, on every worker. Values that it cannot
+represent (NaN, infinity, a block that holds one) are decoded as NaN or infinity, or
+raise; they are never decoded as an ordinary number.
 """
 
 import math
@@ -20,7 +20,7 @@ from paceline.plan.plan import Codec, Compression
 from paceline.sync.rng import draw_u64
 from paceline.transport.ports import Traffic
 
-BLOCK = 256  # elements that share one scale, unless a coder says otherwise
+BLOCK = 256  # elements that share one scale, unless a coder sets another number
 
 
 class Coder(Protocol):
@@ -29,7 +29,7 @@ class Coder(Protocol):
         ...
 
     def encode(self, vector: Tensor, nonce: int = 0) -> Tensor:
-        """The vector as bytes (uint8). `nonce` names the message: whoever rolls dice rolls them for it."""
+        """The vector as bytes (uint8). `nonce` identifies the message, and seeds random rounding."""
         ...
 
     def decode(self, payload: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
@@ -133,13 +133,13 @@ def _scales(blocks: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class StochasticInt8(Int8):
-    """The dice depend on the seed and on which message it is, so that a replay rolls the same."""
+    """Random numbers depend on the seed and the message only, so that a replay draws the same."""
 
     seed: int = 0
 
     def _rounded(self, numbers: Tensor, nonce: int) -> Tensor:
-        dice = torch.Generator(numbers.device).manual_seed(draw_u64(self.seed, nonce) >> 1)
-        noise = torch.rand(numbers.shape, generator=dice, dtype=numbers.dtype, device=numbers.device)
+        generator = torch.Generator(numbers.device).manual_seed(draw_u64(self.seed, nonce) >> 1)
+        noise = torch.rand(numbers.shape, generator=generator, dtype=numbers.dtype, device=numbers.device)
         return numbers.add_(noise).floor_()
 
 
@@ -219,9 +219,9 @@ class TopK:
         return torch.cat([as_bytes(places.to(torch.int32)), as_bytes(vector[places])])
 
     def decode(self, payload: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-        found = torch.zeros(numel, dtype=dtype, device=payload.device)
-        self.add_to(found, payload)
-        return found
+        decoded = torch.zeros(numel, dtype=dtype, device=payload.device)
+        self.add_to(decoded, payload)
+        return decoded
 
     def add_to(self, total: Tensor, payload: Tensor) -> None:
         places = self.places(payload, total.dtype)
@@ -242,19 +242,19 @@ def coder_of(compress: Compression, *, seed: int, rank: Rank) -> Coder:
         case Codec.BF16:
             return Cast(torch.bfloat16)
         case Codec.INT8:
-            # Without a memory the only cure for rounding is to be right on average.
+            # Without error feedback, rounding must be unbiased.
             return Int8() if compress.error_feedback else StochasticInt8(seed=draw_u64(seed, rank))
         case Codec.SIGN:
             return Sign()
         case Codec.TOPK:
-            assert compress.amount is not None, "the plan says which part topk sends"
+            assert compress.amount is not None, "the plan sets the fraction of topk"
             return TopK(compress.amount)
         case Codec.DGC | Codec.POWERSGD:
-            raise AssertionError(f"{compress.codec} is no single payload")
+            raise AssertionError(f"{compress.codec} is not a single payload")
 
 
 class Stopwatch:
-    """`with watch:` around what is coding; `traffic()` gives the sum and begins anew."""
+    """`with watch:` around encoding and decoding; `traffic()` returns the sum and resets it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -13,10 +13,10 @@ from torch import Tensor
 
 
 class Memory(Protocol):
-    remembers: bool  # False: nobody needs to work out what a message holds
+    remembers: bool  # False: messages need not be decoded here
 
     def corrected(self, vector: Tensor) -> Tensor:
-        """What should be sent: the vector, and what is still owed. To be read before `sent`."""
+        """The vector to send, including the accumulated error. Call it before `sent`."""
         ...
 
     def sent(self, message: Tensor) -> None:
@@ -48,7 +48,7 @@ class ErrorMemory:
 
 
 class NoMemory:
-    """Whatever a message leaves out is lost."""
+    """No error feedback: the error of a message is lost."""
 
     remembers = False
 

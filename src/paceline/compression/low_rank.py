@@ -115,25 +115,25 @@ class LowRankMean:
         left = self._left
         right = self._right
         with self._watch:
-            wanted = self._memory.corrected(part)
+            corrected = self._memory.corrected(part)
             for m in parts.matrices:
                 torch.mm(
-                    m.view(wanted),
+                    m.view(corrected),
                     self._thin(right, m.right, m.columns),
                     out=self._thin(left, m.left, m.rows),
                 )
-            self._put_plain(wanted)
+            self._put_plain(corrected)
         traffic = self._collective.all_reduce_mean(left)
         with self._watch:
             self._orthonormal()
             for m in parts.matrices:
                 torch.mm(
-                    m.view(wanted).T,
+                    m.view(corrected).T,
                     self._thin(left, m.left, m.rows),
                     out=self._thin(right, m.right, m.columns),
                 )
             if self._memory.remembers:
-                self._memory.sent(self._made_of(wanted.clone()))
+                self._memory.sent(self._made_of(corrected.clone()))
         traffic += self._collective.all_reduce_mean(right)
         with self._watch:
             self._take_plain(part)
@@ -159,9 +159,9 @@ class LowRankMean:
             thin = self._thin(self._left, m.left, m.rows)
             thin.copy_(torch.linalg.qr(thin).Q)
 
-    def _put_plain(self, wanted: Tensor) -> None:
+    def _put_plain(self, corrected: Tensor) -> None:
         if self._parts.plain:
-            torch.cat([wanted[s] for s in self._parts.plain], out=self._plain_part())
+            torch.cat([corrected[s] for s in self._parts.plain], out=self._plain_part())
 
     def _take_plain(self, part: Tensor) -> None:
         sizes = [s.stop - s.start for s in self._parts.plain]
@@ -185,5 +185,5 @@ class LowRankMean:
 
 
 def _first_right(numel: int, seed: int) -> Tensor:
-    dice = torch.Generator().manual_seed(draw_u64(seed) >> 1)
-    return torch.randn(numel, generator=dice, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(draw_u64(seed) >> 1)
+    return torch.randn(numel, generator=generator, dtype=torch.float64)

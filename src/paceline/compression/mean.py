@@ -35,9 +35,9 @@ class LossyMean(Protocol):
 
 # Each worker codes its vector in N pieces and sends piece r to rank r. Rank r
 # decodes the N pieces that it got, averages them in rank order in full
-# precision, codes the mean once more, and everybody decodes everybody's mean.
+# precision, encodes the mean once more, and every worker decodes all means.
 # That is 2(N-1)/N payloads out and in, as for a ring; gathering N payloads would
-# cost N-1. What the second coding leaves out is remembered by the piece's owner.
+# cost N-1. The piece's owner stores the error of the second coding.
 # All workers decode the same bytes, so they end with the same bits.
 
 
@@ -62,9 +62,9 @@ class ScatteredMean:
 
     def reduce(self, part: Tensor) -> Traffic:
         with self._watch:
-            wanted = self._first.corrected(part)
+            corrected = self._first.corrected(part)
             for rank, piece in enumerate(self._pieces):
-                self._encode(wanted[piece], self._slot(self._outgoing, rank), message=rank)
+                self._encode(corrected[piece], self._slot(self._outgoing, rank), message=rank)
             if self._first.remembers:
                 self._first.sent(self._decoded(self._outgoing))
         received, traffic = self._collective.swap(self._outgoing)
@@ -107,13 +107,13 @@ class ScatteredMean:
     def snapshot(self) -> dict[str, Tensor]:
         memories = {"first": self._first, "second": self._second}
         saved = {
-            f"{which}.{k}": t for which, memory in memories.items() for k, t in memory.snapshot().items()
+            f"{stage}.{k}": t for stage, memory in memories.items() for k, t in memory.snapshot().items()
         }
         return saved | {"coded": torch.tensor([self._round])}
 
     def restore(self, saved: dict[str, Tensor]) -> None:
-        for which, memory in (("first", self._first), ("second", self._second)):
-            own = {k.removeprefix(f"{which}."): t for k, t in saved.items() if k.startswith(f"{which}.")}
+        for stage, memory in (("first", self._first), ("second", self._second)):
+            own = {k.removeprefix(f"{stage}."): t for k, t in saved.items() if k.startswith(f"{stage}.")}
             memory.restore(own)
         self._round = int(saved["coded"])
 
@@ -140,7 +140,7 @@ class CompressedMean:
     def reduce(self) -> Traffic:
         part = self.vector[: self.lossy_end]
         traffic = self.lossy.reduce(part) + self._reduce_rest()
-        # Nobody writes there, so what a codec left would come back as next step's gradient.
+        # Nothing else writes there, so what a codec left would come back as next step's gradient.
         part.index_fill_(0, self.padding, 0.0)
         plain = ring_bytes(self.vector.nbytes, self.collective.world_size)
         return replace(traffic, bytes_saved=plain - traffic.bytes_out)
@@ -181,7 +181,7 @@ def compressed_mean(
 
 
 def _between(pieces: Sequence[Piece], end: int) -> list[int]:
-    """None are known when `pieces` are not: whoever cuts through tensors fills the whole vector anew."""
+    """None are known when `pieces` are not: a split through tensors fills the whole vector again."""
     ends = [piece.start + piece.shape.numel() for piece in pieces]
     starts = [*(piece.start for piece in pieces[1:]), end]
     return [place for gap in zip(ends, starts, strict=False) for place in range(*gap)]
@@ -199,17 +199,17 @@ def _lossy_mean(
     amount = compress.amount
     match compress.codec:
         case Codec.TOPK:
-            assert amount is not None, "the plan says which part topk sends"
+            assert amount is not None, "the plan sets the fraction of topk"
             return GatheredMean(
                 TopKSelection(TopK(amount), part, error_feedback=feedback), collective, clock=clock
             )
         case Codec.DGC:
-            assert amount is not None, "the plan says which part dgc sends"
+            assert amount is not None, "the plan sets the fraction of dgc"
             clip = None if plan.clip_norm is None else plan.clip_norm / collective.world_size**0.5
             selection = Dgc(part, part=amount, warmup=compress.warmup, clip=clip)
             return GatheredMean(selection, collective, clock=clock)
         case Codec.POWERSGD:
-            assert amount is not None, "the plan says of which rank powersgd is"
+            assert amount is not None, "the plan sets the rank of powersgd"
             parts = parts_of(part.numel(), pieces, round(amount))
             return LowRankMean(parts, collective, part, error_feedback=feedback, seed=plan.seed, clock=clock)
         case _:

@@ -19,7 +19,7 @@ from paceline.transport.ports import Traffic
 
 
 class PushFormat:
-    """What both sides know: where what lies, and how long it is."""
+    """Layout of a push, equal on both sides: offsets and lengths."""
 
     def __init__(self, compress: Compression, layout: Layout, *, seed: int, rank: Rank) -> None:
         self.coder = coder_of(compress, seed=seed, rank=rank)
@@ -41,7 +41,7 @@ class PushFormat:
 
 
 def push_format(plan: Plan, layout: Layout, rank: Rank) -> PushFormat | None:
-    """None: gradients are pushed as they are."""
+    """Format of pushed gradients; None: not compressed."""
     return None if plan.compress is None else PushFormat(plan.compress, layout, seed=plan.seed, rank=rank)
 
 
@@ -63,8 +63,8 @@ class Pusher:
     def fill(self, slot: Tensor, gradients: Tensor) -> Traffic:
         """Put the gradients into the slot; what coding took, and what it saves."""
         with self._watch:
-            wanted = self._memory.corrected(gradients[: self._end])
-            payload = self._format.coder.encode(wanted, self._sent)
+            corrected = self._memory.corrected(gradients[: self._end])
+            payload = self._format.coder.encode(corrected, self._sent)
             if self._memory.remembers:
                 self._memory.sent(self._format.coder.decode(payload, self._end, gradients.dtype))
             self._format.write(slot, payload, gradients[self._end :])
@@ -73,7 +73,7 @@ class Pusher:
 
 
 def pusher_of(plan: Plan, arena: Arena, rank: Rank, clock: Clock) -> Pusher | None:
-    """None: gradients are pushed as they are."""
+    """Pusher of compressed gradients; None: not compressed."""
     shape = push_format(plan, arena.layout, rank)
     if shape is None or plan.compress is None:
         return None

@@ -17,7 +17,7 @@ from paceline.transport.ports import Collective, Traffic
 
 
 class Selection(Protocol):
-    """What a worker sends of its part, and what it remembers."""
+    """Selection of the values that a worker sends, and its state."""
 
     def choose(self, part: Tensor) -> tuple[TopK, Tensor]:
         """The message, and the coder that can read it."""
@@ -53,7 +53,7 @@ class GatheredMean:
         self._selection = selection
         self._collective = collective
         self._watch = Stopwatch(clock)
-        self._places: dict[int, Tensor] = {}  # by size: a selection may send less as time goes on
+        self._places: dict[int, Tensor] = {}  # by size: a selection may send less over time
 
     def reduce(self, part: Tensor) -> Traffic:
         with self._watch:
@@ -63,13 +63,13 @@ class GatheredMean:
         payloads, traffic = self._collective.gather(shared)
         with self._watch:
             part.zero_()
-            for one in payloads:
-                coder.add_to(part, one)
+            for gathered in payloads:
+                coder.add_to(part, gathered)
             part.div_(len(payloads))
         return traffic + self._watch.traffic()
 
     def _place(self, size: int) -> Tensor:
-        if size not in self._places:  # all workers meet a new size in the same round
+        if size not in self._places:  # all workers get a new size in the same round
             self._places[size] = self._collective.allocate(size, torch.uint8)
         return self._places[size]
 
@@ -87,7 +87,7 @@ class GatheredMean:
 # with momentum. Each worker's gradient is clipped by itself, to limit / √N.
 #
 # During the first `warmup` steps more is sent: 1/4, 1/16, 1/64, 1/256 of the
-# numbers for a quarter of them each, but never less than the part asked for.
+# numbers for a quarter of them each, but never less than the configured part.
 
 DGC_MOMENTUM = 0.9
 DGC_STAGES = 4

@@ -1,1 +1,1 @@
-"""What did the user write? Flags, a file and PACELINE_* variables, with every problem at once."""
+"""Configuration as written: flags, a file and PACELINE_* variables, with every problem at once."""

@@ -1,45 +1,50 @@
-"""What goes wrong, where does it run, and what is kept? These settings are for every mode too."""
+"""Settings of every mode: faults, launcher and hosts, checkpoints and records."""
 
-from paceline.config.key import Key, Kind
+from paceline.config.key import Group, Key, Kind
 
 DEPLOYMENT_KEYS = (
     Key(
         name="on_nan",
-        help="ssgd: when the mean gradient of a step is not finite: stop with an error, or make no update "
-        "at that step.",
+        group=Group.STRATEGY,
+        help="ssgd: response to a mean gradient that is not finite: stop with an error, or skip the update.",
         kind=Kind.CHOICE,
-        default="stop in an elastic run; else nobody looks",
+        default="stop in an elastic run; not checked in other runs",
         example="skip",
         choices=("stop", "skip"),
     ),
     Key(
         name="straggler",
-        help="Slow workers down: worker=1,factor=3 or p=0.05,factor=10 or "
-        "worker=0,delay=50ms,from=100,to=200 or worker=2,factor=10,over=100 (little by little) or "
-        "trace=FILE. Repeatable.",
+        group=Group.FAULTS,
+        help="Slow a worker down, for example worker=1,factor=3. Other forms: p=0.05,factor=10; "
+        "worker=0,delay=50ms,from=100,to=200; worker=2,factor=10,over=100 (gradual); trace=FILE. "
+        "Repeatable.",
+        brief="Slow a worker down, such as worker=1,factor=3.",
         kind=Kind.STRAGGLERS,
-        default="nobody is slowed down",
+        default="no stragglers",
         example="worker=1,factor=3",
     ),
     Key(
         name="byzantine",
-        help="Let workers send wrong gradients: worker=3,attack=garbage or worker=1,attack=scale,scale=-5 "
-        "or p=0.1,attack=sign-flip,from=100,to=200. Repeatable.",
+        group=Group.FAULTS,
+        help="Make a worker send wrong gradients: worker=3,attack=garbage; worker=1,attack=scale,scale=-5; "
+        "p=0.1,attack=sign-flip,from=100,to=200. Repeatable.",
         kind=Kind.BYZANTINE,
-        default="everybody is honest",
+        default="no faulty workers",
         example="worker=1,attack=garbage",
     ),
     Key(
         name="pace",
-        help="A step's forward and backward take at least this long, such as 10ms.",
+        group=Group.FAULTS,
+        help="Minimum time of a step's forward and backward pass, such as 10ms.",
         kind=Kind.DURATION,
-        default="0 (as fast as it goes); 10ms with launcher virtual",
+        default="0; 10ms with launcher virtual",
         example="10ms",
         minimum=0,
     ),
     Key(
         name="transport",
-        help="How tensors travel.",
+        group=Group.LAUNCHER,
+        help="Transport for tensors.",
         kind=Kind.CHOICE,
         default="auto",
         example="auto",
@@ -47,8 +52,9 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="launcher",
-        help="Who starts the workers: this command, as processes here or (virtual) all in one process and in "
-        "virtual time; or torchrun; or Ray.",
+        group=Group.LAUNCHER,
+        help="Launcher: local processes, virtual (one process in virtual time), torchrun or ray.",
+        brief="local, virtual, torchrun or ray. [default: local]",
         kind=Kind.CHOICE,
         default="local; torchrun under torchrun",
         example="local",
@@ -56,7 +62,8 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="address",
-        help="launcher ray: where Ray is: local (started here, ended afterwards), auto, HOST:PORT or "
+        group=Group.LAUNCHER,
+        help="ray: address of the cluster: local (started and stopped by this command), auto, HOST:PORT or "
         "ray://HOST:PORT.",
         kind=Kind.TEXT,
         default="local",
@@ -64,16 +71,17 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="placement",
-        help="launcher ray: how workers are spread over nodes.",
+        group=Group.LAUNCHER,
+        help="ray: placement of workers on nodes.",
         kind=Kind.CHOICE,
-        default="pack; spread for a mode with a server on several nodes",
+        default="pack; spread for a strategy with servers on several nodes",
         example="spread",
         choices=("pack", "spread", "strict_pack", "strict_spread"),
     ),
     Key(
         name="restarts",
-        help="launcher ray: how often all workers are started anew from the newest checkpoint when one of "
-        "them, or its node, is lost.",
+        group=Group.LAUNCHER,
+        help="ray: maximum number of restarts from the newest checkpoint after a worker or a node is lost.",
         kind=Kind.INTEGER,
         default="0",
         example="3",
@@ -82,14 +90,16 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="vmap",
-        help="launcher virtual: compute the gradients of all workers by one vmapped pass; not bit-equal.",
+        group=Group.LAUNCHER,
+        help="virtual: compute all workers' gradients in one vmapped pass; not bit-exact.",
         kind=Kind.YES_NO,
         default="yes on a GPU",
         example="yes",
     ),
     Key(
         name="threads_per_worker",
-        help="Processor threads that each worker computes with.",
+        group=Group.LAUNCHER,
+        help="CPU threads per worker.",
         kind=Kind.INTEGER,
         default="1",
         example="1",
@@ -98,7 +108,8 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="timeout",
-        help="How long anyone waits for a peer before giving up, such as 60s.",
+        group=Group.LAUNCHER,
+        help="Timeout for a peer's response, such as 60s.",
         kind=Kind.DURATION,
         default="60s",
         example="60s",
@@ -106,15 +117,18 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="checkpoint_every",
-        help="Steps between checkpoints; 0 writes only the final one.",
+        group=Group.SURVIVE,
+        help="Checkpoint interval in steps; 0 writes only the final checkpoint.",
+        brief="Steps between checkpoints. [default: only the last]",
         kind=Kind.INTEGER,
-        default="0; 100 in an elastic run, or with restarts",
+        default="0; 100 with --elastic or --restarts",
         example="100",
         minimum=0,
     ),
     Key(
         name="keep_checkpoints",
-        help="How many complete checkpoints stay; older ones are removed.",
+        group=Group.SURVIVE,
+        help="Number of checkpoints to keep.",
         kind=Kind.INTEGER,
         default="3",
         example="5",
@@ -122,14 +136,16 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="checkpoint_store",
-        help="Where copies of checkpoints go, beside the run folder: s3://BUCKET/PREFIX.",
+        group=Group.SURVIVE,
+        help="Object store for copies of checkpoints, such as s3://BUCKET/PREFIX.",
         kind=Kind.TEXT,
-        default="nowhere else",
+        default="no copies",
         example="s3://my-bucket/runs/first",
     ),
     Key(
         name="events",
-        help="Whether every step is recorded in events.jsonl.",
+        group=Group.MONITORING,
+        help="Detail of the event log events.jsonl.",
         kind=Kind.CHOICE,
         default="full",
         example="full",
@@ -137,15 +153,17 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="export",
-        help="Where else the record goes while the run trains: tensorboard[=FOLDER], mlflow[=ADDRESS], "
+        group=Group.MONITORING,
+        help="Tracker to log to during the run: tensorboard[=FOLDER], mlflow[=ADDRESS] or "
         "wandb[=offline|online]. Repeatable.",
         kind=Kind.EXPORTS,
-        default="nowhere else",
+        default="no tracker",
         example="tensorboard",
     ),
     Key(
         name="gradient_norm_every",
-        help="Steps between two looks of a worker at the norm of its gradient; 0: never.",
+        group=Group.MONITORING,
+        help="Interval in steps between measurements of the gradient norm; 0 disables them.",
         kind=Kind.INTEGER,
         default="10",
         example="1",
@@ -153,21 +171,24 @@ DEPLOYMENT_KEYS = (
     ),
     Key(
         name="alerts",
-        help="A file of alert rules and of who is told about them while the run trains.",
+        group=Group.MONITORING,
+        help="File with alert rules and notifiers.",
         kind=Kind.TEXT,
-        default="the default rules, shown and told to nobody",
+        default="built-in rules, shown but not sent",
         example="alerts.yaml",
     ),
     Key(
         name="run_dir",
-        help="Folder of the run; it must not hold another run.",
+        group=Group.RUN,
+        help="Run folder; it must not contain another run.",
         kind=Kind.TEXT,
-        default="runs/<name>, or runs/<name>-2 and so on",
+        default="runs/NAME, or runs/NAME-2 and so on",
         example="runs/my-run",
     ),
     Key(
         name="save_dir",
-        help="Folder in which the run gets a folder of its name.",
+        group=Group.RUN,
+        help="Parent folder of the run folder.",
         kind=Kind.TEXT,
         default="runs",
         example="results",

@@ -1,7 +1,7 @@
-"""What must be looked up on this machine before a plan can be resolved?
+"""Facts about this machine and torchrun's variables, read before a plan is resolved.
 
-`Facts` is the answer as data, so that resolving stays pure. Nothing is
-imported or executed to find it: not torch, and not the user's own module.
+`Facts` and `World` hold the results, so that resolving stays pure. Nothing is
+imported or executed to find them: not torch, and not the user's own module.
 """
 
 import os
@@ -21,7 +21,7 @@ from paceline.core.errors import Problem, TorchrunError
 # alone. The rest is torchrun's and may be missing, as where a scheduler starts one process per host.
 
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_NO_RUN_ID = "none"  # what torchrun says when nobody named the job
+_NO_RUN_ID = "none"  # torchrun's value when the job has no name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,16 @@ class World:
     size: int = 1
     local_rank: int = 0  # among the processes on this host
     local_size: int = 1
-    host: str | None = None  # where all meet; None: there is nobody to meet
+    host: str | None = None  # host of the rendezvous; None: a single process
     port: int = 0
     restarts: int = 0  # how often torchrun has started all of us again
-    run_id: str | None = None  # torchrun's name for the job, if somebody gave it one
+    run_id: str | None = None  # torchrun's name for the job, if it has one
     has_agent: bool = False  # our parent is torchrun itself, and no shell or scheduler
     agent_listens: bool = False  # at the meeting place; else rank 0 does
 
     @property
     def is_alone(self) -> bool:
-        """Nobody started us as one of several."""
+        """This process was not started as one of several."""
         return self.host is None
 
     @property
@@ -49,19 +49,19 @@ class World:
 
 def read_world(variables: Mapping[str, str]) -> World:
     """ConfigError with everything that is wrong with them."""
-    said = [name for name in (*REQUIRED, "LOCAL_RANK") if name in variables]
+    given = [name for name in (*REQUIRED, "LOCAL_RANK") if name in variables]
     missing = [name for name in REQUIRED if name not in variables]
-    if not said:
+    if not given:
         return World()
     if missing:
-        hint = f"start it with torchrun, or set {', '.join(missing)} too, or unset {', '.join(said)}"
-        what = f"{', '.join(said)} {_are(said)} set, but {', '.join(missing)} {_are(missing)} not"
-        raise TorchrunError([Problem(what, hint)])
+        hint = f"start it with torchrun, or set {', '.join(missing)} too, or unset {', '.join(given)}"
+        message = f"{', '.join(given)} {_are(given)} set, but {', '.join(missing)} {_are(missing)} not"
+        raise TorchrunError([Problem(message, hint)])
     numbers = _Numbers(variables)
-    size = numbers.read("WORLD_SIZE", 1, 1 << 20, otherwise=1 << 20)
+    size = numbers.read("WORLD_SIZE", 1, 1 << 20, default=1 << 20)
     rank = numbers.read("RANK", 0, size - 1)
     port = numbers.read("MASTER_PORT", 1, 65535)
-    local_size = numbers.read("LOCAL_WORLD_SIZE", 1, size, otherwise=1)
+    local_size = numbers.read("LOCAL_WORLD_SIZE", 1, size, default=1)
     most = local_size if "LOCAL_WORLD_SIZE" in variables else size
     local_rank = numbers.read("LOCAL_RANK", 0, most - 1)
     restarts = numbers.read("TORCHELASTIC_RESTART_COUNT", 0, 1 << 20)
@@ -83,14 +83,14 @@ def read_world(variables: Mapping[str, str]) -> World:
 
 
 def apply_world(config: TrainConfig, world: World) -> TrainConfig:
-    """What the user left unsaid, and whoever started us has said."""
-    said: dict[str, tuple[object, str]] = {
+    """Settings that the user left out, as the launcher has decided them."""
+    decided: dict[str, tuple[object, str]] = {
         "num_workers": (world.size, "WORLD_SIZE"),
         "launcher": ("torchrun", "python -m paceline.worker"),
     }
-    unsaid = {key: value for key, value in said.items() if key not in config.origins}
-    values = {key: value for key, (value, _) in unsaid.items()}
-    origins = {**config.origins, **{key: origin for key, (_, origin) in unsaid.items()}}
+    missing = {key: value for key, value in decided.items() if key not in config.origins}
+    values = {key: value for key, (value, _) in missing.items()}
+    origins = {**config.origins, **{key: origin for key, (_, origin) in missing.items()}}
     return replace(config, origins=origins, **values)  # type: ignore[arg-type]  # the keys are its fields
 
 
@@ -99,16 +99,16 @@ class _Numbers:
         self._variables = variables
         self.problems: list[Problem] = []
 
-    def read(self, name: str, least: int, most: int, *, otherwise: int = 0) -> int:
+    def read(self, name: str, minimum: int, most: int, *, default: int = 0) -> int:
         text = self._variables.get(name)
         if text is None:
-            return otherwise
-        if text.isascii() and text.isdigit() and least <= int(text) <= most:
+            return default
+        if text.isascii() and text.isdigit() and minimum <= int(text) <= most:
             return int(text)
-        what = f"{name} is {text!r}, but it must be a number from {least} to {most}"
-        hint = "torchrun sets it; whoever sets it by hand counts ranks from 0 to WORLD_SIZE - 1"
-        self.problems.append(Problem(what, hint, name))
-        return otherwise
+        message = f"{name} is {text!r}, but it must be a number from {minimum} to {most}"
+        hint = "torchrun sets it; when set manually, ranks go from 0 to WORLD_SIZE - 1"
+        self.problems.append(Problem(message, hint, name))
+        return default
 
 
 def _are(names: list[str]) -> str:
@@ -122,9 +122,9 @@ _NVIDIA_DEVICE = re.compile(r"nvidia[0-9]+")
 class Facts:
     cuda_devices: int = 0  # GPUs that torch could use
     cpu_count: int = 1  # processors this process may run on
-    modules: frozenset[str] = frozenset()  # of the modules that the config names, those that exist
-    world: World | None = None  # somebody else started the workers, and we are one of them
-    packages: frozenset[str] = frozenset()  # of those that exporting needs, the installed ones
+    modules: frozenset[str] = frozenset()  # existing modules among those that the config names
+    world: World | None = None  # set if a launcher started the workers, and this process is one of them
+    packages: frozenset[str] = frozenset()  # installed packages among those needed for exports
 
 
 def probe_machine(config: TrainConfig) -> Facts:
@@ -143,8 +143,8 @@ def probe_machine(config: TrainConfig) -> Facts:
 
 def installed(names: Iterable[str]) -> frozenset[str]:
     """Those that can be imported. A folder without code, such as the `wandb/` that W&B leaves, is none."""
-    found = {name: PathFinder.find_spec(name, sys.path) for name in names}
-    return frozenset(name for name, spec in found.items() if spec is not None and spec.origin is not None)
+    specs = {name: PathFinder.find_spec(name, sys.path) for name in names}
+    return frozenset(name for name, spec in specs.items() if spec is not None and spec.origin is not None)
 
 
 def module_exists(name: str, path: Iterable[str]) -> bool:
@@ -153,7 +153,7 @@ def module_exists(name: str, path: Iterable[str]) -> bool:
     for part in name.split("."):
         if places is None or not part.isidentifier():
             return False
-        # By its last name: by the full one, a folder without __init__.py needs its parent imported.
+        # Search by the last name: with the full one, a folder without __init__.py needs its parent imported.
         spec = PathFinder.find_spec(part, list(places))
         if spec is None:
             return False
@@ -172,7 +172,7 @@ def _cuda_devices() -> int:
 
 
 def _torch_is_built_for_cuda() -> bool:
-    """By torch's own version file: a machine with a GPU may still have the CPU build."""
+    """Read from torch's version file: a machine with a GPU may still have the CPU build."""
     spec = PathFinder.find_spec("torch", sys.path)
     if spec is None or spec.origin is None:
         return False

@@ -1,8 +1,8 @@
-"""What does `--straggler worker=1,factor=3` mean? Text to rules and back.
+"""Rules for stragglers and Byzantine workers: from text, CSV traces and tables, and back to text.
 
-Names: worker (default: every worker), p (probability per step, default 1),
-factor and delay (at least one of them), from and to (steps; `to` not included),
-over (steps until the factor is reached, little by little), or trace=FILE alone.
+A straggler entry such as `worker=1,factor=3` has the names worker (default: every worker), p (probability
+per step, default 1), factor and delay (at least one of them), from and to (steps; `to` not included), over
+(steps until the factor is reached, little by little), or trace=FILE alone.
 See docs/concepts/stragglers.md.
 """
 
@@ -33,30 +33,30 @@ def read_rule_fields(
     pairs: Mapping[str, Raw],
     fields: RuleFields,
     *,
-    what: str,
+    noun: str,
     also: str = "",
     example: str,
     where: str | None,
 ) -> tuple[dict[str, float | str], list[Problem]]:
     """The rule's fields that could be read, and a problem for each that could not.
 
-    `what` is the setting's name; `also` names parts that are read elsewhere.
+    `noun` is the setting's name; `also` names parts that are read elsewhere.
     """
     problems: list[Problem] = []
-    found: dict[str, float | str] = {}
+    values: dict[str, float | str] = {}
     for name, value in pairs.items():
         if name not in fields:
-            hint = did_you_mean(name, fields, otherwise=f"a rule knows {', '.join(fields)}{also}")
-            problems.append(Problem(f"{what} has no setting {show_value(name)}", hint, where))
+            hint = did_you_mean(name, fields, otherwise=f"a rule has {', '.join(fields)}{also}")
+            problems.append(Problem(f"{noun} has no setting {show_value(name)}", hint, where))
             continue
         field, reader = fields[name]
         try:
-            found[field] = reader(value)
+            values[field] = reader(value)
         except Unreadable as error:
             problems.append(
-                Problem(f"{what}'s {name} is {show_value(value)}, but {error.why}", example, where)
+                Problem(f"{noun}'s {name} is {show_value(value)}, but {error.why}", example, where)
             )
-    return found, problems
+    return values, problems
 
 
 # The header is `worker,step,factor` with an optional `delay_s`. Rows that slow
@@ -65,7 +65,7 @@ def read_rule_fields(
 
 _HEADER = ("worker", "step", "factor")
 _HINT = "a trace is CSV with the header worker,step,factor and optionally delay_s"
-# A wrong column makes every row wrong; nobody reads the thousandth complaint.
+# A wrong column makes every row wrong; the first problems are enough.
 _MOST_PROBLEMS = 20
 
 
@@ -93,8 +93,8 @@ def parse_trace(text: str, *, name: str) -> tuple[StragglerRule, ...]:
     try:
         header = tuple(cell.strip() for cell in next(lines, []))
         if header not in (_HEADER, (*_HEADER, "delay_s")):
-            what = f"the trace's header is {show_value(','.join(header))}"
-            raise ConfigError([Problem(what, _HINT, f"{name}:1")])
+            message = f"the trace's header is {show_value(','.join(header))}"
+            raise ConfigError([Problem(message, _HINT, f"{name}:1")])
         for cells in lines:
             if not cells:
                 continue
@@ -115,10 +115,12 @@ def _row(header: tuple[str, ...], cells: list[str]) -> _Row:
         raise Unreadable(f"the row has {len(cells)} cells, but the header has {len(header)}")
     row = dict(zip(header, cells, strict=True))
     try:
-        worker, step = read_integer(row["worker"]), read_integer(row["step"])
-        factor, delay_s = read_number(row["factor"]), read_number(row.get("delay_s", "0"))
+        worker = read_integer(row["worker"])
+        step = read_integer(row["step"])
+        factor = read_number(row["factor"])
+        delay_s = read_number(row.get("delay_s", "0"))
     except Unreadable as error:
-        raise Unreadable(f"the row is {show_value(','.join(cells))}: a cell is wrong, {error.why}") from error
+        raise Unreadable(f"the row is {show_value(','.join(cells))}: invalid value, {error.why}") from error
     if worker < 0 or step < 0:
         raise Unreadable(f"the row is {show_value(','.join(cells))}, but worker and step must be 0 or more")
     return _Row(worker, step, factor, delay_s)
@@ -130,8 +132,8 @@ def _twice(rows: Iterable[_Row], name: str) -> list[Problem]:
     for row in rows:
         place = (row.worker, row.step)
         if place in seen:
-            what = f"the trace names worker {row.worker} at step {row.step} twice"
-            again.append(Problem(what, "keep one row for each worker and step", name))
+            message = f"the trace names worker {row.worker} at step {row.step} twice"
+            again.append(Problem(message, "keep one row for each worker and step", name))
         seen.add(place)
     return again
 
@@ -173,8 +175,8 @@ def read_straggler(raw: Raw, *, where: str | None, folder: Path) -> tuple[Stragg
     try:
         pairs = options_in(raw)
     except Unreadable as error:
-        what = f"straggler is {show_value(raw)}, but {error.why}"
-        raise ConfigError([Problem(what, _EXAMPLE, where)]) from error
+        message = f"straggler is {show_value(raw)}, but {error.why}"
+        raise ConfigError([Problem(message, _EXAMPLE, where)]) from error
     if "trace" in pairs:
         return _read_trace_entry(pairs, where=where, folder=folder)
     return (_read_rule(pairs, raw, where=where),)
@@ -200,7 +202,7 @@ def straggler_text(rule: StragglerRule) -> str:
 
 def _read_rule(pairs: Mapping[str, Raw], raw: Raw, *, where: str | None) -> StragglerRule:
     fields, problems = read_rule_fields(
-        pairs, _FIELDS, what="straggler", also=" and trace", example=_EXAMPLE, where=where
+        pairs, _FIELDS, noun="straggler", also=" and trace", example=_EXAMPLE, where=where
     )
     if not {"factor", "delay"} & set(pairs):
         problems.append(Problem(f"straggler {show_value(raw)} has neither factor nor delay", _EXAMPLE, where))
@@ -212,13 +214,13 @@ def _read_rule(pairs: Mapping[str, Raw], raw: Raw, *, where: str | None) -> Stra
 def _read_trace_entry(
     pairs: Mapping[str, Raw], *, where: str | None, folder: Path
 ) -> tuple[StragglerRule, ...]:
-    others = sorted(set(pairs) - {"trace"})
-    if others:
+    extra = sorted(set(pairs) - {"trace"})
+    if extra:
         raise ConfigError(
             [
                 Problem(
-                    f"straggler has a trace and also {', '.join(map(show_value, others))}",
-                    "write trace=FILE alone; the file says worker, step and factor",
+                    f"straggler has a trace and also {', '.join(map(show_value, extra))}",
+                    "write trace=FILE alone; the file has worker, step and factor",
                     where,
                 )
             ]
@@ -232,8 +234,8 @@ def _read_trace_entry(
     return read_trace(folder / name, where=where)
 
 
-# Names: attack (required), worker (default: every worker), scale (what it means
-# is the attack's to say), p (probability per step, default 1), from and to (steps;
+# Names: attack (required), worker (default: every worker), scale (its meaning
+# depends on the attack), p (probability per step, default 1), from and to (steps;
 # `to` not included). See docs/concepts/robust.md.
 
 _BYZANTINE_EXAMPLE = (
@@ -264,10 +266,10 @@ def read_byzantine(raw: Raw, *, where: str | None, folder: Path) -> tuple[Byzant
     try:
         pairs = options_in(raw)
     except Unreadable as error:
-        what = f"byzantine is {show_value(raw)}, but {error.why}"
-        raise ConfigError([Problem(what, _BYZANTINE_EXAMPLE, where)]) from error
+        message = f"byzantine is {show_value(raw)}, but {error.why}"
+        raise ConfigError([Problem(message, _BYZANTINE_EXAMPLE, where)]) from error
     fields, problems = read_rule_fields(
-        pairs, _BYZANTINE_FIELDS, what="byzantine", example=_BYZANTINE_EXAMPLE, where=where
+        pairs, _BYZANTINE_FIELDS, noun="byzantine", example=_BYZANTINE_EXAMPLE, where=where
     )
     if "attack" not in pairs:
         problems.append(Problem(f"byzantine {show_value(raw)} names no attack", _BYZANTINE_EXAMPLE, where))

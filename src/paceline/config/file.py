@@ -1,4 +1,4 @@
-"""What does the config file say? Chooses YAML or TOML by the file's ending."""
+"""Config files: YAML or TOML by the file's ending, flat or in sections."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from paceline.config.values import FileContent, Quoted, Raw, RawSetting, Unreada
 from paceline.core.errors import Mistake, Problem
 from paceline.core.humanize import did_you_mean
 
-# `train` holds any setting; `io` says where the run goes; `data`, `model` and
+# `train` holds any setting; `io` sets the run's folder; `data`, `model` and
 # `eval` hold options of the task sp500, which `model.kind` and `data.npz_path`
 # name together unless the file has a `task`. A problem names the line and the
 # nested key: `config.yaml:12 (train.epochs)`.
@@ -28,7 +28,7 @@ _EXAMPLES = {
     "io": "{save_dir: results}",
 }
 _USUAL = "epochs, batch_size, lr, early_stop_patience, seed, device"
-# What each section may hold.
+# Keys of each section.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "data": tuple(BY_SECTION["data"]),
     "model": (_KIND, *BY_SECTION["model"]),
@@ -43,44 +43,42 @@ def infer_task(content: FileContent) -> FileContent:
     owned = [entry for entry in content.entries if _is_section(entry) and entry.key in BY_SECTION]
     if not owned:
         return content
-    said = next((entry for entry in content.entries if entry.key == "task"), None)
+    task_entry = next((entry for entry in content.entries if entry.key == "task"), None)
     places = {(entry.key, name): where for entry in owned for name, where in _named(entry).items()}
-    if said is not None and str(said.raw).strip().lower() != SECTION_TASK:
-        named = show_value(said.raw)
-        what = f"section {owned[0].key} holds options of task {SECTION_TASK}, but the task is {named}"
+    if task_entry is not None and str(task_entry.raw).strip().lower() != SECTION_TASK:
+        named = show_value(task_entry.raw)
+        message = f"section {owned[0].key} holds options of task {SECTION_TASK}, but the task is {named}"
         hint = "write the options of another task as task_options: {name: value}"
-        return _and_problem(content, Problem(what, hint, owned[0].where))
-    if said is not None:
+        return _and_problem(content, Problem(message, hint, owned[0].where))
+    if task_entry is not None:
         return content
     if ("model", _KIND) not in places or ("data", "npz_path") not in places:
-        what = f"section {owned[0].key} does not say which task it belongs to"
-        hint = "say model.kind: lstm and data.npz_path: FILE, or task: sp500"
-        return _and_problem(content, Problem(what, hint, owned[0].where))
+        message = f"section {owned[0].key} belongs to no known task"
+        hint = "set model.kind: lstm and data.npz_path: FILE, or task: sp500"
+        return _and_problem(content, Problem(message, hint, owned[0].where))
     task = RawSetting(key="task", raw=SECTION_TASK, where=places["model", _KIND])
     return replace(content, entries=(*content.entries, task))
 
 
 def flatten_sections(content: FileContent) -> FileContent:
-    """Every section taken apart; whatever is no section stays as it is."""
+    """Flatten every section; other content stays unchanged."""
     entries: list[RawSetting] = []
     problems = list(content.problems)
     for entry in content.entries:
         if not _is_section(entry):
             if entry.key in SECTIONS and entry.key not in KEYS:
-                what, hint = (
-                    f"{entry.key} is {show_value(entry.raw)}, but it is a section",
-                    _EXAMPLES[entry.key],
-                )
-                problems.append(Problem(what, f"write {entry.key}: {hint}", entry.where))
+                message = f"{entry.key} is {show_value(entry.raw)}, but it is a section"
+                hint = _EXAMPLES[entry.key]
+                problems.append(Problem(message, f"write {entry.key}: {hint}", entry.where))
             else:
                 entries.append(entry)
             continue
         for name, where in _named(entry).items():
-            found = _setting(entry, name, where)
-            if isinstance(found, Problem):
-                problems.append(found)
-            elif found is not None:
-                entries.append(found)
+            setting = _setting(entry, name, where)
+            if isinstance(setting, Problem):
+                problems.append(setting)
+            elif setting is not None:
+                entries.append(setting)
     return FileContent(entries=tuple(entries), problems=tuple(problems))
 
 
@@ -89,7 +87,7 @@ def _is_section(entry: RawSetting) -> bool:
 
 
 def _named(entry: RawSetting) -> dict[str, str]:
-    """Every name in the section, also one with nothing behind it, and where it stands."""
+    """Every name in the section, also without a value, and its location."""
     assert isinstance(entry.raw, dict), "a section is a mapping"
     lines = entry.parts or {f".{name}": entry.where for name in entry.raw}
     return {part[1:]: _place(line, f"{entry.key}{part}") for part, line in lines.items()}
@@ -100,11 +98,11 @@ def _place(line: str, path: str) -> str:
 
 
 def _setting(entry: RawSetting, name: str, where: str) -> RawSetting | Problem | None:
-    """None: its name is known, and it says nothing."""
+    """None: its name is known, and it has no value."""
     known = SECTIONS[entry.key]
     if name not in known:
         listed = ", ".join(known) if entry.key != "train" else f"{_USUAL}, and any other setting"
-        hint = did_you_mean(name, known, otherwise=f"{entry.key} knows {listed}")
+        hint = did_you_mean(name, known, otherwise=f"{entry.key} has {listed}")
         return Problem(
             f"section {entry.key} has no setting {show_value(name)}", hint, where, Mistake.UNKNOWN_KEY
         )
@@ -127,8 +125,8 @@ def _of_model(path: str, name: str, raw: Raw, where: str) -> RawSetting | Proble
         return _of_task(path, name, raw, where)
     if str(raw).strip().lower() in _KINDS:
         return None
-    what = f"{path} is {show_value(raw)}, but it must be one of {', '.join(_KINDS)}"
-    return Problem(what, f"set {path} to {_KINDS[0]}; another model is a task of your own", where)
+    message = f"{path} is {show_value(raw)}, but it must be one of {', '.join(_KINDS)}"
+    return Problem(message, f"set {path} to {_KINDS[0]}; for another model write a custom task", where)
 
 
 def _of_task(path: str, name: str, raw: Raw, where: str) -> RawSetting | Problem:
@@ -161,12 +159,14 @@ def read_file(path: Path) -> FileContent:
     suffix = path.suffix.lower()
     if suffix not in {".yaml", ".yml", ".toml"}:
         hint = "name a file that ends in .yaml, .yml or .toml"
-        return FileContent(problems=(Problem(f"{path} is no config file by its ending", hint, "--config"),))
+        return FileContent(
+            problems=(Problem(f"{path} is not a .yaml, .yml or .toml file", hint, "--config"),)
+        )
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        what = f"cannot read {path}: {error.strerror}"
-        return FileContent(problems=(Problem(what, "check the path after --config", "--config"),))
+        message = f"cannot read {path}: {error.strerror}"
+        return FileContent(problems=(Problem(message, "check the path after --config", "--config"),))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         problem = Problem("the file is not UTF-8 text", "save it as UTF-8", f"{path}:{line}")

@@ -1,4 +1,4 @@
-"""What is a setting? A name, what it means, and which values it takes; keys.py lists them all."""
+"""The type of a setting: its name, its meaning and the values it takes; keys.py lists them all."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from paceline.core.environ import PREFIX
 
 
 class Kind(StrEnum):
-    """What a key's text means; the value is how help texts and docs name it."""
+    """Type of a key's value; the enum value is its name in help texts and docs."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -25,9 +25,26 @@ class Kind(StrEnum):
     EXPORTS = "name, or name=where"
 
 
+class Group(StrEnum):
+    """The section of a setting in help texts and in the reference."""
+
+    RUN = "Run"
+    DATA = "Task and data"
+    MODEL = "Model"
+    STRATEGY = "Strategy"
+    OPTIMIZER = "Optimizer"
+    EVALUATION = "Evaluation and early stopping"
+    SURVIVE = "Elastic training and checkpoints"
+    COMPRESSION = "Compression"
+    FAULTS = "Injected stragglers and faults"
+    LAUNCHER = "Launcher and resources"
+    MONITORING = "Logging and monitoring"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     name: str
+    group: Group
     help: str
     kind: Kind
     default: str  # in words: some defaults depend on other keys
@@ -36,7 +53,8 @@ class Key:
     minimum: float | None = None  # the smallest allowed value
     above: float | None = None  # a limit that is itself not allowed
     maximum: float | None = None
-    flag_name: str = ""  # only where the flag is not simply the key's name
+    brief: str = ""  # one line for --help; settings without it are shown by --help-all only
+    flag_name: str = ""  # set only if the flag differs from the key's name
     also: str = ""  # a second flag that means the same
 
     @property
@@ -52,7 +70,7 @@ class Key:
         return self.kind in (Kind.OPTIONS, Kind.STRAGGLERS, Kind.BYZANTINE, Kind.EXPORTS)
 
     def contains(self, number: float) -> bool:
-        """Is it finite, and within the limits?"""
+        """True if it is finite and within the limits."""
         return (
             math.isfinite(number)
             and (self.minimum is None or number >= self.minimum)
@@ -62,7 +80,7 @@ class Key:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words: `one of a, b`, `from 1 to 9`, `1 or more`."""
+        """Describes the allowed values: `one of a, b`, `from 1 to 9`, `1 or more`."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.minimum is not None and self.maximum is not None:

@@ -1,4 +1,4 @@
-"""What did the user say, all sources taken together? flag > variable > file.
+"""Loader of settings from all sources: flag over variable over file; and the config as YAML.
 
 Every problem is collected, none raised: `plan.resolve` adds its own and
 reports all of them at once.
@@ -48,15 +48,16 @@ def read_export(raw: Raw, *, where: str | None, folder: Path) -> tuple[ExportTar
             [Problem(f"export is {show_value(raw)}, but {error.why}", _EXPORT_EXAMPLE, where)]
         ) from error
     name, equals, rest = text.partition("=")
-    name, rest = name.strip().lower(), rest.strip()
+    name = name.strip().lower()
+    rest = rest.strip()
     if name not in list(ExportKind):
         hint = did_you_mean(
             name, ExportKind, otherwise=f"exports are {', '.join(ExportKind)}; {_EXPORT_EXAMPLE}"
         )
         raise ConfigError([Problem(f"there is no export {show_value(name)}", hint, where)])
     if equals and not rest:
-        what = f"export {show_value(text)} says nothing behind its ="
-        raise ConfigError([Problem(what, f"leave the = out, or {_EXPORT_EXAMPLE}", where)])
+        message = f"export {show_value(text)} has no value after its ="
+        raise ConfigError([Problem(message, f"leave the = out, or {_EXPORT_EXAMPLE}", where)])
     return (
         ExportTarget(kind=ExportKind(name), where=_export_location(ExportKind(name), rest, where, folder)),
     )
@@ -71,8 +72,8 @@ def _export_location(kind: ExportKind, text: str, where: str | None, folder: Pat
         case ExportKind.WANDB if text.lower() in _WANDB_MODES:
             return text.lower()
         case ExportKind.WANDB:
-            what = f"export wandb is {show_value(text)}, but it must be offline or online"
-            raise ConfigError([Problem(what, "write wandb=offline; WANDB_PROJECT names a project", where)])
+            message = f"export wandb is {show_value(text)}, but it must be offline or online"
+            raise ConfigError([Problem(message, "write wandb=offline; WANDB_PROJECT names a project", where)])
         case ExportKind.MLFLOW:
             return _address(text, where, folder)
 
@@ -83,20 +84,20 @@ def _address(text: str, where: str | None, folder: Path) -> str:
     try:
         has_secret = urlsplit(text).password is not None or "@" in urlsplit(text).netloc
     except ValueError as error:
-        what = f"export mlflow is {show_value(text)}, which is no address: {error}"
-        raise ConfigError([Problem(what, _EXPORT_EXAMPLE, where)]) from error
+        message = f"export mlflow is {show_value(text)}, which is not a valid URL: {error}"
+        raise ConfigError([Problem(message, _EXPORT_EXAMPLE, where)]) from error
     if has_secret:
         # The value is not shown: what is printed is kept in logs.
-        what = "export mlflow names a user or a password, which would stay in plan.json"
+        message = "export mlflow names a user or a password, which would stay in plan.json"
         hint = "leave them out of the address, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         raise ConfigError(
-            [Problem(what, f"{hint}; or set MLFLOW_TRACKING_URI and write mlflow alone", where)]
+            [Problem(message, f"{hint}; or set MLFLOW_TRACKING_URI and write mlflow alone", where)]
         )
     return text
 
 
 def from_variables(variables: Mapping[str, str]) -> list[RawSetting]:
-    """`{"num_workers": "4"}`, as environ.config_variables gives it. Empty means not said."""
+    """`{"num_workers": "4"}`, as environ.config_variables gives it. Empty means not set."""
     return [
         RawSetting(key=key, raw=_listed(key, text), where=PREFIX + key.upper())
         for key, text in variables.items()
@@ -144,7 +145,7 @@ class _Layer:
 
 @dataclass(slots=True)
 class _Reading:
-    """The values found so far. Any: each key has its own type, and TrainConfig's fields say which."""
+    """The values found so far. Any: each key has its own type, declared by TrainConfig's fields."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -184,7 +185,7 @@ def _layer(entries: Iterable[RawSetting], folder: Path, reading: _Reading) -> _L
             places = " and ".join(entry.where for entry in said)
             hint = f"keep one of them, such as {KEYS[key].flag} {KEYS[key].example}"
             reading.problems.append(
-                Problem(f"{key} is said twice, by {places}", hint, said[-1].where, Mistake.TWICE)
+                Problem(f"{key} is set twice, by {places}", hint, said[-1].where, Mistake.TWICE)
             )
     return _Layer(by_key, folder)
 
@@ -202,9 +203,9 @@ def _read_key(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None:
         try:
             reading.values[key.name] = read(key, entry.raw)
         except Unreadable as error:
-            what = f"{key.name} is {show_value(entry.raw)}, but {error.why}"
+            message = f"{key.name} is {show_value(entry.raw)}, but {error.why}"
             hint = f"set {key.name} to {key.example}, for example"
-            reading.problems.append(Problem(what, hint, entry.where))
+            reading.problems.append(Problem(message, hint, entry.where))
 
 
 _RULE_READERS: dict[Kind, Callable[..., tuple[StragglerRule | ByzantineRule | ExportTarget, ...]]] = {
@@ -222,13 +223,13 @@ def _read_rules(key: Key, layer: _Layer, reading: _Reading) -> None:
         for number, item in enumerate(items):
             where = entry.parts.get(f"[{number}]", entry.where)
             try:
-                found = read_rule(item, where=where, folder=layer.folder)
+                rules_read = read_rule(item, where=where, folder=layer.folder)
             except ConfigError as error:
                 reading.problems += error.problems
                 continue
-            for place in range(len(rules), len(rules) + len(found)):
+            for place in range(len(rules), len(rules) + len(rules_read)):
                 reading.origins[f"{key.name}[{place}]"] = where
-            rules += found
+            rules += rules_read
     reading.values[key.name] = tuple(rules)
 
 
@@ -240,8 +241,9 @@ def _read_options(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None
             try:
                 written = options_in(entry.raw)
             except Unreadable as error:
-                what, hint = f"{key.name} is {show_value(entry.raw)}, but {error.why}", f"write {key.example}"
-                reading.problems.append(Problem(what, hint, entry.where))
+                message = f"{key.name} is {show_value(entry.raw)}, but {error.why}"
+                hint = f"write {key.example}"
+                reading.problems.append(Problem(message, hint, entry.where))
                 continue
             for name, raw in written.items():
                 where = entry.parts.get(f".{name}", entry.where)
@@ -249,26 +251,26 @@ def _read_options(key: Key, saying: Sequence[_Layer], reading: _Reading) -> None
                 try:
                     options[name] = read_option(raw)
                 except Unreadable as error:
-                    what = f"{key.name}.{name} is {show_value(raw)}, but {error.why}"
-                    reading.problems.append(Problem(what, f"write {key.example}", where))
+                    message = f"{key.name}.{name} is {show_value(raw)}, but {error.why}"
+                    reading.problems.append(Problem(message, f"write {key.example}", where))
     reading.values[key.name] = options
 
 
-# Only what was said is written. Where a run goes is left out: that is the next run's to say.
+# Only settings that were given are written. The run's folder is left out: the next run sets its own.
 
 _NOT_WRITTEN = ("run_dir",)
 
 
 def config_to_yaml(config: TrainConfig) -> str:
-    """ConfigError for the one thing that no file can say: what was read from a recorded trace."""
+    """ConfigError for the one setting that no file can hold: values read from a recorded trace."""
     import yaml
 
-    said = {
+    values = {
         key.name: _plain(config, key.name, key.kind)
         for key in KEYS.values()
         if key.name not in _NOT_WRITTEN and getattr(config, key.name) not in (None, (), {})
     }
-    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _plain(config: TrainConfig, name: str, kind: Kind) -> object:
@@ -276,9 +278,13 @@ def _plain(config: TrainConfig, name: str, kind: Kind) -> object:
     match kind:
         case Kind.STRAGGLERS:
             if any(rule.steps is not None for rule in value):
-                what = "straggler names a recorded trace, which cannot be written into a config file"
+                message = "straggler names a recorded trace, which cannot be written into a config file"
                 raise ConfigError(
-                    [Problem(what, "write straggler rules, such as worker=0,factor=3", config.origin(name))]
+                    [
+                        Problem(
+                            message, "write straggler rules, such as worker=0,factor=3", config.origin(name)
+                        )
+                    ]
                 )
             return [straggler_text(rule) for rule in value]
         case Kind.BYZANTINE:

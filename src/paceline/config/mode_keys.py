@@ -1,26 +1,28 @@
-"""How do workers agree? Each of these settings belongs to some modes (plan/catalog.py says to which)."""
+"""Settings of synchronization modes; plan/catalog.py lists the settings of each mode."""
 
-from paceline.config.key import Key, Kind
+from paceline.config.key import Group, Key, Kind
 
 MODE_KEYS = (
     Key(
         name="compress",
-        help="How numbers are made smaller before they travel: fp32, fp16, bf16, int8, sign, topk:0.01, "
-        "dgc:0.01 or powersgd:2.",
+        group=Group.COMPRESSION,
+        help="Gradient compression: fp32, fp16, bf16, int8, sign, topk:0.01, dgc:0.01 or powersgd:2.",
         kind=Kind.TEXT,
-        default="nothing is compressed",
+        default="no compression",
         example="int8",
     ),
     Key(
         name="error_feedback",
-        help="Whether what compression leaves out is added to the next message.",
+        group=Group.COMPRESSION,
+        help="Add the compression error to the next message (error feedback).",
         kind=Kind.YES_NO,
         default="yes (no for fp32, fp16, bf16)",
         example="no",
     ),
     Key(
         name="compress_warmup",
-        help="dgc: first steps during which more is sent (1/4, 1/16, … of the numbers); 0 for none.",
+        group=Group.COMPRESSION,
+        help="Number of dgc warm-up steps, in which the sent share falls from 1/4; 0 for none.",
         kind=Kind.INTEGER,
         default="a twentieth of the steps",
         example="20",
@@ -28,16 +30,17 @@ MODE_KEYS = (
     ),
     Key(
         name="backup_workers",
-        help="backup: how many of a step's gradients are not waited for; the late ones are abandoned.",
+        group=Group.STRATEGY,
+        help="backup: number of gradients per step that are not waited for (N - K); late ones are dropped.",
         kind=Kind.INTEGER,
-        default="1 for every 8 workers, at least 1",
+        default="1 per 8 workers, at least 1",
         example="1",
         minimum=0,
     ),
     Key(
         name="staleness",
-        help="ssp: how many steps a worker may be ahead of the slowest; inf for no bound. dssp: the lower "
-        "bound.",
+        group=Group.STRATEGY,
+        help="ssp: staleness bound in steps; inf for none. dssp: lower bound.",
         kind=Kind.STALENESS,
         default="3",
         example="3",
@@ -45,7 +48,8 @@ MODE_KEYS = (
     ),
     Key(
         name="staleness_range",
-        help="dssp: how far above `staleness` the bound may move.",
+        group=Group.STRATEGY,
+        help="dssp: width of the range above `staleness` in which the bound may move.",
         kind=Kind.INTEGER,
         default="4",
         example="4",
@@ -53,8 +57,10 @@ MODE_KEYS = (
     ),
     Key(
         name="asgd",
-        help="asgd: what the server does about staleness: nothing; divide the rate by it; compensate the "
-        "delay (DC-ASGD); discard what is too stale (Ringmaster).",
+        group=Group.STRATEGY,
+        help="asgd: handling of stale gradients: apply them (plain), divide the learning rate by the "
+        "staleness (staleness-aware), compensate the delay (dc, DC-ASGD) or drop them above a bound "
+        "(ringmaster).",
         kind=Kind.CHOICE,
         default="plain",
         example="staleness-aware",
@@ -62,7 +68,8 @@ MODE_KEYS = (
     ),
     Key(
         name="dc_lambda",
-        help="asgd dc: how strongly the delay is compensated.",
+        group=Group.STRATEGY,
+        help="asgd dc: strength of the delay compensation.",
         kind=Kind.NUMBER,
         default="0.04",
         example="0.04",
@@ -70,7 +77,8 @@ MODE_KEYS = (
     ),
     Key(
         name="max_staleness",
-        help="asgd ringmaster: gradients this stale or staler are discarded and computed again.",
+        group=Group.STRATEGY,
+        help="asgd ringmaster: staleness from which gradients are dropped and recomputed.",
         kind=Kind.INTEGER,
         default="twice the number of workers",
         example="8",
@@ -78,14 +86,16 @@ MODE_KEYS = (
     ),
     Key(
         name="aggregate",
-        help="ssgd, ps: how gradients become one: mean, median, trimmed-mean, krum, or module:function.",
+        group=Group.STRATEGY,
+        help="ssgd, ps: gradient aggregation: mean, median, trimmed-mean, krum, or module:function.",
         kind=Kind.TEXT,
         default="mean",
         example="trimmed-mean",
     ),
     Key(
         name="byzantine_tolerance",
-        help="median, trimmed-mean, krum: how many bad workers must do no harm.",
+        group=Group.STRATEGY,
+        help="median, trimmed-mean, krum: number of faulty workers to tolerate.",
         kind=Kind.INTEGER,
         default="1",
         example="1",
@@ -93,8 +103,9 @@ MODE_KEYS = (
     ),
     Key(
         name="sync_every",
-        help="localsgd, fedavg, diloco, adaptive: local steps between two averagings (H). easgd: between two "
-        "exchanges with the centre.",
+        group=Group.STRATEGY,
+        help="localsgd, fedavg, diloco, adaptive: local steps between two synchronizations (H). easgd: "
+        "steps between two exchanges with the center.",
         kind=Kind.INTEGER,
         default="8",
         example="8",
@@ -102,7 +113,8 @@ MODE_KEYS = (
     ),
     Key(
         name="elasticity",
-        help="easgd: how strongly workers and centre pull at each other, over all workers (N times alpha).",
+        group=Group.STRATEGY,
+        help="easgd: elastic force between workers and center, summed over all workers (N x alpha).",
         kind=Kind.NUMBER,
         default="0.9",
         example="0.9",
@@ -110,7 +122,8 @@ MODE_KEYS = (
     ),
     Key(
         name="clients_per_round",
-        help="fedavg: the part of the workers that is drawn for each round.",
+        group=Group.STRATEGY,
+        help="fedavg: fraction of workers sampled per round.",
         kind=Kind.NUMBER,
         default="1",
         example="0.5",
@@ -119,6 +132,7 @@ MODE_KEYS = (
     ),
     Key(
         name="outer_lr",
+        group=Group.STRATEGY,
         help="diloco: learning rate of the outer optimizer.",
         kind=Kind.NUMBER,
         default="0.7",
@@ -127,6 +141,7 @@ MODE_KEYS = (
     ),
     Key(
         name="outer_momentum",
+        group=Group.STRATEGY,
         help="diloco: Nesterov momentum of the outer optimizer.",
         kind=Kind.NUMBER,
         default="0.9",
@@ -136,7 +151,8 @@ MODE_KEYS = (
     ),
     Key(
         name="fragments",
-        help="diloco: parts of the parameters that are synced in turn (streaming).",
+        group=Group.STRATEGY,
+        help="diloco: number of parameter fragments synchronized in turn (Streaming DiLoCo).",
         kind=Kind.INTEGER,
         default="1",
         example="4",
@@ -144,7 +160,8 @@ MODE_KEYS = (
     ),
     Key(
         name="sync_delay",
-        help="diloco: steps between averaging a fragment and applying it; less than sync_every.",
+        group=Group.STRATEGY,
+        help="diloco: steps between averaging and applying a fragment (overlap); less than sync_every.",
         kind=Kind.INTEGER,
         default="0",
         example="2",
@@ -152,7 +169,8 @@ MODE_KEYS = (
     ),
     Key(
         name="mixing",
-        help="diloco: how much of a worker's own parameters stays when a fragment is applied.",
+        group=Group.STRATEGY,
+        help="diloco: weight of a worker's own parameters when a fragment is applied.",
         kind=Kind.NUMBER,
         default="0",
         example="0.5",
@@ -161,8 +179,9 @@ MODE_KEYS = (
     ),
     Key(
         name="adaptive",
-        help="adaptive: what may change with the workers' speeds: their samples of a step (batch), how many "
-        "local steps each makes (local-steps), or either, as is worth it (auto).",
+        group=Group.STRATEGY,
+        help="adaptive: quantity that follows the workers' speeds: samples per step (batch), local steps "
+        "per round (local-steps), or the better of the two (auto).",
         kind=Kind.CHOICE,
         default="auto",
         example="batch",
@@ -170,7 +189,8 @@ MODE_KEYS = (
     ),
     Key(
         name="post_local_after",
-        help="localsgd: steps of plain ssgd before local steps begin.",
+        group=Group.STRATEGY,
+        help="localsgd: steps of ssgd before local steps start (post-local SGD).",
         kind=Kind.INTEGER,
         default="0",
         example="0",
@@ -178,14 +198,16 @@ MODE_KEYS = (
     ),
     Key(
         name="average_optimizer_state",
-        help="localsgd: average the optimizer's moments as well as the parameters.",
+        group=Group.STRATEGY,
+        help="localsgd: average the optimizer state as well as the parameters.",
         kind=Kind.YES_NO,
         default="no",
         example="yes",
     ),
     Key(
         name="freeze_after",
-        help="onebit: steps of plain Adam before its second moment is frozen.",
+        group=Group.STRATEGY,
+        help="onebit: warm-up steps of Adam before its second moment is frozen.",
         kind=Kind.INTEGER,
         default="a fifth of the steps",
         example="100",
@@ -193,8 +215,9 @@ MODE_KEYS = (
     ),
     Key(
         name="gossip",
-        help="gossip: mix with the neighbours, then update (dpsgd); update, then mix (diffusion); update, "
-        "then send parts along directed edges (push-sum).",
+        group=Group.STRATEGY,
+        help="gossip: mix with neighbors, then update (dpsgd); update, then mix (diffusion); or push-sum "
+        "over directed edges.",
         kind=Kind.CHOICE,
         default="dpsgd",
         example="push-sum",
@@ -202,7 +225,8 @@ MODE_KEYS = (
     ),
     Key(
         name="topology",
-        help="gossip, adpsgd: who is whose neighbour; exponential is directed and for push-sum only.",
+        group=Group.STRATEGY,
+        help="gossip, adpsgd: communication graph; exponential is directed and for push-sum only.",
         kind=Kind.CHOICE,
         default="ring (exponential for push-sum)",
         example="hypercube",
@@ -210,17 +234,17 @@ MODE_KEYS = (
     ),
     Key(
         name="fsdp_precision",
-        help="fsdp: in what numbers blocks compute; parameters are kept, and gradients summed, in the "
-        "model's own.",
+        group=Group.STRATEGY,
+        help="fsdp: compute precision. Parameters and gradient reduction keep the model's.",
         kind=Kind.CHOICE,
-        default="none (the model's own)",
+        default="none (the model's precision)",
         example="bf16",
         choices=("none", "bf16"),
     ),
     Key(
         name="sync_batchnorm",
-        help="ssgd, ddp: BatchNorm layers normalise over the samples of all workers, as one process with "
-        "the whole batch does.",
+        group=Group.STRATEGY,
+        help="ssgd, ddp: compute BatchNorm statistics over the global batch (SyncBatchNorm).",
         kind=Kind.YES_NO,
         default="no",
         example="yes",

@@ -1,24 +1,26 @@
-"""Which options does the task sp500 have, and in which section of a file does each stand?
+"""Options of the task sp500, by the section of a configuration file.
 
 One table for both ways to write them: `--task-option hidden=64`, and
 `model: {hidden: 64}` of a file in sections. The task checks against it too.
 """
 
-from paceline.config.key import Key, Kind
+from paceline.config.key import Group, Key, Kind
 from paceline.config.values import Unreadable, read
 
 _ROWS = {
     "data": (
         Key(
             name="npz_path",
-            help="What `paceline data prepare sp500` wrote.",
+            group=Group.DATA,
+            help="Output file of `paceline data prepare sp500`.",
             kind=Kind.TEXT,
             default="sp500_classification.npz",
             example="sp500_classification.npz",
         ),
         Key(
             name="valid_from_train",
-            help="The part of the training samples, the latest ones, that early stopping looks at.",
+            group=Group.DATA,
+            help="Fraction of the training samples, the latest ones, used for validation.",
             kind=Kind.NUMBER,
             default="0.1",
             example="0.1",
@@ -27,14 +29,16 @@ _ROWS = {
         ),
         Key(
             name="shuffle_train",
-            help="Mix the training samples anew in every epoch; else they come in the order of time.",
+            group=Group.DATA,
+            help="Shuffle the training samples in every epoch; by default they are in chronological order.",
             kind=Kind.YES_NO,
             default="no",
             example="no",
         ),
         Key(
             name="norm",
-            help="zscore: every feature by mean and deviation of the training part alone.",
+            group=Group.DATA,
+            help="Feature normalization; zscore uses mean and deviation of the training samples only.",
             kind=Kind.CHOICE,
             default="zscore",
             example="zscore",
@@ -44,7 +48,8 @@ _ROWS = {
     "model": (
         Key(
             name="hidden",
-            help="Width of the LSTM.",
+            group=Group.MODEL,
+            help="Hidden size of the LSTM.",
             kind=Kind.INTEGER,
             default="64",
             example="64",
@@ -53,7 +58,8 @@ _ROWS = {
         ),
         Key(
             name="layers",
-            help="Layers of the LSTM.",
+            group=Group.MODEL,
+            help="Number of LSTM layers.",
             kind=Kind.INTEGER,
             default="1",
             example="1",
@@ -62,7 +68,8 @@ _ROWS = {
         ),
         Key(
             name="dropout",
-            help="After the LSTM, and between its layers.",
+            group=Group.MODEL,
+            help="Dropout after the LSTM and between its layers.",
             kind=Kind.NUMBER,
             default="0.1",
             example="0.1",
@@ -73,7 +80,8 @@ _ROWS = {
     "eval": (
         Key(
             name="threshold",
-            help="From this probability on, `up` is said.",
+            group=Group.EVALUATION,
+            help="Probability from which `up` is predicted.",
             kind=Kind.NUMBER,
             default="0.5",
             example="0.5",
@@ -82,7 +90,8 @@ _ROWS = {
         ),
         Key(
             name="save_cm",
-            help="Leave confusion_matrix.json and a picture of it in the run folder.",
+            group=Group.EVALUATION,
+            help="Write confusion_matrix.json and a plot of it to the run folder.",
             kind=Kind.YES_NO,
             default="no",
             example="yes",

@@ -1,4 +1,4 @@
-"""What does a TOML file say, line by line?
+"""Config files in TOML: settings with their lines.
 
 tomllib gives values without lines, so the lines are searched for in the text;
 at worst a problem names the file's line of a key of the same name.

@@ -1,8 +1,8 @@
-"""What did the user say about a training run? Sparse: None means they did not say.
+"""The settings of a training run as the user wrote them; None means not set.
 
 Each value keeps its origin (`--staleness`, `train.yaml:7`, `PACELINE_STEPS`), so
 that a problem can name the place. A key that has an origin but no value was
-written and could not be read; whoever checks it further should stay silent.
+written and could not be read: its problem is reported already, so later checks skip it.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,16 @@ class ExportTarget:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What must be importable."""
+        """Packages that must be importable."""
         if self.kind is ExportKind.MLFLOW and self.where is not None and _is_database(self.where):
             return ("mlflow", "sqlalchemy")
         return (self.kind.value,)
 
     @property
     def install(self) -> str:
-        """What installs them."""
+        """Command that installs them."""
         if "sqlalchemy" in self.packages:
-            return "pip install mlflow"  # the small client knows files and servers alone
+            return "pip install mlflow"  # mlflow-skinny supports files and servers only
         return f"pip install 'paceline[{self.kind.value}]'"
 
     @property
@@ -145,9 +145,9 @@ class TrainConfig:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, key: str) -> str | None:
-        """Where the user wrote it; for one rule of a list, at least where the list is."""
+        """Location of the setting; for one rule of a list, at least the location of the list."""
         return self.origins.get(key) or self.origins.get(key.partition("[")[0])
 
     def is_unreadable(self, key: str) -> bool:
-        """Was it written in a way that reading has already complained about?"""
+        """True if it was written but could not be read; the problem is reported already."""
         return key in self.origins and getattr(self, key) is None

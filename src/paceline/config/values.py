@@ -1,8 +1,8 @@
-"""What does one written value mean? Text from anywhere, or a typed TOML value, to a config value.
+"""Parsers of single values: text from anywhere, or a typed TOML value, to a config value.
 
 Only the shape is read here ("is this an integer?"); ranges and choices are
 checked by `plan.resolve`, so that a TrainConfig built in Python gets the same
-checks. Raises Unreadable, and nothing else, for whatever the user wrote.
+checks. Raises only Unreadable, for any input.
 """
 
 import math
@@ -30,7 +30,7 @@ class Quoted(str):
     __slots__ = ()
 
 
-class Unreadable(Exception):  # noqa: N818 - a name for the value, caught before anyone sees it
+class Unreadable(Exception):  # noqa: N818 - names the value; always caught internally
     """`why` completes the sentence "<key> is <value>, but …"."""
 
     def __init__(self, why: str) -> None:
@@ -39,7 +39,7 @@ class Unreadable(Exception):  # noqa: N818 - a name for the value, caught before
 
 
 def show_value(raw: object) -> str:
-    """The value as a message shows it: short, whatever was written."""
+    """The value as shown in a message, always short."""
     text = raw if isinstance(raw, str) else reprlib.repr(raw)
     return reprlib.repr(str(text)) if len(text) > 60 or not text.isprintable() or not text else text
 
@@ -150,13 +150,13 @@ def options_in(raw: Raw) -> Mapping[str, Raw]:
     """A mapping from a file, or `hidden=64,depth=2` from anywhere else."""
     if isinstance(raw, dict):
         return raw
-    found: dict[str, Raw] = {}
+    options: dict[str, Raw] = {}
     for part in read_text(raw).split(","):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
             raise Unreadable("it must be name=value")
-        found[name.strip()] = value.strip()
-    return found
+        options[name.strip()] = value.strip()
+    return options
 
 
 def read(key: Key, raw: Raw) -> object:
@@ -179,7 +179,7 @@ _READERS: dict[Kind, Callable[[Raw], object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawSetting:
-    """One setting as one source wrote it. `parts` says where the items of a list or mapping are."""
+    """One setting as one source wrote it. `parts` has the locations of the items of a list or mapping."""
 
     key: str
     raw: Raw

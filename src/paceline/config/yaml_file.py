@@ -38,12 +38,12 @@ def _entries(top: yaml.MappingNode, name: str) -> FileContent:
         where = location(key_node, name)
         key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
         if key in first_lines:
-            what = f"{key} is given twice, first at {first_lines[key]}"
-            problems.append(Problem(what, "keep one of the two lines", where))
+            message = f"{key} is given twice, first at {first_lines[key]}"
+            problems.append(Problem(message, "keep one of the two lines", where))
             continue
         first_lines[key] = where
         if value_node.tag == _NULL:
-            continue  # `steps:` with nothing behind it says nothing
+            continue  # `steps:` without a value sets nothing
         if isinstance(value_node, yaml.MappingNode):
             problems += [repeated_problem(inner, node, name) for inner, node in repeated_keys(value_node)]
         raw = _raw(value_node, {})
@@ -55,7 +55,7 @@ def _raw(node: yaml.Node, seen: dict[int, Raw]) -> Raw:
     # An alias is the same node again. Each is built once, or nine lines of aliases fill the memory.
     if id(node) not in seen:
         if isinstance(node, yaml.MappingNode):
-            pairs = [(k, v) for k, v in node.value if v.tag != _NULL]  # inside, too, null says nothing
+            pairs = [(k, v) for k, v in node.value if v.tag != _NULL]  # nested null values set nothing either
             seen[id(node)] = {str(k.value): _raw(v, seen) for k, v in pairs}
         elif isinstance(node, yaml.SequenceNode):
             seen[id(node)] = [_raw(item, seen) for item in node.value]
@@ -66,7 +66,7 @@ def _raw(node: yaml.Node, seen: dict[int, Raw]) -> Raw:
 
 
 def _lines(node: yaml.Node, name: str) -> dict[str, str]:
-    """Where each item of a list or mapping is: `[0]` or `.hidden`."""
+    """Location of each item of a list or mapping: `[0]` or `.hidden`."""
     if isinstance(node, yaml.MappingNode):
         return {f".{k.value}": location(k, name) for k, _ in node.value}
     if isinstance(node, yaml.SequenceNode):

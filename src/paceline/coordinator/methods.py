@@ -20,7 +20,7 @@ SEQUENCE = "paceline-sequence"
 FIRST_OPEN = "paceline-open"
 WHY = "paceline-why"
 LEADER = "paceline-leader"
-NOT_LEADER = "NOT_LEADER"  # a `why` beside those of the proto
+NOT_LEADER = "NOT_LEADER"  # a `why` in addition to those of the proto
 
 # The status of what the cluster agreed to refuse.
 CODES = {

@@ -19,14 +19,14 @@ FILE_NAME = "elastic.json"
 
 
 class NotResizableError(PacelineError):
-    """The run is not of the kind whose workers come and go."""
+    """The run is not elastic: its number of workers is fixed."""
 
     exit_code = ExitCode.BAD_CONFIG
     code = "E322"
 
 
 class NotRunningError(PacelineError):
-    """Nobody trains there."""
+    """The run is not training."""
 
     exit_code = ExitCode.UNREACHABLE
     code = "E323"
@@ -42,11 +42,11 @@ class RunEndpoint:
 
 
 @contextmanager
-def published(run_dir: Path, seat: Mapping[str, Json]) -> Iterator[None]:
-    """While the run is at work."""
+def published(run_dir: Path, endpoint: Mapping[str, Json]) -> Iterator[None]:
+    """Publish the endpoint while the block runs."""
     path = run_dir / FILE_NAME
-    path.unlink(missing_ok=True)  # of a command that was killed
-    write_private(path, (json.dumps(dict(seat), indent=2) + "\n").encode())
+    path.unlink(missing_ok=True)  # left by a killed command
+    write_private(path, (json.dumps(dict(endpoint), indent=2) + "\n").encode())
     try:
         yield
     finally:
@@ -57,20 +57,20 @@ def find_endpoint(run_dir: Path) -> RunEndpoint:
     plan = read(run_dir / "plan.json")
     if plan.elastic is None:
         raise NotResizableError(
-            f"the run in {run_dir} is not elastic: its workers are those it began with",
-            "begin it with --elastic, or with --shards 12 to let it grow to 12 workers",
+            f"the run in {run_dir} is not elastic: its workers are fixed",
+            "start it with --elastic, or with --shards 12 for up to 12 workers",
         )
     path = run_dir / FILE_NAME
     if not path.exists():
         raise NotRunningError(
-            f"the run in {run_dir} is not at work",
-            f"it has ended, or goes on with:  paceline train --resume {run_dir}",
+            f"the run in {run_dir} is not running",
+            f"if it did not finish, resume it:  paceline train --resume {run_dir}",
         )
-    said = json.loads(read_private(path))
+    content = json.loads(read_private(path))
     return RunEndpoint(
-        run=str(said["run"]),
-        addresses=tuple(str(said["addresses"]).split(",")),
-        token_file=Path(said["token_file"]),
+        run=str(content["run"]),
+        addresses=tuple(str(content["addresses"]).split(",")),
+        token_file=Path(content["token_file"]),
         elastic=plan.elastic,
         shards=plan.num_workers,
     )

@@ -1,11 +1,11 @@
-"""What time is it? The only reader of time, so that everything else can be told.
+"""Clocks: the only reader of time, and time limits that exclude times in which the process was stopped.
 
 `SystemClock` is the real one. Virtual clusters (laws, tests) pass their own.
 
 A process that was stopped (Ctrl-Z, SIGSTOP, `docker pause`) or suspended with its machine has
-received nothing meanwhile, so the time of a standstill proves nothing about its peers. `Attention`
-says since when a process has run without a gap; `Patience` is a time limit that leaves gaps out.
-Both compare two looks at the clocks. See docs/concepts/generations.md.
+received nothing meanwhile, so that time proves nothing about its peers. `Attention` records since when
+a process has run without a gap; `Patience` is a time limit that excludes gaps. Both compare two
+readings of the clocks. See docs/concepts/generations.md.
 """
 
 import math
@@ -44,31 +44,31 @@ def monotonic_s() -> float:
 
 
 def boottime_s() -> float:
-    """As `monotonic_s`, but it also runs while the machine is suspended."""
+    """Like `monotonic_s`, but it also advances while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class StandstillDetector:
-    """Since when this process has looked at its clocks without a gap.
+    """Since when this process has read its clocks without a gap.
 
-    `look` is called at least every `slack_s` while the process runs. A longer time between two calls, by
-    either clock, was a standstill: of the process, of its machine, or of the thread that looks.
+    `update` is called at least every `slack_s` while the process runs. A longer time between two calls, by
+    either clock, was a standstill: of the process, of its machine, or of the thread that reads them.
     """
 
     def __init__(self, slack_s: float) -> None:
         self._slack_s = slack_s
-        self._looked: tuple[float, float] | None = None
-        self.since_s = -math.inf  # by the first clock; there was no gap yet
+        self._last_read: tuple[float, float] | None = None
+        self.since_s = -math.inf  # on the first clock; no gap so far
         self.gap_s = 0.0  # how long the last standstill was
 
-    def look(self, now_s: float, boottime_s: float) -> float:
+    def update(self, now_s: float, boottime_s: float) -> float:
         """`since_s` as of now."""
-        if self._looked is not None:
-            gap_s = max(now_s - self._looked[0], boottime_s - self._looked[1])
+        if self._last_read is not None:
+            gap_s = max(now_s - self._last_read[0], boottime_s - self._last_read[1])
             if gap_s > self._slack_s:
                 self.since_s = now_s
                 self.gap_s = gap_s
-        self._looked = (now_s, boottime_s)
+        self._last_read = (now_s, boottime_s)
         return self.since_s
 
 
@@ -88,7 +88,7 @@ class ActiveTimeout:
         self._gap_s = gap_s
         self._now_s = now_s
         self._left_s = limit_s
-        self._looked_s = now_s()
+        self._read_at_s = now_s()
 
     def at_most(self, limit_s: float) -> None:
         """No more than this is left from now on."""
@@ -96,10 +96,10 @@ class ActiveTimeout:
         self._left_s = min(self._left_s, limit_s)
 
     def next_s(self) -> float:
-        """How long to wait before the next look; 0: the limit is used up."""
+        """How long to wait before the next check; 0: the limit is used up."""
         now_s = self._now_s()
-        spent_s = now_s - self._looked_s
-        self._looked_s = now_s
+        spent_s = now_s - self._read_at_s
+        self._read_at_s = now_s
         self._left_s = self._limit_s if spent_s > self._gap_s else self._left_s - spent_s
         return max(0.0, min(self.LOOK_S, self._left_s))
 

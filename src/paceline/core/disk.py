@@ -4,13 +4,13 @@ A file that is written here is whole or absent, also after a crash: its bytes go
 draft under a name that no other writer uses, are synced, and the draft is renamed.
 
 In a folder that several processes fill (`write_shared`), a writer holds a lock on its draft. A draft whose
-lock is free was left by a writer that ended: only such a draft is removed, whatever the clocks say.
+lock is free was left by a writer that ended: only such a draft is removed, independent of clocks.
 
-An append puts a whole record behind the others or nothing at all: what a full disk cut
+An append adds a whole record or nothing: a record that a full disk cut
 short is taken back, or ended with a newline so that the next record begins a line.
 
 A folder is exclusive while one thread of one process holds its lock. The kernel keeps the
-lock (flock on the file `.lock`) and releases it when the process ends, however it ends. The
+lock (flock on the file `.lock`) and releases it when the process ends, in any way. The
 holder's children do not inherit it. The file names the holder for the error that the second
 command gets; it is removed on release, so an acquirer checks that the file it locked still
 has that name.
@@ -39,7 +39,7 @@ Bytes = bytes | bytearray | memoryview
 
 LOCK_NAME = ".lock"
 _DRAFT = re.compile(r".+\.\d+-[0-9a-f]{8}\.part")
-# What a file system answers that has no locks at all: NFS without lockd, some FUSE and 9p mounts.
+# Errors of a file system without locks: NFS without lockd, some FUSE and 9p mounts.
 HAS_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -62,7 +62,7 @@ def write_durably(path: Path, parts: Iterable[Bytes], *, mode: int = 0o666) -> N
 
 
 def remove_drafts(folder: Path) -> None:
-    """What killed writers left in a folder that the caller holds exclusively."""
+    """Remove drafts of killed writers from a folder that the caller holds exclusively."""
     for path in folder.iterdir():
         if _DRAFT.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def locked_draft(path: Path) -> tuple[Path, int]:
-    """An empty file under a name of its own, and its descriptor, which holds the lock."""
+    """Create an empty file with a unique name; returns it and its descriptor, which holds the lock."""
     while True:
         draft = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -143,7 +143,7 @@ class LockHolder:
     since: str
     command: str
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return f"`{self.command}`, process {self.pid} on {self.host}, since {self.since}"
 
 
@@ -200,7 +200,7 @@ def exclusive(folder: Path) -> Iterator[str | None]:
             held.depth -= 1
             if held.depth == 0:
                 del _held[key]
-                # Before the lock goes: an acquirer that locked the removed file sees that it has no name.
+                # Before the release: an acquirer that locked the removed file detects that it has no name.
                 with suppress(OSError):
                     if _is_named(held.fd, folder / LOCK_NAME):
                         (folder / LOCK_NAME).unlink()
@@ -208,18 +208,20 @@ def exclusive(folder: Path) -> Iterator[str | None]:
 
 
 def holder_of(folder: Path) -> LockHolder | None:
-    """None: the lock file does not say."""
+    """Holder of the lock; None if the lock file does not name it."""
     try:
-        said = json.loads((folder / LOCK_NAME).read_bytes())
-        return LockHolder(int(said["pid"]), str(said["host"]), str(said["since"]), str(said["command"]))
+        record = json.loads((folder / LOCK_NAME).read_bytes())
+        return LockHolder(
+            int(record["pid"]), str(record["host"]), str(record["since"]), str(record["command"])
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def folder_in_use_error(folder: Path, holder: LockHolder | None) -> FolderInUseError:
-    who = "another command" if holder is None else holder.in_words()
+    holder_text = "another command" if holder is None else holder.describe()
     return FolderInUseError(
-        f"{folder} is in use by {who}",
+        f"{folder} is in use by {holder_text}",
         "wait until it ends, or stop it (Ctrl-C or SIGTERM writes a checkpoint), or name another folder",
     )
 
@@ -245,7 +247,7 @@ def _locked(folder: Path) -> tuple[int, str | None]:
         if warning is None and not _is_named(fd, path):
             os.close(fd)  # the last holder removed it between our open and our lock
             continue
-        with suppress(OSError):  # a full disk: the lock holds, it only does not say by whom
+        with suppress(OSError):  # on a full disk the lock holds, but does not name its holder
             os.ftruncate(fd, 0)
             os.pwrite(fd, _name_of_holder(), 0)
         return fd, warning
@@ -260,32 +262,32 @@ def _is_named(fd: int, path: Path) -> bool:
 
 def _name_of_holder() -> bytes:
     # The subcommand alone: an argument may be a secret.
-    words = [word for word in sys.argv[1:2] if word.isalpha()]
-    said = {
+    command = [word for word in sys.argv[1:2] if word.isalpha()]
+    record = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "command": " ".join(["paceline", *words]),
+        "command": " ".join(["paceline", *command]),
     }
-    return (json.dumps(said) + "\n").encode()
+    return (json.dumps(record) + "\n").encode()
 
 
 # The port is small so that a disk that fails at any byte can take its place in the simulation.
 
 
 class DurableFiles(Protocol):
-    """The files of one node. Whatever a method was given is on disk when it returns."""
+    """The files of one node. Data passed to a method is on disk when it returns."""
 
     def names(self) -> list[str]: ...
 
     def read(self, name: str) -> bytes: ...
 
     def append(self, name: str, data: bytes) -> None:
-        """After a crash any part of `data`, from its beginning on, may be there."""
+        """Append; after a crash any prefix of `data` may be in the file."""
         ...
 
     def write_whole(self, name: str, data: bytes) -> None:
-        """After a crash all of it is there, or no such file."""
+        """Write a file; after a crash it exists complete or not at all."""
         ...
 
     def remove(self, name: str) -> None: ...
@@ -310,7 +312,8 @@ class DurableFolder:
     def append(self, name: str, data: bytes) -> None:
         if self._fd is None or self._open != name:
             self.close()
-            self._fd, self._open = os.open(self._path / name, os.O_WRONLY | os.O_APPEND), name
+            self._fd = os.open(self._path / name, os.O_WRONLY | os.O_APPEND)
+            self._open = name
         try:
             write_all(self._fd, data)
             os.fdatasync(self._fd)
@@ -319,7 +322,7 @@ class DurableFolder:
             raise
 
     def _forget_cached(self) -> None:
-        """After a failed sync the kernel may hold pages as clean that are not on disk: read the disk."""
+        """Drop cached pages: after a failed sync the kernel may mark pages clean that are not on disk."""
         if self._fd is not None:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
         self.close()
@@ -343,7 +346,7 @@ class SecretError(NotReadyError):
 
 
 def read_private(path: Path) -> bytes:
-    """The content of a file that nobody else can read."""
+    """The content of a file that only this user can read."""
     try:
         with path.open("rb") as file:
             _check_private(path, os.fstat(file.fileno()))

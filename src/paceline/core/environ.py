@@ -1,7 +1,7 @@
-"""What a process inherits: variables, ignored signals, a terminal. The only reader of os.environ.
+"""Inherited state of a process: variables, ignored signals, a terminal. The only reader of os.environ.
 
 `PACELINE_<KEY>` sets the config key of the same name; everything else that the
-product looks at is listed here as a function, so that it can be documented.
+product reads is listed here as a function, so that it can be documented.
 """
 
 import errno
@@ -36,21 +36,21 @@ def config_variables() -> dict[str, str]:
 
 
 def completion_instruction() -> str | None:
-    """`_PACELINE_COMPLETE`, by which a shell asks what the next word can be; None: it does not ask."""
+    """`_PACELINE_COMPLETE`, by which a shell requests completions; None without a request."""
     return os.environ.get("_PACELINE_COMPLETE") or None
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """The signals that stop a command in good order; not SIGHUP where it is ignored, as under nohup."""
-    usual = (signal.SIGINT, signal.SIGTERM)
+    """The signals for an orderly stop of a command; without SIGHUP if it is ignored, as under nohup."""
+    signals = (signal.SIGINT, signal.SIGTERM)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        return usual
-    return (*usual, signal.SIGHUP)
+        return signals
+    return (*signals, signal.SIGHUP)
 
 
 def leave_dead_terminal() -> None:
-    """After a hang-up every write to the terminal fails; from here on it goes nowhere."""
-    # Under torchrun sys.stderr has a descriptor of its own (worker/rank_output.py).
+    """Redirect the terminal to /dev/null: after a hang-up every write to it fails."""
+    # Under torchrun sys.stderr has a separate descriptor (worker/rank_output.py).
     for fd in {0, 1, 2, sys.stderr.fileno()}:
         try:
             termios.tcgetattr(fd)
@@ -73,7 +73,7 @@ def wants_colour(*, is_tty: bool) -> bool:
 
 
 def colour_setting() -> str | None:
-    """`PACELINE_COLOR`, the default of `--color`; None where it says nothing we know."""
+    """`PACELINE_COLOR`, the default of `--color`; None if it is unset or unknown."""
     setting = os.environ.get("PACELINE_COLOR", "").lower()
     return setting if setting in {"auto", "always", "never"} else None
 
@@ -84,31 +84,31 @@ def token() -> str | None:
 
 
 def coordinator() -> str | None:
-    """`PACELINE_COORDINATOR`: a cluster's nodes (HOST:PORT,…), or its folder; None when it says nothing."""
+    """`PACELINE_COORDINATOR`: a cluster's nodes (HOST:PORT,…), or its folder; None if it is unset."""
     return os.environ.get("PACELINE_COORDINATOR", "").strip() or None
 
 
 def wants_live_log() -> bool:
-    """`PACELINE_LIVE_LOG`: somebody watches, so a log is written every 50 ms, and not twice a second."""
+    """`PACELINE_LIVE_LOG`: a live view reads the log, so it is written every 50 ms, not twice a second."""
     return os.environ.get("PACELINE_LIVE_LOG", "").strip() not in ("", "0")
 
 
 def has_s3_endpoint() -> bool:
-    """Is the object store another than Amazon's? boto3 reads these variables itself."""
+    """True if the object store is not Amazon's. boto3 reads these variables itself."""
     return bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
 
 
 def docker_config_folder() -> Path:
-    """Where docker keeps its settings: `$DOCKER_CONFIG`, else `~/.docker`."""
-    said = os.environ.get("DOCKER_CONFIG", "").strip()
-    return Path(said) if said else Path.home() / ".docker"
+    """Folder of docker's settings: `$DOCKER_CONFIG`, else `~/.docker`."""
+    value = os.environ.get("DOCKER_CONFIG", "").strip()
+    return Path(value) if value else Path.home() / ".docker"
 
 
 def registry_login_files() -> list[Path]:
-    """Where podman and docker keep logins, in the order in which podman looks."""
-    said = os.environ.get("REGISTRY_AUTH_FILE", "").strip()
-    if said:
-        return [Path(said)]
+    """Login files of podman and docker, in podman's search order."""
+    value = os.environ.get("REGISTRY_AUTH_FILE", "").strip()
+    if value:
+        return [Path(value)]
     own = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     runtime = os.environ.get("XDG_RUNTIME_DIR", "").strip() or f"/run/containers/{os.getuid()}"
     return [
@@ -124,14 +124,14 @@ def kubeconfig() -> str | None:
 
 
 def hugging_face_token_file() -> Path:
-    """Where `hf auth login` keeps the token: `$HF_TOKEN_PATH`, else `$HF_HOME/token`, else the cache's."""
-    said = os.environ.get("HF_TOKEN_PATH", "").strip()
+    """Token file of `hf auth login`: `$HF_TOKEN_PATH`, else `$HF_HOME/token`, else the cache's."""
+    value = os.environ.get("HF_TOKEN_PATH", "").strip()
     home = os.environ.get("HF_HOME", "").strip() or "~/.cache/huggingface"
-    return Path(said).expanduser() if said else Path(home).expanduser() / "token"
+    return Path(value).expanduser() if value else Path(home).expanduser() / "token"
 
 
 def mlflow_tracking_uri() -> str | None:
-    """`MLFLOW_TRACKING_URI`, where MLflow's own tools look too."""
+    """`MLFLOW_TRACKING_URI`, which MLflow's own tools also read."""
     return os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None
 
 
@@ -146,17 +146,17 @@ def wandb_project() -> str | None:
 
 
 def config_folder() -> Path:
-    """Where this user's own files are: `$XDG_CONFIG_HOME/paceline`, else `~/.config/paceline`."""
-    said = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    # A relative one is to be ignored, says the specification.
-    return (said if said.is_absolute() else Path.home() / ".config") / "paceline"
+    """Folder of this user's configuration: `$XDG_CONFIG_HOME/paceline`, else `~/.config/paceline`."""
+    folder = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    # The specification requires ignoring a relative path.
+    return (folder if folder.is_absolute() else Path.home() / ".config") / "paceline"
 
 
 def data_folder() -> Path:
-    """Where fetched data sets are: `$PACELINE_DATA_FOLDER`, else the cache's folder, `~/.cache/paceline`."""
-    said = os.environ.get("PACELINE_DATA_FOLDER", "").strip()
-    if said:
-        return Path(said).expanduser()
+    """Folder of fetched data sets: `$PACELINE_DATA_FOLDER`, else the cache's folder, `~/.cache/paceline`."""
+    value = os.environ.get("PACELINE_DATA_FOLDER", "").strip()
+    if value:
+        return Path(value).expanduser()
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "paceline"
 
@@ -170,7 +170,7 @@ def cuda_visible_devices() -> tuple[str, ...] | None:
     return tuple(d.strip() for d in listed.split(",") if d.strip() and not d.strip().startswith("-"))
 
 
-# What whoever started us as one of several processes says about them.
+# Variables that a launcher sets for each of its processes.
 _OF_TORCHRUN = (
     "RANK",
     "WORLD_SIZE",
@@ -185,7 +185,7 @@ _OF_TORCHRUN = (
 
 
 def torchrun_variables() -> dict[str, str]:
-    """Those of torchrun's variables that are set; config/environment.py says what they mean."""
+    """Those of torchrun's variables that are set; config/environment.py parses them."""
     return {name: value for name in _OF_TORCHRUN if (value := os.environ.get(name, "").strip())}
 
 
@@ -199,12 +199,12 @@ def benchmark_variables() -> dict[str, str]:
 
 
 def let_gloo_use_loopback() -> None:
-    """For processes that are all on this host; whoever has chosen an interface keeps it."""
+    """Let gloo use loopback when all processes are on this host; a user's choice of interface is kept."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def ray_address() -> str | None:
-    """`RAY_ADDRESS`, where Ray's own commands look for a cluster; None when it says nothing."""
+    """`RAY_ADDRESS`, the cluster address that Ray's own commands read; None if unset."""
     return os.environ.get("RAY_ADDRESS", "").strip() or None
 
 
@@ -213,7 +213,7 @@ def ray_uses_tls() -> bool:
     return os.environ.get("RAY_USE_TLS", "0") not in ("", "0")
 
 
-# Ray reports how it is used unless told not to, and warns of what it may do differently one day.
+# Ray reports how it is used unless disabled, and warns of what it may do differently one day.
 RAY_START_S = 180
 _QUIET_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -222,35 +222,35 @@ _QUIET_RAY = {
 
 
 def prepare_ray() -> None:
-    """Before Ray is imported; whoever has said otherwise is heard."""
+    """Must run before Ray is imported; values that the user has set are kept."""
     for name, value in _QUIET_RAY.items():
         os.environ.setdefault(name, value)
-    # A cluster asks for the token unless told not to, but a client only shows it when told to. Whoever has
-    # imported Ray before us has decided: it does not look again, and what it starts must not ask.
+    # A cluster requires the token by default, but a client sends it only if this variable is set. A Ray that
+    # is imported already does not read the variable again, and a cluster that it starts must not require it.
     if "ray" not in sys.modules and ((file := ray_token_file()) is None or file.exists()):
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def ray_start_s() -> int:
     """How long a Ray that is started here may take."""
-    said = os.environ.get(RAY_START, "")
-    return int(said) if said.isdigit() else RAY_START_S
+    value = os.environ.get(RAY_START, "")
+    return int(value) if value.isdigit() else RAY_START_S
 
 
 def ray_token_file() -> Path | None:
-    """Where Ray keeps this user's token; None: the environment holds another one, or says where it is."""
+    """File of this user's Ray token; None if the environment has the token or its path."""
     is_said = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     return None if is_said else Path.home() / ".ray" / "auth_token"
 
 
 def state_folder() -> Path:
-    """What commands remember: `$XDG_STATE_HOME/paceline`, else `~/.local/state/paceline`."""
-    said = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (said if said.is_absolute() else Path.home() / ".local" / "state") / "paceline"
+    """Folder of persistent state: `$XDG_STATE_HOME/paceline`, else `~/.local/state/paceline`."""
+    folder = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (folder if folder.is_absolute() else Path.home() / ".local" / "state") / "paceline"
 
 
 def for_child(**extra: str) -> dict[str, str]:
-    """This process's environment plus `extra`, to hand to a process we start."""
+    """This process's environment plus `extra`, for a child process."""
     return {**os.environ, **extra}
 
 
@@ -266,12 +266,12 @@ def for_tensorflow(*, threads: int) -> dict[str, str]:
 
 
 def for_child_with_our_python() -> dict[str, str]:
-    """The same, where `python` is the one that runs us, whatever PATH said."""
+    """The same, with this process's `python` first in PATH."""
     ours = sys.executable.rpartition(os.sep)[0]
     return for_child(PATH=os.pathsep.join([ours, os.environ.get("PATH", os.defpath)]))
 
 
 def set_default_variables(**names: str) -> None:
-    """For a vendor's code in this process, and only where the user said nothing."""
+    """Set variables for a vendor's code in this process, unless the user set them."""
     for name, value in names.items():
         os.environ.setdefault(name, value)

@@ -1,9 +1,9 @@
-"""What went wrong, what to do about it, and which exit code says so.
+"""Errors with their hints, and the exit codes of commands.
 
 Every error a user can cause or fix is a PacelineError with both parts: what
 happened (with the value seen) and a hint (with a key or a command to paste).
 Each kind of error has a code of its own that never changes its meaning; what a
-code means, and what to do, is in `paceline.explained` (`paceline explain E201`).
+code means, and what to do, is in `core/error_catalog` (`paceline explain E201`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,12 +35,12 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with what the user wrote, and where they wrote it."""
+    """One problem of the user's input, and its location."""
 
     what: str
     hint: str
     where: str | None = None
-    # Which kind of error; empty: that of the error which reports it. The same problem whatever its code.
+    # Error code; empty: that of the error which reports it. Not part of the problem's identity.
     code: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ def without_secrets(text: str) -> str:
 
 
 class Mistake(StrEnum):
-    """What can be wrong with one setting; several of them make one ConfigError."""
+    """Kind of problem of one setting; several problems make one ConfigError."""
 
     UNKNOWN_KEY = "E101"
     VALUE = "E102"
@@ -66,7 +66,7 @@ class Mistake(StrEnum):
 
 
 def with_code(problems: Iterable[Problem], code: str) -> list[Problem]:
-    """The same, with this code where none says more."""
+    """The same problems, with this code if they have none."""
     return [replace(p, code=code) if p.code in ("", ConfigError.code) else p for p in problems]
 
 
@@ -91,9 +91,11 @@ class PacelineError(Exception):
         self._code = code or self._code
         return self
 
-    def told(self) -> list[dict[str, str]]:
-        """The problems as a process of ours tells them to the command that started it, in JSON."""
-        return [{"what": one.what, "hint": one.hint, "code": one.code} for one in self.problems]
+    def to_dicts(self) -> list[dict[str, str]]:
+        """The problems as JSON, for the command that started this process."""
+        return [
+            {"what": problem.what, "hint": problem.hint, "code": problem.code} for problem in self.problems
+        ]
 
 
 class ConfigError(PacelineError):
@@ -127,7 +129,7 @@ class TrainingError(PacelineError):
 
 
 class HopelessError(TrainingError):
-    """Whoever tries the same again meets the same: an elastic run ends, and replaces nobody."""
+    """A retry would fail the same way: an elastic run ends, and replaces no worker."""
 
     code = "E401"
 
@@ -145,7 +147,7 @@ class RunFolderError(ConfigError):
 
 
 class OwnClassError(ConfigError):
-    """A task, a mode or a function of the user's own cannot be used."""
+    """A task, mode or function of the user cannot be used."""
 
     code = "E107"
 
@@ -157,37 +159,37 @@ class TaskDataError(ConfigError):
 
 
 class ManifestError(ConfigError):
-    """A job, or an object of a cluster, cannot be as it was asked for."""
+    """A job or a cluster object cannot be created from the given options."""
 
     code = "E109"
 
 
 class RulesFileError(ConfigError):
-    """A file of alert rules says something that cannot be."""
+    """A file of alert rules is invalid."""
 
     code = "E110"
 
 
 class TorchrunError(ConfigError):
-    """Whoever started the processes said something that cannot be, or not the same to all."""
+    """The launcher's variables are impossible, or differ between processes."""
 
     code = "E111"
 
 
 class SearchError(ConfigError):
-    """A search of hyper-parameters cannot be as it was asked for."""
+    """The options of a hyper-parameter search are invalid."""
 
     code = "E112"
 
 
 class ImageOptionError(ConfigError):
-    """What was said about an image cannot be done."""
+    """The options of an image are invalid."""
 
     code = "E113"
 
 
 class ClusterOptionError(ConfigError):
-    """What was said about nodes, addresses or a cluster cannot be done."""
+    """The options of nodes, addresses or a cluster are invalid."""
 
     code = "E114"
 
@@ -211,7 +213,7 @@ class CannotWriteError(NotReadyError):
 
 
 class InUseError(NotReadyError):
-    """Something of ours is at work there already."""
+    """Another Paceline process is already using it."""
 
     code = "E204"
 
@@ -223,7 +225,7 @@ class FolderInUseError(NotReadyError):
 
 
 class NoGpuError(NotReadyError):
-    """A GPU was asked for, and there is none that torch can use."""
+    """A GPU was requested, and torch can use none."""
 
     code = "E205"
 
@@ -241,7 +243,7 @@ class VersionsDifferError(NotReadyError):
 
 
 class NoSuchRunError(PacelineError):
-    """What was named is not the folder of a run."""
+    """The given path is not the folder of a run."""
 
     code = "E301"
 
@@ -271,7 +273,7 @@ class NotRepeatableError(PacelineError):
 
 
 class NotRecordedError(PacelineError):
-    """The record of this run does not say what the command would have to know."""
+    """The event log of this run lacks data that the command needs."""
 
     code = "E306"
 
@@ -289,7 +291,7 @@ class DamagedCheckpointError(PacelineError):
 
 
 class AlreadyThereError(PacelineError):
-    """What shall be written is there already, and nothing is overwritten."""
+    """The output exists already, and is not overwritten."""
 
     code = "E309"
 
@@ -301,7 +303,7 @@ class UnreadableFileError(PacelineError):
 
 
 class MisfitError(PacelineError):
-    """What is trained does not go with how it is trained."""
+    """The model or task is incompatible with how it is trained."""
 
     code = "E311"
 
@@ -313,13 +315,13 @@ class NotFiniteError(HopelessError):
 
 
 class ProtocolError(PeerLostError):
-    """Another process said what this version does not expect."""
+    """Another process sent a message that this version does not expect."""
 
     code = "E404"
 
 
 class SilenceError(PeerLostError):
-    """Nothing came within the timeout."""
+    """No message arrived within the timeout."""
 
     code = "E405"
 
@@ -328,8 +330,8 @@ class SilenceError(PeerLostError):
 class ErrorEntry:
     code: str
     exit_code: ExitCode
-    kind: str  # module:Class of the error; empty: no class of ours raises it
+    kind: str  # module:Class of the error; empty: no class of this package raises it
     why: str  # one line, shown under every such error
     causes: tuple[str, ...]  # the usual ones, the most frequent first
-    do: tuple[str, ...]  # in the order in which to try
+    do: tuple[str, ...]  # steps, in the order in which to try them
     example: str  # as it is printed

@@ -12,7 +12,7 @@ _YES_OR_NO = {"y": True, "Y": True, "n": False, "N": False}
 
 
 def parse_plain_scalar(word: str) -> bool | int | float | None:
-    """What Kubernetes takes a word for that PyYAML takes for text; None: also for text."""
+    """Value that Kubernetes parses from a word that PyYAML parses as text; None if also text."""
     plain = word.replace("_", "")
     if word in _YES_OR_NO:
         return _YES_OR_NO[word]

@@ -1,4 +1,4 @@
-"""How is HTML made of text that nobody can be sure of? By elements that escape everything they hold.
+"""HTML elements that escape everything they hold, for text of unknown origin.
 
 Only what these functions made is markup; any other text is text.
 """
@@ -22,10 +22,10 @@ Child: TypeAlias = "str | Markup | Iterable[Child]"
 
 def tag(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Markup:
     """`tag("td", "a < b", scope="row")`; `class_` and `data_key` become `class` and `data-key`."""
-    said = "".join(_attribute(key, value) for key, value in attributes.items())
+    attributes_text = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID:
-        return Markup(f"<{name}{said}/>")
-    return Markup(f"<{name}{said}>{inner(children)}</{name}>")
+        return Markup(f"<{name}{attributes_text}/>")
+    return Markup(f"<{name}{attributes_text}>{inner(children)}</{name}>")
 
 
 def inner(child: Child) -> Markup:
@@ -33,11 +33,11 @@ def inner(child: Child) -> Markup:
         return child
     if isinstance(child, str):
         return Markup(html.escape(child, quote=False))
-    return Markup("".join(inner(one) for one in child))
+    return Markup("".join(inner(part) for part in child))
 
 
 def raw(text: str) -> Markup:
-    """Text that we wrote ourselves, such as a style sheet; it must not be able to end its element."""
+    """Text from paceline itself, such as a style sheet; it must not be able to end its element."""
     assert "</" not in text, "it would end its element"
     return Markup(text)
 

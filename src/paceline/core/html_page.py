@@ -1,17 +1,25 @@
-"""What is common to every page? One file that asks nobody for anything: style inside, no script, no request.
+"""Frame of every HTML page: one file with its style inside, without scripts or requests.
 
 Light or dark as the reader's system is, and light on paper.
 """
 
+import json
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
 from paceline import __version__
 from paceline.core.html import Child, Markup, raw, tag
 
-# Okabe and Ito 2008: told apart with every kind of colour vision; without yellow, too light on white.
+# Okabe and Ito 2008: distinguishable with every kind of colour vision. No yellow: too light on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195", "#666666")
 _DARK = ("#5ab4e6", "#ff8a4c", "#3dcc9e", "#e79ac4", "#f0b840", "#9ad5f7", "#bb9ae0", "#b0b0b0")
 _LIGHT = PALETTE
+# Colours of the phases of a step, by theme. The dashboard's page is built with the same file.
+_PHASES: Mapping[str, Mapping[str, str]] = {
+    theme: colours["phases"]
+    for theme, colours in json.loads(Path(__file__).with_name("palette.json").read_text("utf-8")).items()
+}
 _LIGHT_SIDE = (
     "--bg:#fff;--text:#1b1f24;--soft:#57606a;--line:#d0d7de;--box:#f3f6f9;--good:#0b5a3a;--warn:#7a4300"
 )
@@ -20,9 +28,15 @@ _DARK_SIDE = (
 )
 
 
-def _variables(side: str, palette: tuple[str, ...]) -> str:
-    colours = ";".join(f"--c{number}:{colour}" for number, colour in enumerate(palette))
-    return f":root{{{side};{colours}}}"
+def _colours(palette: tuple[str, ...], phases: Mapping[str, str]) -> dict[str, str]:
+    """Colours by the name of their CSS variable."""
+    numbered = {f"c{number}": colour for number, colour in enumerate(palette)}
+    return numbered | {f"phase_{name}": colour for name, colour in phases.items()}
+
+
+def _variables(side: str, colours: Mapping[str, str]) -> str:
+    variables = ";".join(f"--{name}:{colour}" for name, colour in colours.items())
+    return f":root{{{side};{variables}}}"
 
 
 _RULES = """
@@ -73,7 +87,7 @@ figure,.verdict,tr,dl>*{break-inside:avoid}h2,h3{break-after:avoid}
 .figures{grid-template-columns:1fr 1fr;gap:.6rem}*{print-color-adjust:exact}}
 """
 
-# Of everything drawn; in a page and in a picture file alike.
+# Rules of all drawings, in pages and in image files.
 _SVG_RULES = """
 svg text{fill:var(--text)}
 svg text.middle{text-anchor:middle}
@@ -89,15 +103,17 @@ svg .thick{stroke-width:4}
 
 def _colour_rules() -> str:
     return "".join(
-        f"svg .c{n}{{stroke:var(--c{n})}}svg .c{n}.fill rect,svg .c{n}.mark{{fill:var(--c{n});stroke:none}}"
-        f".chip.c{n}{{color:var(--c{n})}}"
-        for n in range(len(PALETTE))
+        f"svg .{name}{{stroke:var(--{name})}}"
+        f"svg .{name}.fill rect,svg .{name}.mark{{fill:var(--{name});stroke:none}}"
+        f".chip.{name}{{color:var(--{name})}}"
+        for name in _colours(_LIGHT, _PHASES["light"])
     )
 
 
 def _style() -> str:
-    light, dark = _variables(_LIGHT_SIDE, _LIGHT), _variables(_DARK_SIDE, _DARK)
-    # Paper is white, whatever the screen is.
+    light = _variables(_LIGHT_SIDE, _colours(_LIGHT, _PHASES["light"]))
+    dark = _variables(_DARK_SIDE, _colours(_DARK, _PHASES["dark"]))
+    # Print has a white background in every colour scheme.
     return (
         f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}{_RULES}{_SVG_RULES}{_colour_rules()}"
     )
@@ -110,7 +126,7 @@ def picture_style() -> str:
     """
     pairs = (pair.split(":") for pair in _LIGHT_SIDE.split(";"))
     colours = {name.removeprefix("--"): colour for name, colour in pairs}
-    colours |= {f"c{number}": colour for number, colour in enumerate(_LIGHT)}
+    colours |= _colours(_LIGHT, _PHASES["light"])
     return re.sub(r"var\(--(\w+)\)", lambda match: colours[match[1]], _SVG_RULES + _colour_rules())
 
 
@@ -121,7 +137,7 @@ def page(title: str, *body: Child) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content=f"paceline {__version__}"),
         tag("title", title),
-        # Without it a browser asks for favicon.ico.
+        # Without it a browser requests favicon.ico.
         Markup('<link rel="icon" href="data:,"/>'),
         tag("style", raw(_style())),
     )
@@ -130,7 +146,7 @@ def page(title: str, *body: Child) -> str:
 
 
 def scrolling(label: str, table: Markup) -> Markup:
-    """A wide table scrolls by itself, by keyboard too; the page never does."""
+    """Make a wide table scrollable, also by keyboard; the page does not scroll sideways."""
     return tag("div", table, class_="scroll", role="region", aria_label=label, tabindex=0)
 
 

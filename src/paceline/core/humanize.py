@@ -1,4 +1,4 @@
-"""How does a person read this number? Short, with its unit."""
+"""Numbers, sizes and durations in short form, and the nearest of similar names."""
 
 import difflib
 import math
@@ -35,7 +35,11 @@ def short_duration(seconds: float) -> str:
 
 
 def _three_digits(number: float) -> str:
-    digits = 0 if abs(number) >= 100 else 1 if abs(number) >= 10 else 2
+    digits = 2
+    if abs(number) >= 100:
+        digits = 0
+    elif abs(number) >= 10:
+        digits = 1
     text = f"{number:.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -46,6 +50,11 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, names: Iterable[str], *, otherwise: str) -> str:
-    """`did you mean steps? …`, with what helps when nothing is close."""
+    """`did you mean steps? …`, or `otherwise` if no name is close."""
     guess = nearest(word, names)
     return otherwise if guess is None else f"did you mean {guess}? {otherwise}"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """`1 pod`, `2 pods`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

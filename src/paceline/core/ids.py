@@ -1,4 +1,4 @@
-"""What kind of number is this? One NewType per idea, so that a step is never passed as a version."""
+"""Id types: one NewType per idea, so that a step is never passed as a version."""
 
 from typing import NewType
 

@@ -1,4 +1,4 @@
-"""Requests to the Linux kernel about processes, and what /proc says of them."""
+"""Requests to the Linux kernel about processes, and readings of /proc."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent() -> None:
-    """After this, the kernel kills the process when its parent ends (Linux only)."""
+    """Let the kernel kill this process when its parent ends (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
@@ -22,13 +22,13 @@ def die_with_parent() -> None:
 
 
 def cpu_ticks(pid: int) -> int:
-    """CPU time that the process has used, with all its threads, in the kernel's ticks; -1: it is gone."""
+    """CPU time that the process has used, with all its threads, in the kernel's ticks; -1 if it has ended."""
     fields = _stat(pid)
     return int(fields[11]) + int(fields[12]) if fields else -1
 
 
 def is_stopped(pid: int) -> bool:
-    """By SIGSTOP, Ctrl-Z or a debugger."""
+    """Whether it is stopped, by SIGSTOP, Ctrl-Z or a debugger."""
     return _stat(pid)[:1] in (["T"], ["t"])
 
 
@@ -42,7 +42,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def adopt_orphans() -> None:
-    """After this, descendants whose parent ends become children of this process (Linux only)."""
+    """Make descendants whose parent ends children of this process (Linux only)."""
     if sys.platform.startswith("linux"):
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 

@@ -8,14 +8,15 @@ recognized in one of three ways, and every detector reports spans of the same or
 * by the command or header around it: `docker login -p`, `curl -u`, `Authorization:`, netrc entries.
 
 A value that refers to a secret elsewhere (`$TOKEN`, `<token>`, `***`) is none. All patterns are linear in the
-length of the text. Where a value cannot be told from prose, it is redacted.
+length of the text. Where a value cannot be distinguished from prose, it is redacted.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
+
+from paceline.core.secret_names import NAME_SEPARATOR, is_random, is_reference, is_secret_name, is_weak_name
 
 HIDDEN = "***"
 Tree = TypeVar("Tree")
@@ -41,10 +42,10 @@ def redact(text: str) -> str:
 
 
 def secrets_in(text: str) -> list[Secret]:
-    """In the order of the text, none within another."""
-    found = [secret for detect in _DETECTORS for secret in detect(text) if secret.start < secret.end]
+    """Secrets in text order, without nesting."""
+    secrets = [secret for detect in _DETECTORS for secret in detect(text) if secret.start < secret.end]
     merged: list[Secret] = []
-    for secret in sorted(found, key=lambda one: (one.start, -one.end)):
+    for secret in sorted(secrets, key=lambda secret: (secret.start, -secret.end)):
         if merged and secret.start < merged[-1].end:
             before = merged[-1]
             merged[-1] = Secret(before.kind, before.start, max(before.end, secret.end))
@@ -54,12 +55,12 @@ def secrets_in(text: str) -> list[Secret]:
 
 
 def tokens_in(text: str) -> list[Secret]:
-    """Only what its own shape gives away: tokens, private keys, user and password in a URL."""
+    """Secrets recognizable by their shape alone: tokens, private keys, user and password in a URL."""
     return [secret for detect in (_private_keys, _by_shape, _in_urls) for secret in detect(text)]
 
 
 def redact_json(value: Tree) -> Tree:
-    """The same tree of lists and mappings with every text redacted, also by the key that it stands under."""
+    """The same tree of lists and mappings with every text redacted, also by the key of the text."""
     return _redacted(value, "")  # type: ignore[return-value]  # the shape of a tree is kept
 
 
@@ -94,101 +95,9 @@ class LineRedactor:
             self._is_within_key = not _KEY_END.search(line) and _KEY_BODY.search(line) is not None
             if self._is_within_key or _KEY_END.search(line):
                 return HIDDEN
-        begun = _KEY_BEGIN.search(line)
-        self._is_within_key = begun is not None and not _KEY_END.search(line, begun.end())
+        begin = _KEY_BEGIN.search(line)
+        self._is_within_key = begin is not None and not _KEY_END.search(line, begin.end())
         return redact(line)
-
-
-# ---- names -------------------------------------------------------------------------------------------------
-
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_SEPARATOR = re.compile(r"[^A-Za-z0-9]+")
-_SECRET_END = (
-    *("password", "passwd", "passphrase", "passcode", "token", "secret", "credential", "credentials"),
-    *("apikey", "accesskey", "secretkey", "privatekey", "authkey"),
-)
-_BEFORE_KEY = frozenset(
-    (
-        *("api", "access", "private", "secret", "auth", "encryption", "signing", "account", "master"),
-        *("session", "kaggle", "wandb", "license", "shared"),
-    )
-)
-# SECRET_NAME and TOKEN_LIMIT describe a secret; pad_token and num_tokens are of language models.
-_ABOUT = frozenset(
-    (
-        *(
-            "file",
-            "path",
-            "dir",
-            "folder",
-            "length",
-            "name",
-            "names",
-            "arn",
-            "type",
-            "limit",
-            "count",
-            "size",
-        ),
-        *("header", "ttl", "url", "uri", "endpoint", "host", "user", "username", "expiry", "expires"),
-        *("expiration", "timeout", "provider", "store", "ref", "manager", "policy", "mount", "stdin", "env"),
-        *("format", "version", "enabled", "required", "from", "prefix", "suffix", "rotation", "index", "ids"),
-    )
-)
-_OF_MODELS = frozenset(
-    (
-        *("pad", "eos", "bos", "cls", "unk", "sep", "mask", "special", "max", "min", "num", "per", "image"),
-        *("audio", "video", "first", "last", "next", "prev", "start", "end", "stop", "begin", "each"),
-        *("tokenizer",),
-    )
-)
-_WEAK_NAMES = frozenset(("auth", "pwd", "pass", "pat", "sig", "signature", "cookie"))
-
-
-def is_secret_name(name: str) -> bool:
-    """HF_TOKEN, aws_secret_access_key, clientSecret, PGPASSWORD; not TOKEN_LIMIT, pad_token, tokenizer."""
-    words = [word.lower() for word in _SEPARATOR.split(_CAMEL.sub("_", name)) if word]
-    if not words or words[-1] in _ABOUT or not _OF_MODELS.isdisjoint(words):
-        return False
-    if any(word.endswith(_SECRET_END) for word in words):
-        return words[-1] != "id" or "key" in words
-    return any(key == "key" and word in _BEFORE_KEY for word, key in pairwise(words))
-
-
-def _is_weak_name(name: str) -> bool:
-    """`auth`, `key` and `sig` name a secret only where the value looks like one; GPG_KEY is public."""
-    words = [word.lower() for word in _SEPARATOR.split(_CAMEL.sub("_", name)) if word]
-    return words == ["key"] or (bool(words) and words[-1] in _WEAK_NAMES)
-
-
-_REFERENCE = re.compile(
-    r"""
-    | (?:[:/@,._-]*(?:\$\{?\w+\}?|\$\{\{[^}]*\}\}|\{\{[^}]*\}\}|\{\w*\}|%\w+%|<[^<>]*>))+[:/@,._-]*
-    | \$\(.* | `.* | \$\{\w+:?[?].*
-    | [*.x…]+ | \[.*\]? | \{ | \( | [|>][-+]?
-    | \d{1,3} | true|false|yes|no|on|off|none|null|nil|undefined|optional|required
-    | (?:VALUE|TOKEN|PASSWORD|SECRET|NAME|KEY|FILE|PATH|STRING|TEXT|USER|VAR)(?:\[.*)?
-    | [a-z]+(?:-[a-z]+)*/[a-z]+(?:[._-][a-z]+)*  # a Secret and a key in it
-    | (?:[a-z]+-)+(?:token|secret|password|credentials|key)
-    | (?:type|id|name)=[\w.,=/${}-]* | /(?:run/secrets|var/run/secrets)/\S*
-    """,
-    re.VERBOSE,
-)
-
-
-def is_reference(value: str) -> bool:
-    """A variable, a placeholder or a switch: nothing that must be hidden."""
-    bare = value.strip().strip("\"'`\\,;").strip()
-    return _REFERENCE.fullmatch(bare) is not None or bare.lower() in ("true", "false", "none", "null")
-
-
-def _is_random(value: str) -> bool:
-    """At least 12 characters without a space, some of them digits or both cases of letters."""
-    bare = value.strip("\"',;")
-    if len(bare) < 12 or not re.fullmatch(r"[A-Za-z0-9+/=_.~%-]+", bare):
-        return False
-    has_digit = any(sign.isdigit() for sign in bare)
-    return has_digit and any(sign.isalpha() for sign in bare)
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------
@@ -224,7 +133,7 @@ _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}-----")
 _KEY_BODY = re.compile(r"^[^A-Za-z0-9+/=]*(?:[A-Za-z0-9+/=]+|[A-Za-z-]+: .*)?[^A-Za-z0-9+/=]*$")
 _KEY_WORDS = re.compile(r"(?:(?:\s|\\n|[+#|>\"'-])*[A-Za-z0-9+/=]{16,})*")
-# AWS secret keys have no mark of their own: 40 characters beside an access key id.
+# AWS secret keys have no prefix: 40 characters next to an access key id.
 _AWS_SECRET = re.compile(
     r"(?<![A-Za-z0-9+/=_.-])(?=[A-Za-z/+]*[0-9])(?=[a-z0-9/+]*[A-Z])[A-Za-z0-9/+]{40}(?![A-Za-z0-9+/_.-])"
 )
@@ -269,20 +178,20 @@ def _by_shape(text: str) -> Iterator[Secret]:
     if not any(mark in text for mark in _MARKS):
         return
     for kind, shape in _SHAPES:
-        for found in shape.finditer(text):
-            yield Secret(kind, *found.span())
+        for match in shape.finditer(text):
+            yield Secret(kind, *match.span())
     if any(mark in text for mark in ("AKIA", "ASIA", "ABIA", "ACCA")):
-        for found in _AWS_SECRET.finditer(text):
-            yield Secret("an AWS secret key", *found.span())
+        for match in _AWS_SECRET.finditer(text):
+            yield Secret("an AWS secret key", *match.span())
 
 
 def _private_keys(text: str) -> Iterator[Secret]:
     at = 0
-    while begun := _KEY_BEGIN.search(text, at):
-        ended = _KEY_END.search(text, begun.end())
-        words = _KEY_WORDS.match(text, begun.end())
-        at = ended.end() if ended else words.end() if words else begun.end()
-        yield Secret("a private key", begun.start(), at)
+    while begin := _KEY_BEGIN.search(text, at):
+        ended = _KEY_END.search(text, begin.end())
+        last = ended or _KEY_WORDS.match(text, begin.end()) or begin
+        at = last.end()
+        yield Secret("a private key", begin.start(), at)
 
 
 # `user:password@`. A password may hold slashes, as AWS secret keys do; `host:8080/path@1.2` is none.
@@ -296,13 +205,13 @@ _OPEN_USERS = re.compile(r"(?:git|hg|oauth2|ssh|root|ubuntu|[a-z][a-z0-9]{0,2})"
 
 
 def _in_urls(text: str) -> Iterator[Secret]:
-    for found in _USERINFO.finditer(text):
-        user, colon, password = found["user"][:-1].partition(":")
-        is_harmless = is_reference(password) if colon else _is_open_user(found["scheme"], user)
+    for match in _USERINFO.finditer(text):
+        user, colon, password = match["user"][:-1].partition(":")
+        is_harmless = is_reference(password) if colon else _is_open_user(match["scheme"], user)
         if colon and not is_reference(user) and is_reference(password):
             is_harmless = _SHAPES[0][1].search(user) is None
         if not is_harmless:
-            start, end = found.span("user")
+            start, end = match.span("user")
             yield Secret("a password inside of an address", start, end - 1)
 
 
@@ -384,46 +293,47 @@ def _assigned(text: str) -> Iterator[Secret]:
         _BLOCK,
         _ENV_LINE,
     ):
-        for found in _overlapping(pattern, text):
-            yield from _named(found)
+        for match in _overlapping(pattern, text):
+            yield from _named(match)
     for pattern in (_FLAG, _SETTING):
-        for found in _overlapping(pattern, text):
-            if found["value"].lower().rstrip(".,;:") not in _PROSE:
-                yield from _named(found)
+        for match in _overlapping(pattern, text):
+            if match["value"].lower().rstrip(".,;:") not in _PROSE:
+                yield from _named(match)
     for pattern in (_COLON, _TIGHT_COLON):
-        for found in _overlapping(pattern, text):
-            value = found["value"]
-            # Prose also speaks of tokens: behind a colon, a plain word is no secret.
+        for match in _overlapping(pattern, text):
+            value = match["value"]
+            # Prose also mentions tokens: a plain word after a colon is no secret.
             if len(value) >= 16 or not _PLAIN_WORD.fullmatch(value):
-                yield from _named(found)
+                yield from _named(match)
 
 
 def _overlapping(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Also matches that begin within the value of the one before: `--x a=TOKEN=b`."""
     at = 0
-    while found := pattern.search(text, at):
-        yield found
-        at = found.start("value")
+    while match := pattern.search(text, at):
+        yield match
+        at = match.start("value")
 
 
-def _named(found: re.Match[str]) -> Iterator[Secret]:
-    name = found["name"]
-    if found.start("name") and found.string[found.start("name") - 1] == "\\":
+def _named(match: re.Match[str]) -> Iterator[Secret]:
+    name = match["name"]
+    if match.start("name") and match.string[match.start("name") - 1] == "\\":
         name = name[1:]  # behind an escaped line end
-    value = found["value"]
-    is_meant = is_secret_name(name) or (_is_weak_name(name) and _is_random(value))
+    value = match["value"]
+    is_meant = is_secret_name(name) or (is_weak_name(name) and is_random(value))
     default = _DEFAULT.fullmatch(value.strip("\"'"))
     if not is_meant or (default is None and is_reference(value)) or value.strip("\"'") == HIDDEN:
         return
-    if _is_pin(found):
+    if _is_pin(match):
         return
-    start, end = found.span("value")
+    start, end = match.span("value")
     if default is not None:
         start = start + value.index(default["value"])
         end = start + len(default["value"])
     elif value[0] in "\"'" and value[-1] == value[0] and len(value) > 1:
-        start, end = start + 1, end - 1
-    if not is_reference(found.string[start:end]):
+        start = start + 1
+        end = end - 1
+    if not is_reference(match.string[start:end]):
         yield Secret(f"the value of {name.strip('-')}", start, end)
 
 
@@ -436,14 +346,14 @@ _PIN = re.compile(
 )
 
 
-def _is_pin(found: re.Match[str]) -> bool:
+def _is_pin(match: re.Match[str]) -> bool:
     """`tiktoken==0.7.0` pins a package; with one `=`, only where `token` is the end of a longer word."""
-    pin = _PIN.match(found.string, found.start("value"))
+    pin = _PIN.match(match.string, match.start("value"))
     if pin is None:
         return False
-    words = [word for word in _SEPARATOR.split(found["name"]) if word]
-    is_package = bool(words) and words[-1] != "token" and words[-1].endswith("token")
-    compares = "==" in (found.groupdict().get("between") or "")
+    parts = [word for word in NAME_SEPARATOR.split(match["name"]) if word]
+    is_package = bool(parts) and parts[-1] != "token" and parts[-1].endswith("token")
+    compares = "==" in (match.groupdict().get("between") or "")
     return compares or (is_package and bool(pin["rest"]))
 
 
@@ -505,9 +415,9 @@ def _around(text: str) -> Iterator[Secret]:
     if not _ANY_WORD.search(text):
         return
     for kind, pattern in _AROUND:
-        for found in pattern.finditer(text):
-            if not is_reference(found["value"]):
-                yield Secret(kind, *found.span("value"))
+        for match in pattern.finditer(text):
+            if not is_reference(match["value"]):
+                yield Secret(kind, *match.span("value"))
 
 
 _DETECTORS: tuple[Callable[[str], Iterator[Secret]], ...] = (

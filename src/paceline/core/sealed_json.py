@@ -1,8 +1,8 @@
-"""How does a small JSON file show that not one of its bytes was changed? It is exactly what we would write.
+"""Sealed JSON: a small file that shows whether one of its bytes was changed.
 
 A sealed file is `{"sha256": …, "facts": {…}}` in one fixed spelling. It is
-read by parsing it, writing it anew and comparing: a byte that changed the
-meaning changes the hash, and one that did not changes the spelling.
+read by parsing it, writing it again and comparing: a changed byte changes
+either the values, and so the hash, or the spelling.
 """
 
 import hashlib
@@ -21,9 +21,10 @@ def seal(facts: Facts, before: bytes | memoryview = b"") -> tuple[bytes, str]:
 
 
 def unseal(raw: bytes, before: bytes | memoryview = b"") -> tuple[Facts, str]:
-    """(facts, hash); ValueError, KeyError or TypeError when anything is not as it was written."""
-    said = json.loads(raw)
-    facts, sha256 = said["facts"], said["sha256"]
+    """(facts, hash); ValueError, KeyError or TypeError if any byte differs from what was written."""
+    sealed = json.loads(raw)
+    facts = sealed["facts"]
+    sha256 = sealed["sha256"]
     if not isinstance(facts, dict) or _spell(sha256, facts) != raw:
         raise ValueError("it is not spelt as it was written")
     if checksum(before, facts) != sha256:

@@ -11,7 +11,7 @@ import yaml
 
 from paceline.core.errors import ConfigError, Problem
 
-HINT = "see docs/guides/alerts.md"
+HINT = "see docs/guides/monitoring.md"
 
 
 class YamlSyntaxError(Exception):
@@ -57,24 +57,24 @@ class YamlDocument:
     """The values of a file, and the line of each of its mappings, lists and keys."""
 
     def __init__(self, text: str, where: str) -> None:
-        """ConfigError where it is no YAML."""
+        """Parse the text; ConfigError if it is not YAML."""
         self._where = where
         try:
             with _syntax_errors():
                 loader = _Loader(text)  # refuses characters that YAML does not allow
                 self.value: object = loader.get_single_data()
         except YamlSyntaxError as error:
-            what = f"this is no YAML: {error.reason}"
-            raise ConfigError([Problem(what, HINT, error.at(where))]) from error
+            message = f"the file is not YAML: {error.reason}"
+            raise ConfigError([Problem(message, HINT, error.at(where))]) from error
         except RecursionError as error:
-            raise ConfigError([Problem("this is no YAML: RecursionError", HINT, where)]) from error
+            raise ConfigError([Problem("the file is not YAML: RecursionError", HINT, where)]) from error
         loader.dispose()
         self._lines = loader.lines
         self._keys = loader.keys
         self.problems = [repeated_problem(name, key, where) for name, key in loader.repeated]
 
     def at(self, value: object, key: str | None = None) -> str:
-        """`rules.yaml:12`; the file alone for a value without a line of its own."""
+        """`rules.yaml:12`; the file alone for a value without its own line."""
         line = self._lines.get(id(value))
         if key is not None:
             line = self._keys.get(id(value), {}).get(key, line)
@@ -84,24 +84,24 @@ class YamlDocument:
 class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        # By identity of the constructed value, which lives as long as the document's value does.
+        # By identity of the constructed value, which exists as long as the document's value does.
         self.lines: dict[int, int] = {}
         self.keys: dict[int, dict[str, int]] = {}
         self.repeated: list[tuple[str, yaml.Node]] = []
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, object]:
-    made = loader.construct_mapping(node, deep=True)
-    loader.lines[id(made)] = _line(node)
-    loader.keys[id(made)] = {str(key.value): _line(key) for key, _ in node.value}
+    mapping = loader.construct_mapping(node, deep=True)
+    loader.lines[id(mapping)] = _line(node)
+    loader.keys[id(mapping)] = {str(key.value): _line(key) for key, _ in node.value}
     loader.repeated += repeated_keys(node)
-    return made
+    return mapping
 
 
 def _sequence(loader: _Loader, node: yaml.SequenceNode) -> list[object]:
-    made = loader.construct_sequence(node, deep=True)
-    loader.lines[id(made)] = _line(node)
-    return made
+    sequence = loader.construct_sequence(node, deep=True)
+    loader.lines[id(sequence)] = _line(node)
+    return sequence
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)

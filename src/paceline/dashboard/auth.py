@@ -51,16 +51,16 @@ class Guard:
         if name_in(head.headers.get("host", "")) not in self.names:
             return Refusal(
                 421,
-                f"this server is not called {head.headers.get('host', '')!r}",
-                "open the address that `paceline dashboard` printed, or name this one with --host",
+                f"unknown host name {head.headers.get('host', '')!r}",
+                "open the URL that `paceline dashboard` printed, or allow this host name with --name",
             )
         if head.method not in SAFE_METHODS and (refusal := self._judge_change(head)) is not None:
             return refusal
         if not self._shows_token(head):
             return Refusal(
                 401,
-                "this needs the token",
-                "open the whole address that `paceline dashboard` printed, with ?token=… in it",
+                "the token is missing or wrong",
+                "open the whole URL that `paceline dashboard` printed, including ?token=…",
             )
         return None
 
@@ -68,18 +68,18 @@ class Guard:
         headers = head.headers
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site")
-        hint = "only the dashboard's own page, or a program that sends `Authorization: Bearer TOKEN`, may ask"
+        hint = "send it from the dashboard's own page, or with the header `Authorization: Bearer TOKEN`"
         # Same host and port as the request: a page on another port of this machine is another origin.
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
-            return Refusal(403, f"a page of {origin!r} asked for this", hint)
+            return Refusal(403, f"the request comes from a page of {origin!r}", hint)
         if site is not None and site != "same-origin":
-            return Refusal(403, f"another page asked for this ({site})", hint)
+            return Refusal(403, f"the request comes from another site (Sec-Fetch-Site: {site})", hint)
         if origin is None and site is None and not self.is_token(self._bearer(headers)):
-            return Refusal(403, "nobody says which page asked for this", hint)
+            return Refusal(403, "the request has no Origin header", hint)
         if self.is_readonly:
-            return Refusal(403, "this dashboard only shows", "start it without --readonly")
+            return Refusal(403, "this dashboard is read-only", "start it without --readonly")
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return Refusal(415, "this takes application/json", "say so in Content-Type")
+            return Refusal(415, "the body must be application/json", "set Content-Type: application/json")
         return None
 
     def _shows_token(self, head: Head) -> bool:
@@ -149,8 +149,8 @@ def load_or_create_token(file: Path | None) -> str:
         raise ConfigError(
             [
                 Problem(
-                    f"{file} holds no token: {len(token)} characters",
-                    "remove it, and another one is made; or write 16 letters and digits, or more",
+                    f"{file} does not hold a valid token: {len(token)} characters",
+                    "remove it to create a new token, or write 16 or more letters and digits",
                     "--token-file",
                 )
             ]

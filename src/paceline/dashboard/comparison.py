@@ -99,7 +99,7 @@ def _against(group: Group, base: Group) -> tuple[float, Interval | None, str]:
         return 1.0, None, "the baseline" if group.run == base.run else "the same plan as the baseline"
     own, other = rounds(group.repeats, base.repeats)
     if len(own) < MIN_ROUNDS:
-        text = f"not known: {len(own)} rounds with the same seeds, and {MIN_ROUNDS} are needed"
+        text = f"unknown: {len(own)} rounds with equal seeds, {MIN_ROUNDS} are required"
         return statistics.median(group.rates) / statistics.median(base.rates), None, text
     ratio = statistics.median(own) / statistics.median(other)
     interval = quotient_interval(own, other)
@@ -126,9 +126,9 @@ def sentences(groups: Sequence[Group], speeds: Mapping[str, Speed]) -> list[str]
         speedup = speeds[group.run].speedup
         if base is None or group.plan == base.plan or speedup is None:
             continue
-        text = f"{group.run} made {speedup.value:.2f} times the samples a second of {base.run}"
+        text = f"{group.run} has {speedup.value:.2f} times the throughput of {base.run}"
         if speedup.low is not None and speedup.high is not None:
-            text += f" (95 %: {speedup.low:.2f} to {speedup.high:.2f})"
+            text += f" (95 % interval: {speedup.low:.2f} to {speedup.high:.2f})"
         texts.append(f"{text}: {speeds[group.run].in_words}.")
     return texts
 
@@ -286,6 +286,8 @@ def row_of(name: str, folder: Path, view: Mapping[str, Json]) -> dict[str, Json]
         "samples_per_s": _first(result.get("samples_per_s"), throughput.get("samples_per_s")),
         "loss": _first(result.get("loss"), loss.get("smooth")),
         "best_loss": loss.get("best"),
+        "metrics": result.get("metrics"),  # of the finished model
+        "evaluations": loss.get("evaluations") or [],
         "staleness_mean": staleness.get("mean") if isinstance(staleness, dict) else None,
         "recoveries": len(recoveries),
         "recovery_s": _recovering_s(recoveries),

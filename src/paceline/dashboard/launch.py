@@ -19,7 +19,7 @@ SHUTDOWN_TIMEOUT_S = 10.0
 
 
 @contextmanager
-def dashboard_process(run_dir: Path, say: LogFunction) -> Iterator[None]:
+def dashboard_process(run_dir: Path, log: LogFunction) -> Iterator[None]:
     run_dir.mkdir(parents=True, exist_ok=True)  # the dashboard needs an existing folder
     process = subprocess.Popen(
         [
@@ -40,9 +40,9 @@ def dashboard_process(run_dir: Path, say: LogFunction) -> Iterator[None]:
         text=True,
         start_new_session=True,  # Ctrl-C in the terminal must reach only the command
     )
-    assert process.stdin is not None, "it was asked for"
-    assert process.stdout is not None, "it was asked for"
-    listener = threading.Thread(target=_listen, args=(process.stdout, say), name="dashboard", daemon=True)
+    assert process.stdin is not None, "it is a pipe"
+    assert process.stdout is not None, "it is a pipe"
+    listener = threading.Thread(target=_listen, args=(process.stdout, log), name="dashboard", daemon=True)
     listener.start()
     try:
         yield
@@ -54,18 +54,18 @@ def dashboard_process(run_dir: Path, say: LogFunction) -> Iterator[None]:
             process.kill()
             process.wait()
         listener.join()
-        say(f"look at it again:  paceline dashboard {run_dir} --replay")
+        log(f"replay:  paceline dashboard {run_dir} --replay")
 
 
-def _listen(lines: IO[str], say: LogFunction) -> None:
+def _listen(lines: IO[str], log: LogFunction) -> None:
     with lines:
         for line in lines:
             message = json.loads(line)
             if message["ok"]:
-                say(f"dashboard: {message['data']['url']}")
+                log(f"dashboard: {message['data']['url']}")
             else:
                 problem = message["error"]["problems"][0]
-                say(f"no dashboard: {problem['what']}; {problem['hint']}")
+                log(f"no dashboard: {problem['what']}; {problem['hint']}")
 
 
 PORT = 8642

@@ -25,7 +25,7 @@ class BadRequestError(PacelineError):
 
 @dataclass(frozen=True, slots=True)
 class PostedAction:
-    """Body of POST /api/v1/actions: an action on a run, or a scenario with a run of its own."""
+    """Body of POST /api/v1/actions: an action on a run, or a scenario with its own run."""
 
     run: str | None
     request: ActionRequest | None
@@ -44,7 +44,7 @@ def number(query: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise BadRequestError(f"{name} is {text!r}, but it must be a number", f"say {name}=12.5, for example")
+        raise BadRequestError(f"{name} is {text!r}, but it must be a number", f"use {name}=12.5, for example")
     return value
 
 
@@ -63,12 +63,12 @@ def read_action(body: bytes, *, by: str, source: str) -> PostedAction:
     fields = _object(body)
     known = {"key", "run", "action", "worker", "factor", "for_s", "force", "scenario", "times"}
     if unknown := sorted(set(fields) - known):
-        raise BadRequestError(f"there is no field {unknown[0]!r}", f"fields are {', '.join(sorted(known))}")
+        raise BadRequestError(f"unknown field {unknown[0]!r}", f"fields are {', '.join(sorted(known))}")
     key = fields.get("key")
     if not isinstance(key, str) or not 8 <= len(key) <= MAX_KEY_LENGTH:
         raise BadRequestError(
             "key is missing",
-            "send a text of 8 to 100 characters of your own: with the same one it is done once",
+            "send an idempotency key of 8 to 100 characters; requests with the same key are executed once",
         )
     run = fields.get("run")
     action = str(fields.get("action", ""))
@@ -78,7 +78,7 @@ def read_action(body: bytes, *, by: str, source: str) -> PostedAction:
             _text(run), None, str(fields.get("scenario", "")), int(_number(fields, "times", 1)), key
         )
     if action not in list(ActionKind):
-        raise BadRequestError(f"there is no action {action!r}", f"actions are lab, {', '.join(ActionKind)}")
+        raise BadRequestError(f"unknown action {action!r}", f"actions are lab, {', '.join(ActionKind)}")
     request = ActionRequest(
         id=key,
         kind=ActionKind(action),
@@ -93,7 +93,7 @@ def read_action(body: bytes, *, by: str, source: str) -> PostedAction:
 
 
 async def body_of(request: Request) -> bytes:
-    """At most MAX_BYTES are read, whatever Content-Length says."""
+    """Read at most MAX_BYTES, regardless of Content-Length."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -116,9 +116,9 @@ def _object(body: bytes) -> dict[str, object]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"the body is no JSON: {error}", "send one JSON object") from error
+        raise BadRequestError(f"the body is not JSON: {error}", "send one JSON object") from error
     if not isinstance(value, dict):
-        raise BadRequestError("the body is no object", 'send {"key": …, "action": …}')
+        raise BadRequestError("the body is not a JSON object", 'send {"key": …, "action": …}')
     return value
 
 

@@ -35,6 +35,7 @@ MAX_TRACED = 20_000  # steps, each of up to eight phases
 POLL_S = 0.02
 DECISION_TIMEOUT_S = 10.0  # for an action to be accepted or refused
 MAX_LOG_BYTES = 60_000
+MAX_SILENCE_S = 86_400
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
@@ -63,7 +64,7 @@ async def asset(request: Request) -> Response:
     folder = get_state(request).settings.page
     name = request.path_params["name"]
     if name not in {path.name for path in folder.iterdir()}:
-        return json_response({"error": f"there is no {name}", "hint": "reload the page"}, 404)
+        return json_response({"error": f"{name} does not exist", "hint": "reload the page"}, 404)
     return FileResponse(folder / name, media_type=TYPES.get(Path(name).suffix, "application/octet-stream"))
 
 
@@ -115,7 +116,7 @@ async def _follow(state: AppState, run: str | None, last_seq: int | None) -> Asy
                     async with asyncio.timeout(HEARTBEAT_S):
                         await wakeup.wait()
                 except TimeoutError:
-                    yield b": still here\n\n"
+                    yield b": keep-alive\n\n"
                     continue
                 wakeup.clear()
                 if taken := mailbox.take():
@@ -173,7 +174,7 @@ async def compare(request: Request) -> Response:
     names = [name for name in request.query_params.get("runs", "").split(",") if name]
     if not 1 <= len(names) <= comparison.MAX_RUNS:
         raise BadRequestError(
-            f"{len(names)} runs were named", f"say runs=A,B with up to {comparison.MAX_RUNS}"
+            f"{len(names)} runs were given", f"use runs=A,B with up to {comparison.MAX_RUNS}"
         )
     rows: list[dict[str, Json]] = []
     for name in names:
@@ -223,7 +224,7 @@ async def act(request: Request) -> Response:
         return json_response({"error": why_not, "hint": "see docs/guides/dashboard.md"}, 403)
     action, is_new = state.actions.submit(name, folder, posted.request)
     if not action.is_for(name, posted.request):
-        raise BadRequestError("this key was sent with another wish before", "take a new key for each wish")
+        raise BadRequestError("this key was used for another request", "use a new key for each request")
     await _wait_until_decided(action)
     if action.steps and action.steps[-1].phase is Phase.REFUSED:
         return json_response(action.json(), 409)
@@ -240,12 +241,14 @@ async def _wait_until_decided(action: QueuedAction) -> None:
 def _start_scenario(state: AppState, name: str, times: int, key: str) -> Response:
     settings = state.settings
     if settings.is_replay or settings.allows_faults is False:
-        return json_response({"error": "faults are off here", "hint": "start it with --allow-faults"}, 403)
+        return json_response(
+            {"error": "fault injection is disabled", "hint": "start the dashboard with --allow-faults"}, 403
+        )
     known = [str(s["name"]) for s in state.lab.scenarios() if isinstance(s, dict)]
     if name not in known:
-        raise BadRequestError(f"there is no experiment {name!r}", f"experiments are {', '.join(known)}")
+        raise BadRequestError(f"unknown experiment {name!r}", f"experiments are {', '.join(known)}")
     if (busy := state.lab.busy()) and not state.lab.knows(key):
-        return json_response({"error": f"{busy} still goes on", "hint": "wait for its end"}, 409)
+        return json_response({"error": f"{busy} is still running", "hint": "wait until it ends"}, 409)
     return json_response(state.lab.start(key, name, max(1, min(100, times))).json(), 202)
 
 
@@ -254,8 +257,12 @@ async def silence(request: Request) -> Response:
 
     state = get_state(request)
     rule, for_s, run = read_silence(await body_of(request))
-    if not 0 < for_s <= 86_400 or state.settings.is_replay:
-        raise BadRequestError(f"{for_s:g} s are not possible here", "say up to a day, of a run at work")
+    if state.settings.is_replay:
+        raise BadRequestError("alerts of a recording cannot be silenced", "open the live run")
+    if not 0 < for_s <= MAX_SILENCE_S:
+        raise BadRequestError(
+            f"for_s is {for_s:g}, but it must be above 0 and at most {MAX_SILENCE_S}", "use for_s 600"
+        )
     _, folder = state.folder(run)
     await asyncio.to_thread(append, folder, for_s=for_s, rule=rule, by="viewer", comment="in the dashboard")
     return json_response({"rule": rule, "for_s": for_s}, 202)
@@ -271,7 +278,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def trace(request: Request) -> Response:
-    """What Perfetto and chrome://tracing open."""
+    """Trace for Perfetto and chrome://tracing."""
     state = get_state(request)
     query = request.query_params
     if state.settings.is_replay:
@@ -327,11 +334,11 @@ class Route:
     is_open: bool = False  # needs no token; reveals nothing about any run
 
 
-_RUN = "run (default: the one that was named, else the newest)"
-_AT = "at_s (as it was then, of a recording)"
+_RUN = "run (default: the run that was given, else the newest)"
+_AT = "at_s (time in a recording)"
 ROUTES = (
     Route("GET", "/", page, "the page; with ?token=… it sets the cookie", "token"),
-    Route("GET", "/assets/{name}", asset, "its script and its style"),
+    Route("GET", "/assets/{name}", asset, "script and style sheet of the page"),
     Route(
         "GET",
         "/api/v1/snapshot",
@@ -343,9 +350,9 @@ ROUTES = (
         "GET",
         "/api/v1/stream",
         stream,
-        "server-sent events: `frame` (new steps), `event` (something happened), `view` (twice a second), "
-        "`reset` (take a new snapshot); `id` is the `seq`, and Last-Event-ID goes on behind it",
-        f"{_RUN}; seq; of a recording {_AT}, speed",
+        "server-sent events: `frame` (new steps), `event` (an event of the run), `view` (twice a second), "
+        "`reset` (take a new snapshot); `id` is the `seq`, and Last-Event-ID resumes after it",
+        f"{_RUN}; seq; in a recording {_AT}, speed",
     ),
     Route(
         "GET",
@@ -358,45 +365,47 @@ ROUTES = (
         "GET",
         "/api/v1/series",
         series,
-        "what was measured, as [t_s, min, max, last], thinned",
-        f"{_RUN}; names (with commas), from_s, to_s, points; {_AT}",
+        "collected series as [t_s, min, max, last], downsampled",
+        f"{_RUN}; names (comma-separated), from_s, to_s, points; {_AT}",
     ),
-    Route("GET", "/api/v1/runs", runs, "the runs in this folder, newest first, and the `usual` one"),
+    Route(
+        "GET", "/api/v1/runs", runs, "the runs of this folder, newest first, and the default one (`usual`)"
+    ),
     Route(
         "GET",
         "/api/v1/compare",
         compare,
-        "runs side by side: what each came to, with `repeats`, `throughput`, `speedup` and `efficiency` "
-        "(value, and low and high with three rounds or more) against the `base`, `target_s` to the "
-        "`target_loss` that all came to, `cost_worker_s`; `scaling` (Amdahl's law by mode), what may be said "
-        "in `words`, and the settings that `differs`",
-        "runs (two to six, with commas)",
+        "runs side by side: the result of each, with `metrics`, `evaluations`, `repeats`, `throughput`, "
+        "`speedup` and `efficiency` (value, and low and high with three or more rounds) relative to the "
+        "`base`, `target_s` to the `target_loss` that every run reached, `cost_worker_s`; `scaling` "
+        "(Amdahl's law by mode), conclusions in `words`, and the settings that differ (`differs`)",
+        "runs (up to six, comma-separated)",
     ),
-    Route("GET", "/api/v1/logs", logs, "the last 200 lines that a worker printed", f"{_RUN}; worker"),
+    Route("GET", "/api/v1/logs", logs, "the last 200 lines of a worker's log", f"{_RUN}; worker"),
     Route("GET", "/api/v1/trace", trace, "the timeline as a Chrome trace, for Perfetto", _RUN),
     Route(
         "GET",
         "/api/v1/scenarios",
         scenarios,
-        "the experiments of the lab, and how those begun here go",
+        "the scenarios of the lab, and the progress of those started here",
     ),
     Route(
         "GET",
         "/api/v1/actions",
         actions,
-        "what was asked of a run, and how far it has come",
+        "the actions on a run, and the progress of each",
         _RUN,
     ),
     Route(
         "POST",
         "/api/v1/actions",
         act,
-        "ask something of a run; 202 accepted, 409 refused with the reason, 403 not allowed here",
-        "key (done once for each), run, action (pause, resume, slow, kill, partition, heal, checkpoint, "
+        "request an action; 202 accepted, 409 refused with the reason, 403 not allowed",
+        "key (idempotency key), run, action (pause, resume, slow, kill, partition, heal, checkpoint, "
         "stop, lab), worker (partition: nodes and workers, as node-1,worker-0), factor, for_s, force; lab: "
         "scenario, times",
     ),
     Route("POST", "/api/v1/silences", silence, "silence an alert's rule for a while", "rule, for_s, run"),
-    Route("GET", "/healthz", healthz, "that it lives; needs no token, and says no more", is_open=True),
-    Route("GET", "/metrics", metrics, "everything measured, in Prometheus' format", _RUN),
+    Route("GET", "/healthz", healthz, "liveness probe; needs no token", is_open=True),
+    Route("GET", "/metrics", metrics, "all metrics in the Prometheus text format", _RUN),
 )

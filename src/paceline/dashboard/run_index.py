@@ -37,7 +37,7 @@ class RunIndex:
         if is_run or (place / LOG).exists() or (place / "plan.json").exists():
             return cls(place.resolve().parent, place.resolve().name)
         if not place.is_dir():
-            raise NoRunError(f"there is no folder {place}", "name a run's folder, or a folder of runs")
+            raise NoRunError(f"there is no folder {place}", "pass a run's folder, or a folder of runs")
         return cls(place.resolve(), None)
 
     def names(self) -> list[str]:
@@ -53,7 +53,7 @@ class RunIndex:
         parts = name.split("/")
         is_plain = all(part not in ("", ".", "..") and "\0" not in part for part in parts)
         if not is_plain or len(parts) > MAX_DEPTH or not _is_own(self.root, f"{name}/{LOG}"):
-            raise NoRunError(f"there is no run {name!r} here", "look at /api/v1/runs")
+            raise NoRunError(f"there is no run {name!r} here", "see /api/v1/runs")
         return self.root / name
 
     def default(self) -> str | None:
@@ -71,7 +71,7 @@ class RunIndex:
         for key in ("task", "mode", "num_workers", "steps", "device"):
             row[key] = plan.get(key)
         row["is_over"] = bool(result)
-        for key in ("wall_s", "samples_per_s", "loss"):
+        for key in ("wall_s", "samples_per_s", "loss", "metrics"):
             row[key] = result.get(key)
         return row
 

@@ -28,7 +28,7 @@ GRACE_S = 3
 
 
 class AuthMiddleware:
-    """No route is reached without the guard's permission, whatever route is added later."""
+    """Requires the guard's permission for every route, including later ones."""
 
     def __init__(self, app: Starlette, guard: Guard) -> None:
         self._app = app
@@ -100,8 +100,8 @@ def build(settings: Settings, port: int) -> AuthMiddleware:
 
     async def gone(_request: Request, error: Exception) -> Response:
         assert isinstance(error, FileNotFoundError), "registered for this type only"
-        message = f"{Path(str(error.filename)).name} is gone"
-        return json_response({"error": message, "hint": "the run's folder was removed while you looked"}, 404)
+        message = f"{Path(str(error.filename)).name} does not exist any more"
+        return json_response({"error": message, "hint": "the run's folder was removed"}, 404)
 
     handlers = {PacelineError: failed, FileNotFoundError: gone}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
@@ -127,7 +127,7 @@ def serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     except OSError as error:
         raise PortError(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-            "choose another with --port; --port 0 takes any that is free",
+            "choose another port with --port; --port 0 takes any free port",
         ) from error
     with listener:
         port = int(listener.getsockname()[1])

@@ -117,7 +117,7 @@ class ScenarioRunner:
     def close(self) -> None:
         """End running scenarios with their workers."""
         for process, thread in self._running:
-            assert process.stdin is not None, "it was asked for"
+            assert process.stdin is not None, "it is a pipe"
             with suppress(BrokenPipeError):
                 process.stdin.close()
             thread.join(SHUTDOWN_TIMEOUT_S)
@@ -131,8 +131,8 @@ def _expectations(name: str) -> tuple[str, ...]:
 
 
 def _follow(process: subprocess.Popen[str], experiment: Experiment) -> None:
-    assert process.stdout is not None, "it was asked for"
-    outcome: dict[str, Json] = {"holds": False, "expectations": [], "problem": "it was ended"}
+    assert process.stdout is not None, "it is a pipe"
+    outcome: dict[str, Json] = {"holds": False, "expectations": [], "problem": "the scenario was terminated"}
     with process.stdout as lines:
         for line in lines:
             message = _message(line)
@@ -190,7 +190,7 @@ class AppState:
         if name is None:
             raise NoRunError(f"{self.runs.root} has no run yet", "start one: paceline train --dashboard")
         if name == self.runs.named and not (self.runs.root / name / LOG).exists():
-            raise NoRunError(f"the run {name} has not begun yet", "look again in a moment")
+            raise NoRunError(f"the run {name} has not started yet", "retry in a moment")
         return name, self.runs.folder(name)
 
     async def live_run(self, run: str | None) -> LiveRun:
@@ -219,7 +219,7 @@ class AppState:
         return self._recorded_runs[name][1]
 
     def about(self, run: str | None) -> dict[str, Json]:
-        """What the page needs besides the run itself."""
+        """Data of the page in addition to the run itself."""
         name, _ = self.folder(run)
         settings = self.settings
         return {
@@ -243,7 +243,7 @@ class AppState:
         if self.settings.is_replay:
             return "this is a recording"
         if kind in FAULTS and not self.allows_faults(run):
-            return "faults are off here; start the dashboard with --allow-faults"
+            return "fault injection is disabled; start the dashboard with --allow-faults"
         return ""
 
     def end_streams(self) -> None:

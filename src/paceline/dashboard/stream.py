@@ -35,12 +35,12 @@ class DashboardStats:
 
     def exposition(self) -> bytes:
         rows = (
-            ("paceline_dashboard_viewers", "gauge", "Pages that follow a run here.", self.viewers),
-            ("paceline_dashboard_frames_total", "counter", "Messages made for viewers.", self.frames),
+            ("paceline_dashboard_viewers", "gauge", "Pages that follow a run.", self.viewers),
+            ("paceline_dashboard_frames_total", "counter", "Messages created for viewers.", self.frames),
             (
                 "paceline_dashboard_frames_dropped_total",
                 "counter",
-                "Frames that slow viewers did not get.",
+                "Frames dropped for slow viewers.",
                 self.dropped,
             ),
         )
@@ -50,7 +50,7 @@ class DashboardStats:
         return ("\n".join([*lines, *self._delays()]) + "\n").encode()
 
     def _delays(self) -> list[str]:
-        text = "From the newest step of a frame until the frame was made."
+        text = "Time from the newest step of a frame until the frame was created."
         lines = [f"# HELP {DELAY} {text}", f"# TYPE {DELAY} histogram"]
         so_far = 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.delays.counts, strict=True):
@@ -85,7 +85,7 @@ class Mailbox:
     """Bounded queue of one viewer. Pure.
 
     Frames and views are superseded by later ones, so a full queue drops the oldest of them. Events must not
-    be lost: when the queue is full of events, it is cleared, and the viewer is told to take a new snapshot.
+    be lost: when the queue is full of events, it is cleared, and the viewer must take a new snapshot.
     """
 
     def __init__(self, wake: Callable[[], None], capacity: int = CAPACITY) -> None:
@@ -155,7 +155,7 @@ class LiveRun:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Viewers take a new snapshot, whose response says what is wrong with the log."""
+        """Viewers take a new snapshot, whose response reports the problem of the log."""
         if not task.cancelled() and task.exception() is not None:
             for mailbox in self._viewers:
                 mailbox.reset(self._sent_seq)
@@ -164,7 +164,7 @@ class LiveRun:
         """Read new lines. A log that was replaced under this name is another run: viewers are reset."""
         log = _read_log_file(self.run_dir)
         if log is None:
-            raise NoRunError(f"the folder of {self.run_dir.name} is gone", "look at another run")
+            raise NoRunError(f"the folder of {self.run_dir.name} was removed", "select another run")
         if self._log is not None and (not log.head.startswith(self._log.head) or log.size < self._log.size):
             self.feed = Feed(self.run_dir, rules=self._rules)
             self.feed.read()
@@ -234,7 +234,7 @@ class LiveRun:
         return view.snapshot() if snapshot["state"] in ("finished", "stopped", "failed") else snapshot
 
     def _catch_up(self, mailbox: Mailbox, last_seq: int | None) -> None:
-        """Send a reconnecting viewer what it missed; the rest comes with the next tick."""
+        """Send a reconnecting viewer what it missed; the rest follows with the next tick."""
         if self._sent_seq == 0 or not self._viewers:
             self._read()
             self._sent_seq = self._framed_seq = self.feed.view.seq

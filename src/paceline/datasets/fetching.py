@@ -3,7 +3,7 @@
 A reader that needs a block under way waits for it and does not request it again;
 nor do other processes with the same cache, which wait for a while at a lock of
 the block. What goes wrong on the way is raised where the block is needed, and
-an announced block that nobody needs any more is nobody's trouble.
+the failure of an announced block that is no longer needed is ignored.
 """
 
 import fcntl
@@ -55,23 +55,23 @@ class BlockCache:
         self.folder = folder
         self._limit = limit_bytes
         self._proved: set[str] = set()
-        self._added = limit_bytes  # so that the first look is at once: somebody may have lowered the limit
+        self._added = limit_bytes  # so that the first check is at once: the limit may have been lowered
         self.keeps = True
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ".lock").touch()
         except OSError as error:
             raise CannotWriteError(
-                f"data that was read cannot be kept in {folder}: {error.strerror or error}",
+                f"cannot write to the data cache {folder}: {error.strerror or error}",
                 "name another folder: --data-cache FOLDER",
             ) from error
 
     def is_proved(self, block: Block) -> bool:
-        """Has this process seen that it is here, and right? It may go at any moment to make room."""
+        """Whether this process has verified the local block. It may be removed at any time to free space."""
         return block.sha256 in self._proved
 
     def prove(self, block: Block) -> bool:
-        """Look whether it is here; one that is not as it should be is thrown away."""
+        """Verify the local block; an invalid one is removed."""
         path = self.path(block)
         try:
             with path.open("rb") as file:
@@ -87,7 +87,7 @@ class BlockCache:
         return is_right
 
     def open(self, block: Block) -> int | None:
-        """A file descriptor, for the caller to close; None: it is gone meanwhile."""
+        """A file descriptor, for the caller to close; None if it was removed meanwhile."""
         try:
             return os.open(self.path(block), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -95,7 +95,7 @@ class BlockCache:
             return None
 
     def keep(self, block: Block, data: bytes) -> None:
-        """What was proved already. Where it cannot be written, as on a full disk, we go on without."""
+        """What was proved already. Where it cannot be written, as on a full disk, we continue without."""
         path = self.path(block)
         try:
             write_shared(path, data)
@@ -103,7 +103,8 @@ class BlockCache:
         except OSError as error:
             self.keeps = False
             print(
-                f"data is read again and again: it cannot be kept in {self.folder}: {error}", file=sys.stderr
+                f"the data cache {self.folder} is not writable, so data is fetched repeatedly: {error}",
+                file=sys.stderr,
             )
         self._added += len(data)
         if self._added * _LOOKS >= self._limit:
@@ -135,11 +136,11 @@ def _listed(folder: Path) -> Iterator[tuple[float, int, str]]:
         for entry in entries:
             with suppress(FileNotFoundError):
                 if _BLOCK.fullmatch(entry.name):
-                    found = entry.stat()
-                    yield found.st_mtime, found.st_size, entry.path
+                    stat = entry.stat()
+                    yield stat.st_mtime, stat.st_size, entry.path
 
 
-# A try that brings bytes starts the count anew: a line that is bad but alive is
+# A try that brings bytes resets the count: a connection that is bad but alive is
 # used as long as it takes. Only tries that bring nothing are counted.
 
 T = TypeVar("T")
@@ -180,7 +181,7 @@ def read_index(store: Store, clock: Clock | None = None) -> Index:
 
 
 def with_retries(store: Store, ask: Callable[[], T], clock: Clock | None = None) -> T:
-    """What it answers, though the line may break a few times."""
+    """Result of the request, with retries after connection errors."""
     clock = clock or SystemClock()
     for number in range(TRIES - 1):
         try:
@@ -220,11 +221,11 @@ class Fetcher:
         """They are needed now: before all that was only announced. By SHA-256."""
         self._after_a_fork()
         with self._changed:
-            wanted = {block.sha256: self._order(block) for block in blocks}
-            for sha256 in wanted:
+            orders = {block.sha256: self._order(block) for block in blocks}
+            for sha256 in orders:
                 if sha256 in self._waiting:
                     self._waiting.move_to_end(sha256, last=False)
-            return wanted
+            return orders
 
     def _order(self, block: Block) -> "Future[bytes]":
         future = self._futures.get(block.sha256)
@@ -250,7 +251,7 @@ class Fetcher:
                 future = self._futures[sha256]
             try:
                 data = self._fetched(block)
-            except BaseException as error:  # it belongs to whoever needs the block, whatever it is
+            except BaseException as error:  # it is raised to the caller that needs the block, whatever it is
                 self._settle(sha256)
                 future.set_exception(error)
             else:

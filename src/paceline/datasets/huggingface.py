@@ -36,12 +36,12 @@ def stream_documents(source: str, *, split: str, column: str, skip: int = 0) -> 
                 )
             text = row[column]
             if not isinstance(text, str):
-                what = f"document {skip + number} of {source} is no text but a {type(text).__name__}"
-                raise TaskDataError([Problem(what, "name another column", "--column")])
+                message = f"document {skip + number} of {source} is of type {type(text).__name__}, not text"
+                raise TaskDataError([Problem(message, "name another column", "--column")])
             yield text
     except (ConfigError, GeneratorExit):
         raise
-    except ConnectionError as error:  # also where the machine was told to stay offline
+    except ConnectionError as error:  # also where the machine was configured to stay offline
         raise UnreachableStoreError(f"{source} could not be reached: {error}", _hint(source)) from error
     except Exception as error:  # theirs: whatever the hub, its client, the network or a reader raises
         raise PacelineError(f"{source} could not be read: {error}", _hint(source)) from error
@@ -54,19 +54,19 @@ def _place(source: str) -> tuple[str, dict[str, object]]:
     path = Path(source)
     kind = _KINDS.get(path.suffix.lower())
     if not path.is_file() or kind is None:
-        what = f"there is no file {source!r}" if not path.is_file() else f"nobody knows what {source!r} is"
+        message = (
+            f"there is no file {source!r}" if not path.is_file() else f"{source!r} has an unknown file type"
+        )
         hint = f"name a file that ends in {', '.join(_KINDS)}, or a data set: hf://allenai/c4:en"
-        raise TaskDataError([Problem(what, hint)])
+        raise TaskDataError([Problem(message, hint)])
     # By lines, as is its habit, every line would end a document.
     paragraphs = {"sample_by": "paragraph"} if kind == "text" else {}
     return kind, {"data_files": str(path), **paragraphs}
 
 
 def _hint(source: str) -> str:
-    again = "what was written so far is kept, and the same command goes on from there"
+    again = "written data is kept, and the same command resumes"
     if not source.startswith(HUB):
         return again
-    asked = (
-        "are the name, its configuration (hf://NAME:CONFIGURATION) and --split right, and is there a network?"
-    )
-    return f"{asked} A file of documents works without one: paceline data tokens FILE.jsonl; {again}"
+    advice = "check the name, its configuration (hf://NAME:CONFIGURATION), --split and the network."
+    return f"{advice} A local file needs no network: paceline data tokens FILE.jsonl; {again}"

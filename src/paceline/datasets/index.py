@@ -20,7 +20,7 @@ from paceline.plan.urls import is_url
 INDEX = "index.json"
 FORMAT = "paceline.dataset/1"
 BLOCK_BYTES = 1 << 20
-MAX_BLOCK_BYTES = 64 << 20  # of somebody else's index: blocks are held in memory
+MAX_BLOCK_BYTES = 64 << 20  # of a foreign index: blocks are held in memory
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of its own folder: never a way out of it
 _KINDS = re.compile(r"[|<][biufS][0-9]+")
@@ -100,7 +100,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    task: str  # whose samples they are; `arrays` for those of nobody in particular
+    task: str  # the task of the samples; `arrays` for those of no particular task
     facts: dict[str, Any]  # Any: JSON, of the task
     parts: dict[str, Part]
 
@@ -114,7 +114,7 @@ def record_type(columns: tuple[Column, ...]) -> "np.dtype[np.void]":
 
 
 def block_records_of(record_bytes: int) -> int:
-    """So many records make a block: about BLOCK_BYTES, and one at least."""
+    """Number of records per block: about BLOCK_BYTES, and at least one."""
     return max(1, BLOCK_BYTES // record_bytes)
 
 
@@ -125,12 +125,12 @@ def encode(index: Index) -> bytes:
 
 
 def decode(raw: bytes) -> Index:
-    """ValueError, KeyError or TypeError when it is no index, or not as it was written."""
-    said, _ = unseal(raw)
-    if said["format"] != FORMAT:
-        raise ValueError(f"its format is {said['format']!r}, and not {FORMAT}")
-    parts = {name: _part(name, part) for name, part in said["parts"].items()}
-    return Index(task=str(said["task"]), facts=dict(said["facts"]), parts=parts)
+    """ValueError, KeyError or TypeError if it is no index, or differs from what was written."""
+    document, _ = unseal(raw)
+    if document["format"] != FORMAT:
+        raise ValueError(f"its format is {document['format']!r}, not {FORMAT}")
+    parts = {name: _part(name, part) for name, part in document["parts"].items()}
+    return Index(task=str(document["task"]), facts=dict(document["facts"]), parts=parts)
 
 
 def _part_to_json(part: Part) -> dict[str, Any]:  # Any: JSON
@@ -153,38 +153,38 @@ def _part_to_json(part: Part) -> dict[str, Any]:  # Any: JSON
     }
 
 
-def _part(name: str, said: dict[str, Any]) -> Part:  # Any: JSON
+def _part(name: str, row: dict[str, Any]) -> Part:  # Any: JSON
     columns = tuple(
         Column(name=str(c["name"]), kind=str(c["kind"]), shape=tuple(map(int, c["shape"])))
-        for c in said["columns"]
+        for c in row["columns"]
     )
     if not all(_KINDS.fullmatch(column.kind) for column in columns):
-        raise ValueError(f"part {name} holds something else than numbers")
+        raise ValueError(f"part {name} has values that are not numbers")
     part = Part(
         name=name,
         columns=columns,
-        records=int(said["records"]),
-        shard_records=int(said["shard_records"]),
-        block_records=int(said["block_records"]),
-        shards=tuple(_shard(shard) for shard in said["shards"]),
+        records=int(row["records"]),
+        shard_records=int(row["shard_records"]),
+        block_records=int(row["block_records"]),
+        shards=tuple(_shard(shard) for shard in row["shards"]),
     )
     _check(part)
     return part
 
 
-def _shard(said: dict[str, Any]) -> Shard:  # Any: JSON
+def _shard(row: dict[str, Any]) -> Shard:  # Any: JSON
     shard = Shard(
-        file=str(said["file"]),
-        records=int(said["records"]),
-        header_bytes=int(said["header_bytes"]),
-        sha256=str(said["sha256"]),
-        blocks=tuple(map(str, said["blocks"])),
-        sums={str(name): [int(number) for number in numbers] for name, numbers in said["sums"].items()},
+        file=str(row["file"]),
+        records=int(row["records"]),
+        header_bytes=int(row["header_bytes"]),
+        sha256=str(row["sha256"]),
+        blocks=tuple(map(str, row["blocks"])),
+        sums={str(name): [int(number) for number in numbers] for name, numbers in row["sums"].items()},
     )
     if not _FILE.fullmatch(shard.file):
         raise ValueError(f"a shard's file is called {shard.file!r}")
     if not all(_SHA256.fullmatch(text) for text in (shard.sha256, *shard.blocks)):
-        raise ValueError(f"a checksum of {shard.file} is none")
+        raise ValueError(f"a checksum of {shard.file} is invalid")
     return shard
 
 
@@ -196,7 +196,7 @@ def _check(part: Part) -> None:
     if not (are_full and fits and part.block_records > 0):
         raise ValueError(f"the shards of part {part.name} do not add up to its {part.records} records")
     if part.record_bytes < 1:
-        raise ValueError(f"a record of part {part.name} holds nothing")
+        raise ValueError(f"a record of part {part.name} is empty")
     if part.block_records > max(1, MAX_BLOCK_BYTES // part.record_bytes):
         raise ValueError(f"blocks of part {part.name} are too large")
     for shard in part.shards:

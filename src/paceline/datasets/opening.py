@@ -42,18 +42,18 @@ class PartReader:
 
     def take(self, starts: Indices, width: int = 1) -> Records:
         """(len(starts), width) records: for each start, it and those that follow it."""
-        found = np.empty((len(starts), width), dtype=self._dtype)
+        rows = np.empty((len(starts), width), dtype=self._dtype)
         pieces = self._pieces(starts.tolist(), width)
-        view = found.reshape(-1).view(np.uint8).data
+        view = rows.reshape(-1).view(np.uint8).data
         if isinstance(self._source, Fetcher):
             self._copy_kept(pieces, view, self._source)
         else:
-            for number, wanted in pieces.items():
-                self._copy_here(number, wanted, view, self._source)
-        return found
+            for number, wanted_pieces in pieces.items():
+                self._copy_here(number, wanted_pieces, view, self._source)
+        return rows
 
     def rows(self, rows: range) -> Records:
-        """So many records in a row."""
+        """A range of consecutive records."""
         return self.take(np.array([rows.start]), len(rows)).reshape(-1)
 
     def expect(self, starts: Indices, width: int = 1) -> None:
@@ -64,7 +64,7 @@ class PartReader:
             self._source.announce([block for block in blocks if not is_here(block)])
 
     def _pieces(self, starts: Iterable[int], width: int) -> dict[int, list[_Piece]]:
-        """By the block's number."""
+        """Pieces by block number."""
         pieces: dict[int, list[_Piece]] = {}
         to = 0
         for start in starts:
@@ -94,13 +94,13 @@ class PartReader:
         for number in (*unknown, *gone):
             _copy_from(coming[blocks[number].sha256].result(), pieces[number], view)
 
-    def _copy_here(self, number: int, wanted: list[_Piece], view: memoryview, folder: FolderStore) -> None:
+    def _copy_here(self, number: int, pieces: list[_Piece], view: memoryview, folder: FolderStore) -> None:
         block = self._block(number)
         if number not in self._proved:
             if hashlib.sha256(read_block(folder, block)).hexdigest() != block.sha256:
                 raise other_bytes(folder.url, block.file)
             self._proved.add(number)
-        _copy_from_file(folder.open(block.file), wanted, view, block.start)
+        _copy_from_file(folder.open(block.file), pieces, view, block.start)
 
     def _block(self, number: int) -> Block:
         if number not in self._blocks:
@@ -108,14 +108,14 @@ class PartReader:
         return self._blocks[number]
 
 
-def _copy_from(data: bytes, wanted: list[_Piece], view: memoryview) -> None:
-    for piece in wanted:
+def _copy_from(data: bytes, pieces: list[_Piece], view: memoryview) -> None:
+    for piece in pieces:
         view[piece.to : piece.to + piece.size] = data[piece.start : piece.start + piece.size]
 
 
-def _copy_from_file(fd: int, wanted: list[_Piece], view: memoryview, start: int = 0) -> None:
+def _copy_from_file(fd: int, pieces: list[_Piece], view: memoryview, start: int = 0) -> None:
     try:
-        for piece in wanted:
+        for piece in pieces:
             came = os.preadv(fd, [view[piece.to : piece.to + piece.size]], start + piece.start)
             assert came == piece.size, "it was proved to be whole"
     finally:
@@ -134,8 +134,8 @@ class DataSet:
     def reader(self, part: str) -> PartReader:
         if part not in self.index.parts:
             has = ", ".join(self.index.parts) or "none"
-            what = f"{self.url} has no part {part}; its parts are: {has}"
-            raise MissingDataError(what, f"look at it: paceline data verify {self.url}")
+            message = f"{self.url} has no part {part}; its parts are: {has}"
+            raise MissingDataError(message, f"check it: paceline data verify {self.url}")
         return PartReader(self.index.parts[part], self._source)
 
 
@@ -151,9 +151,9 @@ def open_data_set(url: str, *, cache: str | None = None, cache_mb: int | None = 
     return DataSet(store.url, index, cached)
 
 
-def check_task(found: DataSet, task: str) -> DataSet:
-    """Is it what this task makes of its files?"""
-    if found.index.task == task:
-        return found
-    what = f"{found.url} holds samples of {found.index.task}, and not of {task}"
-    raise MissingDataError(what, f"make them: paceline data shard {task} --out {found.url}-{task}")
+def check_task(data_set: DataSet, task: str) -> DataSet:
+    """Check that the data set was made by this task."""
+    if data_set.index.task == task:
+        return data_set
+    message = f"{data_set.url} holds samples of {data_set.index.task}, not of {task}"
+    raise MissingDataError(message, f"create them: paceline data shard {task} --out {data_set.url}-{task}")

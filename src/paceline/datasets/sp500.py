@@ -1,7 +1,7 @@
 """Preparation of the sp500 file: daily closes become windows, split by time.
 
 Training comes before the test, and `embargo` samples between them are dropped:
-no close that any test sample looks at was looked at, or asked about, in
+no close that any test sample looks at was read, or asked about, in
 training. The same closes and settings give the same bytes.
 """
 
@@ -62,7 +62,7 @@ class _Row:
 
 
 def read_closes(path: Path, columns: Columns, *, max_gap_days: int) -> Closes:
-    """Raises ConfigError, with the line, for whatever is in the file."""
+    """Read the closes. Raises ConfigError, with the line, for any invalid content."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(_rows(csv.reader(file), path, columns))
@@ -89,7 +89,7 @@ def read_closes(path: Path, columns: Columns, *, max_gap_days: int) -> Closes:
 
 
 class _Lines(Protocol):
-    """What csv.reader gives."""
+    """Interface of csv.reader."""
 
     @property
     def line_num(self) -> int: ...
@@ -114,30 +114,30 @@ def _rows(lines: _Lines, path: Path, columns: Columns) -> Iterator[_Row]:
             raise _refused(f"the line has {len(cells)} of {len(header)} columns", hint, where)
         row = _Row(lines.line_num, _day(cells[date_at], where), _close(cells[close_at], where))
         if before is not None and row.day <= before.day:
-            what = f"{row.day} comes after {before.day} of line {before.line}, but dates must increase"
-            raise _refused(what, _sorting(path) if date_at == 0 else "sort it by date", where)
+            message = f"{row.day} comes after {before.day} of line {before.line}, but dates must increase"
+            raise _refused(message, _sorting(path) if date_at == 0 else "sort it by date", where)
         before = row
         yield row
 
 
-def _columns(header: list[str], path: Path, said: Columns) -> tuple[int, int]:
+def _columns(header: list[str], path: Path, columns: Columns) -> tuple[int, int]:
     names = [cell.strip().lower() for cell in header]
-    date_at = _find(names, said.date, DATE_NAMES, "date", path)
+    date_at = _find(names, columns.date, DATE_NAMES, "date", path)
     # Many sources call the close by the name of the series: with two columns there is no doubt.
-    only_other = [1 - date_at] if len(names) == 2 and said.close is None else []
-    close_at = only_other[0] if only_other else _find(names, said.close, CLOSE_NAMES, "close", path)
+    only_other = [1 - date_at] if len(names) == 2 and columns.close is None else []
+    close_at = only_other[0] if only_other else _find(names, columns.close, CLOSE_NAMES, "close", path)
     return date_at, close_at
 
 
-def _find(names: list[str], said: str | None, usual: Iterable[str], what: str, path: Path) -> int:
-    wanted = usual if said is None else (said.strip().lower(),)
-    for name in wanted:
+def _find(names: list[str], given: str | None, defaults: Iterable[str], noun: str, path: Path) -> int:
+    candidates = defaults if given is None else (given.strip().lower(),)
+    for name in candidates:
         if name in names:
             return names.index(name)
     listed = ", ".join(show_value(name) for name in names[:10])
-    missing = f"the file has no column {show_value(said or what)}; its columns are {listed}"
-    name_it = f"name the one you mean, such as --{what}-column {_quoted(names[-1] or 'NAME')}"
-    hint = name_it if said is None else did_you_mean(said, names, otherwise=name_it)
+    missing = f"the file has no column {show_value(given or noun)}; its columns are {listed}"
+    name_it = f"name a column, such as --{noun}-column {_quoted(names[-1] or 'NAME')}"
+    hint = name_it if given is None else did_you_mean(given, names, otherwise=name_it)
     raise _refused(missing, hint, f"{path}:1")
 
 
@@ -145,8 +145,8 @@ def _day(text: str, where: str) -> date:
     try:
         return date.fromisoformat(text.strip()[:10])
     except ValueError as error:
-        what = f"the date is {show_value(text)}, but it must be a day such as 2024-01-02"
-        raise _refused(what, "write dates as YYYY-MM-DD", where) from error
+        message = f"the date is {show_value(text)}, but it must be a day such as 2024-01-02"
+        raise _refused(message, "write dates as YYYY-MM-DD", where) from error
 
 
 def _close(text: str, where: str) -> float | None:
@@ -191,8 +191,8 @@ def _quoted(name: object) -> str:
     return shlex.quote(str(name))
 
 
-def _refused(what: str, hint: str, where: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint, where)])
+def _refused(message: str, hint: str, where: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint, where)])
 
 
 # Features of day t look at the closes t-LOOKBACK … t and at nothing later; the
@@ -226,7 +226,7 @@ def samples_of(closes: Floats, *, window: int) -> Samples:
 
 
 def min_closes(window: int) -> int:
-    """For one sample."""
+    """Minimum number of closes for one sample."""
     return LOOKBACK + window + 1
 
 
@@ -331,9 +331,9 @@ def npz_bytes(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            one = io.BytesIO()
-            np.lib.format.write_array(one, np.asarray(array), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), one.getvalue())  # dated 1980, always
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), buffer.getvalue())  # dated 1980, always
     return whole.getvalue()
 
 
@@ -359,8 +359,8 @@ def _write(out: Path, content: bytes) -> None:
     try:
         write_durably(out, [content])
     except OSError as error:
-        mine = "name a file, in a folder that you may write to, after --out"
-        hint = mine if out.parent.is_dir() else f"make the folder first: mkdir -p {out.parent}"
+        advice = "name a file, in a folder that you may write to, after --out"
+        hint = advice if out.parent.is_dir() else f"make the folder first: mkdir -p {out.parent}"
         raise CannotWriteError(f"cannot write {out}: {error.strerror}", hint) from error
 
 
@@ -368,14 +368,16 @@ def _too_few(count: int, window: int, test_fraction: float) -> ConfigError:
     needed = min_closes(window)
     while _training_samples(needed, window, test_fraction) < MIN_TRAINING:
         needed += 1
-    what = f"{count} closes are too few: windows of {window} days, a test part of {test_fraction:g} and the"
-    what += f" {embargo(window)} days between training and test take {needed} or more"
+    message = (
+        f"{count} closes are too few: windows of {window} days, a test part of {test_fraction:g} and the"
+    )
+    message += f" {embargo(window)} days between training and test need {needed} or more"
     enough = (
         w for w in range(window - 1, 0, -1) if _training_samples(count, w, test_fraction) >= MIN_TRAINING
     )
     smaller = next(enough, None)
     hint = "use a longer file" if smaller is None else f"use a longer file, or --window {smaller}"
-    return TaskDataError([Problem(what, hint, "--csv")])
+    return TaskDataError([Problem(message, hint, "--csv")])
 
 
 def _training_samples(closes: int, window: int, test_fraction: float) -> int:

@@ -44,9 +44,9 @@ _ENDS = ("<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>")  # how tokenizers 
 class TextTokenizer:
     """A tokenizer, or bytes."""
 
-    def __init__(self, said: str) -> None:
-        self.said = said
-        self._made: Tokenizer | None = None if said == BYTES else _load(said)
+    def __init__(self, spec: str) -> None:
+        self.said = spec
+        self._made: Tokenizer | None = None if spec == BYTES else _load(spec)
 
     @property
     def count(self) -> int:
@@ -55,10 +55,10 @@ class TextTokenizer:
 
     @cached_property
     def end(self) -> NDArray[np.uint32]:
-        """What stands between two documents: the tokenizer's own end, or an empty line."""
+        """Separator of two documents: the tokenizer's end token, or an empty line."""
         known = [] if self._made is None else [self._made.token_to_id(name) for name in _ENDS]
-        found = next((token for token in known if token is not None), None)
-        return self.of("\n\n") if found is None else np.array([found], dtype=np.uint32)
+        token_id = next((token for token in known if token is not None), None)
+        return self.of("\n\n") if token_id is None else np.array([token_id], dtype=np.uint32)
 
     def of(self, text: str) -> NDArray[np.uint32]:
         if self._made is None:
@@ -67,30 +67,30 @@ class TextTokenizer:
 
     def of_each(self, texts: Iterable[str]) -> Iterator[NDArray[np.uint32]]:
         """Of one after the other; some are taken at once, so that all cores have work."""
-        for some in _some_at_once(texts):
+        for batch in _some_at_once(texts):
             if self._made is None:
-                yield from map(self.of, some)
+                yield from map(self.of, batch)
             else:
-                found = self._made.encode_batch_fast(some, add_special_tokens=False)
-                yield from (np.asarray(one.ids, dtype=np.uint32) for one in found)
+                encodings = self._made.encode_batch_fast(batch, add_special_tokens=False)
+                yield from (np.asarray(encoding.ids, dtype=np.uint32) for encoding in encodings)
 
     @property
     def digest(self) -> str:
-        """Equal for equal tokenizers, wherever they lie."""
+        """Hash that is equal for equal tokenizers at any path."""
         return BYTES if self._made is None else digest(tokenizer_file(self.said)).hex()
 
 
 def _some_at_once(texts: Iterable[str]) -> Iterator[list[str]]:
-    some = list[str]()
+    batch = list[str]()
     characters = 0
     for text in texts:
-        some.append(text)
+        batch.append(text)
         characters += len(text)
-        if len(some) == TEXTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
-            yield some
-            some = []
+        if len(batch) == TEXTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
+            yield batch
+            batch = []
             characters = 0
-    yield some
+    yield batch
 
 
 def tokenizer_file(tokenizer: str) -> Path:
@@ -102,7 +102,8 @@ def tokenizer_file(tokenizer: str) -> Path:
         return _fetched(tokenizer)
     raise _problem(
         f"there is no tokenizer at {tokenizer!r}",
-        "name a tokenizer.json or the folder it is in, or leave --tokenizer out: then bytes are tokens",
+        "name a tokenizer.json or the folder it is in, or leave --tokenizer out: the default is one token "
+        "per byte",
     )
 
 
@@ -112,32 +113,33 @@ def digest(path: Path) -> bytes:
 
 
 def _fetched(name: str) -> Path:
-    """From Hugging Face's hub, once."""
+    """Download from Hugging Face's hub, once."""
     kept = data_folder() / "tokenizers" / f"{name.replace('/', '--')}.json"
     if not kept.exists():
-        made = _class()
+        tokenizer_class = _class()
         try:
-            found = made.from_pretrained(name)
+            tokenizer = tokenizer_class.from_pretrained(name)
         except Exception as error:  # theirs: whatever the hub, its client or the network raises
             raise _problem(
-                f"there is no file {name!r}, and no tokenizer of this name could be fetched: {error}",
-                "name a tokenizer.json that is here, or leave --tokenizer out: then bytes are tokens",
+                f"there is no file {name!r}, and no tokenizer of this name could be downloaded: {error}",
+                "name a tokenizer.json that is here, or leave --tokenizer out: the default is one token per "
+                "byte",
             ) from error
         kept.parent.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(".part")
-        found.save(str(part))
+        tokenizer.save(str(part))
         part.replace(kept)
     return kept
 
 
 def _load(tokenizer: str) -> "Tokenizer":
-    made = _class()
+    tokenizer_class = _class()
     file = tokenizer_file(tokenizer)
     try:
-        return made.from_file(str(file))
+        return tokenizer_class.from_file(str(file))
     except Exception as error:  # theirs is a bare Exception
         raise _problem(
-            f"{file} is no tokenizer: {error}", "name a tokenizer.json of Hugging Face's"
+            f"{file} is not a tokenizer: {error}", "name a tokenizer.json of Hugging Face's"
         ) from error
 
 
@@ -147,18 +149,18 @@ def _class() -> "type[Tokenizer]":
     except ImportError as error:
         raise MissingPackageError(
             "a tokenizer needs the package tokenizers, which is not installed",
-            "pip install 'paceline[llama]', or leave --tokenizer out: then bytes are tokens",
+            "pip install 'paceline[llama]', or leave --tokenizer out: the default is one token per byte",
         ) from error
     return Tokenizer
 
 
-def _problem(what: str, hint: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint)])
+def _problem(message: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint)])
 
 
 # It is written by going on: the JSON is replaced whole after every stretch, and says how
 # many documents and tokens are in the file by then. What was written after that is
-# cut off when the writing goes on, so a stop at any moment loses a stretch and
+# cut off when the writing continues, so a stop at any moment loses a stretch and
 # nothing else, and the file has the same bytes as if there had been none.
 
 TOKENS = "tokens.bin"
@@ -190,116 +192,120 @@ def read_tokens_info(folder: Path) -> TokensInfo | None:
     if not path.exists():
         return None
     try:
-        said = json.loads(path.read_text())
-        if said["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {said['schema']!r}")
-        return TokensInfo(**{field.name: said[field.name] for field in fields(TokensInfo)})
+        document = json.loads(path.read_text())
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {document['schema']!r}")
+        return TokensInfo(**{field.name: document[field.name] for field in fields(TokensInfo)})
     except (ValueError, KeyError, TypeError) as error:
-        raise PacelineError(f"{path} says nothing about tokens: {error}", "name another folder") from error
+        raise PacelineError(
+            f"{path} does not describe packed tokens: {error}", "name another folder"
+        ) from error
 
 
 def open_tokens(folder: Path) -> tuple[TokensInfo, NDArray[np.uint32]]:
     """The tokens, read where they lie."""
-    about = read_tokens_info(folder)
-    if about is None or not about.is_complete:
-        what = (
-            f"{folder} has no packed tokens" if about is None else f"the tokens in {folder} are not complete"
+    info = read_tokens_info(folder)
+    if info is None or not info.is_complete:
+        message = (
+            f"{folder} has no packed tokens" if info is None else f"the tokens in {folder} are not complete"
         )
-        raise PacelineError(what, "write them: paceline data tokens SOURCE --out FOLDER; again, it goes on")
+        raise PacelineError(message, "write or resume them: paceline data tokens SOURCE --out FOLDER")
     path = folder / TOKENS
-    if path.stat().st_size != about.tokens * _WIDTH:
-        what = (
-            f"{path} has {path.stat().st_size} bytes, but {about.tokens} tokens have {about.tokens * _WIDTH}"
+    if path.stat().st_size != info.tokens * _WIDTH:
+        message = (
+            f"{path} has {path.stat().st_size} bytes, but {info.tokens} tokens have {info.tokens * _WIDTH}"
         )
-        raise PacelineError(what, "write them again, into an empty folder: paceline data tokens")
-    return about, np.memmap(path, dtype="<u4", mode="r")
+        raise PacelineError(message, "write them again, into an empty folder: paceline data tokens")
+    return info, np.memmap(path, dtype="<u4", mode="r")
 
 
 def write_tokens(
-    folder: Path, documents: Iterable[str], words: TextTokenizer, about: TokensInfo, *, most: int | None
+    folder: Path, documents: Iterable[str], encoder: TextTokenizer, info: TokensInfo, *, most: int | None
 ) -> TokensInfo:
-    """Go on after `about`, of which the documents must be those that follow; stops at `most` tokens."""
+    """Append `documents`, which follow those that `info` counts; stops at `most` tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / TOKENS).open("ab") as file:
         _alone(file, folder)
-        file.truncate(about.tokens * _WIDTH)
-        _note(folder, about)
+        file.truncate(info.tokens * _WIDTH)
+        _note(folder, info)
         kept: list[NDArray[np.uint32]] = []
         waiting = 0  # tokens that are not yet in the file
-        for document in words.of_each(documents):
-            kept += [document, words.end]
+        for document in encoder.of_each(documents):
+            kept += [document, encoder.end]
             waiting += len(kept[-2]) + len(kept[-1])
-            about = replace(about, documents=about.documents + 1)
+            info = replace(info, documents=info.documents + 1)
             if len(kept) >= 2 * DOCUMENTS_AT_ONCE or waiting >= TOKENS_AT_ONCE:
-                about = _written(file.fileno(), folder, about, kept, most)
+                info = _written(file.fileno(), folder, info, kept, most)
                 kept = []
                 waiting = 0
-            if most is not None and about.tokens + waiting >= most:
+            if most is not None and info.tokens + waiting >= most:
                 break
-        about = _written(file.fileno(), folder, about, kept, most)
-    if not about.tokens:
-        raise PacelineError(f"{about.source} has no text", "name another source, split or column")
+        info = _written(file.fileno(), folder, info, kept, most)
+    if not info.tokens:
+        raise PacelineError(f"{info.source} has no text", "name another source, split or column")
     with (folder / TOKENS).open("rb") as file:
-        about = replace(about, sha256=hashlib.file_digest(file, "sha256").hexdigest())
-    _note(folder, about)
-    return about
+        info = replace(info, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    _note(folder, info)
+    return info
 
 
 def _alone(file: BinaryIO, folder: Path) -> None:
-    """Until the file is closed, also by the end of this process."""
+    """Lock the file until it is closed, also by the end of this process."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        what = f"somebody else is writing tokens into {folder}"
-        raise InUseError(what, "wait for them, or name another folder: --out") from error
+        message = f"another process is writing tokens into {folder}"
+        raise InUseError(message, "wait for it, or choose another folder: --out") from error
 
 
 def _written(
-    fd: int, folder: Path, about: TokensInfo, kept: list[NDArray[np.uint32]], most: int | None
+    fd: int, folder: Path, info: TokensInfo, kept: list[NDArray[np.uint32]], most: int | None
 ) -> TokensInfo:
     if not kept:
-        return about
-    fresh = np.concatenate(kept)[: None if most is None else max(0, most - about.tokens)].astype("<u4")
+        return info
+    fresh = np.concatenate(kept)[: None if most is None else max(0, most - info.tokens)].astype("<u4")
     rest = memoryview(fresh.tobytes())
     while rest:
         rest = rest[os.write(fd, rest) :]
     os.fsync(fd)  # before the note that says it is there
-    about = replace(about, tokens=about.tokens + len(fresh))
-    _note(folder, about)
-    return about
+    info = replace(info, tokens=info.tokens + len(fresh))
+    _note(folder, info)
+    return info
 
 
-def _note(folder: Path, about: TokensInfo) -> None:
+def _note(folder: Path, info: TokensInfo) -> None:
     part = folder / f"{ABOUT}.part"
-    part.write_text(json.dumps(asdict(about), indent=2) + "\n")
+    part.write_text(json.dumps(asdict(info), indent=2) + "\n")
     part.replace(folder / ABOUT)
 
 
 def pack_tokens(
     source: str, out: Path, *, tokenizer: str, split: str, column: str, most: int | None
 ) -> tuple[TokensInfo, bool]:
-    """What is there now, and whether it was already. A folder that was begun is gone on with."""
-    words = TextTokenizer(tokenizer)
-    about = TokensInfo(
+    """The written tokens, and whether they existed already. An incomplete folder is continued."""
+    encoder = TextTokenizer(tokenizer)
+    info = TokensInfo(
         source=f"{source} split={split} column={column} most={most}",
-        tokenizer=words.digest,
-        vocabulary=words.count,
+        tokenizer=encoder.digest,
+        vocabulary=encoder.count,
     )
-    begun = read_tokens_info(out)
-    if begun is not None and not begun.documents:
-        begun = None  # it came to nothing, perhaps as the source was not reached: no reason to hold on to it
-    if begun is not None:
-        same = replace(begun, documents=0, tokens=0, sha256="")
-        if same != about:
-            what = f"{out} was begun with other words: {begun.source}, {begun.tokenizer[:12]}"
-            raise TaskDataError([Problem(what, "name another folder, or say the same as then", "--out")])
-        if begun.is_complete:
-            return begun, True
-    about = begun or about
+    previous = read_tokens_info(out)
+    if previous is not None and not previous.documents:
+        previous = (
+            None  # it came to nothing, perhaps as the source was not reached: no reason to hold on to it
+        )
+    if previous is not None:
+        same = replace(previous, documents=0, tokens=0, sha256="")
+        if same != info:
+            message = f"{out} was started with other options: {previous.source}, {previous.tokenizer[:12]}"
+            raise TaskDataError([Problem(message, "name another folder, or use the same options", "--out")])
+        if previous.is_complete:
+            return previous, True
+    info = previous or info
     return write_tokens(
         out,
-        stream_documents(source, split=split, column=column, skip=about.documents),
-        words,
-        about,
+        stream_documents(source, split=split, column=column, skip=info.documents),
+        encoder,
+        info,
         most=most,
     ), False

@@ -32,7 +32,7 @@ from paceline.datasets.index import (
 )
 from paceline.storage.store import NoDataSetError, Store
 
-SHARD_BYTES = 16 << 20  # where nobody says how many samples a shard has
+SHARD_BYTES = 16 << 20  # default, where no number of samples per shard is given
 Sums = dict[str, list[int]]
 
 
@@ -44,7 +44,7 @@ class OtherDataError(PacelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSource:
-    """Where the records of a part come from: asked for in order, a shard at a time."""
+    """Source of the records of a part: read in order, a shard at a time."""
 
     columns: tuple[Column, ...]
     records: int
@@ -163,7 +163,7 @@ def _refuse_another(store: Store, former: Index | None, name: str, number: int, 
 def _other(store: Store) -> OtherDataError:
     return OtherDataError(
         f"{store.url} holds another data set already, or the same in shards of another size",
-        "name another place by --out, or remove that one first",
+        "name another location with --out, or remove that data set first",
     )
 
 
@@ -189,12 +189,13 @@ def arrays_source(paths: Sequence[Path]) -> Source:
     first = 0
     for path in paths:
         arrays = _arrays(path)
-        found = tuple(_column(path, name, array) for name, array in sorted(arrays.items()))
-        if columns is not None and found != columns:
+        own_columns = tuple(_column(path, name, array) for name, array in sorted(arrays.items()))
+        if columns is not None and own_columns != columns:
             raise _refused(
-                f"{path} has other columns than {paths[0]}: {_said(found)}, and not {_said(columns)}"
+                f"{path} has other columns than {paths[0]}: {_describe_columns(own_columns)}"
+                f", not {_describe_columns(columns)}"
             )
-        columns = found
+        columns = own_columns
         rows = _rows(path, arrays)
         files.append(_File(path, first, rows))
         first += rows
@@ -238,34 +239,34 @@ def _arrays(path: Path) -> Arrays:
                 raise _refused(f"{path} is one array, but is not called .npy")
             return {name: file[name] for name in file.files}
     except FileNotFoundError as error:
-        raise _refused(f"there is no {path}, and it is no task of ours either") from error
+        raise _refused(f"{path} is neither a file nor a built-in task") from error
     except OSError as error:
         raise _refused(f"cannot read {path}: {error.strerror or error}") from error
     # What numpy raises for a file that is cut off, is none of its own, or holds objects.
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _refused(f"{path} is no npy or npz file of plain arrays: {error}") from error
+        raise _refused(f"{path} is not an npy or npz file of plain arrays: {error}") from error
 
 
 def _column(path: Path, name: str, array: NDArray[np.generic]) -> Column:
     if array.ndim < 1 or array.dtype.kind not in _NUMBERS:
-        raise _refused(f"{path}: {name} is no array of numbers with a row for each sample")
+        raise _refused(f"{path}: {name} is not an array of numbers with one row per sample")
     return Column(name=name, kind=array.dtype.newbyteorder("<").str, shape=array.shape[1:])
 
 
 def _rows(path: Path, arrays: Arrays) -> int:
     counts = {name: len(array) for name, array in arrays.items()}
     if not counts or len(set(counts.values())) > 1 or 0 in counts.values():
-        said = ", ".join(f"{name} {count}" for name, count in counts.items()) or "no arrays"
-        raise _refused(f"{path}: every array has a row for each sample, but here are {said}")
+        lengths = ", ".join(f"{name} {count}" for name, count in counts.items()) or "no arrays"
+        raise _refused(f"{path}: arrays must have one row per sample, but have {lengths}")
     return next(iter(counts.values()))
 
 
-def _said(columns: Sequence[Column]) -> str:
+def _describe_columns(columns: Sequence[Column]) -> str:
     return ", ".join(f"{c.name} {c.kind}{list(c.shape)}" for c in columns)
 
 
-def _refused(what: str) -> ConfigError:
+def _refused(message: str) -> ConfigError:
     hint = (
         "write charlm, cifar10 or sp500 first, or name .npy or .npz files: paceline data shard a.npz --out …"
     )
-    return TaskDataError([Problem(what, hint)])
+    return TaskDataError([Problem(message, hint)])

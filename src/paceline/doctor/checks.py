@@ -92,35 +92,35 @@ def packages(versions: Mapping[str, str | None]) -> CheckResult:
 def extras(installed: Mapping[str, bool]) -> CheckResult:
     present = [name for name, is_installed in installed.items() if is_installed]
     absent = [name for name, is_installed in installed.items() if not is_installed]
-    text = f"here: {', '.join(present) or 'none'}"
+    text = f"installed: {', '.join(present) or 'none'}"
     if absent:
         text += f"; not installed: {', '.join(absent)}"
-    fix = f"when you need one: pip install 'paceline[{absent[0]}]'" if absent else ""
+    fix = f"to install one: pip install 'paceline[{absent[0]}]'" if absent else ""
     return CheckResult("extras", Level.OK, text, fix)
 
 
 def loopback(error: str) -> CheckResult:
     if error:
-        fix = "workers meet on 127.0.0.1: see that the loopback interface is up (ip link set lo up)"
-        return CheckResult("ports", Level.WRONG, f"no port on 127.0.0.1 can be listened on: {error}", fix)
-    return CheckResult("ports", Level.OK, "127.0.0.1 can be listened on")
+        fix = "workers connect over 127.0.0.1: bring up the loopback interface (ip link set lo up)"
+        return CheckResult("ports", Level.WRONG, f"cannot listen on 127.0.0.1: {error}", fix)
+    return CheckResult("ports", Level.OK, "127.0.0.1 is available")
 
 
 def dashboard_port(port: int, is_free: bool) -> CheckResult:
     if is_free:
         return CheckResult("dashboard port", Level.OK, f"{port} is free")
-    fix = "the dashboard then takes another, and prints it; or name one: --port"
+    fix = "the dashboard uses another port, and prints it; or set one: --port"
     return CheckResult("dashboard port", Level.WARNING, f"{port} is in use", fix)
 
 
 def file_limit(soft: int) -> CheckResult:
     """-1: no limit."""
-    text = "no limit" if soft < 0 else f"{soft} open files a process"
+    text = "no limit" if soft < 0 else f"{soft} open files per process"
     if 0 <= soft < _FEW_FILES:
         return CheckResult("file limit", Level.WRONG, text, f"ulimit -n {_RECOMMENDED_FILES}")
     if 0 <= soft < _RECOMMENDED_FILES:
         return CheckResult(
-            "file limit", Level.WARNING, f"{text}, few for many workers", f"ulimit -n {_RECOMMENDED_FILES}"
+            "file limit", Level.WARNING, f"{text}, low for many workers", f"ulimit -n {_RECOMMENDED_FILES}"
         )
     return CheckResult("file limit", Level.OK, text)
 
@@ -136,19 +136,21 @@ def shared_memory(free_bytes: int | None) -> CheckResult:
     if free_bytes < _MIN_SHARED:
         return CheckResult("shared memory", Level.WRONG, text, fix)
     if free_bytes < _RECOMMENDED_SHARED:
-        return CheckResult("shared memory", Level.WARNING, f"{text}, little for large models", fix)
+        return CheckResult("shared memory", Level.WARNING, f"{text}, low for large models", fix)
     return CheckResult("shared memory", Level.OK, text)
 
 
 def disk(place: str, free_bytes: int, is_writable: bool) -> CheckResult:
     text = f"{_size(free_bytes)} free in {place}"
     if not is_writable:
-        return CheckResult("disk", Level.WRONG, f"{place} cannot be written", "go to a folder of your own")
+        return CheckResult("disk", Level.WRONG, f"{place} is not writable", "change to a writable folder")
     if free_bytes < _MIN_DISK:
-        return CheckResult("disk", Level.WRONG, text, "make room, or name another place: --save-dir FOLDER")
+        return CheckResult(
+            "disk", Level.WRONG, text, "free disk space, or use another folder: --save-dir FOLDER"
+        )
     if free_bytes < _RECOMMENDED_DISK:
         return CheckResult(
-            "disk", Level.WARNING, text, "checkpoints need room: --keep-checkpoints 1, or make some"
+            "disk", Level.WARNING, text, "free disk space for checkpoints, or use --keep-checkpoints 1"
         )
     return CheckResult("disk", Level.OK, text)
 
@@ -156,7 +158,10 @@ def disk(place: str, free_bytes: int, is_writable: bool) -> CheckResult:
 def cores(cpus: int, workers: int) -> CheckResult:
     text = f"{cpus} for {workers} workers"
     if workers > cpus:
-        fix = f"they share them, so speeds mean little: --num-workers {cpus}, or --launcher virtual"
+        fix = (
+            f"workers share cores, so throughput is not representative: --num-workers {cpus}, or "
+            "--launcher virtual"
+        )
         return CheckResult("cores", Level.WARNING, text, fix)
     return CheckResult("cores", Level.OK, text)
 
@@ -171,41 +176,41 @@ def gpu(driver: str, facts: Torch) -> CheckResult:
         fix = "pip install torch --index-url https://download.pytorch.org/whl/cu128"
         return CheckResult("gpu", Level.WARNING, f"{driver}, but torch is built for CPUs", fix)
     fix = "see nvidia-smi and CUDA_VISIBLE_DEVICES; the driver may be too old for this torch"
-    return CheckResult("gpu", Level.WARNING, f"{driver}, but torch can use none", fix)
+    return CheckResult("gpu", Level.WARNING, f"{driver}, but torch cannot use it", fix)
 
 
 def reached(name: str, address: str, error: str, fix: str) -> CheckResult:
     """Only for configured addresses."""
     if error:
-        return CheckResult(name, Level.WARNING, f"{address} does not answer: {error}", fix)
-    return CheckResult(name, Level.OK, f"{address} answers")
+        return CheckResult(name, Level.WARNING, f"{address} does not respond: {error}", fix)
+    return CheckResult(name, Level.OK, f"{address} responds")
 
 
 def clock(skew_s: float, against: str) -> CheckResult:
     text = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} {against}"
     if abs(skew_s) > _MAX_SKEW_S:
-        return CheckResult("clock", Level.WARNING, text, "have it set by NTP: timedatectl set-ntp true")
-    return CheckResult("clock", Level.OK, f"agrees with {against}")
+        return CheckResult("clock", Level.WARNING, text, "synchronize it by NTP: timedatectl set-ntp true")
+    return CheckResult("clock", Level.OK, f"in sync with {against}")
 
 
 def orphans(processes: Sequence[Process]) -> CheckResult:
-    """Launchers and workers of Paceline whose parent is gone."""
+    """Launchers and workers of Paceline whose parent has ended."""
     pids = {process.pid for process in processes}
     left = [process.pid for process in processes if process.parent not in pids and process.parent <= 1]
     if left:
         listed = " ".join(map(str, left))
         return CheckResult(
-            "processes", Level.WARNING, f"left over from earlier runs: {listed}", f"kill {listed}"
+            "processes", Level.WARNING, f"leftover processes of earlier runs: {listed}", f"kill {listed}"
         )
-    return CheckResult("processes", Level.OK, "none is left over from earlier runs")
+    return CheckResult("processes", Level.OK, "no leftover processes of earlier runs")
 
 
 def run_folders(unfinished: Sequence[str]) -> CheckResult:
     if not unfinished:
-        return CheckResult("runs", Level.OK, "none is left unfinished under runs/")
-    some = ", ".join(unfinished[:3]) + (", …" if len(unfinished) > 3 else "")
-    text = f"{len(unfinished)} did not finish, and nothing was written there for a minute: {some}"
-    fix = f"if nobody trains there, go on: paceline train --resume {unfinished[0]}; or remove its folder"
+        return CheckResult("runs", Level.OK, "no unfinished runs under runs/")
+    listed = ", ".join(unfinished[:3]) + (", …" if len(unfinished) > 3 else "")
+    text = f"{len(unfinished)} unfinished and inactive for a minute or more: {listed}"
+    fix = f"if they are not running, resume: paceline train --resume {unfinished[0]}; or remove its folder"
     return CheckResult("runs", Level.WARNING, text, fix)
 
 
@@ -226,11 +231,11 @@ def engine(version: str) -> CheckResult:
 def late(name: str, limit_s: float, *, is_needed: bool) -> CheckResult:
     """The result of a probe that exceeded its limit."""
     level = Level.WRONG if is_needed else Level.WARNING
-    return CheckResult(name, level, f"could not be found out within {limit_s:g} s", "try again")
+    return CheckResult(name, level, f"no result within {limit_s:g} s", "try again")
 
 
 def unknown(name: str, why: str) -> CheckResult:
-    return CheckResult(name, Level.WARNING, f"could not be looked at: {why}", "see that it may be read")
+    return CheckResult(name, Level.WARNING, f"could not be checked: {why}", "check its permissions")
 
 
 def _size(count: int) -> str:

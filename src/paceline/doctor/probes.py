@@ -213,7 +213,7 @@ def clock_against(server: str) -> CheckResult:
         date = connection.getresponse().getheader("Date") or ""
         server_s = parsedate_to_datetime(date).timestamp()
     except (http.client.HTTPException, ValueError) as error:
-        raise OSError(f"{server} does not say what time it has") from error
+        raise OSError(f"{server} does not report its time") from error
     finally:
         connection.close()
     return checks.clock(clock.unix_now_s() - server_s, server)
@@ -350,7 +350,7 @@ def _configured(options: DoctorOptions) -> list[Probe]:
         address = ray.rpartition("://")[2].partition("/")[0]
         probes.append(_reach("ray", address, "start it (paceline ray up), or unset RAY_ADDRESS"))
     if (server := kubernetes_server()) is not None:
-        probes.append(_reach("kubernetes", server, "is a VPN off? paceline cluster list shows the contexts"))
+        probes.append(_reach("kubernetes", server, "check the VPN and the context: paceline cluster list"))
         probes.append(Probe("clock", lambda: clock_against(server)))
     return probes
 

@@ -26,7 +26,18 @@ _dropped = 0
 
 
 def metric(name: str, value: float) -> None:
-    """Tell a number about the step that is being computed: any real number, or a tensor of one element."""
+    """Record a metric of the step that is being computed.
+
+    Arguments:
+
+    - `name`: a letter or underscore first, then letters, digits, dots, dashes or underscores, at most 64.
+    - `value`: any real number, or a tensor of one element.
+
+    Values beyond 64 names, or 64 values in a step, are counted and dropped. Outside of a run the values are
+    not written.
+
+    Raises PacelineError for an invalid name.
+    """
     global _dropped
     if name not in _names:
         if _NAME.fullmatch(name) is None:

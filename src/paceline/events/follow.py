@@ -20,19 +20,22 @@ class NewLines:
     """Each whole line of a growing log once, in the order in which they were written."""
 
     def __init__(self, path: Path, most_bytes: int | None = None) -> None:
-        """`most_bytes`: a read takes about so many, for who reads again until there is nothing."""
-        self._path, self._most = path, most_bytes
-        self.offset = 0  # of the log, behind the last line read
+        """`most_bytes`: approximate limit per read, for a caller that reads until the result is empty."""
+        self._path = path
+        self._max_bytes = most_bytes
+        self.offset = 0  # offset in the log after the last line read
         self.torn = Torn()  # lines that cannot be read; a user of the lines may add to them
-        self.number = 0  # of the last line read, from 1
+        self.number = 0  # number of the last line read, from 1
 
     def resume(self, offset: int, number: int, torn: Torn) -> None:
-        """Go on behind the line with this number, which ends at this offset."""
-        self.offset, self.number, self.torn = offset, number, torn
+        """Continue after the line with this number, which ends at this offset."""
+        self.offset = offset
+        self.number = number
+        self.torn = torn
 
     def read(self) -> list[str]:
-        """All that is new, or as much as is wanted at once; nothing as long as there is no file."""
-        if self._most is not None:
+        """All new lines, or about `most_bytes` of them; none as long as there is no file."""
+        if self._max_bytes is not None:
             return next(self.parts(), [])
         return [line for part in self.parts() for line in part]
 
@@ -40,37 +43,39 @@ class NewLines:
         """The same, a few megabytes at a time and up to this offset: a long log need not fit into memory."""
         rest = b""
         try:
-            for data in chunks(self._path, self.offset, end=end, size=self._most or PART_BYTES):
-                # Behind the last newline is a line that is longer, or that somebody is just writing.
+            for data in chunks(self._path, self.offset, end=end, size=self._max_bytes or PART_BYTES):
+                # After the last newline: a line that is longer, or that is still being written.
                 whole, newline, rest = (rest + data).rpartition(b"\n")
                 if newline:
                     self.offset += len(whole) + 1
-                    # An empty part would look like the end to a caller that reads until there is nothing.
-                    if kept := self._sound(whole.split(b"\n")):
+                    # A caller that reads until the result is empty would take an empty part for the end.
+                    if kept := self._decode(whole.split(b"\n")):
                         yield kept
         except FileNotFoundError:
             return
         except ValueError as error:
             raise PacelineError(
-                f"{self._path} is shorter than it was: it was replaced while it was being read", "look again"
+                f"{self._path} is shorter than it was: it was replaced while it was being read",
+                "run the command again",
             ) from error
 
-    def _sound(self, raw: list[bytes]) -> list[str]:
-        found = []
+    def _decode(self, raw: list[bytes]) -> list[str]:
+        lines = []
         for line in raw:
             self.number += 1
             if not line:
                 continue
             whole, is_torn = decode_lines(line)
-            found += whole
+            lines += whole
             if is_torn:
                 self.torn.add(self.number)
-        return found
+        return lines
 
 
 class LogFollower:
     def __init__(self, path: Path, *, rows: int) -> None:
-        self._lines, self._rows = NewLines(path), rows
+        self._lines = NewLines(path)
+        self._rows = rows
         self._history = History()
         self._has_header = False
 
@@ -98,12 +103,12 @@ class ColumnReader:
         assert isinstance(columns, dict), "a line of rows has columns"
         self._columns = columns
 
-    def of(self, name: str, otherwise: object = None) -> Sequence[Any]:  # Any: what JSON held
-        value = self._columns.get(name, otherwise)
+    def of(self, name: str, default: object = None) -> Sequence[Any]:  # Any: what JSON held
+        value = self._columns.get(name, default)
         return value if isinstance(value, list) else [value] * self.count
 
     def ints(self, name: str) -> list[int]:
-        # As JSON has them: this is done for every number of every step.
+        # No conversion: this runs for every number of every step.
         return [v or 0 for v in self.of(name, 0)]
 
     def floats(self, name: str) -> list[float]:
@@ -114,7 +119,7 @@ class ColumnReader:
 
 
 def as_float(value: object) -> float:
-    """What the log has for a number; JSON of Python also knows NaN and Infinity."""
+    """A number of the log; Python's JSON also has NaN and Infinity."""
     if isinstance(value, bool):
         return float(value)
     return float(value) if isinstance(value, int | float) else float("nan")

@@ -16,13 +16,13 @@ Pure.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.events.read import PlainEvent
+from paceline.events.read import History, PlainEvent
 from paceline.sync.adaptive_setting import SyncPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The steps [first, end) of the run that count, made by one generation."""
+    """The steps [first, end) of the run that one generation committed and that count."""
 
     generation: int
     first: int
@@ -43,32 +43,36 @@ def lineage_of(
     first: int = 0,
     is_whole: Callable[[int], bool] = lambda _: True,
 ) -> Lineage:
-    """`steps` the run has in the end; `first` it began with. `is_whole`: may so many be committed?"""
+    """`steps`: at the end of the run. `first`: at its start. `is_whole`: whether a commit can end there."""
     entered: dict[int, list[PlainEvent]] = {}
     for event in events:
         if event.kind == "generation_entered":
             entered.setdefault(_int(event, "number"), []).append(event)
     problems: list[str] = []
-    begun = [(number, _agreed(number, found, problems)) for number, found in sorted(entered.items())]
+    starts = [
+        (number, _common_start(number, entries, problems)) for number, entries in sorted(entered.items())
+    ]
     stretches: list[Stretch] = []
-    for number, start in begun:
+    for number, start in starts:
         if stretches and start < stretches[-1].first:
             if not _are_all_new(events, number):
                 before = stretches[-1]
-                what = f"generation {number} began at step {start}, but {before.generation} had begun at"
-                problems.append(f"{what} {before.first}")
+                message = (
+                    f"generation {number} started at step {start}, but {before.generation} had started at"
+                )
+                problems.append(f"{message} {before.first}")
             stretches = [stretch for stretch in stretches if stretch.first < start]
         if stretches:
             stretches[-1] = replace(stretches[-1], end=start)
         workers = tuple(str(entered[number][0].fields["workers"]).split(","))
         stretches.append(Stretch(number, start, steps, workers))
-    if begun and begun[0][1] != first:
-        problems.append(f"the first generation began at step {begun[0][1]}, and not at {first}")
-    if begun and first < stretches[0].first:
-        problems.append(f"nobody says who made the steps from {first} to {stretches[0].first}")
+    if starts and starts[0][1] != first:
+        problems.append(f"the first generation started at step {starts[0][1]}, not at {first}")
+    if starts and first < stretches[0].first:
+        problems.append(f"no generation is recorded for the steps from {first} to {stretches[0].first}")
     problems += [
-        f"generation {number} began at step {start}, in the middle of a round"
-        for number, start in begun
+        f"generation {number} started at step {start}, in the middle of a round"
+        for number, start in starts
         if not is_whole(start)
     ]
     if not is_whole(steps):
@@ -77,62 +81,84 @@ def lineage_of(
     return Lineage(tuple(stretches), tuple(problems))
 
 
-def _agreed(number: int, entered: Sequence[PlainEvent], problems: list[str]) -> int:
-    said = {_int(event, "committed") for event in entered}
-    if len(said) > 1:
-        problems.append(f"the workers of generation {number} entered it at different steps: {sorted(said)}")
+def _common_start(number: int, entered: Sequence[PlainEvent], problems: list[str]) -> int:
+    committed = {_int(event, "committed") for event in entered}
+    if len(committed) > 1:
+        problems.append(
+            f"the workers of generation {number} entered it at different steps: {sorted(committed)}"
+        )
     states = {str(event.fields.get("state")) for event in entered}
     if len(states) > 1:
         problems.append(
-            f"the workers of generation {number} entered it with different bits: {sorted(states)}"
+            f"the workers of generation {number} entered it with different parameters: {sorted(states)}"
         )
-    return max(said)
+    return max(committed)
 
 
 def _are_all_new(events: Sequence[PlainEvent], number: int) -> bool:
-    """Was every worker of this generation started after whatever it did before?"""
+    """Whether every worker of this generation is a new process."""
     is_new: dict[str, bool] = {}
-    found: list[bool] = []
+    flags: list[bool] = []
     for event in events:
         if event.kind == "worker_started":
             is_new[event.who] = True
         elif event.kind == "generation_entered":
             if _int(event, "number") == number:
-                found.append(is_new.get(event.who, False))
+                flags.append(is_new.get(event.who, False))
             is_new[event.who] = False
-    return all(found)
+    return all(flags)
 
 
 def _lost_steps(events: Sequence[PlainEvent]) -> list[str]:
-    """A worker that went on must find what it had committed in the next generation."""
-    problems, had = [], dict[str, tuple[int, int]]()
+    """A surviving worker must find the steps that it had committed in the next generation."""
+    problems = []
+    last_committed = dict[str, tuple[int, int]]()
     for event in events:
         if event.kind == "generation_lost":
-            had[event.who] = (_int(event, "number"), _int(event, "committed"))
+            last_committed[event.who] = (_int(event, "number"), _int(event, "committed"))
         elif event.kind == "worker_started":
-            had.pop(event.who, None)  # another process under the same name
-        elif event.kind == "generation_entered" and event.who in had:
-            number, committed = had.pop(event.who)
+            last_committed.pop(event.who, None)  # another process under the same name
+        elif event.kind == "generation_entered" and event.who in last_committed:
+            number, committed = last_committed.pop(event.who)
             now = _int(event, "committed")
             if now < committed:
-                what = f"{event.who} had committed {committed} steps in generation {number}"
-                problems.append(f"{what}, and was taken back to {now} in {event.fields['number']}")
+                message = f"{event.who} had committed {committed} steps in generation {number}"
+                problems.append(f"{message}, and was rolled back to {now} in {event.fields['number']}")
     return problems
+
+
+def committed_at_end(
+    history: History, *, shards: int, in_rounds: bool = False, falls_back: bool = False
+) -> int:
+    """Steps that the run had committed when it ended; rounds with `in_rounds`.
+
+    When all workers were lost at once, the next generation began at a checkpoint, and the run may have ended
+    before it reached the step of the lost workers again: their rows do not count. `falls_back`: every new
+    generation begins at a checkpoint.
+    """
+    resumed = [number for number, event in enumerate(history.plain) if event.kind == "run_resumed"]
+    session = history.plain[resumed[-1] :] if resumed else history.plain
+    entered: dict[int, list[PlainEvent]] = {}
+    for event in session:
+        if event.kind == "generation_entered":
+            entered.setdefault(_int(event, "number"), []).append(event)
+    newest = max(entered, default=0)
+    restarts = [number for number in entered if number > min(entered) and _are_all_new(session, number)]
+    since = newest if falls_back else max(restarts, default=0)
+    since_ns = min((event.at_ns for event in entered.get(since, [])), default=0)
+    committed = max((_int(event, "committed") for event in entered.get(newest, [])), default=0)
+    rows = (row for rows in history.steps.values() for row in rows if row.synced and row.start_ns >= since_ns)
+    done = (row.version if in_rounds else row.position // shards for row in rows)
+    return max(committed, 1 + max(done, default=-1))
 
 
 def _int(event: PlainEvent, name: str) -> int:
     return int(str(event.fields[name]))
 
 
-# Workers say which way a generation begins with, and one of them says when it changes. What a generation
-# decided behind its last step that counts was decided by somebody who is gone, and never happened. So the
-# ways of a run are those of its lineage, and in a way with rounds a generation can only begin where a round
-# does. Pure.
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyStint:
-    """From this moment on this worker made steps that count if they are in the range."""
+    """From `from_ns` on, the steps of this worker count if they are in the range."""
 
     who: str
     from_ns: int
@@ -141,38 +167,40 @@ class PolicyStint:
 
 @dataclass(frozen=True, slots=True)
 class PolicyHistory:
-    switches: tuple[tuple[int, SyncPolicy], ...]  # from which step on, in order; neighbours differ
+    switches: tuple[tuple[int, SyncPolicy], ...]  # (first step, policy), in order; neighbours differ
     stints: tuple[PolicyStint, ...]
 
     def is_whole(self, finished: int, *, every: int, total: int) -> bool:
-        """Can a run have committed so many steps, or is that in the middle of a round?"""
-        before = [(step, way) for step, way in self.switches if step < finished]
-        if not before or before[-1][1] is not SyncPolicy.LOCAL_STEPS:
+        """Whether a run can have committed `finished` steps: not in the middle of a round."""
+        earlier = [(step, policy) for step, policy in self.switches if step < finished]
+        if not earlier or earlier[-1][1] is not SyncPolicy.LOCAL_STEPS:
             return True
-        return finished == total or (finished - before[-1][0]) % every == 0
+        return finished == total or (finished - earlier[-1][0]) % every == 0
 
-    def counts(self, who: str, start_ns: int, step: int) -> bool:
-        """Is a step that this worker began then one that counts?"""
-        mine = [stint for stint in self.stints if stint.who == who and stint.from_ns <= start_ns]
-        return bool(mine) and step in max(mine, key=lambda stint: stint.from_ns).steps
+    def counts(self, participant: str, start_ns: int, step: int) -> bool:
+        """Whether a step that this worker began at `start_ns` counts."""
+        own_stints = [
+            stint for stint in self.stints if stint.who == participant and stint.from_ns <= start_ns
+        ]
+        return bool(own_stints) and step in max(own_stints, key=lambda stint: stint.from_ns).steps
 
 
 def policies_of(events: Sequence[PlainEvent], steps: int) -> PolicyHistory:
-    """Of a run that has so many steps in the end."""
+    """The policies of a run; `steps`: at its end."""
     resumed = [(number, event) for number, event in enumerate(events) if event.kind == "run_resumed"]
     begins = [(0, 0), *((number, _int(event, "version")) for number, event in resumed)]
     ends = [*begins[1:], (len(events), steps)]
-    said: list[tuple[int, SyncPolicy]] = []
+    changes: list[tuple[int, SyncPolicy]] = []
     stints: list[PolicyStint] = []
-    for (here, first), (there, end) in zip(begins, ends, strict=True):
-        session = events[here:there]
+    for (begin, first), (end_index, end) in zip(begins, ends, strict=True):
+        session = events[begin:end_index]
         stretches = lineage_of(session, steps=end, first=first).stretches
-        said += _policy_changes(session, stretches)
+        changes += _policy_changes(session, stretches)
         stints += _policy_stints(session, stretches)
     switches: list[tuple[int, SyncPolicy]] = []
-    for step, way in said:
-        if not switches or switches[-1][1] is not way:
-            switches.append((step, way))
+    for step, policy in changes:
+        if not switches or switches[-1][1] is not policy:
+            switches.append((step, policy))
     return PolicyHistory(tuple(switches), tuple(stints))
 
 
@@ -189,10 +217,10 @@ def _policy_changes(
 
 
 def _policy_stints(events: Sequence[PlainEvent], stretches: Sequence[Stretch]) -> Iterator[PolicyStint]:
-    made = {stretch.generation: range(stretch.first, stretch.end) for stretch in stretches}
+    ranges = {stretch.generation: range(stretch.first, stretch.end) for stretch in stretches}
     for event in events:
         if event.kind == "generation_entered":
-            yield PolicyStint(event.who, event.at_ns, made.get(_number(event), range(0)))
+            yield PolicyStint(event.who, event.at_ns, ranges.get(_number(event), range(0)))
 
 
 def _number(event: PlainEvent) -> int:

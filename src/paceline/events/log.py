@@ -1,15 +1,15 @@
 """The event log's writers: several processes append to the newest segment without waiting for each other.
 
-Each line is one write to a file opened for append: the kernel keeps such writes apart.
+Each line is one write to a file opened for append: the kernel does not interleave such writes.
 The segment is closed when it is large, and another begins (events/segments.py).
 Frequent events are collected as rows and written as columns, so an event costs about a
 microsecond on the step path.
 
-Recording never ends the training. A line that a full disk refuses waits in memory and is
+Recording errors never end the training. A line that a full disk refuses waits in memory and is
 tried again with the next one. A line that was cut short is written again, whole, behind a
 newline that ends the fragment; where another process has appended to the fragment before
 that, readers find its line behind the fragment (events/read.py). A `record_interrupted`
-event then says how many fragments there are and how many lines memory had no room for.
+event then has the number of fragments and of lines that were dropped for lack of memory.
 """
 
 import errno
@@ -39,10 +39,10 @@ from paceline.events.schema import (
 from paceline.events.segments import SegmentWriter, size_of_whole_lines
 
 FLUSH_NS = 500_000_000
-LIVE_FLUSH_NS = 50_000_000  # while somebody watches
+LIVE_FLUSH_NS = 50_000_000  # while the run is watched
 FLUSH_ROWS = 4096
-CLOSING_S = 5.0  # the last lines of a process wait for a rotation for so long
-WAITING_BYTES = 32_000_000  # of lines that the disk refuses; beyond it the oldest are dropped, and counted
+CLOSING_S = 5.0  # longest wait of a process's last lines for a rotation
+WAITING_BYTES = 32_000_000  # lines that the disk refuses; beyond it the oldest are dropped and counted
 _QUOTES = frozenset(("reason", "note", "message", "error", "why"))  # fields that quote errors of others
 
 
@@ -50,7 +50,7 @@ def write_header(path: Path, *, run: str, plan: str, t0_ns: int, started_unix_s:
     """Begin a log; later parts of a resumed run append another header-less stretch."""
     header = {"schema": SCHEMA, "run": run, "plan": plan, "t0_ns": t0_ns, "started_unix_s": started_unix_s}
     if path.exists():
-        # Half a line of a writer that was killed: what comes now must not be glued to it.
+        # Half a line of a killed writer: new lines must not be appended to it.
         os.truncate(path, size_of_whole_lines(path))
     if not path.exists() or path.stat().st_size == 0:
         write_durably(path, [(json.dumps(header) + "\n").encode()])
@@ -67,15 +67,18 @@ class LineWriter(Protocol):
 class Lines:
     """Whole lines, in order, on a disk that may be full for a while. Never raises an OSError."""
 
-    def __init__(self, file: LineWriter, *, who: str, clock: Clock, say: Callable[[str], None]) -> None:
-        self._file, self._who, self._clock, self._say = file, who, clock, say
+    def __init__(self, file: LineWriter, *, who: str, clock: Clock, notify: Callable[[str], None]) -> None:
+        self._file = file
+        self._participant = who
+        self._clock = clock
+        self._notify = notify
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_torn = False  # the file may end with a fragment of the first line that waits
         self._fragments = 0  # since the last `record_interrupted`
         self._dropped = 0
         self._reason = ""  # why lines wait, or waited since then
-        self._has_said = False
+        self._has_warned = False
 
     def append(self, line: bytes) -> None:
         self._waiting.append(line)
@@ -87,20 +90,22 @@ class Lines:
             self._reason = self._reason or "a rotation of the log did not end"
 
     def try_again(self) -> None:
-        """Write what waits, as far as the disk takes it."""
+        """Write the waiting lines, as far as the disk accepts them."""
         try:
             while self._waiting:
                 self._put(self._waiting[0])
                 self._waiting_bytes -= len(self._waiting.popleft())
                 if not self._waiting and self._reason:
-                    self._tell_of_interruption()
+                    self._log_interruption()
         except BlockingIOError:
-            return  # a rotation is under way, which takes nothing from what waits
+            return  # a rotation is under way; the lines keep waiting
         except OSError as error:
             self._reason = error.strerror or str(error)
-            if not self._has_said:
-                self._has_said = True
-                self._say(f"events of {self._who} cannot be recorded and wait in memory: {self._reason}")
+            if not self._has_warned:
+                self._has_warned = True
+                self._notify(
+                    f"events of {self._participant} cannot be written and are kept in memory: {self._reason}"
+                )
 
     def close(self) -> None:
         give_up_s = monotonic_s() + CLOSING_S
@@ -108,7 +113,7 @@ class Lines:
         while self._waiting and not self._reason and monotonic_s() < give_up_s:
             self.try_again()
         if lost := len(self._waiting) + self._dropped:
-            self._say(f"{lost} lines of {self._who} are missing in the event log: {self._reason}")
+            self._notify(f"{lost} lines of {self._participant} are missing in the event log: {self._reason}")
         self._file.close()
 
     def _put(self, line: bytes) -> None:
@@ -121,23 +126,25 @@ class Lines:
             self._is_torn = False
             self._waiting[0] = b"\n"
             self._waiting_bytes -= len(line) - 1
-        elif written > len(fence):  # a newline alone ends the fragment before it, and is none itself
+        elif written > len(fence):  # a newline alone ends the previous fragment
             self._is_torn = True
             self._fragments += 1
         elif written:
             self._is_torn = False
-        raise OSError(errno.ENOSPC, "the disk took only a part of a line")
+        raise OSError(errno.ENOSPC, "the disk accepted only a part of a line")
 
-    def _tell_of_interruption(self) -> None:
+    def _log_interruption(self) -> None:
         event = {
             "kind": "record_interrupted",
-            "who": self._who,
+            "who": self._participant,
             "at_ns": self._clock.now_ns(),
             "reason": self._reason,
             "fragments": self._fragments,
             "dropped": self._dropped,
         }
-        self._reason, self._fragments, self._dropped = "", 0, 0
+        self._reason = ""
+        self._fragments = 0
+        self._dropped = 0
         line = _encoded(event)
         self._waiting.append(line)
         self._waiting_bytes += len(line)
@@ -148,13 +155,13 @@ def _encoded(event: Mapping[str, object]) -> bytes:
 
 
 def _to_stderr(text: str) -> None:
-    """Of a worker, that is its file in logs/; where that is on the same disk, it may be lost too."""
+    """Write to stderr; a worker's stderr is its file in logs/, which may be on the same full disk."""
     with suppress(OSError):
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 class Log(Protocol):
-    """Where a participant's events go: a file, nowhere, or a list in memory."""
+    """The port of a participant's event log: a file, a no-op, or lists in memory."""
 
     @property
     def is_on(self) -> bool: ...
@@ -170,7 +177,7 @@ class Log(Protocol):
     def add_custom(self, rows: Sequence[CustomRow]) -> None: ...
 
     def flush(self) -> None:
-        """What was added is in the log even if this process is killed now."""
+        """Write the added rows, so that they survive a kill of this process."""
         ...
 
     def close(self) -> None: ...
@@ -188,12 +195,15 @@ class MemoryLog:
         self.plain: list[PlainEvent] = []
 
     def of(self, rank: int) -> "MemoryLog":
-        """A pen for one worker that writes into this log."""
-        pen = MemoryLog(self._clock)
-        pen.steps, pen.abandoned, pen.server = self.steps, self.abandoned, self.server
-        pen.plain, pen.custom = self.plain, self.custom
-        pen._rank = rank
-        return pen
+        """A log of one worker that writes into this one."""
+        log = MemoryLog(self._clock)
+        log.steps = self.steps
+        log.abandoned = self.abandoned
+        log.server = self.server
+        log.plain = self.plain
+        log.custom = self.custom
+        log._rank = rank
+        return log
 
     _rank = 0
     is_on = True
@@ -227,15 +237,15 @@ class EventLog:
         *,
         who: str,
         clock: Clock,
-        say: Callable[[str], None] = _to_stderr,
+        notify: Callable[[str], None] = _to_stderr,
         file: LineWriter | None = None,
     ) -> None:
-        """`say` is told once when the disk refuses lines, and at the end if some are missing."""
-        self._who = who
+        """`notify` is called once when the disk refuses lines, and at the end if some are missing."""
+        self._participant = who
         self._clock = clock
         if file is None and path is not None:
             file = SegmentWriter(path)
-        self._lines = None if file is None else Lines(file, who=who, clock=clock, say=say)
+        self._lines = None if file is None else Lines(file, who=who, clock=clock, notify=notify)
         self._steps: list[StepRow] = []
         self._abandoned: list[AbandonedRow] = []
         self._server: list[ServerRow] = []
@@ -252,7 +262,7 @@ class EventLog:
         for name in _QUOTES & fields.keys():
             value = fields[name]
             fields[name] = without_secrets(value) if isinstance(value, str) else value
-        self._append({"kind": kind, "who": self._who, "at_ns": self._clock.now_ns(), **fields})
+        self._append({"kind": kind, "who": self._participant, "at_ns": self._clock.now_ns(), **fields})
 
     def add_step(self, row: StepRow) -> None:
         self._steps.append(row)
@@ -272,7 +282,7 @@ class EventLog:
             self.flush()
 
     def write_rows(self, kind: str, rows: Sequence[tuple[Scalar, ...]]) -> None:
-        """At once: for what comes about once a second."""
+        """Write rows at once, for kinds written about once a second."""
         self._flush_columns(kind, COLUMN_KINDS[kind], list(rows))
 
     def append_lines(self, lines: bytes) -> None:
@@ -312,7 +322,7 @@ class EventLog:
     ) -> None:
         if rows:
             columns = dict(zip(names, map(_packed, zip(*rows, strict=True)), strict=True))
-            self._append({"kind": kind, "who": self._who, "rows": len(rows), "columns": columns})
+            self._append({"kind": kind, "who": self._participant, "rows": len(rows), "columns": columns})
             rows.clear()
 
     def _append(self, event: Mapping[str, object]) -> None:

@@ -40,7 +40,7 @@ from paceline.events.summary import StepSet, Summary, Totals
 _NO_CONTROL = tuple(f'{{"kind":"{kind}",'.encode() for kind in ("abandoned", *SAMPLE_KINDS))
 _STEPS = b'{"kind":"steps",'
 _SERVER = b'{"kind":"server",'
-_WHO_BYTES = 200  # of a line: `who` is in them
+_WHO_BYTES = 200  # prefix of a line that contains `who`
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def summarise_log(path: Path) -> LogSummary:
     for event in read_events(path, torn):
         if isinstance(event, Line):
             try:
-                plain = _add(totals, reading, event.said)
+                plain = _add(totals, reading, event.event)
             except UNREADABLE:
                 torn.add(event.number)
                 continue
@@ -84,81 +84,81 @@ def summarise_log(path: Path) -> LogSummary:
 
 @dataclass(slots=True)
 class _Outline:
-    """What decides which rows count."""
+    """The events that decide which rows count."""
 
     t0_ns: int = 0
-    resumes: list[Resumed] = field(default_factory=list)  # in the order of the log
+    resumes: list[Resumed] = field(default_factory=list)  # in log order
     restores: list[Restored] = field(default_factory=list)  # none where servers are not elastic
     has_elastic_servers: bool = False
     has_discards: bool = False
     steppers: set[str] = field(default_factory=set)  # participants that wrote steps
-    written_again: set[ServerRow] = field(default_factory=set)  # by backups that took over
+    written_again: set[ServerRow] = field(default_factory=set)  # rows repeated by backups that took over
 
 
 def _outline(path: Path) -> _Outline:
-    found = _Outline()
+    outline = _Outline()
     is_elastic = False
-    promoted: dict[str, int] = {}  # by participant: the version up to which it writes rows again
+    promoted: dict[str, int] = {}  # version up to which a participant writes rows again
 
     def is_skipped(raw: bytes) -> bool:
         if raw.startswith(_STEPS):
-            found.steppers.add(_who(raw))
+            outline.steppers.add(_participant(raw))
             return True
         if raw.startswith(_SERVER):
-            found.has_discards = found.has_discards or b'"discard"' in raw
-            return _who(raw) not in promoted
+            outline.has_discards = outline.has_discards or b'"discard"' in raw
+            return _participant(raw) not in promoted
         return raw.startswith(_NO_CONTROL)
 
     for event in read_events(path, Torn(), is_skipped):
         if isinstance(event, Header):
-            found.t0_ns = event.t0_ns
+            outline.t0_ns = event.t0_ns
             continue
         try:
-            kind = str(event.said["kind"])
-            who = str(event.said["who"])
-            columns = event.said.get("columns")
+            kind = str(event.event["kind"])
+            participant = str(event.event["who"])
+            columns = event.event.get("columns")
             if isinstance(columns, dict):
                 if kind == "steps":
-                    found.steppers.add(who)
+                    outline.steppers.add(participant)
                 elif kind == "server":
-                    rows = rows_of(ServerRow, columns, int(str(event.said["rows"])))
-                    found.has_discards = found.has_discards or any(row.op == "discard" for row in rows)
-                    _take_written_again(found, promoted, who, rows)
+                    rows = rows_of(ServerRow, columns, int(str(event.event["rows"])))
+                    outline.has_discards = outline.has_discards or any(row.op == "discard" for row in rows)
+                    _take_written_again(outline, promoted, participant, rows)
                 continue
-            plain = plain_event(event.said)
+            plain = plain_event(event.event)
             is_elastic = is_elastic or kind == "generation_entered"
             if (resumed := _resumed(plain, is_elastic=is_elastic)) is not None:
-                found.resumes.append(resumed)
+                outline.resumes.append(resumed)
             elif kind == "server_restored":
-                found.restores.append(restored_of(plain))
+                outline.restores.append(restored_of(plain))
             elif kind == "server_promoted":
-                promoted[who] = int(str(plain.fields["version"]))
-            found.has_elastic_servers = found.has_elastic_servers or kind in ELASTIC_SERVERS
+                promoted[participant] = int(str(plain.fields["version"]))
+            outline.has_elastic_servers = outline.has_elastic_servers or kind in ELASTIC_SERVERS
         except UNREADABLE:
             continue  # counted by the last reading
-    if not found.has_elastic_servers:
-        found.restores.clear()
-    return found
+    if not outline.has_elastic_servers:
+        outline.restores.clear()
+    return outline
 
 
 def _take_written_again(
-    found: _Outline, promoted: dict[str, int], who: str, rows: Sequence[ServerRow]
+    outline: _Outline, promoted: dict[str, int], participant: str, rows: Sequence[ServerRow]
 ) -> None:
-    """A server writes rows of others first; behind them, with newer versions, are its own."""
-    if who not in promoted:
+    """A promoted server writes rows of its predecessor first, then its own, with newer versions."""
+    if participant not in promoted:
         return
-    found.written_again.update(row for row in rows if row.version <= promoted[who])
-    if any(row.version > promoted[who] for row in rows):
-        del promoted[who]
+    outline.written_again.update(row for row in rows if row.version <= promoted[participant])
+    if any(row.version > promoted[participant] for row in rows):
+        del promoted[participant]
 
 
-def _who(raw: bytes) -> str:
+def _participant(raw: bytes) -> str:
     parts = raw[:_WHO_BYTES].split(b'"', 8)
     return parts[7].decode(errors="replace") if len(parts) > 7 else ""
 
 
 def _resumed(event: PlainEvent, *, is_elastic: bool) -> Resumed | None:
-    """None: no resume, or one that takes nothing back, as servers say what they went back to."""
+    """None: not a resume, or one without clocks, where servers log the restored version instead."""
     if event.kind != "run_resumed" or not event.fields["clocks"]:
         return None
     return Resumed(int(str(event.fields["version"])), tuple(clocks_of(event)), is_elastic)
@@ -168,11 +168,11 @@ class _Reading:
     """Which rows count, while the log is read from its beginning."""
 
     def __init__(self, outline: _Outline) -> None:
-        self._resumes = list(outline.resumes)  # that are still to come
+        self._resumes = list(outline.resumes)  # resumes not reached yet
         self._restores = outline.restores
         self._written_again = set(outline.written_again)  # and not met yet
         self._times_ns = {row.at_ns for row in outline.written_again}
-        self._met: set[ServerRow] = set()
+        self._seen: set[ServerRow] = set()
 
     def resume(self) -> Resumed:
         return self._resumes.pop(0)
@@ -213,12 +213,12 @@ class _Reading:
         )
 
     def _first_times(self, rows: Columns) -> Iterator[bool]:
-        """Of a row that is in the log twice, the first one counts."""
+        """Whether each row is its first copy in the log; a repeated row does not count."""
         for values in zip(*rows.values(), strict=True):
             row = ServerRow(*values)
-            yield row not in self._met
+            yield row not in self._seen
             if row in self._written_again:
-                self._met.add(row)
+                self._seen.add(row)
 
 
 def _selected(rows: Columns, kept: Sequence[bool]) -> Columns:
@@ -230,7 +230,7 @@ def _selected(rows: Columns, kept: Sequence[bool]) -> Columns:
 def _add(totals: Totals, reading: _Reading, event: dict[str, object]) -> PlainEvent | None:
     """The event, if it is a plain one."""
     kind = str(event["kind"])
-    who = str(event["who"])
+    participant = str(event["who"])
     columns = event.get("columns")
     if kind in SAMPLE_KINDS:
         return None
@@ -240,10 +240,10 @@ def _add(totals: Totals, reading: _Reading, event: dict[str, object]) -> PlainEv
         return plain
     count = int(str(event["rows"]))
     if kind == "steps":
-        rank = rank_of(who)
+        rank = rank_of(participant)
         totals.take_steps(rank, reading.steps(rank, columns_of(StepRow, columns, count)))
     elif kind == "abandoned":
-        rank = rank_of(who)
+        rank = rank_of(participant)
         totals.take_abandoned(rank, reading.abandoned(columns_of(AbandonedRow, columns, count)))
     else:
         totals.take_server(reading.server(columns_of(ServerRow, columns, count)))
@@ -262,7 +262,7 @@ def _add_plain(totals: Totals, reading: _Reading, event: PlainEvent) -> None:
 
 def _discarded(path: Path, outline: _Outline) -> StepSet:
     """Gradients that a server discarded, as far as these rows count."""
-    found = StepSet()
+    discarded = StepSet()
     reading = _Reading(outline)
 
     def is_skipped(raw: bytes) -> bool:
@@ -274,15 +274,15 @@ def _discarded(path: Path, outline: _Outline) -> StepSet:
         if isinstance(event, Header):
             continue
         try:
-            columns = event.said.get("columns")
+            columns = event.event.get("columns")
             if not isinstance(columns, dict):
-                if _resumed(plain_event(event.said), is_elastic=False) is not None:
+                if _resumed(plain_event(event.event), is_elastic=False) is not None:
                     reading.resume()
-            elif event.said["kind"] == "server":
-                rows = reading.server(columns_of(ServerRow, columns, int(str(event.said["rows"]))))
+            elif event.event["kind"] == "server":
+                rows = reading.server(columns_of(ServerRow, columns, int(str(event.event["rows"]))))
                 for op, rank, step in zip(rows["op"], rows["rank"], rows["step"], strict=True):
                     if op == "discard":
-                        found.add(rank, step)
+                        discarded.add(rank, step)
         except UNREADABLE:
             continue  # counted by the last reading
-    return found
+    return discarded

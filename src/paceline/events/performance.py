@@ -28,15 +28,15 @@ class LossPoint(NamedTuple):
 
 
 def running_loss(history: History, window: int) -> list[LossPoint]:
-    """A point for each gradient, from the first that ends a whole window of so many samples."""
-    rows = sorted((row for mine in history.steps.values() for row in mine), key=end_ns)
+    """A point for each gradient, from the first that completes a window of `window` samples."""
+    rows = sorted((row for worker_rows in history.steps.values() for row in worker_rows), key=end_ns)
     return list(_points(rows, window, _evaluations(history)))
 
 
 def _evaluations(history: History) -> deque[tuple[int, int]]:
-    """When each was over, and how long nobody trained for it; in nanoseconds."""
-    seen = [event for event in history.plain if event.kind == "evaluated"]
-    return deque(sorted((e.at_ns, round(float(str(e.fields["took_s"])) * 1e9)) for e in seen))
+    """(end, duration) of each evaluation, in nanoseconds."""
+    events = [event for event in history.plain if event.kind == "evaluated"]
+    return deque(sorted((e.at_ns, round(float(str(e.fields["took_s"])) * 1e9)) for e in events))
 
 
 def _points(rows: Sequence[StepRow], window: int, pauses: deque[tuple[int, int]]) -> Iterator[LossPoint]:
@@ -45,37 +45,32 @@ def _points(rows: Sequence[StepRow], window: int, pauses: deque[tuple[int, int]]
     held = done = 0
     for row in rows:
         last.append(row)
-        held, done = held + row.samples, done + row.samples
+        held += row.samples
+        done += row.samples
         while pauses and pauses[0][0] <= end_ns(row):
             start_ns += pauses.popleft()[1]
         while held - last[0].samples >= window:
             held -= last.popleft().samples
         if held >= window:
-            # Summed anew each time: a loss that is no number must not stay in the sum for ever.
+            # Not a running sum: a NaN loss would stay in it for ever.
             mean = sum(r.loss * r.samples for r in last) / held
             yield LossPoint((end_ns(row) - start_ns) / 1e9, done, mean)
 
 
 def first_below(points: Sequence[LossPoint], target: float) -> float | None:
-    """When the loss first was at the target; None: never."""
+    """The time at which the loss first reached the target; None: never."""
     return next((point.seconds for point in points if point.loss <= target), None)
 
 
 def downsample(points: Sequence[LossPoint], count: int) -> list[LossPoint]:
-    """At most so many, evenly, with the first and the last."""
+    """At most `count` points, evenly spaced, with the first and the last."""
     if len(points) <= count:
         return list(points)
     return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]
 
 
-# The first steps of a run compile and warm up, so they do not count; nor do
-# evaluations. MFU (model FLOP utilisation) is the work that the model needs, which is
-# samples per second times the task's `flops_per_sample`, over what all GPUs together
-# could do at most. What activation checkpointing computes again is no work in this
-# sense. A CPU, or a GPU that is not in the table, has FLOP/s but no MFU.
-
-# Dense bf16 matrix products on tensor cores, in FLOP/s, as the makers state them. By what the name contains;
-# the first that fits counts.
+# Dense bf16 matrix products on tensor cores, in FLOP/s, as the vendors state them. Keys are substrings of the
+# device name; the first match counts.
 PEAK_FLOPS: Mapping[str, float] = {
     "H200": 989e12,
     "H100 PCIe": 756e12,
@@ -106,7 +101,7 @@ def peak_flops(device: str) -> float | None:
 def compute_speed(
     samples_per_s: float, *, tokens: float | None, flops: float | None, device: str | None, gpus: int
 ) -> Speed:
-    """`tokens` and `flops` are those of a sample."""
+    """`tokens` and `flops`: of one sample."""
     work = None if flops is None else samples_per_s * flops
     peak = None if device is None else peak_flops(device)
     return Speed(

@@ -21,15 +21,10 @@ from paceline.core.errors import DamagedRecordError, NoSuchRunError
 from paceline.events.schema import SAMPLE_KINDS, SCHEMA, AbandonedRow, ServerRow, StepRow
 from paceline.events.segments import chunks
 
-UNREADABLE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-)  # what parsing damage raises
+# Errors of parsing damaged lines.
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
 EVALUATIONS = ("evaluated", "early_stop")  # one of each for a step
-STEP_EVENTS = ("adapted", *EVALUATIONS)  # events that never happened if a resume goes back behind their step
+STEP_EVENTS = ("adapted", *EVALUATIONS)  # dropped if a resume goes back behind their step
 ELASTIC_SERVERS = ("server_started", "server_promoted")  # events that only elastic servers write
 _BEGINS = b'{"kind":'
 _NAMED = 20  # lines that are named; of more only the number is kept
@@ -47,16 +42,16 @@ class Torn:
         if len(self.first) < _NAMED:
             self.first.append(number)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         more = f" and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
         word = "line" if self.count == 1 else "lines"
         return f"{word} {', '.join(map(str, self.first))}{more}"
 
 
 def decode_lines(raw: bytes) -> tuple[list[str], bool]:
-    """The whole events between two newlines, usually one, and whether there is a fragment beside them.
+    """The whole events between two newlines, usually one, and whether there is also a fragment.
 
-    A look at their ends, not a parse: what is wrong inside shows when they are parsed.
+    Only their ends are checked; other damage shows when they are parsed.
     """
     parts = [raw]
     if raw.rfind(_BEGINS) > 0:  # lines that were glued together
@@ -101,7 +96,7 @@ class Resumed:
         return step < self._clock(rank)
 
     def keeps_server(self, op: str, rank: int, step: int, version: int) -> bool:
-        # What was abandoned by then stays so, although the step's number is still to come.
+        # Steps abandoned by then stay abandoned, although their number occurs again later.
         return version <= self.version and (op == "abandon" or step < self._clock(rank))
 
     def keeps_abandoned(self, version: int) -> bool:
@@ -111,13 +106,13 @@ class Resumed:
         return step <= sum(self.clocks) // len(self.clocks)
 
     def _clock(self, rank: int) -> int:
-        """There may have been more workers before."""
+        """There may have been more workers before the resume."""
         return self.clocks[rank] if rank < len(self.clocks) else max(self.clocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A server began again with an older version: what came after that version never counted."""
+    """A server restarted from an older version: later updates do not count."""
 
     at_ns: int
     version: int
@@ -131,7 +126,7 @@ class Restored:
 
 @dataclass(slots=True)
 class History:
-    """Everything a run's log says, by participant."""
+    """The content of a run's log, by participant."""
 
     run: str = ""
     plan: str = ""
@@ -149,7 +144,7 @@ class History:
     def add_evaluation(self, event: PlainEvent) -> None:
         """Keep one of each kind for a step.
 
-        A process that was lost may have written it before the others had agreed on it; they made it again.
+        A lost process may have written it before the others committed it; then they computed it again.
         """
         key = (event.kind, _int(event.fields["step"]))
         earlier = self._evaluations.get(key)
@@ -163,7 +158,7 @@ class History:
         return any(event.kind in ELASTIC_SERVERS for event in self.plain)
 
     def resume(self, version: int, clocks: Sequence[int]) -> None:
-        """The run went on from a checkpoint: what came after that checkpoint never happened."""
+        """The run resumed from a checkpoint: drop everything after it."""
         by_position = any(event.kind == "generation_entered" for event in self.plain)
         resumed = Resumed(version, tuple(clocks), by_position)
         if not by_position:
@@ -180,14 +175,14 @@ class History:
         self.sessions.append({rank: len(rows) for rank, rows in self.steps.items()})
 
     def keep_steps(self, keeps: Callable[[int, StepRow], bool]) -> None:
-        """These of the workers' rows count; where sessions begin among them is counted again."""
+        """Keep these rows of the workers, and update where sessions begin."""
         for rank, rows in self.steps.items():
             for session in self.sessions:
                 session[rank] = sum(keeps(rank, row) for row in rows[: session.get(rank, 0)])
             self.steps[rank] = [row for row in rows if keeps(rank, row)]
 
     def keep(self, kept: list[ServerRow], to_version: int) -> None:
-        """These of the servers' rows count; which updates do not any more is remembered."""
+        """Keep these rows of the servers, and record the updates that were rolled back."""
         before = {row.version for row in self.server if row.op == "apply"}
         gone = before - {row.version for row in kept if row.op == "apply"}
         if gone:
@@ -195,8 +190,8 @@ class History:
         self.server = kept
 
 
-def rank_of(who: str) -> int:
-    return int(who.rpartition("-")[2])
+def rank_of(participant: str) -> int:
+    return int(participant.rpartition("-")[2])
 
 
 def _int(value: object) -> int:
@@ -210,7 +205,7 @@ def read_history(path: Path) -> History:
             _begin(history, event)
             continue
         try:
-            _take(history, event.said)
+            _take(history, event.event)
         except UNREADABLE:
             history.torn.add(event.number)
     sort_history(history)
@@ -229,8 +224,8 @@ class Header:
 class Line:
     """One parsed line behind the header."""
 
-    number: int  # from 1, which is the header
-    said: dict[str, object]
+    number: int  # from 1 (the header)
+    event: dict[str, object]
 
 
 def read_events(
@@ -251,11 +246,11 @@ def read_events(
         lines, is_torn = decode_lines(raw)
         for line in lines:
             try:
-                said = json.loads(line)
+                event = json.loads(line)
             except ValueError:
-                said = None
-            if isinstance(said, dict):
-                yield Line(number, said)
+                event = None
+            if isinstance(event, dict):
+                yield Line(number, event)
             else:
                 is_torn = True
         if is_torn:
@@ -263,7 +258,7 @@ def read_events(
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:
-    """What follows the last newline is left out: it is empty, or a writer is in the middle of it."""
+    """Lines without the rest after the last newline, which is empty or still being written."""
     rest = b""
     try:
         for data in chunks(path):
@@ -281,23 +276,24 @@ def _header(path: Path, raw: bytes) -> Header:
     except UNREADABLE as error:
         raise DamagedRecordError(
             f"{path}:1: the header of the event log cannot be read: {error}",
-            "the log was damaged or written by another version; make the run again",
+            "the log is damaged or was written by another version; train again",
         ) from error
 
 
-def header_of(said: dict[str, object]) -> Header:
-    if said["schema"] != SCHEMA:
-        raise ValueError(f"schema is {said['schema']!r}, this version reads {SCHEMA!r}")
-    t0_ns, started_unix_s = int(str(said["t0_ns"])), float(str(said["started_unix_s"]))
-    return Header(str(said["run"]), str(said["plan"]), t0_ns, started_unix_s)
+def header_of(fields: dict[str, object]) -> Header:
+    if fields["schema"] != SCHEMA:
+        raise ValueError(f"schema is {fields['schema']!r}, this version reads {SCHEMA!r}")
+    t0_ns = int(str(fields["t0_ns"]))
+    started_unix_s = float(str(fields["started_unix_s"]))
+    return Header(str(fields["run"]), str(fields["plan"]), t0_ns, started_unix_s)
 
 
 def sort_history(history: History) -> None:
-    """Servers that took over from each other make one history: in the order of time, each row once.
+    """Merge the rows of servers that took over from each other: in order of time, each row once.
 
-    A backup that takes over writes what the lost primary may have written already, and a
-    primary that was frozen may write late. What came after a version that a server went back
-    to never counted.
+    A backup that takes over repeats rows that the lost primary may have written already, and a
+    primary that was frozen may write late. Updates after the version that a server was restored
+    to do not count.
     """
     if not history.has_elastic_servers:
         return
@@ -322,29 +318,34 @@ def restored_of(event: PlainEvent) -> Restored:
 
 def take_line(history: History, line: str, *, is_header: bool) -> None:
     """One whole line of a log that is still being written; one of UNREADABLE if it makes no sense."""
-    said = json.loads(line)
+    event = json.loads(line)
     if is_header:
-        _begin(history, header_of(said))
+        _begin(history, header_of(event))
     else:
-        _take(history, said)
+        _take(history, event)
 
 
 def _begin(history: History, header: Header) -> None:
-    history.run, history.plan = header.run, header.plan
-    history.t0_ns, history.started_unix_s = header.t0_ns, header.started_unix_s
+    history.run = header.run
+    history.plan = header.plan
+    history.t0_ns = header.t0_ns
+    history.started_unix_s = header.started_unix_s
 
 
 def _take(history: History, event: dict[str, object]) -> None:
-    kind, who = str(event["kind"]), str(event["who"])
+    kind = str(event["kind"])
+    participant = str(event["who"])
     columns = event.get("columns")
-    if kind in SAMPLE_KINDS:  # paceline.monitoring reads them; nothing that was trained depends on them
+    if kind in SAMPLE_KINDS:  # read by paceline.monitoring; the training does not depend on them
         return
     if isinstance(columns, dict):
         count = int(str(event["rows"]))
         if kind == "steps":
-            history.steps.setdefault(rank_of(who), []).extend(rows_of(StepRow, columns, count))
+            history.steps.setdefault(rank_of(participant), []).extend(rows_of(StepRow, columns, count))
         elif kind == "abandoned":
-            history.abandoned.setdefault(rank_of(who), []).extend(rows_of(AbandonedRow, columns, count))
+            history.abandoned.setdefault(rank_of(participant), []).extend(
+                rows_of(AbandonedRow, columns, count)
+            )
         else:
             history.server.extend(rows_of(ServerRow, columns, count))
         return
@@ -363,9 +364,9 @@ def plain_event(event: Mapping[str, object]) -> PlainEvent:
 
 
 def clocks_of(resumed: PlainEvent) -> list[int]:
-    """By rank; empty where servers say what they went back to."""
-    said = str(resumed.fields["clocks"])
-    return [int(clock) for clock in said.split(",")] if said else []
+    """Clocks by rank; empty where servers log the version that they were restored to."""
+    text = str(resumed.fields["clocks"])
+    return [int(clock) for clock in text.split(",")] if text else []
 
 
 Row = TypeVar("Row", StepRow, AbandonedRow, ServerRow)
@@ -383,20 +384,20 @@ def columns_of(kind: type[Row], columns: Mapping[str, object], count: int) -> Co
     """All columns of a line, each with a value per row, in the order of the row's fields; or ValueError."""
     if unknown := columns.keys() - set(kind._fields):
         raise ValueError(f"columns {sorted(unknown)} are unknown")
-    found: dict[str, list[Any]] = {}
+    complete: dict[str, list[Any]] = {}
     for name in kind._fields:
         if name in columns:
-            found[name] = _column(name, columns[name], count)
+            complete[name] = _column(name, columns[name], count)
         elif name in kind._field_defaults:
-            found[name] = [kind._field_defaults[name]] * count
+            complete[name] = [kind._field_defaults[name]] * count
         else:
             raise ValueError(f"column {name} is missing")
-    return found
+    return complete
 
 
 def _column(name: str, value: object, count: int) -> list[Any]:
     values = value if isinstance(value, list) else [value] * count
-    wanted = {str} if name == "op" else _NUMBERS
-    if len(values) != count or not wanted.issuperset(map(type, values)):
+    allowed = {str} if name == "op" else _NUMBERS
+    if len(values) != count or not allowed.issuperset(map(type, values)):
         raise ValueError(f"column {name} does not hold {count} values of its kind")
     return values

@@ -2,7 +2,7 @@
 
 A log is the concatenation of its segments, each without its own header; offsets count bytes of that
 concatenation. The newest segment is always `events.jsonl`, and writers append to no other file. Segment 0
-has the header of the log. The first line of a later segment says which number it has and at which offset
+has the header of the log. The first line of a later segment has its number and the offset at which
 it begins, so this line alone decides which files belong to the log: the closed segments with smaller
 numbers, `events.000000.jsonl`, or `.jsonl.gz` once they are compressed. Any other file is a leftover.
 
@@ -10,7 +10,7 @@ A writer holds a shared lock (flock) on the file while it checks that it is stil
 line. Rotation needs the exclusive lock, so no line reaches a segment after its size was noted. The steps
 of a rotation, each of which may be the last one before a crash: the closed name becomes a second link to
 `events.jsonl`; a new segment with its header is written to a draft; the draft replaces `events.jsonl`.
-A segment is compressed into a draft, which is synced, renamed and read back before the original goes.
+A segment is compressed into a draft, which is synced, renamed and read back before the original is removed.
 
 Where the file system has no locks or no links, the log stays one file. A closed segment that is missing or
 damaged is read as a line that cannot be parsed, of as many bytes as are missing, so offsets stay valid.
@@ -37,7 +37,7 @@ from paceline.core.errors import DamagedRecordError
 SEGMENT_SCHEMA = "paceline.events.segment/1"
 SEGMENT_BYTES = 64 << 20
 READ_BYTES = 262_144
-LOCK_S = 0.5  # a writer waits for a rotation for so long; then its line waits in memory
+LOCK_S = 0.5  # longest wait of a writer for a rotation; then its line waits in memory
 GZIP_LEVEL = 3  # half the time of the usual level, and a tenth more bytes
 _HEAD = f'{{"schema":"{SEGMENT_SCHEMA}"'.encode()
 _MAX_HEAD_BYTES = 1 << 20
@@ -55,7 +55,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The place of one segment in its log, and what the segments before it say."""
+    """The place of one segment in its log, and facts from the segments before it."""
 
     number: int = 0
     begins: int = 0  # offset of its first byte behind the header
@@ -74,7 +74,7 @@ def compressed_path(path: Path, number: int) -> Path:
 
 
 def head_of(path: Path) -> Head:
-    """Of the newest segment; FileNotFoundError without a log."""
+    """Head of the newest segment; FileNotFoundError without a log."""
     with path.open("rb") as file:
         return _read_head(file, path)
 
@@ -97,9 +97,9 @@ def size_of_whole_lines(path: Path) -> int:
         while end:
             begin = max(0, end - 65_536)
             file.seek(begin)
-            found = file.read(end - begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
+            newline = file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
             end = begin
     return 0
 
@@ -130,9 +130,9 @@ def chunks(path: Path, start: int = 0, *, end: int | None = None, size: int = RE
 def _closed_chunks(path: Path, newest: Head, start: int, size: int) -> Iterator[bytes]:
     """All bytes between `start` and the newest segment; what is missing is filled up."""
     at = start
-    known = _closed_heads(path, newest.number, start)
-    limits = [head.begins for head in known[1:]] + [newest.begins]
-    for head, limit in zip(known, limits, strict=True):
+    heads = _closed_heads(path, newest.number, start)
+    limits = [head.begins for head in heads[1:]] + [newest.begins]
+    for head, limit in zip(heads, limits, strict=True):
         if at < head.begins:
             yield from _filler(head.begins - at, size)
             at = head.begins
@@ -146,14 +146,14 @@ def _closed_chunks(path: Path, newest: Head, start: int, size: int) -> Iterator[
 
 
 def _closed_heads(path: Path, end: int, start: int) -> list[Head]:
-    """In order, from the one in which this offset is; without those that cannot be read."""
-    found: list[Head] = []
+    """Heads in order, from the segment with offset `start`; unreadable ones are left out."""
+    heads: list[Head] = []
     for number in reversed(range(end)):
         with suppress(*_DAMAGED), open_closed(path, number) as file:
-            found.append(_read_head(file, path))
-            if found[-1].begins <= start:
+            heads.append(_read_head(file, path))
+            if heads[-1].begins <= start:
                 break
-    return found[::-1]
+    return heads[::-1]
 
 
 def _filler(missing: int, size: int) -> Iterator[bytes]:
@@ -170,7 +170,7 @@ def open_closed(path: Path, number: int) -> Iterator[IO[bytes]]:
     try:
         fd = os.open(plain, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Compressed, or just being so: the original goes only when the other is there.
+        # Compressed, or being compressed: the original is removed only once the compressed file exists.
         fd = os.open(compressed_path(path, number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as raw, gzip.GzipFile(fileobj=raw) as file:
             yield file  # type: ignore[misc]  # GzipFile reads and seeks as IO[bytes] does
@@ -186,19 +186,19 @@ def _read_head(file: IO[bytes], path: Path) -> Head:
     if not line.startswith(_HEAD):
         return Head()
     try:
-        said = json.loads(line)
-        session = said.get("session")
+        fields = json.loads(line)
+        session = fields.get("session")
         return Head(
-            number=int(said["segment"]),
-            begins=int(said["begins"]),
+            number=int(fields["segment"]),
+            begins=int(fields["begins"]),
             header_bytes=len(line),
-            plans=tuple(map(str, said["plans"])),
+            plans=tuple(map(str, fields["plans"])),
             session=None if session is None else Session(int(session["at_ns"]), float(session["unix_s"])),
         )
     except (ValueError, LookupError, TypeError) as error:
         raise DamagedRecordError(
             f"{path}: the header of this segment of the event log cannot be read: {error}",
-            "the log was damaged or written by another version; bring it back from a copy",
+            "the log is damaged or was written by another version; restore it from a backup",
         ) from error
 
 
@@ -227,7 +227,7 @@ class SegmentWriter:
         os.close(self._fd)
 
     def _open(self) -> int:
-        # Also for reading: NFS gives a shared lock to no other descriptor.
+        # Opened for reading too: NFS grants a shared lock only to such a descriptor.
         return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def _lock_newest(self) -> None:
@@ -264,6 +264,10 @@ class SegmentWriter:
         except FileNotFoundError:
             return True
 
+    def _ends_with_a_line(self) -> bool:
+        """False behind a write that was cut short: a line must not continue in the next segment."""
+        return os.pread(self._fd, 1, os.fstat(self._fd).st_size - 1) == b"\n"
+
     def _rotate(self) -> None:
         """Unless another process appends or rotates just now: then one of the next lines does it."""
         try:
@@ -271,7 +275,7 @@ class SegmentWriter:
         except OSError:
             return
         try:
-            if self._is_newest() and self._path.exists():
+            if self._is_newest() and self._path.exists() and self._ends_with_a_line():
                 begin_segment(self._path)
         except (OSError, ValueError, LookupError, TypeError, DamagedRecordError):
             # No room, no links, a damaged header: the segment grows, and this is tried again later.
@@ -310,18 +314,18 @@ def begin_segment(path: Path) -> None:
 
 
 def newest_session(path: Path) -> Session | None:
-    """When the newest session of the log began; None where the log does not say."""
+    """When the newest session of the log began; None if the log does not record it."""
     return _recorded_in(path)[1] or head_of(path).session
 
 
 def recorded_plans(path: Path) -> set[str]:
     """The hashes of the plans that a run was begun and resumed with; empty without a log."""
-    found: set[str] = set()
+    plans: set[str] = set()
     if not path.exists():
-        return found
+        return plans
     with path.open("rb") as file, suppress(ValueError, LookupError, TypeError):
-        found.add(str(json.loads(file.readline(_MAX_HEAD_BYTES))["plan"]))
-    return found.union(head_of(path).plans, _recorded_in(path)[0])
+        plans.add(str(json.loads(file.readline(_MAX_HEAD_BYTES))["plan"]))
+    return plans.union(head_of(path).plans, _recorded_in(path)[0])
 
 
 def _recorded_in(path: Path) -> tuple[tuple[str, ...], Session | None]:
@@ -335,17 +339,17 @@ def _recorded_in(path: Path) -> tuple[tuple[str, ...], Session | None]:
         while at >= 0:
             end = text.find(b"\n", at)
             with suppress(ValueError, LookupError, TypeError):
-                said = json.loads(text[at : end if end >= 0 else len(text)])
-                if "plan" in said:
-                    plans.append(str(said["plan"]))
-                if "unix_s" in said:
-                    session = Session(int(said["at_ns"]), float(said["unix_s"]))
+                event = json.loads(text[at : end if end >= 0 else len(text)])
+                if "plan" in event:
+                    plans.append(str(event["plan"]))
+                if "unix_s" in event:
+                    session = Session(int(event["at_ns"]), float(event["unix_s"]))
             at = text.find(_SESSION_START, at + 1)
     return tuple(plans), session
 
 
 def compress_closed(path: Path) -> int:
-    """Compress each closed segment that is not; how many were. Reading goes on meanwhile."""
+    """Compress each closed segment that is not; how many were. Reading continues meanwhile."""
     try:
         newest = head_of(path)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from paceline.events.read import Columns, History, PlainEvent
 from paceline.events.schema import PHASES, ServerRow, StepRow
 
 LAST_LOSSES = 20  # steps per worker over which the final training loss is averaged
-WARM_STEPS = 5  # of each worker, which compile and warm up: they are no steady speed
+WARM_STEPS = 5  # first steps of each worker, excluded from the steady speed: they compile and warm up
 _TAIL_KEPT = (
     1024  # gradients that a tail keeps at least: batches of several workers arrive one after the other
 )
@@ -61,7 +61,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staleness:
-    """Of applied gradients: versions between reading and applying, and steps ahead of the slowest."""
+    """Staleness of applied gradients: versions between read and apply, and steps ahead of the slowest."""
 
     mean: float
     max: int
@@ -72,15 +72,15 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """Steps that the others did not wait for; their samples were handed out again."""
+    """Steps that the others did not wait for; their samples were assigned again."""
 
     steps: int
-    lost_s: float  # between reading the parameters and being told to stop, summed over workers
+    lost_s: float  # between reading the parameters and being cancelled, summed over workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptations:
-    """How often mode adaptive changed something, and what it ended with."""
+    """The number of changes by mode adaptive, and the final setting."""
 
     count: int
     way: str
@@ -89,7 +89,7 @@ class Adaptations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What saving cost: summed over participants and over all sessions of the run."""
+    """The cost of checkpoints, summed over participants and over all sessions of the run."""
 
     written: int  # snapshots, one for each participant of a checkpoint
     failed: int
@@ -97,7 +97,7 @@ class Checkpoints:
     bytes: int
     pause_s: float  # that steps waited for copies
     longest_pause_s: float
-    write_s: float  # hashing and writing, beside the training
+    write_s: float  # hashing and writing, concurrent with training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +106,14 @@ class Summary:
     gradients: int
     samples: int
     loss: float | None
-    # From the first step's start to the last one's end; evaluations, and pauses before a resume, left out.
+    # From the first step's start to the last one's end; without evaluations and pauses before a resume.
     training_s: float
     samples_per_s: float
     phases_s: dict[str, float]  # summed over workers
     bytes_out: int
     bytes_in: int
     bytes_saved: int  # that would have been sent in addition without compression
-    grad_norm: float | None  # of the last steps, before clipping; None: nobody clips, or a server does
+    grad_norm: float | None  # of the last steps, before clipping; None: no clipping, or by a server
     first_step_s: float | None  # from the launcher's start to the end of the first step
     staleness: Staleness | None
     discarded: int  # gradients that were too stale to be applied
@@ -144,7 +144,7 @@ class StepSet:
 
 
 class _Gradient(NamedTuple):
-    """What a step adds to the run's work."""
+    """The contribution of one step to the run's work."""
 
     samples: int
     bytes_saved: int
@@ -172,7 +172,7 @@ class _Span:
         self.samples += sum(samples)
 
     def training_s(self, evaluations: Sequence[tuple[int, float]]) -> float:
-        """Without the evaluations (when, how long) between: no worker trained meanwhile."""
+        """Training time without the evaluations (when, how long): no worker trains meanwhile."""
         if self.began_ns is None:
             return 0.0
         paused_s = sum(took_s for at_ns, took_s in evaluations if self.began_ns <= at_ns <= self.ended_ns)
@@ -199,7 +199,7 @@ class _Acts:
         self.abandoned += len(given_up)
         self.abandoned_ns += sum(given_up)
 
-    def staleness_found(self) -> Staleness | None:
+    def to_staleness(self) -> Staleness | None:
         counts = self.staleness
         applied = counts.total()
         if not applied:
@@ -212,7 +212,7 @@ class _Acts:
             mean_age_s=self.age_ns / applied / 1e9,
         )
 
-    def abandoned_found(self) -> Abandoned | None:
+    def to_abandoned(self) -> Abandoned | None:
         if not self.abandoned:
             return None
         return Abandoned(steps=self.abandoned, lost_s=self.abandoned_ns / 1e9)
@@ -231,14 +231,14 @@ class _Saves:
     def take(self, event: PlainEvent) -> None:
         self.kinds[event.kind] += 1
         if event.kind == "checkpoint":
-            # Logs of older versions do not say what a checkpoint cost.
+            # Logs of older versions do not record the cost of a checkpoint.
             pause_s = float(str(event.fields.get("snapshot_ns", 0))) / 1e9
             self.bytes += int(str(event.fields.get("bytes", 0)))
             self.pause_s += pause_s
             self.longest_pause_s = max(self.longest_pause_s, pause_s)
             self.write_s += float(str(event.fields.get("write_s", 0.0)))
 
-    def found(self) -> Checkpoints | None:
+    def to_checkpoints(self) -> Checkpoints | None:
         if not self.kinds:
             return None
         return Checkpoints(
@@ -253,10 +253,10 @@ class _Saves:
 
 
 class Totals:
-    """What the rows and events of a run add up to. Each row is given once, in the order of sessions."""
+    """Sums over the rows and events of a run. Each row is given once, in the order of sessions."""
 
     def __init__(self, *, t0_ns: int, workers: int, has_elastic_servers: bool, discarded: StepSet) -> None:
-        """`workers`: at most so many ranks made steps. `discarded`: by a server, as too stale."""
+        """`workers`: maximum number of ranks with steps. `discarded`: by a server, as too stale."""
         self._t0_ns = t0_ns
         self._workers = workers
         self._discarded = discarded
@@ -270,9 +270,8 @@ class Totals:
         self._bytes_saved = 0
         self._first_ns: int | None = None
         self._is_joined = has_elastic_servers
-        self._applied: Counter[tuple[int, int, int]] = (
-            Counter()
-        )  # (rank, position, version) without a step yet
+        # (rank, position, version) without a step yet.
+        self._applied: Counter[tuple[int, int, int]] = Counter()
         self._refused: Counter[tuple[int, int, int]] = Counter()  # discarded, without a step yet
         self._made: dict[tuple[int, int, int], list[_Gradient]] = {}  # not applied yet
         self._sessions: list[_Span] = [_Span()]
@@ -283,7 +282,7 @@ class Totals:
         self._norms = Tail(workers)
         self._last_loss: dict[int, float] = {}  # by rank
         self._evaluations: dict[int, tuple[int, float]] = {}  # by step: when, how long
-        self._acts = _Acts()
+        self._server_acts = _Acts()
         self._saves = _Saves()
         self._adapted: Adaptations | None = None
 
@@ -326,7 +325,7 @@ class Totals:
 
     def take_server(self, rows: Columns) -> None:
         """Columns of ServerRow."""
-        self._acts.take(rows)
+        self._server_acts.take(rows)
         if self._is_joined:
             keys = zip(rows["rank"], rows["position"], rows["read_version"], strict=True)
             for op, key in zip(rows["op"], keys, strict=True):
@@ -341,7 +340,8 @@ class Totals:
             self._saves.take(event)
         elif event.kind == "adapted":
             before = 0 if self._adapted is None else self._adapted.count
-            to, shares = str(event.fields["to"]), str(event.fields["shares"])
+            to = str(event.fields["to"])
+            shares = str(event.fields["shares"])
             self._adapted = Adaptations(count=before + 1, way=to, shares=shares)
 
     def summary(self) -> Summary:
@@ -361,27 +361,27 @@ class Totals:
             bytes_in=self._bytes_in,
             grad_norm=self._norms.mean(),
             first_step_s=None if first_ns is None else (first_ns - self._t0_ns) / 1e9,
-            staleness=self._acts.staleness_found(),
+            staleness=self._server_acts.to_staleness(),
             discarded=len(self._discarded),
-            abandoned=self._acts.abandoned_found(),
+            abandoned=self._server_acts.to_abandoned(),
             adapted=self._adapted,
-            checkpoints=self._saves.found(),
+            checkpoints=self._saves.to_checkpoints(),
         )
 
     def steady_samples_per_s(self) -> float:
-        """Of the last session, beyond the first steps of each worker; of all its steps, if these are all."""
+        """Rate of the last session without the first steps of each worker, unless there are no others."""
         is_steady = all(self._counts[rank] > WARM_STEPS for rank in self._ranks)
         span = self._steady if is_steady else self._sessions[-1]
         lasted_s = span.training_s(list(self._evaluations.values()))
         return span.samples / lasted_s if lasted_s > 0 else 0.0
 
     def has_diverged(self) -> bool:
-        """Was the last loss of every worker NaN or infinite? One bad shard alone does not spoil the model."""
+        """Whether the last loss of every worker was NaN or infinite; one bad shard alone is not enough."""
         return bool(self._last_loss) and not any(map(math.isfinite, self._last_loss.values()))
 
     def _take_tails(self, rank: int, rows: Columns) -> None:
         if self._is_new_session:
-            # Earlier workers, and their losses, are not of the newest session in which a step was made.
+            # Only the newest session with a step counts.
             self._losses = Tail(self._workers)
             self._norms = Tail(self._workers)
             self._is_new_session = False
@@ -392,14 +392,14 @@ class Totals:
             self._norms.take_all(rank, known)
 
     def _take_work(self, rank: int, rows: Columns, ends_ns: Sequence[int]) -> None:
-        """A gradient that was discarded is none of the run's work, but it took time and travelled."""
+        """A discarded gradient does not count as work, though its time and traffic do."""
         if self._is_joined:
             gradients = map(_Gradient, rows["samples"], rows["bytes_saved"], ends_ns)
             for gradient, position, version in zip(gradients, rows["position"], rows["version"], strict=True):
                 key = (rank, position, version)
-                if _taken(self._applied, key):
+                if _take_one(self._applied, key):
                     self._count([gradient])
-                elif not _taken(self._refused, key):
+                elif not _take_one(self._refused, key):
                     self._made.setdefault(key, []).append(gradient)
         elif self._discarded:
             steps = zip(rows["step"], rows["samples"], rows["bytes_saved"], ends_ns, strict=True)
@@ -432,8 +432,8 @@ class Totals:
         self._first_ns = first_ns if self._first_ns is None else min(self._first_ns, first_ns)
 
 
-def _taken(keys: Counter[tuple[int, int, int]], key: tuple[int, int, int]) -> bool:
-    """Whether it was there; once less now."""
+def _take_one(keys: Counter[tuple[int, int, int]], key: tuple[int, int, int]) -> bool:
+    """Remove one occurrence; return whether there was one."""
     if key not in keys:
         return False
     keys[key] -= 1
@@ -490,4 +490,4 @@ def end_ns(row: StepRow) -> int:
 def staleness(rows: Sequence[ServerRow]) -> Staleness | None:
     acts = _Acts()
     acts.take(_columns(ServerRow._fields, rows))
-    return acts.staleness_found()
+    return acts.to_staleness()

@@ -19,51 +19,52 @@ from paceline.core.errors import PacelineError
 from paceline.export.follower import export, follow
 
 POLL_S = 0.5
-_NICENESS = 19  # workers come first: where all processors are busy it gets about a hundredth of one
+_NICENESS = 19  # workers first: on a busy machine the exporter gets about a hundredth of a core
 _ENVIRONMENT = {
-    # Nothing is sent home that nobody asked for.
+    # No telemetry.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_ERROR_REPORTING": "false",
-    # MLflow wants to be told that plain files are meant; its small client knows nothing else locally.
+    # MLflow must be configured to accept plain files; its small client supports no other local store.
     "MLFLOW_ALLOW_FILE_STORE": "true",
-    # A server that is not there is said after seconds, not minutes.
+    # Fail after seconds, not minutes, if the server is unreachable.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 
 
 def main() -> None:
-    run_dir, text, how, *rest = Path(sys.argv[1]), *sys.argv[2:]
-    (target,) = read_export(text, where=None, folder=Path())
+    run_dir = Path(sys.argv[1])
+    target_text, mode, *rest = sys.argv[2:]
+    (target,) = read_export(target_text, where=None, folder=Path())
     os.nice(_NICENESS)
     environ.set_default_variables(**_ENVIRONMENT)
-    answer = os.dup(1)
+    report_fd = os.dup(1)
     _log_to(run_dir / "logs" / f"export-{target.kind}.log")
     try:
-        if how == "live":
-            done = follow(run_dir, target, since=int(rest[0]), is_over=_is_over)
+        if mode == "live":
+            result = follow(run_dir, target, since=int(rest[0]), is_over=_is_over)
         else:
-            done = export(run_dir, target)
-        _send_line(answer, {"place": done.place, "points": done.points})
+            result = export(run_dir, target)
+        _send_line(report_fd, {"place": result.place, "points": result.points})
     except PacelineError as error:
-        _send_line(answer, {"error": error.told()})
-    except Exception as error:  # the vendor's: whatever it was, it is told in one line, and logged in full
+        _send_line(report_fd, {"error": error.to_dicts()})
+    except Exception as error:  # of the vendor SDK: reported in one line, and logged in full
         traceback.print_exc()
-        what = f"export {target.kind} failed: {type(error).__name__}: {error}".splitlines()[0][:500]
+        message = f"export {target.kind} failed: {type(error).__name__}: {error}".splitlines()[0][:500]
         _send_line(
-            answer, {"error": [{"what": what, "hint": f"see {run_dir}/logs/export-{target.kind}.log"}]}
+            report_fd, {"error": [{"what": message, "hint": f"see {run_dir}/logs/export-{target.kind}.log"}]}
         )
 
 
 def _is_over() -> bool:
-    """Nobody writes to our stdin: it becomes readable when it ends."""
+    """Nothing is written to stdin: it becomes readable when it closes."""
     readable, _, _ = select.select([0], [], [], POLL_S)
     return bool(readable)
 
 
-def _send_line(answer: int, message: object) -> None:
-    with suppress(BrokenPipeError):  # the command was killed, and nobody listens
-        os.write(answer, (json.dumps(message) + "\n").encode())
+def _send_line(fd: int, message: object) -> None:
+    with suppress(BrokenPipeError):  # the command was killed
+        os.write(fd, (json.dumps(message) + "\n").encode())
 
 
 def _log_to(path: Path) -> None:

@@ -28,28 +28,28 @@ class ExportResult:
 
 
 def follow(run_dir: Path, target: ExportTarget, *, since: int, is_over: Callable[[], bool]) -> ExportResult:
-    """Write what comes after `since` bytes of the log, until the run is over. `is_over` waits a moment."""
-    while not (run_dir / "plan.json").exists():  # a run begins with writing its plan
+    """Export what follows `since` bytes of the log, until the run is over. `is_over` blocks briefly."""
+    while not (run_dir / "plan.json").exists():  # a run writes its plan first
         if is_over():
-            raise PacelineError("there was nothing to export: the run never began", "see what it said itself")
+            raise PacelineError("there is nothing to export: the run did not start", "see the run's output")
     record = _Record(run_dir)
     record.wait_for_header(is_over)
     if since:
         for _ in record.new_points(end=since):
-            pass  # a session before this one has written them
-    writer = open_writer(target, record.sheet(goes_on=since > 0))
-    told = _forward(record.new_points(), writer)
+            pass  # exported by an earlier session
+    writer = open_writer(target, record.run_info(goes_on=since > 0))
+    exported = _forward(record.new_points(), writer)
     while not is_over():
-        told += _forward(record.new_points(), writer)
-    told += _forward(record.new_points(), writer)
-    return _end(record, writer, told)
+        exported += _forward(record.new_points(), writer)
+    exported += _forward(record.new_points(), writer)
+    return _end(record, writer, exported)
 
 
 def export(run_dir: Path, target: ExportTarget) -> ExportResult:
-    """Write all that counts of a run that is over, or as much as there is of it."""
+    """Export all points that count of a finished run, or of as much as there is."""
     record = _Record(run_dir)
     kept = _valid_points(record)
-    writer = open_writer(target, record.sheet(goes_on=False))
+    writer = open_writer(target, record.run_info(goes_on=False))
     writer.write(kept)
     return _end(record, writer, len(kept))
 
@@ -61,20 +61,20 @@ class RecordedPoints:
 
 
 def points_of(run_dir: Path, *, every: int | None = None) -> RecordedPoints:
-    """What would be written, with a point for so many steps."""
+    """The points that would be exported, one for every `every` steps."""
     record = _Record(run_dir, every=every)
     kept = _valid_points(record)
-    return RecordedPoints(record.sheet(goes_on=False).started_unix_s, [*kept, *record.last()])
+    return RecordedPoints(record.run_info(goes_on=False).started_unix_s, [*kept, *record.last()])
 
 
 def _valid_points(record: "_Record") -> list[Point]:
-    """All points of the log, without those that a resume took back."""
+    """All points of the log, without those that a resume discarded."""
     kept: list[Point] = []
-    for made in record.new_points():
-        if isinstance(made, Rewind):
-            kept = [point for point in kept if point.step < made.step]
+    for item in record.new_points():
+        if isinstance(item, Rewind):
+            kept = [point for point in kept if point.step < item.step]
         else:
-            kept.append(made)
+            kept.append(item)
     if not record.has_begun:
         raise NoSuchRunError(
             f"{record.run_dir} has no event log", "name the folder of a run that was trained with events"
@@ -82,48 +82,48 @@ def _valid_points(record: "_Record") -> list[Point]:
     return kept
 
 
-def open_writer(target: ExportTarget, sheet: RunInfo) -> Writer:
-    """Imported here: a writer brings its vendor's whole package along."""
+def open_writer(target: ExportTarget, run_info: RunInfo) -> Writer:
+    """Imports lazily: a writer loads its vendor's whole package."""
     match target.kind:
         case ExportKind.TENSORBOARD:
             from paceline.export.tensorboard_writer import TensorboardWriter
 
-            return TensorboardWriter(sheet, target.where)
+            return TensorboardWriter(run_info, target.where)
         case ExportKind.MLFLOW:
             from paceline.export.mlflow_writer import MlflowWriter
 
-            return MlflowWriter(sheet, target.where)
+            return MlflowWriter(run_info, target.where)
         case ExportKind.WANDB:
             from paceline.export.wandb_writer import WandbWriter
 
-            return WandbWriter(sheet, target.where)
+            return WandbWriter(run_info, target.where)
 
 
-def _forward(made: Iterator[Point | Rewind], writer: Writer) -> int:
-    fresh: list[Point] = []
-    told = 0
-    for one in made:
-        if isinstance(one, Rewind):
-            writer.write(fresh)
-            told += len(fresh)
-            fresh.clear()
-            writer.rewind(one.step)
+def _forward(items: Iterator[Point | Rewind], writer: Writer) -> int:
+    points: list[Point] = []
+    exported = 0
+    for item in items:
+        if isinstance(item, Rewind):
+            writer.write(points)
+            exported += len(points)
+            points.clear()
+            writer.rewind(item.step)
         else:
-            fresh.append(one)
-    if fresh:
-        writer.write(fresh)
-    return told + len(fresh)
+            points.append(item)
+    if points:
+        writer.write(points)
+    return exported + len(points)
 
 
-def _end(record: "_Record", writer: Writer, told: int) -> ExportResult:
+def _end(record: "_Record", writer: Writer, exported: int) -> ExportResult:
     last = record.last()
     writer.write(last)
     writer.end(record.outcome)
-    return ExportResult(writer.place, told + len(last))
+    return ExportResult(writer.place, exported + len(last))
 
 
 class _Record:
-    """A run's folder, as far as it has been read."""
+    """Reads the folder of a run, incrementally."""
 
     def __init__(self, run_dir: Path, *, every: int | None = None) -> None:
         self.run_dir = run_dir
@@ -145,27 +145,28 @@ class _Record:
 
     def wait_for_header(self, is_over: Callable[[], bool]) -> None:
         while not end_of_lines(self._log) and not is_over():
-            pass  # `is_over` waits a moment
+            pass  # `is_over` blocks briefly
 
     def new_points(self, end: int | None = None) -> Iterator[Point | Rewind]:
-        """Of the lines that were not read yet, up to this offset of the log."""
+        """Points of the new lines, up to this offset of the log."""
         for line in (line for part in self.lines.parts(end) for line in part):
-            heard = History()
+            content = History()
             try:
-                take_line(heard, line, is_header=not self.has_begun)
+                take_line(content, line, is_header=not self.has_begun)
             except UNREADABLE as error:
                 if self.has_begun:
                     continue
-                what = f"the header of {self.run_dir}/events.jsonl cannot be read: {error}"
-                raise DamagedRecordError(what, "make the run again with this version") from error
+                message = f"the header of {self.run_dir}/events.jsonl cannot be read: {error}"
+                raise DamagedRecordError(message, "train again with this version") from error
             if not self.has_begun:
-                self.has_begun, self._header = True, heard
-                self._series.begin(heard)
-            for event in heard.plain:
+                self.has_begun = True
+                self._header = content
+                self._series.begin(content)
+            for event in content.plain:
                 self._ended_unix_s = self._series.unix_s(event.at_ns)
-            yield from self._series.take(heard)
+            yield from self._series.take(content)
 
-    def sheet(self, *, goes_on: bool) -> RunInfo:
+    def run_info(self, *, goes_on: bool) -> RunInfo:
         return RunInfo(
             name=self.run_dir.resolve().name,
             folder=self.run_dir.resolve(),
@@ -175,7 +176,7 @@ class _Record:
         )
 
     def last(self) -> list[Point]:
-        """What was still incomplete, and the numbers of result.json."""
+        """The incomplete stretches, and the numbers of result.json."""
         points = list(self._series.finish())
         path = self.run_dir / "result.json"
         if self.outcome is Outcome.FAILED or not path.exists():
@@ -183,5 +184,5 @@ class _Record:
         try:
             result = json.loads(path.read_bytes())
         except ValueError as error:
-            raise DamagedRecordError(f"{path} cannot be read: {error}", "make the run again") from error
+            raise DamagedRecordError(f"{path} cannot be read: {error}", "train again") from error
         return [*points, Point(int(result["steps"]), self._ended_unix_s, final_values(result))]

@@ -24,10 +24,10 @@ from paceline.plan.codec import Json, read
 from paceline.plan.plan import Plan
 
 MODULE = "paceline.export"
-FINISH_S = 60.0  # how long the end of a run waits for what is still being written
+FINISH_S = 60.0  # for exporters to finish at the end of a run
 _VIEW_COMMANDS = {
     ExportKind.TENSORBOARD: "tensorboard --logdir {}",
-    # Files, for everything else has an address; the page comes with the whole of mlflow.
+    # For file stores; the UI needs the full mlflow package.
     ExportKind.MLFLOW: "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
     ExportKind.WANDB: "wandb sync {}",
 }
@@ -35,7 +35,7 @@ _VIEW_COMMANDS = {
 
 @contextmanager
 def exporting(plan: Plan, run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Follow the log from where it stands now; what an earlier session wrote was exported by that one."""
+    """Follow the log from its present end; an earlier session has exported its own part."""
     require_packages(plan.exports)
     since = end_of_lines(run_dir / "events.jsonl") if plan.exports else 0
     exports: list[_Export] = []
@@ -47,11 +47,11 @@ def exporting(plan: Plan, run_dir: Path, note: Callable[[str], None]) -> Iterato
 
 
 def export_run(run_dir: Path, target: ExportTarget) -> dict[str, Json]:
-    """Write the record of a run that is over: where it is then, and how many points it has."""
+    """Export a finished run; return the destination and the number of points."""
     require_packages([target])
-    read(run_dir / "plan.json")  # is it a run at all?
+    read(run_dir / "plan.json")  # raises if it is not a run
     answer: dict[str, Json] = {}
-    with exclusive(run_dir):  # a run at work may have an exporter of its own, with the same memory of names
+    with exclusive(run_dir):  # a training run may have its own exporter, with the same run id file
         for message in json_lines(MODULE, [str(run_dir), target.text, "once"]):
             answer = message
     place = str(answer["place"])
@@ -64,7 +64,7 @@ def export_run(run_dir: Path, target: ExportTarget) -> dict[str, Json]:
 
 
 def require_packages(targets: Iterable[ExportTarget]) -> None:
-    """A package that is missing is said before anything starts."""
+    """Report missing packages before anything starts."""
     for target in targets:
         missing = sorted(set(target.packages) - installed(target.packages))
         if missing:
@@ -76,7 +76,7 @@ def require_packages(targets: Iterable[ExportTarget]) -> None:
 
 def _finish(exports: "Sequence[_Export]") -> None:
     for export in exports:
-        export.say_it_is_over()
+        export.signal_end()
     try:
         for export in exports:
             export.wait(FINISH_S)
@@ -86,21 +86,23 @@ def _finish(exports: "Sequence[_Export]") -> None:
 
 
 class _Export:
-    """One process that exports, and a thread that listens to it."""
+    """An exporter process, and a thread that reads its reports."""
 
     def __init__(self, target: ExportTarget, run_dir: Path, since: int, note: Callable[[str], None]) -> None:
-        self._target, self._run_dir, self._note = target, run_dir, note
+        self._target = target
+        self._run_dir = run_dir
+        self._note = note
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE, str(run_dir), target.text, "live", str(since)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the run, whose end is still to be told
+            start_new_session=True,  # Ctrl-C is for the run, whose end is still to be exported
         )
-        self._has_answered = False
-        self._listener = threading.Thread(target=self._listen, name=f"export {target.kind}", daemon=True)
-        self._listener.start()
+        self._has_reported = False
+        self._reader = threading.Thread(target=self._read_reports, name=f"export {target.kind}", daemon=True)
+        self._reader.start()
 
-    def say_it_is_over(self) -> None:
+    def signal_end(self) -> None:
         assert self._process.stdin is not None, "stdin is a pipe"
         self._process.stdin.close()
 
@@ -109,41 +111,41 @@ class _Export:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             again = f"paceline export {self._run_dir} --to {self._target.text}"
-            what = f"was still writing {timeout_s:g} s after the run, and was ended"
-            self._note(f"warning: export {self._target.kind} {what}; again: {again}")
+            reason = f"did not finish within {timeout_s:g} s after the run, and was stopped"
+            self._note(f"warning: export {self._target.kind} {reason}; repeat it: {again}")
             return
-        self._listener.join()
-        if not self._has_answered:
+        self._reader.join()
+        if not self._has_reported:
             log = self._run_dir / "logs" / f"export-{self._target.kind}.log"
             code = self._process.returncode
             self._note(f"warning: export {self._target.kind} ended with exit code {code}; see {log}")
 
     def close(self) -> None:
-        """Whatever it has started ends with it."""
+        """Kill its whole process group."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._listener.join()
+        self._reader.join()
 
-    def _listen(self) -> None:
+    def _read_reports(self) -> None:
         assert self._process.stdout is not None, "stdout is a pipe"
         with self._process.stdout as lines:
             for line in lines:
-                self._has_answered = True
-                self._note(self._in_words(json.loads(line)))
+                self._has_reported = True
+                self._note(self._describe(json.loads(line)))
 
-    def _in_words(self, message: dict[str, Json]) -> str:
+    def _describe(self, message: dict[str, Json]) -> str:
         match message:
             case {"error": [{"what": what, "hint": hint}, *_]}:
-                return f"warning: the run goes on, but its export does not: {what}; {hint}"
+                return f"warning: the export stopped, the run continues: {what}; {hint}"
             case _:
                 place = str(message["place"])
-                look = _view_command(self._target, place)
-                return f"export {self._target.kind}: {message['points']} points in {place}; {look}"
+                view_command = _view_command(self._target, place)
+                return f"export {self._target.kind}: {message['points']} points in {place}; {view_command}"
 
 
 def _view_command(target: ExportTarget, place: str) -> str:
-    """What to type to see it."""
+    """The command that shows the exported run."""
     if place.startswith(("http://", "https://")):
         return f"open {place}"
     return _VIEW_COMMANDS[target.kind].format(place)

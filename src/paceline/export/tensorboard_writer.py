@@ -25,21 +25,23 @@ _STATUS = {
 
 
 class TensorboardWriter:
-    """Beside the run, or in a folder of that name below the given one, where runs lie side by side."""
+    """Writes into the run's folder, or into a subfolder of the given one, named as the run."""
 
-    def __init__(self, sheet: RunInfo, where: str | None) -> None:
-        self._folder = sheet.folder / "tensorboard" if where is None else Path(where) / sheet.name
-        self._now_s = sheet.started_unix_s
-        if not sheet.goes_on and any(self._folder.glob("events.out.tfevents.*")):
+    def __init__(self, run_info: RunInfo, where: str | None) -> None:
+        self._folder = run_info.folder / "tensorboard" if where is None else Path(where) / run_info.name
+        self._now_s = run_info.started_unix_s
+        if not run_info.goes_on and any(self._folder.glob("events.out.tfevents.*")):
             raise AlreadyThereError(
-                f"{self._folder} already holds event files, and points would be shown twice",
+                f"{self._folder} already holds event files, so points would appear twice",
                 "name another folder, such as tensorboard=FOLDER, or remove the files",
             )
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = RecordWriter(_new_file(self._folder).open("wb"))
         self._put(event_pb2.Event(wall_time=self._now_s, file_version="brain.Event:2"))
-        if not sheet.goes_on:
-            self._add(hparams_pb(dict(sheet.parameters), trial_id=sheet.name, start_time_secs=self._now_s))
+        if not run_info.goes_on:
+            self._add(
+                hparams_pb(dict(run_info.parameters), trial_id=run_info.name, start_time_secs=self._now_s)
+            )
 
     @property
     def place(self) -> str:
@@ -56,7 +58,7 @@ class TensorboardWriter:
         self._file.flush()
 
     def rewind(self, step: int) -> None:
-        """TensorBoard then forgets what it has of this step and of later ones."""
+        """TensorBoard then drops its points of this step and later ones."""
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._put(event_pb2.Event(wall_time=self._now_s, step=step, session_log=start))
 
@@ -72,13 +74,18 @@ class TensorboardWriter:
 
 
 def _new_file(folder: Path) -> Path:
-    """By the name that TensorBoard looks for; those of later sessions come later in the alphabet."""
+    """The name that TensorBoard expects; later sessions sort later."""
     return folder / f"events.out.tfevents.{int(unix_now_s()):010d}.{socket.gethostname()}.{os.getpid()}.0"
 
 
 def _end_of_session(outcome: Outcome, at_unix_s: float) -> summary_pb2.Summary:
-    """What the page of hyper-parameters shows as a run's status."""
+    """The status of the run on the page of hyper-parameters."""
     ended = plugin_data_pb2.SessionEndInfo(status=_STATUS[outcome], end_time_secs=at_unix_s)
-    about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=ended))
-    tag, nothing = metadata.SESSION_END_INFO_TAG, metadata.NULL_TENSOR
-    return summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, metadata=about, tensor=nothing)])
+    summary_metadata = metadata.create_summary_metadata(
+        plugin_data_pb2.HParamsPluginData(session_end_info=ended)
+    )
+    tag = metadata.SESSION_END_INFO_TAG
+    null_tensor = metadata.NULL_TENSOR
+    return summary_pb2.Summary(
+        value=[summary_pb2.Summary.Value(tag=tag, metadata=summary_metadata, tensor=null_tensor)]
+    )

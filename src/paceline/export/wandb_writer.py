@@ -17,22 +17,22 @@ STEP = "step"
 
 
 class WandbWriter:
-    def __init__(self, sheet: RunInfo, where: str | None) -> None:
+    def __init__(self, run_info: RunInfo, where: str | None) -> None:
         self._is_online = where == "online"
-        memo = VendorRunId(sheet.folder, "wandb")
-        known = memo.read() if sheet.goes_on else None
+        run_id_file = VendorRunId(run_info.folder, "wandb")
+        run_id = run_id_file.read() if run_info.goes_on else None
         try:
             self._run = wandb.init(
                 project=environ.wandb_project() or PROJECT,
-                name=sheet.name,
-                id=known,
-                resume="allow" if known is not None else None,
+                name=run_info.name,
+                id=run_id,
+                resume="allow" if run_id is not None else None,
                 mode="online" if self._is_online else "offline",
-                dir=str(sheet.folder),
-                config=dict(sheet.parameters),
+                dir=str(run_info.folder),
+                config=dict(run_info.parameters),
                 settings=wandb.Settings(
                     silent=True,
-                    console="off",  # what is printed here is not the run's
+                    console="off",  # the output of this process is not the run's
                     save_code=False,
                     disable_git=True,
                     x_disable_stats=True,  # of this process, which does not train
@@ -42,11 +42,11 @@ class WandbWriter:
             )
         except wandb.errors.UsageError as error:
             raise PacelineError(
-                f"W&B does not let us in: {error}",
+                f"W&B denied the login: {error}",
                 "set WANDB_API_KEY, or write wandb=offline and send it later with  wandb sync",
             ) from error
-        memo.write(self._run.id)
-        # Numbers of several kinds come at their own times: each names its step, in any order.
+        run_id_file.write(self._run.id)
+        # Metrics of several kinds arrive at different times: each carries its step, in any order.
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
         self._final: dict[str, float] = {}
@@ -63,7 +63,7 @@ class WandbWriter:
             self._final |= {n: v for n, v in point.values.items() if n.startswith("final/")}
 
     def rewind(self, step: int) -> None:
-        """W&B removes nothing; what is written again for a step stands beside what was."""
+        """A no-op: W&B removes nothing, and a repeated step is added to the earlier one."""
 
     def end(self, outcome: Outcome) -> None:
         self._run.summary.update({"outcome": outcome.value, **self._final})

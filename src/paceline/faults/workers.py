@@ -21,7 +21,7 @@ _PHASES = {pb.WORKER_JOINED: "waiting", pb.WORKER_ACTIVE: "training"}
 
 
 class ResizeError(PacelineError):
-    """The run cannot have so many workers, or does not have them yet."""
+    """The run cannot have this number of workers, or does not have it yet."""
 
     exit_code = ExitCode.DEGRADED
     code = "E324"
@@ -88,13 +88,14 @@ def _resize(run_dir: Path, kind: str, count: int, worker: str, *, wait: bool, wi
     if action.phase in (pb.ACTION_REFUSED, pb.ACTION_FAILED):
         raise ResizeError(
             f"the run in {run_dir} did not {kind} workers: {note}",
-            f"look at `paceline workers list {run_dir}`; it grows up to --max-workers, at most its --shards",
+            f"see `paceline workers list {run_dir}`; the limits are --max-workers and --shards",
         )
     is_seen = action.phase == pb.ACTION_EFFECT_SEEN
     if not is_seen and wait:
         raise ResizeError(
             f"action {action.action} was not done within {within_s:g} s ({_state(action)})",
-            f"look at `paceline workers list {run_dir}`, and whether the command that began it still lives",
+            f"see `paceline workers list {run_dir}`, and check that the command that started the run is "
+            "still running",
         )
     return Resized(action.action, is_seen, note, tuple(view.generation.workers))
 
@@ -111,7 +112,11 @@ def _wait_for(
 
 
 def _state(action: pb.Action) -> str:
-    return "nobody has taken it up" if action.phase == pb.ACTION_REQUESTED else action.steps[-1].note
+    return (
+        "the launcher has not accepted the request"
+        if action.phase == pb.ACTION_REQUESTED
+        else action.steps[-1].note
+    )
 
 
 @contextmanager
@@ -126,6 +131,7 @@ def _open(run_dir: Path) -> Iterator[tuple[RunEndpoint, BlockingClient]]:
             yield endpoint, client
     except UnreachableError as error:
         raise NotRunningError(
-            f"the coordinator of the run in {run_dir} does not answer: {error.what}",
-            f"the command that began it may have ended or been killed:  paceline train --resume {run_dir}",
+            f"the coordinator of the run in {run_dir} does not respond: {error.what}",
+            "if the command that started it has ended or was killed, resume:  paceline train --resume "
+            f"{run_dir}",
         ) from error

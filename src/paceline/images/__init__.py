@@ -1,1 +1,1 @@
-"""What is wrong with an image before it is built, and which least change mends it? Pure: opens nothing."""
+"""Container images for training: check and fix a Dockerfile, build it, probe the image, push it."""

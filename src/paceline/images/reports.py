@@ -1,4 +1,4 @@
-"""What do building, testing and pushing an image leave for programs to read? JSON, by engines/schemas."""
+"""Reports of `image build`, `image test` and `image push`: JSON by `images/schemas`, and HTML pages."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paceline.plan.codec import Json
 
 
-# A page asks nobody for anything, and everything in it is escaped.
+# A page loads nothing, and everything in it is escaped.
 
 
 def build_page(built: BuildResult) -> str:
@@ -41,10 +41,12 @@ def build_page(built: BuildResult) -> str:
     parts.append(_table("Fixes", ("fix", "place", "from attempt", "found", "why"), rows))
     parts += [_code(f"{f.finding.id} in {f.finding.path}", redact(f.diff)) for f in built.fixes]
     left = [(f.id, f.level.value, f"{f.path}:{f.line}", redact(f.why), f.advice) for f in built.left]
-    parts.append(_table("Left as it is", ("finding", "level", "place", "why", "what to do"), left))
-    for one in built.attempts:
-        if not one.ok:
-            parts.append(_code(f"Attempt {one.number} failed {one.failed_at}", "\n".join(one.tail)))
+    parts.append(_table("Not fixed", ("finding", "level", "place", "why", "what to do"), left))
+    for attempt in built.attempts:
+        if not attempt.ok:
+            parts.append(
+                _code(f"Attempt {attempt.number} failed {attempt.failed_at}", "\n".join(attempt.tail))
+            )
     return page(headline, *parts)
 
 
@@ -68,7 +70,7 @@ def push_page(pushed: PushResult) -> str:
     facts = {
         "Digest": pushed.digest,
         "Engine": f"{pushed.engine.name} {pushed.engine.version}",
-        "Repositories made": ", ".join(pushed.made) or "none",
+        "Repositories created": ", ".join(pushed.made) or "none",
     }
     rows = [(s.name, s.how, s.digest, ", ".join(s.verified_by)) for s in pushed.sent]
     heads = ("name", "how", "digest", "verified by")
@@ -104,14 +106,14 @@ def build_json(built: BuildResult) -> "dict[str, Json]":
         "stopped": built.stopped,
         "attempts": [
             {
-                "number": one.number,
-                "ok": one.ok,
-                "seconds": round(one.seconds, 3),
-                "failed_at": one.failed_at,
-                "found": [_finding(finding) for finding in one.found],
-                "log_tail": [] if one.ok else list(one.tail),
+                "number": attempt.number,
+                "ok": attempt.ok,
+                "seconds": round(attempt.seconds, 3),
+                "failed_at": attempt.failed_at,
+                "found": [_finding(finding) for finding in attempt.found],
+                "log_tail": [] if attempt.ok else list(attempt.tail),
             }
-            for one in built.attempts
+            for attempt in built.attempts
         ],
         "fixes": [
             {**_finding(fix.finding), "attempt": fix.attempt, "found": fix.found, "diff": redact(fix.diff)}
@@ -168,7 +170,9 @@ def test_json(tested: ImageTestResult) -> "dict[str, Json]":
             "libc": facts["libc"],
             "uid": facts["uid"],
             "torch": _without_secrets(facts["torch"]),
-            "packages": {one["name"]: one["version"] for one in facts["distributions"]},
+            "packages": {
+                distribution["name"]: distribution["version"] for distribution in facts["distributions"]
+            },
         },
     }
 
@@ -177,7 +181,7 @@ def _without_secrets(torch: "Json") -> "Json":
     """Its words are what an image's own code raised."""
     if not isinstance(torch, dict):
         return torch
-    return {name: redact(said) if isinstance(said, str) else said for name, said in torch.items()}
+    return {name: redact(value) if isinstance(value, str) else value for name, value in torch.items()}
 
 
 def push_json(pushed: PushResult) -> "dict[str, Json]":
@@ -197,9 +201,9 @@ def push_json(pushed: PushResult) -> "dict[str, Json]":
 
 
 def write_build(built: BuildResult, folder: Path) -> None:
-    said = build_json(built)
-    log = "\n".join(f"== attempt {one.number} ==\n{one.log}\n" for one in built.attempts)
-    _write(folder, {"build.json": _text(said), "build.html": build_page(built), "build.log": log})
+    report = build_json(built)
+    log = "\n".join(f"== attempt {attempt.number} ==\n{attempt.log}\n" for attempt in built.attempts)
+    _write(folder, {"build.json": _text(report), "build.html": build_page(built), "build.log": log})
 
 
 def write_test(tested: ImageTestResult, folder: Path) -> None:
@@ -215,8 +219,8 @@ def write_push(pushed: PushResult, folder: Path) -> None:
     _write(folder, {"push.json": _text(push_json(pushed)), "push.html": push_page(pushed)})
 
 
-def _text(said: "dict[str, Json]") -> str:
-    return json.dumps(said, indent=2) + "\n"
+def _text(document: "dict[str, Json]") -> str:
+    return json.dumps(document, indent=2) + "\n"
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
@@ -232,7 +236,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 
 def junit(tested: ImageTestResult) -> str:
-    """For CI systems: one case for each check."""
+    """JUnit report for CI systems: one case for each check."""
     suite = ElementTree.Element("testsuite", name=f"paceline image test {tested.image}")
     suite.set("tests", str(len(tested.checks)))
     suite.set("failures", str(tested.count(Verdict.FAILED)))
@@ -243,11 +247,11 @@ def junit(tested: ImageTestResult) -> str:
             failure = ElementTree.SubElement(case, "failure", message=_plain(redact(check.detail)))
             failure.text = _plain(check.advice)
         else:
-            said = " ".join(part for part in (redact(check.detail), check.advice) if part)
-            ElementTree.SubElement(case, "system-out").text = _plain(said)
+            output = " ".join(part for part in (redact(check.detail), check.advice) if part)
+            ElementTree.SubElement(case, "system-out").text = _plain(output)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _plain(text: str) -> str:
-    """XML cannot hold what a terminal is told by control signs."""
+    """Remove control characters, which XML cannot contain."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)

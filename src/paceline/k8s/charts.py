@@ -15,21 +15,21 @@ class Chart:
     chart: str
     version: str
     namespace: str
-    repository: str = ""  # empty: the chart's own address says it
+    repository: str = ""  # empty: the chart's address includes it
     values: tuple[str, ...] = ()
 
     def upgrade(self, *, dry_run: bool = False) -> list[str]:
-        """What follows `helm`."""
-        words = ["upgrade", "--install", self.release, self.chart]
-        words += ["--repo", self.repository] if self.repository else []
-        words += ["--version", self.version, "--namespace", self.namespace, "--create-namespace"]
+        """Arguments of `helm`."""
+        argv = ["upgrade", "--install", self.release, self.chart]
+        argv += ["--repo", self.repository] if self.repository else []
+        argv += ["--version", self.version, "--namespace", self.namespace, "--create-namespace"]
         for value in self.values:
-            words += ["--set", value]
-        return [*words, "--dry-run=server"] if dry_run else [*words, "--atomic", "--wait", "--timeout", _MOST]
+            argv += ["--set", value]
+        return [*argv, "--dry-run=server"] if dry_run else [*argv, "--atomic", "--wait", "--timeout", _MOST]
 
     @property
     def command(self) -> str:
-        """To be pasted; it needs no `helm repo add` before."""
+        """Shell command; needs no `helm repo add` before."""
         return shlex.join(["helm", *self.upgrade()])
 
     @property

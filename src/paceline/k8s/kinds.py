@@ -20,12 +20,12 @@ class Kind:
 
     @property
     def resource(self) -> str:
-        """As `kubectl` and rights name it, such as `jobs.batch`."""
+        """Resource name as in `kubectl` and RBAC, such as `jobs.batch`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Without a namespace: the objects of all namespaces. Raises ConfigError for what is no name: an
-        empty one would mean all objects of the kind, and dots those above it."""
+        """API path. Without a namespace: the objects of all namespaces. Raises ConfigError for an invalid
+        name: an empty one would mean all objects of the kind, and dots those above it."""
         parts = ["apis", self.group] if self.group else ["api"]
         parts.append(self.version)
         if self.is_namespaced and namespace is not None:
@@ -36,8 +36,8 @@ class Kind:
 
 def _named(name: str, kind: str) -> str:
     if name in ("", ".", ".."):
-        hint = "is a variable of the shell empty? `paceline job list` says which names there are"
-        raise ManifestError([Problem(f"{name!r} is no name of a {kind}", hint)])
+        hint = "list the names: paceline job list"
+        raise ManifestError([Problem(f"{name!r} is not a valid name of a {kind}", hint)])
     return quote(name, safe="")
 
 
@@ -97,7 +97,7 @@ LOCAL_QUEUE = Kind("LocalQueue", "localqueues", "v1beta1", "kueue.x-k8s.io")
 WORKLOAD = Kind("Workload", "workloads", "v1beta1", "kueue.x-k8s.io")
 CLUSTER_POLICY = Kind("ClusterPolicy", "clusterpolicies", group="nvidia.com", is_namespaced=False)
 
-# One of them stands for a whole job; operators make the later ones of the earlier, with the same name.
+# One of them represents a whole job; operators derive later kinds from earlier ones, under the same name.
 JOB_KINDS = (PYTORCH_JOB, TRAIN_JOB, RAY_JOB, RAY_CLUSTER, HYPERPOD_JOB, JOB_SET, JOB)
 KINDS = tuple(
     value for value in list(globals().values()) if isinstance(value, Kind) and "/" not in value.plural
@@ -105,7 +105,7 @@ KINDS = tuple(
 
 
 def kind_of(manifest: dict[str, object]) -> Kind:
-    """Raises KeyError for one that we do not know."""
+    """Raises KeyError for an unknown kind."""
     for kind in KINDS:
         if (kind.name, kind.api_version) == (manifest.get("kind"), manifest.get("apiVersion")):
             return kind

@@ -26,7 +26,7 @@ def mappings(value: object, *path: str) -> list[Mapping[str, object]]:
 
 
 def pod_specs(value: object) -> Iterator[Mapping[str, object]]:
-    """What every pod of an object is made from, wherever in it that stands."""
+    """Pod specs at any depth of an object."""
     if isinstance(value, Mapping):
         if isinstance(value.get("containers"), list):
             yield value
@@ -60,7 +60,7 @@ RESOURCE = re.compile(
     r"|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
 MAX_LABEL_LENGTH = 63
-MAX_RAY_NAME_LENGTH = 47  # of a RayJob: KubeRay adds to it, and refuses what is longer
+MAX_RAY_NAME_LENGTH = 47  # of a RayJob: KubeRay appends to it, and refuses longer names
 MAX_RAY_CLUSTER_LENGTH = 53
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
@@ -77,7 +77,8 @@ def read_quantity(text: object) -> Decimal | None:
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         return None
-    number, unit = Decimal(match[1]), match[2] or ""
+    number = Decimal(match[1])
+    unit = match[2] or ""
     if unit in _BINARY:
         return number * _BINARY[unit]
     if unit[:1] in ("e", "E") and len(unit) > 1:
@@ -86,7 +87,7 @@ def read_quantity(text: object) -> Decimal | None:
 
 
 def write_quantity(amount: Decimal, resource: str) -> str:
-    """As kubectl writes it: bytes as 512Mi or 1536Mi, parts of a CPU as 1500m, others as a plain number.
+    """Format like kubectl: bytes as 512Mi or 1536Mi, parts of a CPU as 1500m, others as a plain number.
 
     Bytes that are no whole number of a unit are rounded to four digits.
     """
@@ -108,7 +109,7 @@ def _rounded(number: Decimal) -> str:
 
 
 def is_extended(resource: str) -> bool:
-    """A device such as nvidia.com/gpu: whole ones only, and as many asked for as allowed."""
+    """A device such as nvidia.com/gpu: whole ones only, and requests equal limits."""
     return "/" in resource and not resource.startswith("kubernetes.io/")
 
 
@@ -151,42 +152,42 @@ def write_time(at_s: float) -> str:
 
 def split_line(line: str) -> tuple[float | None, str]:
     """The time that `kubectl logs --timestamps` put before a line, and the line."""
-    found = _LINE.match(line)
-    return (None, line) if found is None else (read_time(found[1]), found[2])
+    match = _LINE.match(line)
+    return (None, line) if match is None else (read_time(match[1]), match[2])
 
 
 def newest_time(value: object) -> float | None:
-    """The latest time anywhere in it: when a recording was made, as far as it says so itself."""
+    """The latest time anywhere in it, as an estimate of when a recording was made."""
     newest: float | None = None
     todo = [value]
     while todo:
-        one = todo.pop()
-        match one:
+        part = todo.pop()
+        match part:
             case dict():
-                todo += one.values()
+                todo += part.values()
             case list():
-                todo += one
+                todo += part
             case str():
-                at_s = read_time(one)
+                at_s = read_time(part)
                 if at_s is not None and (newest is None or at_s > newest):
                     newest = at_s
     return newest
 
 
-def is_part_of(wanted: object, found: object) -> bool:
-    if found is None and wanted in ({}, []):
-        return True  # `egress: []` does not come back
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(
-            is_part_of(value, found.get(key)) for key, value in wanted.items()
+def is_part_of(expected: object, actual: object) -> bool:
+    if actual is None and expected in ({}, []):
+        return True  # the server does not return `egress: []`
+    if isinstance(expected, dict):
+        return isinstance(actual, dict) and all(
+            is_part_of(value, actual.get(key)) for key, value in expected.items()
         )
-    if isinstance(wanted, list):
+    if isinstance(expected, list):
         return (
-            isinstance(found, list)
-            and len(wanted) == len(found)
-            and all(is_part_of(mine, its) for mine, its in zip(wanted, found, strict=True))
+            isinstance(actual, list)
+            and len(expected) == len(actual)
+            and all(is_part_of(item, its) for item, its in zip(expected, actual, strict=True))
         )
-    if wanted == found:
+    if expected == actual:
         return True
-    amount = read_quantity(wanted)  # 1024Mi comes back as 1Gi
-    return amount is not None and amount == read_quantity(found)
+    amount = read_quantity(expected)  # the server returns 1024Mi as 1Gi
+    return amount is not None and amount == read_quantity(actual)

@@ -19,14 +19,16 @@ from paceline.plan.codec import Json
 
 _RBAC = "rbac.authorization.k8s.io"
 _RUNTIMES = "trainingruntimes.trainer.kubeflow.org"
-_SUBMIT, _RETRY, _FILES = "submit", "retry", "results and datasets"
-# What `job render` always writes beside such a job.
+_SUBMIT = "submit"
+_RETRY = "retry"
+_FILES = "results and datasets"
+# Objects that `job render` always writes with such a job.
 _RENDERED = {
     "jobs.batch": ("services",),
     "trainjobs.trainer.kubeflow.org": (_RUNTIMES,),
 }
-# What `job render` writes beside a job on request. Accounts and Roles are not granted: who creates a Role
-# must hold its rights already.
+# Objects that `job render` writes with a job on request. Accounts and Roles are not granted: the creator of
+# a Role must already hold its rights.
 _ON_REQUEST = (
     "services",
     "configmaps",
@@ -34,9 +36,10 @@ _ON_REQUEST = (
     "networkpolicies.networking.k8s.io",
     "resourceclaimtemplates.resource.k8s.io",
 )
-# What an operator creates for a job: the events of refused pods are there, and an object of the job's name
-# must be gone before the next attempt.
-_JOBS, _JOB_SETS = "jobs.batch", "jobsets.jobset.x-k8s.io"
+# Objects that an operator creates for a job: they have the events of refused pods, and an object of the
+# job's name must be deleted before the next attempt.
+_JOBS = "jobs.batch"
+_JOB_SETS = "jobsets.jobset.x-k8s.io"
 _CHILDREN = {
     "trainjobs.trainer.kubeflow.org": (("list", _JOB_SETS), ("get", _JOB_SETS), ("list", _JOBS)),
     "rayjobs.ray.io": (("list", "rayclusters.ray.io"), ("list", _JOBS), ("get", _JOBS)),
@@ -63,24 +66,24 @@ class Right:
         return f"{self.verb} {self.of}"
 
 
-def rights_for(job: str, beside: Iterable[str] = ()) -> list[Right]:
-    """To run jobs of this resource (`jobs.batch`) together with objects of the resources `beside`; the rights
-    that matter most come first."""
-    wanted = [_right(verb, of or job, why) for verb, of, why in _REQUIRED]
-    for brought in dict.fromkeys(beside):
-        wanted += [_right(verb, brought, why) for verb, why in _ON_WHAT_COMES_WITH_IT]
-    wanted += [_right(verb, of or job, why, is_required=False) for verb, of, why in _OPTIONAL]
-    wanted += [_right(verb, of, "explain, retry", is_required=False) for verb, of in _CHILDREN.get(job, ())]
-    return list(dict.fromkeys(wanted))
+def rights_for(job: str, companions: Iterable[str] = ()) -> list[Right]:
+    """Rights to run jobs of this resource (`jobs.batch`) with objects of the resources `companions`; the most
+    important rights first."""
+    rights = [_right(verb, of or job, why) for verb, of, why in _REQUIRED]
+    for companion in dict.fromkeys(companions):
+        rights += [_right(verb, companion, why) for verb, why in _ON_WHAT_COMES_WITH_IT]
+    rights += [_right(verb, of or job, why, is_required=False) for verb, of, why in _OPTIONAL]
+    rights += [_right(verb, of, "explain, retry", is_required=False) for verb, of in _CHILDREN.get(job, ())]
+    return list(dict.fromkeys(rights))
 
 
 def rendered_rights_for(job: str) -> list[Right]:
-    """With what `job render` always writes beside such a job."""
+    """Rights including the objects that `job render` always writes with such a job."""
     return rights_for(job, _RENDERED.get(job, ()))
 
 
 def all_rights_for(job: str) -> list[Right]:
-    """With everything that `job render` may write beside such a job: what an account of its own is given."""
+    """Rights including all objects that `job render` may write with such a job; for a service account."""
     return rights_for(job, (*_RENDERED.get(job, ()), *_ON_REQUEST))
 
 
@@ -89,15 +92,15 @@ _REQUIRED = (
     ("create", "", _SUBMIT),
     ("get", "", "submit, follow, explain, stop"),
     ("delete", "", "stop, and before the next attempt"),
-    ("patch", "", "the mark of the watcher that follows it"),
+    ("patch", "", "the annotation of the watcher that follows it"),
     ("list", "pods", "follow, explain"),
-    ("get", "pods", "logs that end, pods that must be gone before the next attempt"),
+    ("get", "pods", "logs that end; pods that must terminate before the next attempt"),
     ("get", "pods/log", "logs"),
     ("list", "events", "explain"),
     ("list", "", "job list"),
 )
 _ON_WHAT_COMES_WITH_IT = (
-    ("get", "whether it is there already"),
+    ("get", "whether it exists already"),
     ("create", _SUBMIT),
     ("delete", "stop"),
 )
@@ -126,7 +129,7 @@ def _of_the_cluster(verb: str, of: str, why: str) -> Right:
     return Right(verb, resource, group, is_namespaced=False, is_required=False, why=why)
 
 
-# Of the whole cluster. Without them a job is sent all the same, and the scheduler decides.
+# Cluster-wide rights. Without them a job is submitted anyway, and the scheduler decides.
 CLUSTER_RIGHTS = (
     _of_the_cluster("list", "nodes", "whether it fits on nodes; explain"),
     _of_the_cluster("get", "nodes", "whether the node of an old pod is lost"),
@@ -143,7 +146,7 @@ def _right(verb: str, of: str, why: str, *, is_required: bool = True) -> Right:
 
 
 def rules(rights: Iterable[Right]) -> list[Json]:
-    """As a Role states them: one rule per set of verbs in a group."""
+    """Rules of a Role: one per set of verbs in a group."""
     verbs: dict[tuple[str, str], list[str]] = {}
     for right in rights:
         verbs.setdefault((right.group, right.resource), []).append(right.verb)
@@ -160,15 +163,15 @@ def role_and_binding(
     name: str, rights: Sequence[Right], namespace: str, subject: Mapping[str, Json]
 ) -> list[dict[str, Json]]:
     """A Role and its RoleBinding; of the whole cluster where no namespace is given."""
-    about: dict[str, Json] = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    metadata: dict[str, Json] = {"name": name, "namespace": namespace} if namespace else {"name": name}
     role = "Role" if namespace else "ClusterRole"
     head = {"apiVersion": f"{_RBAC}/v1"}
     return [
-        {**head, "kind": role, "metadata": about, "rules": rules(rights)},
+        {**head, "kind": role, "metadata": metadata, "rules": rules(rights)},
         {
             **head,
             "kind": f"{role}Binding",
-            "metadata": about,
+            "metadata": metadata,
             "roleRef": {"apiGroup": _RBAC, "kind": role, "name": name},
             "subjects": [dict(subject)],
         },
@@ -184,7 +187,7 @@ def subject_of(user: str) -> dict[str, Json]:
 
 
 def advice(rights: Sequence[Right], namespace: str, user: str) -> str:
-    """A sentence for a hint. The user is "" where the server does not say who asks."""
+    """A sentence for a hint. The user is "" if the server does not give its name."""
     if user:
         return f"an administrator grants it by: {grant(rights, namespace, user)}"
     return f"an administrator creates this Role and binds it to you: {grant(rights, namespace, user)}"
@@ -193,20 +196,20 @@ def advice(rights: Sequence[Right], namespace: str, user: str) -> str:
 def grant(rights: Sequence[Right], namespace: str, user: str) -> str:
     """One line for an administrator's shell: a Role with these rights, and its binding to the user; without a
     user the Role alone."""
-    made: list[dict[str, Json]] = []
+    created: list[dict[str, Json]] = []
     for is_namespaced in (True, False):
         of_this = [right for right in rights if right.is_namespaced is is_namespaced]
         if of_this:
             where = namespace if is_namespaced else ""
             role, binding = role_and_binding(_name(of_this), of_this, where, subject_of(user))
-            made += [role, binding] if user else [role]
-    stated: dict[str, Json] = {"apiVersion": "v1", "kind": "List", "items": [*made]}
+            created += [role, binding] if user else [role]
+    stated: dict[str, Json] = {"apiVersion": "v1", "kind": "List", "items": [*created]}
     return f"echo {shlex.quote(json.dumps(stated))} | kubectl apply -f -"
 
 
 def _name(rights: Sequence[Right]) -> str:
-    """Of its own for each set of rights: a second grant must not overwrite the Role of the first."""
+    """A unique name for each set of rights: a second grant must not overwrite the Role of the first."""
     first = rights[0]
-    said = ",".join(sorted(right.key for right in rights))
-    which = first.verb if len(rights) == 1 else hashlib.sha256(said.encode()).hexdigest()[:8]
-    return f"paceline-{first.resource.replace('/', '-')}-{which}"
+    keys = ",".join(sorted(right.key for right in rights))
+    suffix = first.verb if len(rights) == 1 else hashlib.sha256(keys.encode()).hexdigest()[:8]
+    return f"paceline-{first.resource.replace('/', '-')}-{suffix}"

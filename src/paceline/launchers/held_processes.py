@@ -9,18 +9,18 @@ from pathlib import Path
 from paceline.core.processes import command_line
 
 
-def is_held(run_dir: Path, who: str) -> bool:
-    """Whether an operator holds it on purpose, for a time that is over by itself."""
-    holder = holder_of(run_dir, who)
+def is_held(run_dir: Path, participant: str) -> bool:
+    """Whether an operator holds it stopped for a limited time."""
+    holder = holder_of(run_dir, participant)
     return holder is not None and bool(command_line(holder))
 
 
-def holder_of(run_dir: Path, who: str) -> int | None:
+def holder_of(run_dir: Path, participant: str) -> int | None:
     try:
-        return int(holder_file(run_dir, who).read_text())
+        return int(holder_file(run_dir, participant).read_text())
     except (OSError, ValueError):
         return None
 
 
-def holder_file(run_dir: Path, who: str) -> Path:
-    return run_dir / f".held-{who}"
+def holder_file(run_dir: Path, participant: str) -> Path:
+    return run_dir / f".held-{participant}"

@@ -1,8 +1,8 @@
-"""How is something run in processes of its own, from the first import to the end, and timed as a user would?
+"""Isolated subprocesses: run one function per process from the first import to the end, and time it.
 
-`run_apart` starts a Python for each order, calls one function of ours there with it, and answers with what
-that answered. Nothing that it imports (torch, TensorFlow, Ray) stays behind, and nobody who comes later finds
-it warm. What such a process prints goes to its log; Ctrl-C and an error end all of them.
+`run_apart` starts a Python process for each order, calls one function of this package there with it, and
+returns the result of that function. Modules that it imports (torch, TensorFlow, Ray) are not kept, so no
+later process starts warm. The output of such a process goes to its log; Ctrl-C and an error end all of them.
 """
 
 import importlib
@@ -27,7 +27,7 @@ from paceline.core.processes import die_with_parent
 from paceline.launchers.ray.client import RayUnreachableError
 from paceline.plan.codec import Json
 
-GRACE_S = 20.0  # for an orderly end, before it is killed
+GRACE_S = 20.0  # time for an orderly end before the kill
 Order = Mapping[str, Json]
 Note = Callable[[str], None]
 _KINDS = {kind.exit_code: kind for kind in (TrainingError, NotReadyError, RayUnreachableError)}
@@ -52,7 +52,8 @@ def run_isolated(
 
     Raises the error of the first that fails, and ends the others.
     """
-    called_unix_s, began_s = unix_now_s(), monotonic_s()
+    called_unix_s = unix_now_s()
+    began_s = monotonic_s()
     children = _Children(note)
     with ExitStack() as stack:
         stack.callback(children.end)
@@ -80,28 +81,28 @@ class _Children:
         self._selector = selectors.DefaultSelector()
 
     def start(self, entry: str, order: Order, log: Path, env: dict[str, str]) -> None:
-        told, tell = os.pipe()
+        read_fd, write_fd = os.pipe()
         with log.open("wb") as printed:
             # Its own session: Ctrl-C in the terminal reaches the command alone, which ends this in order.
             process = subprocess.Popen(
-                [sys.executable, "-m", "paceline.launchers.isolated", str(tell)],
+                [sys.executable, "-m", "paceline.launchers.isolated", str(write_fd)],
                 stdin=subprocess.PIPE,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
-                pass_fds=[tell],
+                pass_fds=[write_fd],
                 start_new_session=True,
                 env=environ.for_child(**env),
             )
-        os.close(tell)
+        os.close(write_fd)
         child = _Child(process, log)
         self._all.append(child)
-        self._selector.register(told, selectors.EVENT_READ, child)
+        self._selector.register(read_fd, selectors.EVENT_READ, child)
         assert process.stdin is not None, "stdin is a pipe"
         with process.stdin as stdin:
             stdin.write(json.dumps({"entry": entry, "order": dict(order)}).encode())
 
     def follow(self) -> None:
-        """To the end of all; PacelineError as soon as one fails."""
+        """Wait for the end of all; PacelineError as soon as one fails."""
         while self._selector.get_map():
             for key, _ in self._selector.select():
                 child: _Child = key.data
@@ -109,23 +110,23 @@ class _Children:
                 if not data:
                     self._selector.unregister(key.fd)
                     os.close(key.fd)
-                    self._bury(child)
+                    self._reap(child)
                     continue
                 *lines, child.buffer = (child.buffer + data).split(b"\n")
                 for line in lines:
-                    self._hear(child, json.loads(line))
+                    self._handle_message(child, json.loads(line))
 
-    def _hear(self, child: _Child, said: dict[str, Json]) -> None:
-        match said["ev"]:
+    def _handle_message(self, child: _Child, message: dict[str, Json]) -> None:
+        match message["ev"]:
             case "note":
-                self._note(str(said["text"]))
+                self._note(str(message["text"]))
             case "answer":
-                assert isinstance(said["value"], dict), "an answer is an object"
-                child.answer = said["value"]
+                assert isinstance(message["value"], dict), "an answer is an object"
+                child.answer = message["value"]
             case "error":
-                raise _error(said)
+                raise _error(message)
 
-    def _bury(self, child: _Child) -> None:
+    def _reap(self, child: _Child) -> None:
         code = child.process.wait()
         if code != 0 or child.answer is None:
             died = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -137,7 +138,7 @@ class _Children:
         return [child.answer for child in self._all if child.answer is not None]
 
     def end(self) -> None:
-        """Whoever still runs ends now: in order, and if that takes too long, at once."""
+        """End all that still run: by SIGTERM, and if that takes too long, by SIGKILL."""
         for child in self._all:
             if child.process.poll() is None:
                 child.process.terminate()
@@ -160,18 +161,18 @@ def _last_line(log: Path) -> str:
     return f": {lines[-1].strip()[:300]}" if lines else ""
 
 
-def _error(said: dict[str, Json]) -> PacelineError:
-    problems = said["problems"]
+def _error(message: dict[str, Json]) -> PacelineError:
+    problems = message["problems"]
     assert isinstance(problems, list), "problems are listed"
-    found = [
+    parsed = [
         Problem(str(p["what"]), str(p["hint"]), code=str(p.get("code", "")))
         for p in problems
         if isinstance(p, dict)
     ]
-    code = ExitCode(int(str(said["exit_code"])))
+    code = ExitCode(int(str(message["exit_code"])))
     if code is ExitCode.BAD_CONFIG:
-        return ConfigError(found)
-    return _KINDS.get(code, TrainingError)(found[0].what, found[0].hint).known_as(found[0].code)
+        return ConfigError(parsed)
+    return _KINDS.get(code, TrainingError)(parsed[0].what, parsed[0].hint).known_as(parsed[0].code)
 
 
 def main() -> NoReturn:
@@ -185,25 +186,25 @@ def main() -> NoReturn:
         code = int(ExitCode.INTERNAL)
     sys.stdout.flush()
     sys.stderr.flush()
-    # In the interpreter's own way out torch's threads may end in a wrong order, and abort what was done.
+    # In the interpreter's finalization torch's threads may end in a wrong order and abort the process.
     os._exit(code)
 
 
-def _answer(said: dict[str, Json]) -> int:
-    module, _, name = str(said["entry"]).partition(":")
+def _answer(order: dict[str, Json]) -> int:
+    module, _, name = str(order["entry"]).partition(":")
     with os.fdopen(int(sys.argv[1]), "w", buffering=1) as out:
 
-        def tell(message: dict[str, Json]) -> None:
+        def send(message: dict[str, Json]) -> None:
             out.write(json.dumps(message) + "\n")
 
         try:
             function = getattr(importlib.import_module(module), name)
-            value = function(said["order"], lambda text: tell({"ev": "note", "text": text}))
-            tell({"ev": "answer", "value": value})
+            value = function(order["order"], lambda text: send({"ev": "note", "text": text}))
+            send({"ev": "answer", "value": value})
         except PacelineError as error:
             traceback.print_exc()
-            problems: list[Json] = [dict(problem) for problem in error.told()]
-            tell({"ev": "error", "exit_code": int(error.exit_code), "problems": problems})
+            problems: list[Json] = [dict(problem) for problem in error.to_dicts()]
+            send({"ev": "error", "exit_code": int(error.exit_code), "problems": problems})
             return int(error.exit_code)
     return int(ExitCode.OK)
 

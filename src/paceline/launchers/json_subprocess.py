@@ -1,8 +1,7 @@
-"""How does a command use code that needs torch, without importing torch itself?
+"""JSON subprocess: runs a module that imports torch, for a command that must not.
 
-It runs a module of ours in a process of its own and reads JSON lines from its
-stdout. The module ends when the command does (core/processes.py), and says what
-went wrong as a line {"error": …} before it exits.
+The module runs in a process of its own and writes JSON lines to its stdout. It ends when the command does
+(core/processes.py), and reports an error as a line {"error": …} before it exits.
 """
 
 import json
@@ -16,7 +15,7 @@ from paceline.plan.codec import Json
 
 
 def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json]]:
-    """Each object that `python -m module arguments` prints, as it comes."""
+    """Each object that `python -m module arguments` prints, as a stream."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
@@ -36,7 +35,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
         if process.wait() != 0:
             raise PacelineError(
                 f"{module} ended with exit code {process.returncode}",
-                "what it printed above says why; run again with -v if that is not enough",
+                "see its output above, or run again with -v",
             )
     finally:
         process.kill()
@@ -46,7 +45,7 @@ def json_lines(module: str, arguments: Sequence[str]) -> Iterator[dict[str, Json
 
 def rebuild_error(problems: list[Problem]) -> PacelineError:
     """The error that the other process met: its code, and the exit code that goes with it."""
-    from paceline.core.error_catalog.index import ERROR_CATALOG  # only whoever fails pays for it
+    from paceline.core.error_catalog.index import ERROR_CATALOG  # imported only after a failure
 
     first = problems[0]
     row = ERROR_CATALOG.get(first.code)

@@ -1,8 +1,8 @@
-"""How are workers started on this machine? By one warm helper process that forks them.
+"""Local launcher: workers on this machine, forked by one warm helper process (the zygote).
 
-`LocalLauncher()` starts the helper at once, so that it imports torch while the
-caller is still reading its configuration; `run` then hands it plans, one after
-another. This side never imports torch. See worker/zygote.py for the other end.
+`LocalLauncher()` starts the helper at once, so that it imports torch while the caller is still reading its
+configuration; `run` then sends it plans, one after another. This side never imports torch. The other side is
+worker/entry/zygote.py.
 """
 
 import json
@@ -36,46 +36,48 @@ class RunOutcome:
 
 
 class Supervisor(Protocol):
-    """What decides about the workers of an elastic run."""
+    """Decisions about the workers of an elastic run."""
 
-    coordinator: Message  # where the workers find it
+    coordinator: Message  # its endpoint, for the workers
 
-    def started(self, who: str, pid: int) -> None: ...
+    def started(self, participant: str, pid: int) -> None: ...
 
-    def failed(self, who: str, what: str, hint: str, *, is_hopeless: bool = False, code: str = "") -> None:
-        """A worker said what went wrong; its exit follows. Hopeless: another would meet the same."""
+    def failed(
+        self, participant: str, message: str, hint: str, *, is_hopeless: bool = False, code: str = ""
+    ) -> None:
+        """A worker reported an error; its exit follows. Hopeless: a replacement would fail too."""
         ...
 
-    def left(self, who: str) -> None:
+    def left(self, participant: str) -> None:
         """A worker goes without the run's end; its exit follows."""
         ...
 
-    def exited(self, who: str, code: int, ledger: Ledger) -> None: ...
+    def exited(self, participant: str, code: int, ledger: Ledger) -> None: ...
 
-    def slow(self, who: str, reason: str) -> None:
-        """The others say that this worker holds them up."""
+    def slow(self, participant: str, reason: str) -> None:
+        """The other workers report that this one is slow."""
         ...
 
     def stopping(self) -> None:
-        """The run was asked to stop in good order."""
+        """Handle a request for an orderly stop of the run."""
         ...
 
     def cancel(self) -> None:
-        """Everybody is about to be killed: nobody is replaced."""
+        """All participants are about to be killed: none is replaced."""
         ...
 
     def wait_s(self) -> float | None:
-        """How long until `orders` may have something to say; None: until somebody else has."""
+        """How long until `orders` may return some; None: until the next message."""
         ...
 
     def orders(self) -> list[Message]:
-        """For the process that starts the workers: who is to be started now, or that the run is over."""
+        """Orders to the process that starts the workers: which to start now, or that the run is over."""
         ...
 
 
 class LocalLauncher:
     def __init__(self, *, import_from: Sequence[str] = ()) -> None:
-        """`import_from`: folders in which workers look for modules, as in the caller's sys.path."""
+        """`import_from`: folders from which workers import modules, as in the caller's sys.path."""
         extra = {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in import_from)} if import_from else {}
         ours, theirs = socket.socketpair()
         with theirs:
@@ -111,12 +113,13 @@ class LocalLauncher:
 
         With a `supervisor` a lost worker is its business, and not the end of the run.
         """
-        self._steps, self._supervisor = [], supervisor
+        self._steps = []
+        self._supervisor = supervisor
         folder = None if resume_from is None else str(resume_from.resolve())
         order: Message = {"op": "start", "plan": dumps(plan), "run_dir": str(run_dir.resolve())}
         coordinator = None if supervisor is None else supervisor.coordinator
         self._send({**order, "resume_from": folder, "coordinator": coordinator})
-        if self._wants_stop:  # it was asked before there was anything to stop
+        if self._wants_stop:  # the request arrived before the run started
             self.stop()
         try:
             return self._follow(run_dir, on_message, supervisor)
@@ -151,11 +154,11 @@ class LocalLauncher:
 
     @property
     def pid(self) -> int:
-        """Of the helper process."""
+        """Pid of the helper process."""
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask the run to stop at the next step on which its workers agree."""
+        """Request a stop at the next step on which the workers agree."""
         self._wants_stop = True
         if self._supervisor is not None:
             self._supervisor.stopping()
@@ -167,11 +170,11 @@ class LocalLauncher:
         self._send({"op": "kill"})
 
     def close(self) -> None:
-        """End the helper; whatever it still runs ends with it."""
+        """End the helper and every process that it still runs."""
         self._selector.close()
         self._socket.close()
         if not self._is_ready:
-            self._process.kill()  # it is still importing, has no children, and nobody needs it
+            self._process.kill()  # it is still importing, has no children, and is not needed
         self._process.wait()
 
     def __enter__(self) -> "LocalLauncher":
@@ -201,9 +204,10 @@ class LocalLauncher:
             case "slow" if supervisor is not None:
                 supervisor.slow(str(message["worker"]), str(message["reason"]))
             case "error" if supervisor is not None:
-                who, what, hint = (str(message[name]) for name in ("who", "what", "hint"))
-                is_hopeless, code = bool(message.get("hopeless")), str(message.get("code", ""))
-                supervisor.failed(who, what, hint, is_hopeless=is_hopeless, code=code)
+                participant, description, hint = (str(message[name]) for name in ("who", "what", "hint"))
+                is_hopeless = bool(message.get("hopeless"))
+                code = str(message.get("code", ""))
+                supervisor.failed(participant, description, hint, is_hopeless=is_hopeless, code=code)
             case "error":
                 ended.ledger.error(
                     Failure(
@@ -216,14 +220,16 @@ class LocalLauncher:
                     )
                 )
             case "exited":
-                who = str(message["who"])
-                log = os.path.join(run_dir, "logs", f"{who}.log")
+                participant = str(message["who"])
+                log = os.path.join(run_dir, "logs", f"{participant}.log")
                 if message["by_us"]:
-                    ended.ledger.end(who, log=log)
-                ended.ledger.exit(who, int(str(message["code"])), last_step=self._last_step(who), log=log)
+                    ended.ledger.end(participant, log=log)
+                ended.ledger.exit(
+                    participant, int(str(message["code"])), last_step=self._last_step(participant), log=log
+                )
 
-    def _last_step(self, who: str) -> int | None:
-        kind, _, number = who.partition("-")
+    def _last_step(self, participant: str) -> int | None:
+        kind, _, number = participant.partition("-")
         return self._steps[int(number)] if kind == "worker" and self._steps else None
 
     def _send(self, message: Message) -> None:
@@ -233,7 +239,7 @@ class LocalLauncher:
             raise self._helper_lost() from error
 
     def _receive(self, timeout_s: float | None) -> Message | None:
-        """The next message; None: none has come in time."""
+        """The next message; None after the timeout."""
         while b"\n" not in self._buffer:
             # Returns after a signal, so that a handler can raise.
             if not self._selector.select(timeout_s) and timeout_s is not None:
@@ -250,10 +256,10 @@ class LocalLauncher:
         return message
 
     def _helper_lost(self) -> TrainingError:
-        # Before it is waited for: until then no other process gets its pid, which names its session.
+        # Before it is reaped: until then its pid, which is the session id, is not reused.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        others = [pid for pid in members_of_session(self._process.pid) if pid != self._process.pid]
-        kill_each(others)  # what tasks have started; the participants themselves ended with the helper
+        orphans = [pid for pid in members_of_session(self._process.pid) if pid != self._process.pid]
+        kill_each(orphans)  # processes started by tasks; the participants ended with the helper
         code = self._process.wait()
         if code < 0:
             return TrainingError(
@@ -274,7 +280,7 @@ def read_sample_count(message: Message) -> int | None:
 
 
 def refusal_error(message: Message) -> PacelineError:
-    """What the helper refused, as the error that it was there."""
+    """The error that the helper raised, rebuilt from its message."""
     problems = _problems(message)
     kinds: dict[ExitCode, type[PacelineError]] = {
         ExitCode.NOT_READY: NotReadyError,
@@ -313,7 +319,7 @@ class RunLauncher(Protocol):
         ...
 
     def stop(self) -> None:
-        """Ask the run to stop at the next step on which its workers agree."""
+        """Request a stop at the next step on which the workers agree."""
         ...
 
     def kill(self) -> None:

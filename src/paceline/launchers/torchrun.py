@@ -1,9 +1,8 @@
-"""How is a plan run by processes that somebody else started, of which this is one?
+"""Torchrun launcher: rank 0 of processes that another program has started.
 
-torchrun, a scheduler, or a person started WORLD_SIZE processes and said in the environment who is who.
-Rank 0 leads: it has the plan, the run folder and the last word; this is its side, which never imports torch.
-The other side, with torch, is worker/entry/torchrun_leader.py; for the other ranks it is
-worker/entry/torchrun.py.
+torchrun, a scheduler or a person has started WORLD_SIZE processes and set their ranks in the environment.
+Rank 0 leads: it has the plan and the run folder, and decides the exit code. This is its side without torch.
+The side with torch is worker/entry/torchrun_leader.py; that of the other ranks is worker/entry/torchrun.py.
 """
 
 import json
@@ -27,7 +26,7 @@ class TorchSide(Protocol):
     """Rank 0's part that has torch."""
 
     def train(
-        self, plan: Plan, run_dir: Path, resume_from: Path | None, tell: Callable[[Message], None]
+        self, plan: Plan, run_dir: Path, resume_from: Path | None, on_message: Callable[[Message], None]
     ) -> None: ...
 
     def ask_to_stop(self) -> None: ...
@@ -39,7 +38,8 @@ class TorchSide(Protocol):
 
 class TorchrunLauncher:
     def __init__(self, world: World, side: TorchSide) -> None:
-        self._world, self._side = world, side
+        self._world = world
+        self._side = side
 
     def run(
         self,
@@ -51,28 +51,28 @@ class TorchrunLauncher:
         supervisor: Supervisor | None = None,
     ) -> RunOutcome:
         assert supervisor is None, "an elastic run starts its workers itself"
-        write_durably(run_dir / STARTED_BY, [json.dumps(Starter.of(self._world).told()).encode()])
+        write_durably(run_dir / STARTED_BY, [json.dumps(Starter.of(self._world).to_dict()).encode()])
         ended = RunOutcome()
 
-        def tell(message: Message) -> None:
+        def forward(message: Message) -> None:
             on_message(message)
             record_message(ended, message)
 
         on_message({"ev": "started", "who": "worker-0", "pid": os.getpid()})
-        self._side.train(plan, run_dir, resume_from, tell)
+        self._side.train(plan, run_dir, resume_from, forward)
         return ended
 
     def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
         order: Message = {"task": task, "options": dict(options), "seed": seed, "dtype": dtype}
         counted = read_sample_count(self._side.count(order))
-        assert counted is not None, "whoever counts says how many, or why not"
+        assert counted is not None, "a count or a refusal was returned"
         return counted
 
     def stop(self) -> None:
         self._side.ask_to_stop()
 
     def kill(self) -> None:
-        """This process ends by the interrupt that follows; whoever started the others ends them."""
+        """This process ends by the interrupt that follows; the program that started the others ends them."""
 
     def close(self) -> None: ...
 
@@ -96,7 +96,7 @@ def record_message(ended: RunOutcome, message: Message) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Who started a run: after a restart by the same one, its folder is ours."""
+    """The program that started a run: after a restart by the same one, its folder is used again."""
 
     run_id: str | None  # torchrun's name for the job
     parent: str  # the process that started us, and when it began
@@ -108,12 +108,12 @@ class Starter:
     @classmethod
     def read(cls, run_dir: Path) -> "Starter | None":
         try:
-            said = json.loads((run_dir / STARTED_BY).read_text())
-            return cls(said["run_id"], str(said["parent"]))
+            fields = json.loads((run_dir / STARTED_BY).read_text())
+            return cls(fields["run_id"], str(fields["parent"]))
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # none, or none of ours
+            return None  # none, or not one of Paceline's
 
-    def told(self) -> Message:
+    def to_dict(self) -> Message:
         return {"run_id": self.run_id, "parent": self.parent}
 
     def is_same(self, other: "Starter | None") -> bool:

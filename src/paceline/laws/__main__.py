@@ -33,7 +33,7 @@ def main() -> None:
             if options.subject is not None:
                 channel_of(options.subject)
         except PacelineError as error:
-            print(json.dumps({"error": error.told()}), flush=True)
+            print(json.dumps({"error": error.to_dicts()}), flush=True)
             return
         for result in _results(options, launcher):
             print(json.dumps(asdict(result)), flush=True)

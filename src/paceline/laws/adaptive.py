@@ -48,9 +48,9 @@ def w1_samples_by_speed_compute_what_ssgd_computes(lab: Lab) -> Finding:
                 ours = run(lab.plan(strategy=BATCH, **work))
                 moves += len(_adapted(ours))
                 worst[dtype] = max(worst[dtype], distance(ours, run(lab.other("ssgd", **work))))
-    said = ", ".join(f"{dtype.value} {apart:.1e}" for dtype, apart in worst.items())
+    differences = ", ".join(f"{dtype.value} {difference:.1e}" for dtype, difference in worst.items())
     ok = all(worst[dtype] <= limit for dtype, limit in LIMITS.items()) and moves >= len(SPEEDS)
-    return Finding(ok, f"largest difference: {said}; {moves} changes of the cut")
+    return Finding(ok, f"largest difference: {differences}; {moves} changes of the batch sizes")
 
 
 def w2_a_lasting_straggler_costs_almost_nothing(lab: Lab) -> Finding:
@@ -62,7 +62,7 @@ def w2_a_lasting_straggler_costs_almost_nothing(lab: Lab) -> Finding:
 
 
 def w3_every_sample_counts_once_whatever_is_decided(lab: Lab) -> Finding:
-    said = []
+    decisions = []
     ok = True
     for allowed in Allowed:
         decided = set()
@@ -79,14 +79,16 @@ def w3_every_sample_counts_once_whatever_is_decided(lab: Lab) -> Finding:
             )
             done = run(plan)
             entries = done.final_state()["entries"]
-            # Each of the 16 samples of a step has the same weight, whoever saw it, and when.
+            # Each of the 16 samples of a step has the same weight, whichever worker saw it, and when.
             ok &= torch.allclose(entries, torch.full_like(entries, -1 / 16), rtol=1e-14, atol=0)
             rows = [row for own in done.history.steps.values() for row in own]
             ok &= sorted(row.position for row in rows) == list(range(plan.total_gradients))
             ok &= sum(row.samples for row in rows) == plan.total_samples
             decided |= {str(event["to"]) for event in _adapted(done)}
-        said.append(f"{allowed.value}: {', '.join(sorted(decided)) or 'nothing'}")
-    return Finding(ok, f"1120 samples each once, with the same weight; decided for {'; '.join(said)}")
+        decisions.append(f"{allowed.value}: {', '.join(sorted(decided)) or 'nothing'}")
+    return Finding(
+        ok, f"1120 samples, each used once with the same weight; decided for {'; '.join(decisions)}"
+    )
 
 
 def w4_speeds_that_flip_do_not_make_it_flip(lab: Lab) -> Finding:
@@ -100,20 +102,20 @@ def w4_speeds_that_flip_do_not_make_it_flip(lab: Lab) -> Finding:
     plan = lab.plan(num_workers=4, steps=steps, batch_sizes=(16,) * 4, stragglers=flipping)
     changes = _adapted(run(plan))
     steady = run(lab.plan(num_workers=4, steps=steps, batch_sizes=(16,) * 4, stragglers=ONE_SLOW))
-    said = [int(str(event["step"])) for event in _adapted(steady)]
+    logged = [int(str(event["step"])) for event in _adapted(steady)]
     seen = _changes_of_the_cut(steady)
     reasons = [str(event["reason"]) for event in _adapted(steady)]
-    told = said == seen and all("ms instead of" in reason for reason in reasons)
+    is_logged = logged == seen and all("ms instead of" in reason for reason in reasons)
     return Finding(
-        len(changes) <= 1 and told and 1 <= len(said) <= 2,
-        f"{len(changes)} changes in {windows} windows that flip; in as many steady ones after steps {said},"
-        f" as the rows of the log say: {seen == said}",
+        len(changes) <= 1 and is_logged and 1 <= len(logged) <= 2,
+        f"{len(changes)} changes in {windows} windows that alternate; in as many steady ones after steps "
+        f"{logged}, as recorded in the log: {seen == logged}",
     )
 
 
 def w5_local_steps_follow_the_speeds(lab: Lab) -> Finding:
     """Counted from the first decision on: the round before it is long, and nothing is known yet."""
-    said = []
+    shares = []
     ok = True
     for factors in ((1.0, 1.5, 2.0, 3.0), ONE_OF_EIGHT):
         workers = len(factors)
@@ -126,16 +128,18 @@ def w5_local_steps_follow_the_speeds(lab: Lab) -> Finding:
         share = gradients / rest_s / _optimum(factors)
         runs = [int(own) for own in str(dealt.fields["shares"]).split(",")]
         exact = [16 * workers / f / sum(1 / g for g in factors) for f in factors]
-        ok &= share >= 0.95 and all(abs(mine - due) <= 1 for mine, due in zip(runs, exact, strict=True))
-        said.append(f"{share:.3f} of Σ 1/tᵢ with local steps {runs}")
-    return Finding(ok, "; ".join(said))
+        ok &= share >= 0.95 and all(
+            abs(steps_taken - due) <= 1 for steps_taken, due in zip(runs, exact, strict=True)
+        )
+        shares.append(f"{share:.3f} of Σ 1/tᵢ with local steps {runs}")
+    return Finding(ok, "; ".join(shares))
 
 
 def w6_equal_workers_stay_with_ssgd(lab: Lab) -> Finding:
     work = {"steps": 100, "task_options": {"batch_norm": True}}
     done = run(lab.plan(**work))
     if changes := _adapted(done):
-        return Finding(False, f"{len(changes)} changes though all are equally fast: {changes[0]['reason']}")
+        return Finding(False, f"{len(changes)} changes although all are equally fast: {changes[0]['reason']}")
     return bit_equal(
         state_hash(done.final_state()), final_hash(lab.other("ssgd", **work)), of="equal speeds, and ssgd"
     )
@@ -168,7 +172,7 @@ def w7_after_every_meeting_all_are_equal(lab: Lab) -> Finding:
     left = any(a == "local-steps" != b for a, b in pairwise(ways))
     return Finding(
         not differing and left,
-        f"{len(meetings)} meetings, ssgd → {' → '.join(ways)}; differing: {differing[:3]}",
+        f"{len(meetings)} synchronizations, ssgd → {' → '.join(ways)}; differing: {differing[:3]}",
     )
 
 
@@ -178,17 +182,17 @@ def _adapted(done: VirtualRun) -> list[dict[str, object]]:
 
 def _changes_of_the_cut(done: VirtualRun) -> list[int]:
     """After how many steps some worker's number of samples changed, as its rows say."""
-    found = {
+    cuts = {
         later.step
         for rows in done.history.steps.values()
         for earlier, later in pairwise(rows)
         if later.samples != earlier.samples
     }
-    return sorted(found)
+    return sorted(cuts)
 
 
 def _optimum(factors: tuple[float, ...]) -> float:
-    """Gradients per second of all workers together, if nobody ever waited."""
+    """Gradients per second of all workers together, if no worker ever waited."""
     return sum(1 / (PACE_S * factor) for factor in factors)
 
 
@@ -196,7 +200,7 @@ ONLY = ("adaptive",)
 LAWS = (
     Law(
         "W1",
-        "with samples by speed the parameters are ssgd's on the union batch, whatever the speeds",
+        "with samples in proportion to speed the parameters are those of ssgd on the union batch",
         ONLY,
         w1_samples_by_speed_compute_what_ssgd_computes,
     ),
@@ -208,26 +212,26 @@ LAWS = (
     ),
     Law(
         "W3",
-        "every sample is used once and counts the same, whatever is decided",
+        "every sample is used once with the same weight, whatever policy is chosen",
         ONLY,
         w3_every_sample_counts_once_whatever_is_decided,
     ),
     Law(
         "W4",
-        "speeds that flip do not make it flip, and every change is an event with its reason",
+        "alternating speeds do not cause oscillation, and every change is an event with its reason",
         ONLY,
         w4_speeds_that_flip_do_not_make_it_flip,
     ),
     Law(
         "W5",
-        "local steps are dealt in proportion to speed, at 0.95 of the optimum or more",
+        "local steps are assigned in proportion to speed, at 0.95 of the optimum or more",
         ONLY,
         w5_local_steps_follow_the_speeds,
     ),
-    Law("W6", "equally fast workers stay with ssgd, bit by bit", ONLY, w6_equal_workers_stay_with_ssgd),
+    Law("W6", "equally fast workers stay with ssgd, bitwise equal", ONLY, w6_equal_workers_stay_with_ssgd),
     Law(
         "W7",
-        "after every meeting all replicas are equal, also when local steps end",
+        "after every synchronization all replicas are equal, also when local steps end",
         ONLY,
         w7_after_every_meeting_all_are_equal,
     ),

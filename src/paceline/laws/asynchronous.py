@@ -1,4 +1,4 @@
-"""A: asynchronous SGD, nobody waits."""
+"""A: asynchronous SGD, no worker waits."""
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def a3_the_log_has_no_gap(lab: Lab) -> Finding:
     ok = (
         versions == list(range(1, len(applied) + 1))
         and all(r.staleness >= 0 and r.staleness == r.version - 1 - r.read_version for r in applied)
-        and all(mine == sorted(mine) for mine in read.values())
+        and all(versions_read == sorted(versions_read) for versions_read in read.values())
         and len(applied) == sum(a.what == "push" for a in witness.acts)
     )
     return Finding(ok, f"{len(applied)} updates, versions {versions[0]} … {versions[-1]}")
@@ -84,7 +84,7 @@ def a4_the_log_replays_to_the_same_bits(lab: Lab) -> Finding:
         verdict = replay(plan, done.history, state_hash(done.final_state()))
         if not verdict.is_equal:
             return Finding(False, f"seed {seed}: {verdict.parted}")
-    return Finding(True, f"{len(SEEDS)} schedules replayed bit by bit")
+    return Finding(True, f"{len(SEEDS)} schedules replayed, bitwise equal")
 
 
 def a5_the_rate_is_the_sum_of_the_workers_rates(lab: Lab) -> Finding:
@@ -128,7 +128,7 @@ LAWS = (
     ),
     Law(
         "A4",
-        "replaying the log in sequence reproduces the parameters bit by bit",
+        "replaying the log in sequence reproduces the parameters bitwise",
         ONLY,
         a4_the_log_replays_to_the_same_bits,
     ),
@@ -160,7 +160,7 @@ def z1_a_fresh_gradient_is_left_alone(lab: Lab) -> Finding:
     plan = lab.plan(num_workers=1, lr_scale=1.0)
     reference = state_hash(sequential(plan, torch.optim.SGD, lr=0.1))
     hashes = {o.asgd.value: final_hash(lab.plan(num_workers=1, lr_scale=1.0, strategy=o)) for o in VARIANTS}
-    other = [name for name, found in hashes.items() if found != reference]
+    other = [name for name, digest in hashes.items() if digest != reference]
     return Finding(not other, f"{len(hashes)} variants against torch.optim.SGD; different: {other}")
 
 
@@ -187,9 +187,9 @@ def share_position(rank: int, step: int, plan: Plan) -> int:
 
 def z3_no_compensation_is_asgd(lab: Lab) -> Finding:
     none = StrategyOptions(asgd=AsgdVariant.DC, dc_lambda=0.0)
-    one = final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS, strategy=none))
+    compensated = final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS, strategy=none))
     return bit_equal(
-        one, final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS)), of="λ = 0, and plain asgd"
+        compensated, final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS)), of="λ = 0, and plain asgd"
     )
 
 
@@ -203,7 +203,7 @@ def z3_the_delay_of_each_worker_is_compensated(lab: Lab) -> Finding:
     right = float((ours - _by_hand(plan, done, strength, copies_per_worker=True)).abs().max())
     shared = float((ours - _by_hand(plan, done, strength, copies_per_worker=False)).abs().max())
     ok = right <= 1e-12 and shared > 1e-9
-    return Finding(ok, f"differs by {right:.1e} from the formula, by {shared:.1e} with one copy for all")
+    return Finding(ok, f"differs by {right:.1e} from the formula, by {shared:.1e} with one shared copy")
 
 
 def _by_hand(plan: Plan, done: VirtualRun, strength: float, *, copies_per_worker: bool) -> Tensor:
@@ -216,9 +216,9 @@ def _by_hand(plan: Plan, done: VirtualRun, strength: float, *, copies_per_worker
     read: dict[int, Tensor] = {}
     gradients: dict[int, Tensor] = {}
     for row in done.history.server:
-        who = row.rank if copies_per_worker else 0
+        copy = row.rank if copies_per_worker else 0
         if row.op == "read":
-            read[who] = now.clone()
+            read[copy] = now.clone()
             torch.nn.utils.vector_to_parameters(now, model.parameters())
             model.zero_grad()
             position = divmod(row.position, plan.num_workers)
@@ -229,7 +229,7 @@ def _by_hand(plan: Plan, done: VirtualRun, strength: float, *, copies_per_worker
             )
         elif row.op == "apply":
             g = gradients[row.rank]
-            now = now - 0.1 * plan.lr_scale * (g + strength * g * g * (now - read[who]))
+            now = now - 0.1 * plan.lr_scale * (g + strength * g * g * (now - read[copy]))
     return now
 
 
@@ -256,9 +256,9 @@ def z4_ringmaster_applies_nothing_too_stale(lab: Lab) -> Finding:
 
 def z4_without_a_limit_ringmaster_is_asgd(lab: Lab) -> Finding:
     options = StrategyOptions(asgd=AsgdVariant.RINGMASTER, max_staleness=None)
-    one = final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS, strategy=options))
+    own_hash = final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS, strategy=options))
     return bit_equal(
-        one, final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS)), of="no limit, and plain asgd"
+        own_hash, final_hash(lab.plan(steps=20, stragglers=RANDOM_SPEEDS)), of="no limit, and plain asgd"
     )
 
 
@@ -266,7 +266,7 @@ STALENESS_ONLY = ("asgd",)
 STALENESS_LAWS = (
     Law(
         "Z1",
-        "a gradient that is not stale is applied as it is, by every variant",
+        "a gradient that is not stale is applied unchanged by every variant",
         STALENESS_ONLY,
         z1_a_fresh_gradient_is_left_alone,
     ),
@@ -278,20 +278,20 @@ STALENESS_LAWS = (
     ),
     Law(
         "Z3",
-        "dc: the compensation uses what this very worker read",
+        "dc: the compensation uses the parameters that this worker read",
         STALENESS_ONLY,
         z3_the_delay_of_each_worker_is_compensated,
     ),
-    Law("Z3.zero", "dc: with λ = 0 it is asgd, bit by bit", STALENESS_ONLY, z3_no_compensation_is_asgd),
+    Law("Z3.zero", "dc: with λ = 0 it is bitwise equal to asgd", STALENESS_ONLY, z3_no_compensation_is_asgd),
     Law(
         "Z4",
-        "ringmaster: nothing as stale as the limit is applied, and nothing is lost",
+        "ringmaster: no gradient at or above the limit is applied, and none is lost",
         STALENESS_ONLY,
         z4_ringmaster_applies_nothing_too_stale,
     ),
     Law(
         "Z4.unlimited",
-        "ringmaster: without a limit it is asgd, bit by bit",
+        "ringmaster: without a limit it is bitwise equal to asgd",
         STALENESS_ONLY,
         z4_without_a_limit_ringmaster_is_asgd,
     ),

@@ -36,15 +36,15 @@ DTYPES = (torch.float32, torch.float64)
 def c1_nothing_is_lost(_: Lab) -> Finding:
     worst = {name: _lost(coder) for name, coder in CODERS.items()}
     shown = ", ".join(f"{name} {value:.0e}" for name, value in worst.items())
-    return Finding(max(worst.values()) <= 1e-11, f"|Σ sent + owed - Σ given| after 200 messages: {shown}")
+    return Finding(max(worst.values()) <= 1e-11, f"|Σ sent + residual - Σ input| after 200 messages: {shown}")
 
 
 def _lost(coder: Coder) -> float:
-    dice = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     memory = ErrorMemory(torch.zeros(300, dtype=torch.float64))
     given = sent = torch.zeros(300, dtype=torch.float64)
     for number in range(200):
-        gradient = torch.randn(300, generator=dice, dtype=torch.float64)
+        gradient = torch.randn(300, generator=rng, dtype=torch.float64)
         payload = coder.encode(memory.corrected(gradient), number)
         message = coder.decode(payload, 300, torch.float64)
         memory.sent(message)
@@ -58,12 +58,12 @@ def c2_codecs_contract(_: Lab) -> Finding:
 
     A magnitude that is rounded by a part ε, here 2⁻⁹ at most, changes the signs' δ by a part ε².
     """
-    dice = torch.Generator().manual_seed(2)
+    rng = torch.Generator().manual_seed(2)
     topk = 0.0
     signs = 0.0
     bytes_off = 0.0
     for _number in range(100):
-        p = torch.randn(256, generator=dice, dtype=torch.float64) ** 3
+        p = torch.randn(256, generator=rng, dtype=torch.float64) ** 3
         whole = float(p.square().sum())
         topk = max(topk, _left(TopK(0.1), p) / whole / (1 - 26 / 256))
         expected = 1 - float(p.abs().sum()) ** 2 / (256 * whole)
@@ -136,9 +136,9 @@ def c6_payloads_have_the_size_of_their_formula(_: Lab) -> Finding:
         for dtype in DTYPES:
             for length in LENGTHS:
                 expected = FORMULAS[name](length, dtype.itemsize)
-                made = coder.encode(torch.randn(length, dtype=dtype)).nbytes
-                if {made, coder.payload_bytes(length, dtype)} != {expected}:
-                    wrong.append((name, length, made, expected))
+                size = coder.encode(torch.randn(length, dtype=dtype)).nbytes
+                if {size, coder.payload_bytes(length, dtype)} != {expected}:
+                    wrong.append((name, length, size, expected))
     return Finding(not wrong, f"{len(CODERS)} codecs, lengths {LENGTHS}; wrong: {wrong[:3]}")
 
 
@@ -148,7 +148,8 @@ def c8_signs_need_memory(_: Lab) -> Finding:
     fed_back = _descend(ErrorMemory(torch.zeros(2, dtype=torch.float64)))
     return Finding(
         alone >= 1.0 and fed_back < 0.05,
-        f"f begins at 1; after 4000 steps it is {alone:.3f} with signs alone, {fed_back:.3f} with a memory",
+        f"f starts at 1; after 4000 steps it is {alone:.3f} with signs alone, {fed_back:.3f} with error "
+        "feedback",
     )
 
 
@@ -182,29 +183,29 @@ def c1_a_memory_in_gradient_units_outlives_a_change_of_rate(_: Lab) -> Finding:
 
 SYNC = ("ssgd",)
 LAWS = (
-    Law("C1", "with error feedback nothing is lost: Σ sent + owed = Σ given", SYNC, c1_nothing_is_lost),
+    Law("C1", "with error feedback nothing is lost: Σ sent + residual = Σ input", SYNC, c1_nothing_is_lost),
     Law(
         "C1.rate",
-        "what is owed is in gradient units: it is applied at the rate of when it is sent",
+        "the residual is in gradient units: it is applied at the learning rate of its message",
         SYNC,
         c1_a_memory_in_gradient_units_outlives_a_change_of_rate,
     ),
     Law("C2", "codecs contract by their published factor", SYNC, c2_codecs_contract),
     Law(
         "C4",
-        "random rounding is right on average, within 4 standard errors of 10,000 draws",
+        "stochastic rounding is unbiased, within 4 standard errors of 10,000 draws",
         SYNC,
         c4_random_rounding_is_right_on_average,
     ),
     Law(
         "C5",
-        "length, type and device come back, from any layout; NaN and infinity stay visible",
+        "length, dtype and device are restored from any layout; NaN and infinity are preserved",
         SYNC,
         c5_what_comes_back_is_what_was_sent,
     ),
     Law(
         "C6",
-        "a payload has exactly the bytes of its formula, places and scales included",
+        "a payload has exactly the bytes of its formula, indices and scales included",
         SYNC,
         c6_payloads_have_the_size_of_their_formula,
     ),

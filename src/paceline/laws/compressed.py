@@ -14,9 +14,9 @@ from paceline.laws.lab import LEDGER, Finding, Lab, Law, distance, final_hash, r
 from paceline.laws.universal import (
     u1_same_schedule_same_bits,
     u4_after_a_sync_all_replicas_are_equal,
-    u5_nobody_waits_longer_than_the_timeout,
+    u5_no_worker_waits_longer_than_the_timeout,
     u6_slowness_changes_when_never_what,
-    u7_a_wish_to_stop_ends_all_at_one_point,
+    u7_a_stop_request_ends_all_at_one_point,
 )
 from paceline.plan.catalog import MODES
 from paceline.plan.plan import Codec, Compression, Dtype, OptimizerChoice, Plan, StrategyOptions
@@ -49,7 +49,7 @@ def c1_a_run_loses_nothing(lab: Lab) -> Finding:
         owed = _owed(done)[: entries.numel()]
         worst[compress.codec.value] = float((owed - entries - 1 / plan.global_batch).abs().max())
     shown = ", ".join(f"{name} {value:.0e}" for name, value in worst.items())
-    return Finding(max(worst.values()) < 1e-12, f"|applied + owed - Σ gradients|: {shown}")
+    return Finding(max(worst.values()) < 1e-12, f"|applied + residual - Σ gradients|: {shown}")
 
 
 def _owed(done: VirtualRun) -> Tensor:
@@ -75,7 +75,7 @@ def c3_sending_everything_changes_nothing(lab: Lab) -> Finding:
         for name, (compress, changes) in whole.items()
         if final_hash(lab.plan(compress=compress, **changes)) != final_hash(lab.plan(**changes))
     ]
-    return Finding(not different, f"{', '.join(whole)} against nothing compressed; different: {different}")
+    return Finding(not different, f"{', '.join(whole)} against uncompressed runs; different: {different}")
 
 
 def c6_the_bytes_of_a_run_follow_from_the_formula(lab: Lab) -> Finding:
@@ -83,7 +83,7 @@ def c6_the_bytes_of_a_run_follow_from_the_formula(lab: Lab) -> Finding:
     for compress in TRIED:
         done = run(lab.plan(num_workers=WORKERS, compress=compress))
         expected = _step_bytes(compress, done.replicas[0])
-        rows = [row for mine in done.history.steps.values() for row in mine]
+        rows = [row for rows_of_worker in done.history.steps.values() for row in rows_of_worker]
         wrong += [(compress.codec.value, r.bytes_out, expected) for r in rows if r.bytes_out != expected]
         wrong += [(compress.codec.value, r.bytes_in, expected) for r in rows if r.bytes_in != expected]
     return Finding(
@@ -94,17 +94,17 @@ def c6_the_bytes_of_a_run_follow_from_the_formula(lab: Lab) -> Finding:
 def _step_bytes(compress: Compression, replica: Replica) -> int:
     """What each worker sends in a step, by hand; numbers are float64."""
     layout = replica.arena.layout
-    others = WORKERS - 1
+    peers = WORKERS - 1
     d = layout.buffers_start
     rest = ring_bytes(8 * (layout.numel - d), WORKERS)
     piece = math.ceil(d / (16 * WORKERS)) * 16
     match compress.codec:
         case Codec.INT8:
-            return rest + 2 * others * (piece + 4 * math.ceil(piece / 256))
+            return rest + 2 * peers * (piece + 4 * math.ceil(piece / 256))
         case Codec.SIGN:
-            return rest + 2 * others * (piece // 8 + 2 * math.ceil(piece / 320))
+            return rest + 2 * peers * (piece // 8 + 2 * math.ceil(piece / 320))
         case Codec.TOPK | Codec.DGC:
-            return rest + others * math.ceil(0.1 * d) * (4 + 8)
+            return rest + peers * math.ceil(0.1 * d) * (4 + 8)
         case _:  # 5x3 and 2x5 become 5+3 and 2+5 numbers; all else, padding too, travels as it is
             left = 5 + 2 + (d - 15 - 10)
             right = 3 + 5
@@ -116,14 +116,16 @@ def c7_enough_rank_is_exact(_: Lab) -> Finding:
     columns = 9
     rank = 2
     pieces = [Piece("matrix", 0, torch.Size((rows, columns)))]
-    dice = torch.Generator().manual_seed(4)
-    common = torch.randn(rows, rank, generator=dice, dtype=torch.float64)
-    mine = [common @ torch.randn(rank, columns, generator=dice, dtype=torch.float64) for _ in range(WORKERS)]
+    rng = torch.Generator().manual_seed(4)
+    common = torch.randn(rows, rank, generator=rng, dtype=torch.float64)
+    gradients = [
+        common @ torch.randn(rank, columns, generator=rng, dtype=torch.float64) for _ in range(WORKERS)
+    ]
     means = list[Tensor]()
     rights = list[bytes]()
 
     def live(number: int, collective: Collective, turns: Turns) -> None:
-        part = mine[number].reshape(-1).clone()
+        part = gradients[number].reshape(-1).clone()
         parts = parts_of(part.numel(), pieces, rank)
         mean = LowRankMean(parts, collective, part, error_feedback=False, seed=1, clock=turns)
         rights.append(mean.snapshot()["right"].numpy().tobytes())
@@ -132,7 +134,7 @@ def c7_enough_rank_is_exact(_: Lab) -> Finding:
         rights.append(mean.snapshot()["right"].numpy().tobytes())
 
     _together(live)
-    exact = torch.stack(mine).mean(0).reshape(-1)
+    exact = torch.stack(gradients).mean(0).reshape(-1)
     error = max(float((mean - exact).abs().max()) for mean in means)
     same = len(set(rights)) == 2 and len({m.numpy().tobytes() for m in means}) == 1
     return Finding(
@@ -168,12 +170,12 @@ def c9_dgc_clips_each_workers_gradient(lab: Lab) -> Finding:
     moved = float((end - start).norm()) / lr
     alone = lab.plan(num_workers=1, compress=replace(DGC, amount=1.0), clip_norm=0.3)
     momentum = replace(alone, compress=None, optimizer=OptimizerChoice(name="momentum", lr=lr))
-    apart = distance(run(alone), run(momentum))
-    ok = 0 < moved <= limit / WORKERS**0.5 * (1 + 1e-9) and apart < 1e-12
+    difference = distance(run(alone), run(momentum))
+    ok = 0 < moved <= limit / WORKERS**0.5 * (1 + 1e-9) and difference < 1e-12
     return Finding(
         ok,
         f"a step is {moved / limit:.3f} of the limit, N = {WORKERS}; "
-        f"alone it differs from clipped momentum by {apart:.0e}",
+        f"alone it differs from clipped momentum by {difference:.0e}",
     )
 
 
@@ -213,7 +215,7 @@ def _states(plan: Plan) -> tuple[dict[int, str], dict[int, str]]:
 
 def c11_another_number_of_workers_forgets(_: Lab) -> Finding:
     """What N workers owe is taken up by N workers, and by no other number."""
-    found: dict[int, bool] = {}
+    results: dict[int, bool] = {}
 
     def live(number: int, collective: Collective, turns: Turns) -> None:
         vector = collective.allocate(256 + TAIL, torch.float64)
@@ -234,10 +236,10 @@ def c11_another_number_of_workers_forgets(_: Lab) -> Finding:
         forgotten = new()()
         is_kept = all(torch.equal(kept[name], tensor) for name, tensor in first.snapshot().items())
         is_forgotten = not any(bool(t.any()) for name, t in forgotten.items() if name != "workers")
-        found[number] = is_kept and is_forgotten and bool(first.snapshot()["first.owed"].any())
+        results[number] = is_kept and is_forgotten and bool(first.snapshot()["first.owed"].any())
 
     _together(live)
-    return Finding(all(found.values()), f"by {WORKERS} workers kept, by {WORKERS + 1} forgotten: {found}")
+    return Finding(all(results.values()), f"restored by {WORKERS} workers, reset by {WORKERS + 1}: {results}")
 
 
 def d9_an_outer_step_in_bytes_is_near_the_exact_one(lab: Lab) -> Finding:
@@ -284,7 +286,7 @@ def c12_also_when_compressed(universal: Callable[[Lab], Finding]) -> Callable[[L
         findings = {
             c: universal(_Compressing(lab.mode, lab.subject, lab.launcher, compress=c)) for c in tried
         }
-        broken = [f"{c.codec}: {found.measured}" for c, found in findings.items() if not found.ok]
+        broken = [f"{c.codec}: {finding.measured}" for c, finding in findings.items() if not finding.ok]
         return Finding(not broken, "; ".join(broken) or f"with {', '.join(c.codec for c in tried)}")
 
     check.__module__ = __name__
@@ -296,43 +298,61 @@ TOGETHER = ("ssgd", "ps", "localsgd", "fedavg", "diloco")
 EVERY = (*TOGETHER, "asgd", "ssp", "dssp")
 ONEBIT = ("onebit",)
 UNIVERSAL = (
-    ("U1", "the same seed and schedule give the same bits, also when replayed", u1_same_schedule_same_bits),
-    ("U4", "after each sync all replicas hold the same bits", u4_after_a_sync_all_replicas_are_equal),
-    ("U5", "when a worker falls silent, nobody waits too long", u5_nobody_waits_longer_than_the_timeout),
+    (
+        "U1",
+        "the same seed and schedule give bitwise equal results, also when replayed",
+        u1_same_schedule_same_bits,
+    ),
+    ("U4", "after each sync all replicas are bitwise equal", u4_after_a_sync_all_replicas_are_equal),
+    (
+        "U5",
+        "when a worker stops responding, no other waits too long",
+        u5_no_worker_waits_longer_than_the_timeout,
+    ),
     ("U6", "slowing workers changes no bit", u6_slowness_changes_when_never_what),
-    ("U7", "a wish to stop ends all workers at a common point", u7_a_wish_to_stop_ends_all_at_one_point),
+    ("U7", "a stop request ends all workers at a common point", u7_a_stop_request_ends_all_at_one_point),
 )
 LAWS = (
-    Law("C1.run", "a run loses nothing: applied + owed = every gradient, once", SYNC, c1_a_run_loses_nothing),
+    Law(
+        "C1.run",
+        "a run loses nothing: applied + residual = every gradient, once",
+        SYNC,
+        c1_a_run_loses_nothing,
+    ),
     Law("C3", "sending everything changes no bit", SYNC, c3_sending_everything_changes_nothing),
     Law(
-        "C6.run", "a step moves the bytes of its formula", SYNC, c6_the_bytes_of_a_run_follow_from_the_formula
+        "C6.run", "a step sends the bytes of its formula", SYNC, c6_the_bytes_of_a_run_follow_from_the_formula
     ),
-    Law("C7", "PowerSGD of enough rank is exact, and all hold the same Q", SYNC, c7_enough_rank_is_exact),
+    Law(
+        "C7",
+        "PowerSGD of enough rank is exact, and all workers hold the same Q",
+        SYNC,
+        c7_enough_rank_is_exact,
+    ),
     Law("C9", "DGC that sends everything is SGD with momentum", SYNC, c9_sending_all_of_dgc_is_momentum),
     Law("C9.clip", "DGC clips each worker's gradient, to limit/√N", SYNC, c9_dgc_clips_each_workers_gradient),
     Law(
         "C10",
-        "1-bit Adam is Adam bit by bit until it freezes; then the second moment stays",
+        "1-bit Adam is bitwise equal to Adam until it freezes; then the second moment is constant",
         ONEBIT,
         c10_onebit_is_adam_and_then_freezes,
     ),
     Law(
         "C11.members",
-        "an error memory is forgotten when the number of workers changes",
+        "an error-feedback memory is reset when the number of workers changes",
         SYNC,
         c11_another_number_of_workers_forgets,
     ),
     Law(
         "C12.replay",
-        "compressed runs repeat and replay bit by bit",
+        "compressed runs repeat and replay bitwise",
         EVERY,
         c12_also_when_compressed(u1_same_schedule_same_bits),
         per_mode=True,
     ),
     Law(
         "C12.equal",
-        "after each compressed sync all replicas hold the same bits",
+        "after each compressed sync all replicas are bitwise equal",
         TOGETHER,
         c12_also_when_compressed(u4_after_a_sync_all_replicas_are_equal),
         per_mode=True,
@@ -346,9 +366,9 @@ LAWS = (
     ),
     Law(
         "C12.stop",
-        "a wish to stop ends compressed runs at a common point",
+        "a stop request ends compressed runs at a common point",
         EVERY,
-        c12_also_when_compressed(u7_a_wish_to_stop_ends_all_at_one_point),
+        c12_also_when_compressed(u7_a_stop_request_ends_all_at_one_point),
         per_mode=True,
     ),
     Law(
@@ -357,5 +377,5 @@ LAWS = (
         ("diloco",),
         d9_an_outer_step_in_bytes_is_near_the_exact_one,
     ),
-    *(Law(name, what, ONEBIT, check, per_mode=True) for name, what, check in UNIVERSAL),
+    *(Law(name, statement, ONEBIT, check, per_mode=True) for name, statement, check in UNIVERSAL),
 )

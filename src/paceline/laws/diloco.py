@@ -67,7 +67,7 @@ def d5_one_fragment_is_plain(lab: Lab) -> Finding:
 
 
 def d5_full_mixing_ignores_the_others(lab: Lab) -> Finding:
-    """With mixing 1 workers go on as if alone, until the end brings them together."""
+    """With mixing 1 workers continue as if alone, until the end brings them together."""
     alone: dict[tuple[int, int], str] = {}
     mixed: dict[tuple[int, int], str] = {}
 
@@ -81,7 +81,7 @@ def d5_full_mixing_ignores_the_others(lab: Lab) -> Finding:
     noting(alone, lab.other("localsgd", strategy=StrategyOptions(sync_every=100)))
     noting(mixed, lab.plan(strategy=replace(PUBLISHED, mixing=1.0, fragments=2)))
     last = max(steps for _, steps in alone)
-    different = [key for key, found in mixed.items() if key[1] < last and found != alone[key]]
+    different = [key for key, digest in mixed.items() if key[1] < last and digest != alone[key]]
     return Finding(not different, f"{len(mixed)} states compared before the end; different: {different[:3]}")
 
 
@@ -108,14 +108,16 @@ def d6_each_element_is_synced_once_per_period(lab: Lab) -> Finding:
 def d6_every_tensor_is_averaged(lab: Lab) -> Finding:
     """On a ledger of tensors of 3, 3 and 4 elements, which no bucket of 4 holds without a gap.
 
-    Counting what is all-reduced would not do: whoever sends a bucket that a tensor did not fit into
+    Counting what is all-reduced would not do: a strategy that sends a bucket that a tensor did not fit into
     sends as many elements as there are.
     """
     options = replace(PLAIN_MEAN, sync_every=5)
     plan = ledger(lab.plan(num_workers=2, steps=5, strategy=options))
     done = run(replace(plan, task_options={**plan.task_options, "tensors": "3+3+4"}))
-    apart = [name for name, entries in done.final_state().items() if bool((entries != -0.5).any())]
-    return Finding(not apart, f"three tensors, two workers; not averaged: {', '.join(apart) or 'none'}")
+    different = [name for name, entries in done.final_state().items() if bool((entries != -0.5).any())]
+    return Finding(
+        not different, f"three tensors, two workers; not averaged: {', '.join(different) or 'none'}"
+    )
 
 
 def _syncs(fragment: int, every: int, fragments: int) -> int:
@@ -174,10 +176,10 @@ def _flat(state: dict[str, Tensor]) -> Tensor:
 
 ONLY = ("diloco",)
 LAWS = (
-    Law("D1", "outer rate 1 without momentum is localsgd, bit by bit", ONLY, d1_rate_one_is_localsgd),
+    Law("D1", "outer rate 1 without momentum is bitwise equal to localsgd", ONLY, d1_rate_one_is_localsgd),
     Law(
         "D2",
-        "alone, at outer rate 1, it is the inner optimizer, even Adam",
+        "with one worker and outer rate 1 it is the inner optimizer, also for Adam",
         ONLY,
         d2_one_worker_is_the_inner_optimizer,
     ),
@@ -191,7 +193,7 @@ LAWS = (
     Law("D5", "streaming with one fragment, no delay and no mixing is plain", ONLY, d5_one_fragment_is_plain),
     Law(
         "D5.mixing",
-        "with full mixing the others are ignored until the end",
+        "with full mixing the other workers are ignored until the end",
         ONLY,
         d5_full_mixing_ignores_the_others,
     ),
@@ -203,7 +205,7 @@ LAWS = (
     ),
     Law(
         "D6.tensors",
-        "every tensor is averaged, however tensors are packed to travel",
+        "every tensor is averaged, however tensors are packed into messages",
         ONLY,
         d6_every_tensor_is_averaged,
     ),

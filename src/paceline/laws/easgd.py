@@ -52,7 +52,7 @@ def e1_an_exchange_loses_nothing(lab: Lab) -> Finding:
     exchanges = sum(row.op == "apply" for row in done.history.server)
     return Finding(
         worst <= 1e-12 and moved > 1e-6,
-        f"{exchanges} exchanges; the centre moved by {moved:.2g}, all but {worst:.1e} given by workers",
+        f"{exchanges} exchanges; the centre moved by {moved:.2g}, all but {worst:.1e} from workers",
     )
 
 
@@ -67,53 +67,53 @@ def e2_without_elasticity_everyone_is_alone(lab: Lab) -> Finding:
         if state_hash(_alone(plan, positions)) != state_hash(done.replicas[rank].arena.named_state())
     ]
     centre_moved = state_hash(done.final_state()) != state_hash(_alone(plan, []))
-    once = sorted(p for mine in shares.values() for p in mine) == list(range(plan.total_gradients))
+    once = sorted(p for own in shares.values() for p in own) == list(range(plan.total_gradients))
     counts = {rank: len(positions) for rank, positions in sorted(shares.items())}
     return Finding(
         not different and not centre_moved and once,
-        f"steps by worker {counts}; every share once: {once}; different from torch alone: {different}; "
+        f"steps by worker {counts}; every work unit once: {once}; different from torch alone: {different}; "
         f"the centre moved: {centre_moved}",
     )
 
 
 def e3_consensus_is_a_fixed_point(lab: Lab) -> Finding:
-    """In a run in which nobody learns, and in one exchange."""
+    """In a run in which no worker learns, and in one exchange."""
     at_rest = lab.plan(strategy=PULLED, optimizer=OptimizerChoice(name="sgd", lr=0.0))
     done = run(at_rest)
-    one = bit_equal(
+    hashes = bit_equal(
         state_hash(done.final_state()), state_hash(_alone(at_rest, [])), of="centre before, after"
     )
     centre = torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     after, answer = _swapped(_exchange(lab), centre, centre)
     still = torch.equal(after, centre) and torch.equal(answer, centre)
-    return Finding(one.ok and still, f"{one.measured}; an exchange of equals changes nothing: {still}")
+    return Finding(hashes.ok and still, f"{hashes.measured}; an exchange of equals changes nothing: {still}")
 
 
 def e4_the_sum_does_not_depend_on_the_order(lab: Lab) -> Finding:
     """The centre itself does: the later worker meets a centre that has moved."""
-    dice = torch.Generator().manual_seed(5)
-    centre, one, other = (torch.randn(64, dtype=torch.float64, generator=dice) for _ in range(3))
+    rng = torch.Generator().manual_seed(5)
+    centre, first, other = (torch.randn(64, dtype=torch.float64, generator=rng) for _ in range(3))
     exchange = _exchange(lab)
-    between, one_first = _swapped(exchange, centre, one)
+    between, one_first = _swapped(exchange, centre, first)
     end, other_second = _swapped(exchange, between, other)
     between, other_first = _swapped(exchange, centre, other)
-    turned, one_second = _swapped(exchange, between, one)
-    before = centre + one + other
+    turned, one_second = _swapped(exchange, between, first)
+    before = centre + first + other
     sums = [end + one_first + other_second, turned + other_first + one_second]
     worst = max(float((total - before).abs().max()) for total in sums)
-    apart = float((end - turned).abs().max())
+    difference = float((end - turned).abs().max())
     return Finding(
-        worst <= 1e-12 and apart > 1e-3,
-        f"the total changes by at most {worst:.1e}; the centres of the two orders are {apart:.2g} apart",
+        worst <= 1e-12 and difference > 1e-3,
+        f"the total changes by at most {worst:.1e}; the centres of the two orders differ by {difference:.2g}",
     )
 
 
 def _exchange(lab: Lab) -> Exchange:
     plan = lab.plan(strategy=PULLED)
     side: type[ServerSide] = strategy_class(plan.mode)
-    found = side.exchange(plan)
-    assert found is not None, "elastic averaging is an exchange"
-    return found
+    exchange = side.exchange(plan)
+    assert exchange is not None, "elastic averaging is an exchange"
+    return exchange
 
 
 def _swapped(exchange: Exchange, centre: Tensor, pushed: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ def _swapped(exchange: Exchange, centre: Tensor, pushed: Tensor) -> tuple[Tensor
 
 
 def _alone(plan: Plan, positions: list[int]) -> dict[str, Tensor]:
-    """What torch computes on these shares, one after another, with nobody else."""
+    """What torch computes on these shares, one after another, in a single worker."""
     set_up_torch(plan)
     task = build_task(plan)
     torch.manual_seed(plan.seed)
@@ -147,7 +147,7 @@ LAWS = (
     Law("E1", "an exchange conserves the sum of worker and centre", ONLY, e1_an_exchange_loses_nothing),
     Law(
         "E2",
-        "without elasticity every worker trains alone on its shares, bit by bit; each share is done once",
+        "without elasticity every worker trains alone on its work units, bitwise; each is done once",
         ONLY,
         e2_without_elasticity_everyone_is_alone,
     ),

@@ -55,18 +55,18 @@ def _scattered(plan: Plan) -> _Seen:
     """Run without learning; after its first step each worker is moved somewhere else."""
     seen = _Seen({}, {})
 
-    def look(rank: int, steps: int, replica: Replica) -> None:
+    def observe(rank: int, steps: int, replica: Replica) -> None:
         layout = replica.arena.layout
         part = replica.arena.state[: layout.buffers_start]
         if steps == 1:
-            dice = torch.Generator().manual_seed(rank)
-            part.copy_(torch.randn(part.shape, generator=dice, dtype=part.dtype))
+            rng = torch.Generator().manual_seed(rank)
+            part.copy_(torch.randn(part.shape, generator=rng, dtype=part.dtype))
         models = seen.models.setdefault(steps, [part] * plan.num_workers)
         models[rank] = part.detach().clone()
         weight = float(replica.arena.state[layout.tail_start + WEIGHT])
         seen.weights.setdefault(steps, [1.0] * plan.num_workers)[rank] = weight
 
-    run(replace(plan, lr=0.0), after_step=look)
+    run(replace(plan, lr=0.0), after_step=observe)
     seen.models.pop(plan.steps)  # the last step also takes the exact mean
     return seen
 
@@ -94,30 +94,30 @@ def g2_the_spread_shrinks_by_lambda2(lab: Lab) -> Finding:
     return _at_most(excess, 1e-12, "the distance from consensus was above λ₂ times the one before by at most")
 
 
-def g3_everybody_a_neighbour_is_synchronous(lab: Lab) -> Finding:
+def g3_a_full_graph_is_synchronous(lab: Lab) -> Finding:
     """Update, then mix, is ssgd; mix, then update, has other gradients, except where all Hessians agree."""
     momentum = OptimizerChoice(name="momentum", lr=0.05)
 
-    def apart(variant: GossipVariant, **changes: object) -> float:
+    def difference(variant: GossipVariant, **changes: object) -> float:
         options = StrategyOptions(gossip=variant, topology=Topology.COMPLETE)
         ours = run(lab.plan(strategy=options, steps=30, stragglers=RANDOM_SPEEDS, **changes))
         return distance(ours, run(lab.other("ssgd", steps=30, **changes)))
 
     equal = {
-        "diffusion": apart(GossipVariant.DIFFUSION),
-        "diffusion with momentum": apart(GossipVariant.DIFFUSION, optimizer=momentum),
-        "dpsgd on a quadratic": apart(GossipVariant.DPSGD, task=QUADRATIC),
+        "diffusion": difference(GossipVariant.DIFFUSION),
+        "diffusion with momentum": difference(GossipVariant.DIFFUSION, optimizer=momentum),
+        "dpsgd on a quadratic": difference(GossipVariant.DPSGD, task=QUADRATIC),
     }
-    different = apart(GossipVariant.DPSGD)
-    found = _at_most(equal, 1e-12, "distance from ssgd")
+    different = difference(GossipVariant.DPSGD)
+    finding = _at_most(equal, 1e-12, "distance from ssgd")
     return Finding(
-        found.ok and different > 1e-9,
-        f"{found.measured}; dpsgd elsewhere, which must differ, {different:.1e}",
+        finding.ok and different > 1e-9,
+        f"{finding.measured}; dpsgd elsewhere, which must differ, {different:.1e}",
     )
 
 
 def g4_push_sum_gives_away_what_it_has(lab: Lab) -> Finding:
-    """Weights sum to N at every step, and the models meet at the mean, also where the graph is lopsided."""
+    """Weights sum to N at every step, and the models converge to the mean, also on a lopsided graph."""
     lost = {}
     missed = {}
     lopsided = 0.0
@@ -136,8 +136,8 @@ def g4_push_sum_gives_away_what_it_has(lab: Lab) -> Finding:
     )
 
 
-def g9_a_wish_to_stop_reaches_all_before_it_is_due(lab: Lab) -> Finding:
-    """Nobody asks everybody, the wish is passed on, and yet all end after the same step. Two may wish."""
+def g9_a_stop_request_reaches_all_before_it_is_due(lab: Lab) -> Finding:
+    """The request passes between neighbours only, and all end after the same step. Two may request it."""
     ends = {}
     for variant, topologies in ((GossipVariant.DPSGD, BOTH_WAYS), (GossipVariant.PUSH_SUM, list(Topology))):
         for plan in _plans(lab, variant, topologies, workers=9, steps=40):
@@ -145,9 +145,12 @@ def g9_a_wish_to_stop_reaches_all_before_it_is_due(lab: Lab) -> Finding:
             steps = {len(rows) for rows in done.history.steps.values()}
             within = 6 <= min(steps) <= max(steps) <= 6 + rounds_to_all(plan.strategy.topology, 9)
             ends[f"{variant.value} {plan.strategy.topology.value}"] = steps if within else {-1, *steps}
-    apart = {name: sorted(steps) for name, steps in ends.items() if len(steps) > 1}
+    different = {name: sorted(steps) for name, steps in ends.items() if len(steps) > 1}
     last = {name: max(steps) for name, steps in ends.items()}
-    return Finding(not apart, f"wished after step 6 of 9 workers; all ended after {last}; apart: {apart}")
+    return Finding(
+        not different,
+        f"stop requested after step 6 of 9 workers; all ended after {last}; maximum difference: {different}",
+    )
 
 
 def _plans(
@@ -172,14 +175,14 @@ def _second_eigenvalue(topology: Topology, num_workers: int) -> float:
     return float(np.sort(np.abs(np.linalg.eigvalsh(weights)))[-2])
 
 
-def _at_most(found: dict[str, float], limit: float, what: str) -> Finding:
-    said = ", ".join(f"{name} {value:.1e}" for name, value in found.items())
-    return Finding(max(found.values()) <= limit, f"{what}: {said}; limit {limit:.0e}")
+def _at_most(distances: dict[str, float], limit: float, noun: str) -> Finding:
+    listed = ", ".join(f"{name} {value:.1e}" for name, value in distances.items())
+    return Finding(max(distances.values()) <= limit, f"{noun}: {listed}; limit {limit:.0e}")
 
 
 ONLY = ("gossip",)
 LAWS = (
-    Law("G1", "mixing keeps the mean of all workers, on any graph", ONLY, g1_mixing_keeps_the_mean),
+    Law("G1", "mixing conserves the mean of all workers, on any graph", ONLY, g1_mixing_keeps_the_mean),
     Law(
         "G2",
         "without gradients the distance from consensus shrinks at least by λ₂ per step",
@@ -190,19 +193,19 @@ LAWS = (
         "G3",
         "on a complete graph diffusion computes what ssgd computes; dpsgd does on quadratics only",
         ONLY,
-        g3_everybody_a_neighbour_is_synchronous,
+        g3_a_full_graph_is_synchronous,
     ),
     Law(
         "G4",
-        "push-sum: the weights sum to N at every step, and the models meet at the mean",
+        "push-sum: the weights sum to N at every step, and the models converge to the mean",
         ONLY,
         g4_push_sum_gives_away_what_it_has,
     ),
     Law(
         "G9",
-        "a wish to stop goes from neighbour to neighbour, and all end after the same step",
+        "a stop request spreads from neighbour to neighbour, and all stop after the same step",
         ONLY,
-        g9_a_wish_to_stop_reaches_all_before_it_is_due,
+        g9_a_stop_request_reaches_all_before_it_is_due,
     ),
 )
 
@@ -250,15 +253,15 @@ def g5_a_hundred_thousand_exchanges_without_a_deadlock(lab: Lab) -> Finding:
 def _exchange(
     peers: Peers, order: Callable[[Rank, Rank], list[Rank]], done: list[int], errors: list[str]
 ) -> None:
-    me = peers.rank
+    rank = peers.rank
     try:
         while (share := peers.take(wants_stop=False)) is not None:
-            other = Rank((me + 1 + draw_u64(7, share) % (THREADS - 1)) % THREADS)
-            with peers.hold(order(me, other), is_exchange=True) as held:
-                one, two = held.vectors
-                one.add_(two).mul_(0.5)
-                two.copy_(one)
-            done[me] += 1
+            other = Rank((rank + 1 + draw_u64(7, share) % (THREADS - 1)) % THREADS)
+            with peers.hold(order(rank, other), is_exchange=True) as held:
+                first, two = held.vectors
+                first.add_(two).mul_(0.5)
+                two.copy_(first)
+            done[rank] += 1
     except PacelineError as error:
         errors.append(error.what)  # it is the law's finding
 
@@ -274,22 +277,22 @@ def _switching_often() -> Iterator[None]:
 
 
 def g6_every_gradient_counts_once(lab: Lab) -> Finding:
-    """In the final model each sample has moved its own parameter by 1/N, whoever mixed it with whom."""
-    found = []
+    """In the final model each sample has moved its own parameter by 1/N, whichever workers mixed it."""
+    results = []
     wrong = []
     for topology in GRAPHS:
         options = StrategyOptions(topology=topology)
         plan = ledger(lab.plan(num_workers=5, strategy=options, stragglers=RANDOM_SPEEDS))
         done = run(plan)
         off = float((done.final_state()["entries"] + 1 / 5).abs().max())
-        rows = [row for mine in done.history.steps.values() for row in mine]
+        rows = [row for worker_rows in done.history.steps.values() for row in worker_rows]
         whole = sorted(row.position for row in rows) == list(range(plan.total_gradients))
         size = done.replicas[0].arena.state.nbytes
         moved = sum(row.bytes_out for row in rows), sum(row.bytes_in for row in rows)
         if off > 1e-12 or not whole or moved != (_travels(lab.mode, plan, size),) * 2:
             wrong.append(topology.value)
-        found.append(f"{topology.value} off by {off:.0e}, {moved[0]} bytes")
-    return Finding(not wrong, f"{'; '.join(found)}; wrong: {wrong}")
+        results.append(f"{topology.value} off by {off:.0e}, {moved[0]} bytes")
+    return Finding(not wrong, f"{'; '.join(results)}; wrong: {wrong}")
 
 
 def _travels(mode: str, plan: Plan, size: int) -> int:
@@ -303,27 +306,27 @@ def _travels(mode: str, plan: Plan, size: int) -> int:
 
 
 def g7_a_ring_waits_for_a_lasting_straggler(lab: Lab) -> Finding:
-    rate, says_so = _rate_with_a_straggler(lab, "same long-run rate as ssgd")
+    rate, says_so = _rate_with_a_straggler(lab, "long-run rate of ssgd")
     share = rate * 3 * PACE_S / 4
     return Finding(
         0.98 <= share <= 1.03 and says_so,
-        f"{share:.3f} of N/t_max on a ring of 4; the plan says so: {says_so}",
+        f"{share:.3f} of N/t_max on a ring of 4; reported by the plan: {says_so}",
     )
 
 
-def g7_pairs_wait_for_nobody(lab: Lab) -> Finding:
-    rate, says_so = _rate_with_a_straggler(lab, "go on without waiting")
+def g7_pairs_wait_for_no_other(lab: Lab) -> Finding:
+    rate, says_so = _rate_with_a_straggler(lab, "continue without waiting")
     share = rate * PACE_S / (3 + 1 / 3)
     return Finding(
         0.98 <= share <= 1.001 and says_so,
-        f"{share:.3f} of Σ 1/tᵢ on a ring of 4; the plan says so: {says_so}",
+        f"{share:.3f} of Σ 1/tᵢ on a ring of 4; reported by the plan: {says_so}",
     )
 
 
-def _rate_with_a_straggler(lab: Lab, words: str) -> tuple[float, bool]:
+def _rate_with_a_straggler(lab: Lab, phrase: str) -> tuple[float, bool]:
     plan = lab.plan(num_workers=4, steps=200, stragglers=(StragglerRule(worker=1, factor=3.0),))
     rate = plan.total_gradients / run(plan).elapsed_s
-    return rate, any(words in line.text for line in explain(replace(plan, mode=lab.mode)))
+    return rate, any(phrase in line.text for line in explain(replace(plan, mode=lab.mode)))
 
 
 def g8_exchanges_have_one_order(lab: Lab) -> Finding:
@@ -348,7 +351,7 @@ def g8_exchanges_have_one_order(lab: Lab) -> Finding:
 PAIRWISE_LAWS = (
     Law(
         "G5",
-        "a hundred thousand exchanges of random pairs end without a deadlock, and keep the sum",
+        "100,000 exchanges of random pairs end without a deadlock, and conserve the sum",
         ("adpsgd",),
         g5_a_hundred_thousand_exchanges_without_a_deadlock,
     ),
@@ -361,16 +364,16 @@ PAIRWISE_LAWS = (
     ),
     Law(
         "G7",
-        "a lasting straggler slows a ring down to N/t_max, and the plan says so",
+        "a persistent straggler slows a ring down to N/t_max, as the plan reports",
         ("gossip",),
         g7_a_ring_waits_for_a_lasting_straggler,
         per_mode=True,
     ),
     Law(
         "G7",
-        "a lasting straggler slows nobody else down, and the plan says so",
+        "a persistent straggler slows no other worker, as the plan reports",
         ("adpsgd",),
-        g7_pairs_wait_for_nobody,
+        g7_pairs_wait_for_no_other,
         per_mode=True,
     ),
     Law(

@@ -13,19 +13,21 @@ from paceline.worker.participant import state_hash
 
 def h1_every_mode_does_the_same_work(lab: Lab) -> Finding:
     plan = lab.plan(stragglers=RANDOM_SPEEDS)
-    told = lab.told(plan)
-    same = told.gradients == plan.total_gradients and told.positions == tuple(range(plan.total_gradients))
-    return Finding(same, f"{told.gradients} gradients of {plan.total_gradients}, every share once: {same}")
+    report = lab.report(plan)
+    same = report.gradients == plan.total_gradients and report.positions == tuple(range(plan.total_gradients))
+    return Finding(
+        same, f"{report.gradients} gradients of {plan.total_gradients}, every work unit once: {same}"
+    )
 
 
 def h2_bytes_are_counted_both_ways(lab: Lab) -> Finding:
     plan = lab.plan()
     witness = Witness.of(plan.num_workers)
     meetings = CollectiveWitness()
-    told = lab.told(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
-    counted = told.bytes_out, told.bytes_in
+    report = lab.report(plan, wrap_store=witness.wrap, wrap_collective=meetings.wrap)
+    counted = report.bytes_out, report.bytes_in
     seen = witness.pushed_bytes + meetings.moved_bytes, witness.pulled_bytes + meetings.moved_bytes
-    return Finding(counted == seen, f"out and in {counted}, handed over {seen}")
+    return Finding(counted == seen, f"sent and received {counted}, passed to the transport {seen}")
 
 
 def h3_slowness_strikes_every_mode_alike(lab: Lab) -> Finding:
@@ -34,12 +36,12 @@ def h3_slowness_strikes_every_mode_alike(lab: Lab) -> Finding:
     stragglers = Stragglers(plan.stragglers, seed=plan.seed)
     wrong = []
     slow = 0
-    for (rank, step), delay_ns in lab.told(plan).delays_ns.items():
+    for (rank, step), delay_ns in lab.report(plan).delays_ns.items():
         expected_s = stragglers.at(rank, step).duration_s(0.0, plan.pace_s)
         slow += expected_s > plan.pace_s
         wrong += [(rank, step)] if delay_ns != round(expected_s * 1e9) else []
     return Finding(
-        not wrong and slow > 0, f"{slow} slow steps; not as told (rank, step): {sorted(wrong)[:4]}"
+        not wrong and slow > 0, f"{slow} slow steps; not as configured (rank, step): {sorted(wrong)[:4]}"
     )
 
 
@@ -47,7 +49,7 @@ def h4_the_staleness_told_is_the_true_one(lab: Lab) -> Finding:
     """True is: how many gradients arrived between this one's reading and its own arrival."""
     plan = lab.plan(num_workers=4, steps=20, stragglers=RANDOM_SPEEDS)
     witness = Witness.of(4)
-    told = lab.told(plan, wrap_store=witness.wrap)
+    report = lab.report(plan, wrap_store=witness.wrap)
     arrived = 0
     read_at = dict[int, int]()
     true = list[int]()
@@ -57,14 +59,16 @@ def h4_the_staleness_told_is_the_true_one(lab: Lab) -> Finding:
         elif act.what == "push":
             true.append(arrived - read_at[act.rank])
             arrived += 1
-    means = sum(told.staleness) / len(told.staleness), sum(true) / len(true)
-    return Finding(told.staleness == tuple(true), f"mean told {means[0]:.2f}, true {means[1]:.2f}, N-1 = 3")
+    means = sum(report.staleness) / len(report.staleness), sum(true) / len(true)
+    return Finding(
+        report.staleness == tuple(true), f"mean reported {means[0]:.2f}, true {means[1]:.2f}, N-1 = 3"
+    )
 
 
-def h5_nobody_asks_again_and_again(lab: Lab) -> Finding:
+def h5_no_wait_polls(lab: Lab) -> Finding:
     """In virtual time moving takes none: what is neither work nor waiting is sleep between questions."""
-    told = lab.told(lab.plan(stragglers=RANDOM_SPEEDS, steps=20))
-    return Finding(told.slept_ns == 0, f"slept between questions: {told.slept_ns / 1e6:g} ms")
+    report = lab.report(lab.plan(stragglers=RANDOM_SPEEDS, steps=20))
+    return Finding(report.slept_ns == 0, f"slept between polls: {report.slept_ns / 1e6:g} ms")
 
 
 MANY = ("ssgd", "ps", "asgd", "ssp", "localsgd", "diloco", "adaptive")
@@ -73,14 +77,14 @@ PLANNED = tuple(mode for mode in ALL if mode != "adaptive")  # a step of fewer s
 LAWS = (
     Law(
         "H1",
-        "every mode does the same work: T·N gradients, every share once",
+        "every mode does the same work: T·N gradients, every work unit once",
         ALL,
         h1_every_mode_does_the_same_work,
         per_mode=True,
     ),
     Law(
         "H2",
-        "bytes are counted out and in, as they were handed over",
+        "bytes sent and received are counted as passed to the transport",
         ALL,
         h2_bytes_are_counted_both_ways,
         per_mode=True,
@@ -94,15 +98,15 @@ LAWS = (
     ),
     Law(
         "H4",
-        "the staleness told is the number of updates between reading and applying",
+        "the reported staleness is the number of updates between reading and applying",
         ("asgd",),
         h4_the_staleness_told_is_the_true_one,
     ),
     Law(
         "H5",
-        "a wait ends when its reason ends: nobody sleeps and asks again",
+        "a wait ends when its condition holds: no worker polls",
         MANY,
-        h5_nobody_asks_again_and_again,
+        h5_no_wait_polls,
         per_mode=True,
     ),
 )
@@ -129,13 +133,16 @@ def v1_looking_changes_nothing(lab: Lab) -> Finding:
 
 def v2_any_number_of_workers_sees_the_same(lab: Lab) -> Finding:
     """At a rate that moves nothing, so that all have the same parameters to look at."""
-    found = {}
+    losses_by_count = {}
     for num_workers in (1, 2, 3, 100):
         plan = lab.plan(
             task=TASK, num_workers=num_workers, steps=1, lr=1e-300, evaluation=Evaluation(every=1)
         )
-        found[num_workers] = _losses(run(plan))
-    return Finding(len({str(losses) for losses in found.values()}) == 1, f"by number of workers: {found}")
+        losses_by_count[num_workers] = _losses(run(plan))
+    return Finding(
+        len({str(losses) for losses in losses_by_count.values()}) == 1,
+        f"by number of workers: {losses_by_count}",
+    )
 
 
 def _losses(done: VirtualRun) -> list[float]:
@@ -146,7 +153,7 @@ def _losses(done: VirtualRun) -> list[float]:
 EVALUATION_LAWS = (
     Law(
         "V1",
-        "evaluating while training changes no bit of what is trained",
+        "evaluating while training changes no bit of the result",
         EVALUATED,
         v1_looking_changes_nothing,
         per_mode=True,

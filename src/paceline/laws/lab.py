@@ -47,7 +47,7 @@ Harness = Callable[..., HarnessReport]
 
 
 def report_of(done: VirtualRun) -> HarnessReport:
-    rows = [(rank, row) for rank, mine in done.history.steps.items() for row in mine]
+    rows = [(rank, row) for rank, worker_rows in done.history.steps.items() for row in worker_rows]
     summary = summarise(done.history)
     return HarnessReport(
         gradients=summary.gradients,
@@ -101,7 +101,7 @@ class Lab:
         """The same for a built-in mode to compare with."""
         return _plan(mode, mode, **changes)
 
-    def told(self, plan: Plan, **how: object) -> HarnessReport:
+    def report(self, plan: Plan, **how: object) -> HarnessReport:
         """What the program on trial says about a run of this plan."""
         return report_run(plan, **how) if self.harness is None else self.harness(plan, **how)
 
@@ -119,7 +119,7 @@ class Lab:
             history = read_history(Path(folder) / "events.jsonl")
         hashes = result["state_sha256"]
         assert isinstance(hashes, dict), "a finished run names its participants' states"
-        return RealRun(history, tuple(str(hashes[who]) for who in sorted(hashes)))
+        return RealRun(history, tuple(str(hashes[worker]) for worker in sorted(hashes)))
 
 
 class _Stopping(SilentWatcher):
@@ -137,7 +137,7 @@ class _Stopping(SilentWatcher):
 def _stopped_and_resumed(
     plan: Plan, folder: Path, stops_at: int, warm: LocalLauncher | None
 ) -> dict[str, Json]:
-    slow = replace(plan, pace_s=0.005)  # so that there is something left to do when the wish arrives
+    slow = replace(plan, pace_s=0.005)  # so that there is something left to do when the stop request arrives
     with LocalLauncher() if warm is None else nullcontext(warm) as launcher:
         first = train(slow, folder, _Stopping(launcher, stops_at), warm=launcher)
         assert first["stopped_early"], "the run stopped before its end"
@@ -192,11 +192,11 @@ def final_hash(plan: Plan, **how: object) -> str:
     return state_hash(run(plan, **how).final_state())
 
 
-def distance(one: VirtualRun, other: VirtualRun) -> float:
+def distance(first: VirtualRun, other: VirtualRun) -> float:
     """The largest difference between two final states."""
-    mine = one.final_state()
+    state = first.final_state()
     theirs = other.final_state()
-    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+    return max(float((state[name] - theirs[name]).abs().max()) for name in state)
 
 
 def ledger(plan: Plan) -> Plan:
@@ -256,15 +256,15 @@ def within(difference: float, limit: float) -> Finding:
     return Finding(difference <= limit, f"largest difference {difference:.2e}, limit {limit:.0e}")
 
 
-def bit_equal(one: str, other: str, *, of: str) -> Finding:
-    same = one == other
-    return Finding(same, f"{of}: {one[:12]} {'=' if same else '≠'} {other[:12]}")
+def bit_equal(first: str, other: str, *, of: str) -> Finding:
+    same = first == other
+    return Finding(same, f"{of}: {first[:12]} {'=' if same else '≠'} {other[:12]}")
 
 
-def equal_states(one: dict[str, Tensor], other: dict[str, Tensor], *, of: str) -> Finding:
+def equal_states(first: dict[str, Tensor], other: dict[str, Tensor], *, of: str) -> Finding:
     """Bit-equal; if not, also how far apart, because rounding is another matter than a mistake."""
-    finding = bit_equal(state_hash(one), state_hash(other), of=of)
+    finding = bit_equal(state_hash(first), state_hash(other), of=of)
     if finding.ok:
         return finding
-    apart = max(float((one[name] - other[name]).abs().max()) for name in one)
-    return Finding(False, f"{finding.measured}; they differ by up to {apart:.1e}")
+    difference = max(float((first[name] - other[name]).abs().max()) for name in first)
+    return Finding(False, f"{finding.measured}; they differ by up to {difference:.1e}")

@@ -42,15 +42,17 @@ def l1_period_one_is_synchronous(name: str) -> Callable[[Lab], Finding]:
 
 def l2_but_not_for_adam(lab: Lab) -> Finding:
     choice = OptimizerChoice(name="adam", lr=0.05)
-    apart = distance(
+    difference = distance(
         run(lab.plan(optimizer=choice, strategy=EVERY_STEP)), run(lab.other("ssgd", optimizer=choice))
     )
-    return Finding(apart > 1e-6, f"they differ by {apart:.2e}, as they must")
+    return Finding(difference > 1e-6, f"they differ by {difference:.2e}, as expected")
 
 
 def l2_nor_with_clipping(lab: Lab) -> Finding:
-    apart = distance(run(lab.plan(clip_norm=0.3, strategy=EVERY_STEP)), run(lab.other("ssgd", clip_norm=0.3)))
-    return Finding(apart > 1e-6, f"they differ by {apart:.2e}, as they must")
+    difference = distance(
+        run(lab.plan(clip_norm=0.3, strategy=EVERY_STEP)), run(lab.other("ssgd", clip_norm=0.3))
+    )
+    return Finding(difference > 1e-6, f"they differ by {difference:.2e}, as expected")
 
 
 def l3_averaged_moments_are_equal(lab: Lab) -> Finding:
@@ -82,12 +84,12 @@ def l5_bytes_are_one_hth(lab: Lab) -> Finding:
     rarely = run(lab.plan(steps=12, strategy=StrategyOptions(sync_every=4)))
     always = run(lab.plan(steps=12, strategy=EVERY_STEP))
     ssgd = run(lab.other("ssgd", steps=12))
-    mine, own, theirs = (
+    sent, own, theirs = (
         sum(r.bytes_out for rows in done.history.steps.values() for r in rows)
         for done in (rarely, always, ssgd)
     )
-    # ssgd's vector is padded, and carries buffers and the wish to stop; who sends less does no wrong.
-    return Finding(mine * 4 == own <= theirs, f"{mine} bytes · 4 against {own} with H = 1, {theirs} of ssgd")
+    # ssgd's vector is padded, and carries buffers and the stop request; sending less is allowed.
+    return Finding(sent * 4 == own <= theirs, f"{sent} bytes · 4 against {own} with H = 1, {theirs} of ssgd")
 
 
 def l6_equal_hessians_do_not_drift(lab: Lab) -> Finding:
@@ -106,7 +108,7 @@ def l7_storage_is_never_rebound(lab: Lab) -> Finding:
                 moved.setdefault(piece.name, steps)
 
     run(lab.plan(), after_step=note)
-    return Finding(not moved, f"parameters elsewhere than before (name: since step): {moved}")
+    return Finding(not moved, f"parameters with new storage (name: since step): {moved}")
 
 
 def l9_without_a_gradient_it_is_averaged_too(lab: Lab) -> Finding:
@@ -121,7 +123,7 @@ def l9_without_a_gradient_it_is_averaged_too(lab: Lab) -> Finding:
     synced = [r.step + 1 for r in done.history.steps[0] if r.synced]
     left_out = {name for step in synced for name, hashes in seen[step].items() if len(hashes) > 1}
     return Finding(
-        bool(synced) and not left_out, f"averaged after steps {synced}; left out: {sorted(left_out)}"
+        bool(synced) and not left_out, f"averaged after steps {synced}; not averaged: {sorted(left_out)}"
     )
 
 
@@ -191,16 +193,17 @@ HALF = StrategyOptions(sync_every=3, clients_per_round=0.5)
 ONE_OF_FOUR = StrategyOptions(sync_every=3, clients_per_round=0.25)
 
 
-def f1_with_everybody_it_is_localsgd(lab: Lab) -> Finding:
+def f1_with_full_participation_it_is_localsgd(lab: Lab) -> Finding:
     changes = {"steps": 14, "batch_sizes": (4, 4, 4), "task_options": {"batch_norm": True}}
-    mine = run(lab.plan(strategy=ALL_DRAWN, stragglers=RANDOM_SPEEDS, **changes))
+    federated = run(lab.plan(strategy=ALL_DRAWN, stragglers=RANDOM_SPEEDS, **changes))
     theirs = run(lab.other("localsgd", strategy=ALL_DRAWN, **changes))
-    same = state_hash(mine.final_state()) == state_hash(theirs.final_state())
+    same = state_hash(federated.final_state()) == state_hash(theirs.final_state())
     weighted = {**changes, "batch_sizes": (2, 3, 7)}
-    mine = run(lab.plan(strategy=ALL_DRAWN, **weighted))
-    apart = distance(mine, run(lab.other("localsgd", strategy=ALL_DRAWN, **weighted)))
+    federated = run(lab.plan(strategy=ALL_DRAWN, **weighted))
+    difference = distance(federated, run(lab.other("localsgd", strategy=ALL_DRAWN, **weighted)))
     return Finding(
-        same and apart <= 1e-12, f"equal batches: bits equal: {same}; unequal batches: {apart:.1e} apart"
+        same and difference <= 1e-12,
+        f"equal batches: bitwise equal: {same}; unequal batches: difference {difference:.1e}",
     )
 
 
@@ -219,8 +222,8 @@ def f2_clients_count_by_the_samples_they_used(lab: Lab) -> Finding:
             used = {rank: batches[rank] * steps for rank, steps in drawn.items()}
             for rank, steps in drawn.items():
                 for step in range(begins[rank], begins[rank] + steps):
-                    mine = torch.from_numpy(stream.take(*slice_of(rank, step, batches)))
-                    expected[mine] = -used[rank] / sum(used.values()) / batches[rank]
+                    samples = torch.from_numpy(stream.take(*slice_of(rank, step, batches)))
+                    expected[samples] = -used[rank] / sum(used.values()) / batches[rank]
         worst = max(worst, float((entries - expected).abs().max()))
     return within(worst, 1e-12)
 
@@ -232,7 +235,7 @@ def f3_the_draw_depends_on_seed_and_round_alone(lab: Lab) -> Finding:
         plan = lab.plan(num_workers=5, steps=10, strategy=HALF, seed=seed)
         seen = _clients_by_round(run(replace(plan, stragglers=RANDOM_SPEEDS)))
         if seen != _clients_by_round(run(plan)):
-            wrong.append(f"seed {seed}: speeds change the draw")
+            wrong.append(f"seed {seed}: speeds change the sampling")
         for number, (begins, drawn) in enumerate(_rounds(plan)):
             working = sum(begin < plan.steps for begin in begins)
             if seen.get(number) != set(drawn) or len(drawn) != min(3, working):
@@ -242,7 +245,7 @@ def f3_the_draw_depends_on_seed_and_round_alone(lab: Lab) -> Finding:
         if {(rank, row.step) for rank, rows in done.items() for row in rows} != {
             (rank, step) for rank in range(5) for step in range(plan.steps)
         }:
-            wrong.append(f"seed {seed}: not every share is done once")
+            wrong.append(f"seed {seed}: not every work unit is done once")
     return Finding(not wrong, f"{rounds} rounds of 3 of 5 clients; wrong: {wrong[:3]}")
 
 
@@ -266,11 +269,11 @@ def _rounds(plan: Plan) -> list[tuple[list[int], dict[int, int]]]:
         options.sync_every,
         clients_per_round(options.clients_per_round, plan.num_workers),
     )
-    found = []
+    rounds_drawn = []
     while drawn := rounds.current():
-        found.append((list(rounds.done), drawn))
+        rounds_drawn.append((list(rounds.done), drawn))
         rounds.finish()
-    return found
+    return rounds_drawn
 
 
 def _clients_by_round(done: VirtualRun) -> dict[int, set[int]]:
@@ -306,25 +309,25 @@ FEDERATED_ONLY = ("fedavg",)
 FEDERATED_LAWS = (
     Law(
         "F1",
-        "with everybody in every round and SGD it is localsgd",
+        "with full participation and SGD it equals localsgd",
         FEDERATED_ONLY,
-        f1_with_everybody_it_is_localsgd,
+        f1_with_full_participation_it_is_localsgd,
     ),
     Law(
         "F2",
-        "a client counts by the samples it used in the round",
+        "a client is weighted by its samples of the round",
         FEDERATED_ONLY,
         f2_clients_count_by_the_samples_they_used,
     ),
     Law(
         "F3",
-        "who is drawn depends on seed and round alone; every share is done once",
+        "client sampling depends on seed and round only; every work unit is done once",
         FEDERATED_ONLY,
         f3_the_draw_depends_on_seed_and_round_alone,
     ),
     Law(
         "F4",
-        "one client per round is sequential training on the clients' shares",
+        "one client per round is sequential training on the clients' work units",
         FEDERATED_ONLY,
         f4_one_client_at_a_time_is_sequential,
     ),

@@ -38,42 +38,42 @@ ROUNDS_EACH = 10
 def m1_exponential_step_times_have_a_closed_form(_: Lab) -> Finding:
     """The K-th of N exponential times is expected at (H_N - H_{N-K})·mean; ssgd waits for all N."""
     profile = _profile((Exponential(MEAN_S),) * WORKERS)
-    said = []
+    deviations = []
     ok = True
     for needed in (WORKERS, WORKERS - 1, WORKERS - 2, WORKERS // 2):
         # Enough work for so many rounds, whatever is abandoned in each.
         steps = ROUNDS * needed // WORKERS
-        found = outline(profile, BackupWorkers(WORKERS - needed), steps=steps, seed=11)
+        prediction = outline(profile, BackupWorkers(WORKERS - needed), steps=steps, seed=11)
         spacings = range(WORKERS - needed + 1, WORKERS + 1)
         expected_s = MEAN_S * sum(1 / i for i in spacings)
-        error_s = MEAN_S * math.sqrt(sum(1 / i**2 for i in spacings) / found.syncs)
-        off = (found.total_ns / 1e9 / found.syncs - expected_s) / error_s
+        error_s = MEAN_S * math.sqrt(sum(1 / i**2 for i in spacings) / prediction.syncs)
+        off = (prediction.total_ns / 1e9 / prediction.syncs - expected_s) / error_s
         ok &= abs(off) <= 3
-        said.append(f"K={needed} {off:+.1f} SE")
+        deviations.append(f"K={needed} {off:+.1f} SE")
     ssgd = predict(profile, strategy_model_of("ssgd", StrategyOptions()), steps=ROUNDS, seed=11)
     share = ssgd.gradients_per_s * MEAN_S / WORKERS
     limit = 1 / sum(1 / i for i in range(1, WORKERS + 1))
     ok &= abs(share / limit - 1) <= 0.02
-    return Finding(ok, f"{', '.join(said)}; ssgd at {share:.3f} of the optimum, 1/H_N = {limit:.3f}")
+    return Finding(ok, f"{', '.join(deviations)}; ssgd at {share:.3f} of the optimum, 1/H_N = {limit:.3f}")
 
 
-def m2_nobody_beats_the_sum_of_the_rates(_: Lab) -> Finding:
+def m2_no_mode_beats_the_sum_of_the_rates(_: Lab) -> Finding:
     """Σ 1/E[tᵢ] is the limit unless gradients may be abandoned; asgd reaches it."""
     mixed = (Exponential(0.01), Uniform(0.005, 0.02), Lognormal(0.01, 0.7), Exponential(0.03))
     rates = [1 / mean_s(model) for model in mixed]
     optimum = sum(rates)
-    found = {
-        c.mode: predict(_profile(mixed), c.way, steps=5000, seed=5)
+    predictions = {
+        c.mode: predict(_profile(mixed), c.model, steps=5000, seed=5)
         for c in candidates(StrategyOptions(staleness=3, sync_every=8), len(mixed))
-        if not isinstance(c.way, BackupWorkers)
+        if not isinstance(c.model, BackupWorkers)
     }
-    shares = {mode: prediction.gradients_per_s / optimum for mode, prediction in found.items()}
+    shares = {mode: prediction.gradients_per_s / optimum for mode, prediction in predictions.items()}
     # The means that were drawn differ from the expected ones; no model here varies more than its mean.
-    drawn = zip(rates, found["asgd"].steps, strict=True)
+    drawn = zip(rates, predictions["asgd"].steps, strict=True)
     error = math.sqrt(sum(rate**2 / steps for rate, steps in drawn)) / optimum
     ok = max(shares.values()) <= 1 + 3 * error and shares["asgd"] >= 1 - 3 * error
-    said = ", ".join(f"{mode} {share:.3f}" for mode, share in shares.items())
-    return Finding(ok, f"of Σ 1/E[tᵢ], ± {error:.3f}: {said}")
+    listed = ", ".join(f"{mode} {share:.3f}" for mode, share in shares.items())
+    return Finding(ok, f"of Σ 1/E[tᵢ], ± {error:.3f}: {listed}")
 
 
 def m3_virtual_runs_are_predicted_to_the_nanosecond(lab: Lab) -> Finding:
@@ -82,25 +82,25 @@ def m3_virtual_runs_are_predicted_to_the_nanosecond(lab: Lab) -> Finding:
     for seed in range(4):
         plan = lab.plan(steps=24, stragglers=RANDOM_SPEEDS, seed=seed)
         done = run(plan)
-        found = _predicted(plan, lab.mode)
-        updates += sum(found.steps)
-        same_order = not done.history.server or _applied(done.history) == _foretold(found)
-        if not same_order or round(done.elapsed_s * 1e9) != found.total_ns:
-            wrong.append(f"seed {seed}: {done.elapsed_s} s, predicted {found.total_ns / 1e9} s")
+        prediction = _predicted(plan, lab.mode)
+        updates += sum(prediction.steps)
+        same_order = not done.history.server or _applied(done.history) == _foretold(prediction)
+        if not same_order or round(done.elapsed_s * 1e9) != prediction.total_ns:
+            wrong.append(f"seed {seed}: {done.elapsed_s} s, predicted {prediction.total_ns / 1e9} s")
     return Finding(not wrong, "; ".join(wrong) or f"{updates} gradients of 4 schedules, every time equal")
 
 
 def m3_a_real_run_is_predicted(lab: Lab) -> Finding:
     """A machine with other work to do may disturb a run of processes, so it has a few attempts."""
     plan = sleeping_plan(lab.plan(num_workers=SLEEPERS))
-    found = outline(
+    prediction = outline(
         profile_from_plan(plan), strategy_model_of(lab.mode, plan.strategy), steps=plan.steps, seed=plan.seed
     )
     for attempt in range(1, ATTEMPTS + 1):
         history = lab.really_run(plan).history
         order = [rank for rank, _ in _applied(history)]
-        error = found.total_ns / 1e9 / summarise(history).training_s - 1
-        same = order == found.trace.ranks.tolist()
+        error = prediction.total_ns / 1e9 / summarise(history).training_s - 1
+        same = order == prediction.trace.ranks.tolist()
         measured = f"{len(order)} updates of {SLEEPERS} processes, order equal: {same}; {error:+.1%} in time"
         if same and abs(error) <= 0.05:
             return Finding(True, f"{measured} (attempt {attempt} of at most {ATTEMPTS})")
@@ -155,8 +155,8 @@ def _applied(history: History) -> list[tuple[int, int]]:
     return [(row.rank, row.at_ns) for row in history.server if row.op == "apply"]
 
 
-def _foretold(found: Outline) -> list[tuple[int, int]]:
-    return list(zip(found.trace.ranks.tolist(), found.trace.at_ns.tolist(), strict=True))
+def _foretold(prediction: Outline) -> list[tuple[int, int]]:
+    return list(zip(prediction.trace.ranks.tolist(), prediction.trace.at_ns.tolist(), strict=True))
 
 
 LAWS = (
@@ -170,7 +170,7 @@ LAWS = (
         "M2",
         "the optimum is the sum of 1/E[tᵢ]; no mode exceeds it, and asgd reaches it",
         ("asgd",),
-        m2_nobody_beats_the_sum_of_the_rates,
+        m2_no_mode_beats_the_sum_of_the_rates,
     ),
     Law(
         "M3",

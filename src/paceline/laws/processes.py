@@ -38,7 +38,7 @@ def c11_an_error_memory_survives_a_resume(lab: Lab) -> Finding:
         if lab.really_run(plan, stops_at=3).state_sha256 != lab.really_run(plan).state_sha256:
             parted.append(compress.codec.value)
     return Finding(
-        not parted, f"signs and topk, stopped and resumed, against a run in one go; different: {parted}"
+        not parted, f"signs and topk, stopped and resumed, against an uninterrupted run; different: {parted}"
     )
 
 
@@ -66,14 +66,14 @@ def u4_torch_replicas_end_equal(lab: Lab) -> Finding:
 LAWS = (
     Law(
         "S4",
-        "with N = 2, ssgd ends bit-equal to torch DDP",
+        "with N = 2, ssgd is bitwise equal to torch DDP",
         ("ssgd",),
         s4_two_workers_are_bit_equal_to_ddp,
         starts_processes=True,
     ),
     Law(
         "U1.local",
-        "a run of real processes replays in one process, bit by bit",
+        "a run of real processes replays in one process, bitwise",
         (
             "ssgd",
             "ps",
@@ -96,7 +96,7 @@ LAWS = (
     ),
     Law(
         "C11",
-        "error memories are in the checkpoint: a resumed run ends with the bits of an unbroken one",
+        "checkpoints contain error-feedback memories: a resumed run is bitwise equal to an uninterrupted one",
         ("ssgd", "localsgd", "fedavg", "diloco"),
         c11_an_error_memory_survives_a_resume,
         per_mode=True,
@@ -112,7 +112,7 @@ LAWS = (
     ),
     Law(
         "U3",
-        "one worker computes what torch's own optimizer computes, bit by bit",
+        "one worker is bitwise equal to torch's optimizer",
         ("ddp", "fsdp"),
         u3_torch_alone_is_the_optimizer,
         per_mode=True,
@@ -120,7 +120,7 @@ LAWS = (
     ),
     Law(
         "U4",
-        "after each sync all replicas hold the same bits",
+        "after each sync all replicas are bitwise equal",
         ("ddp", "fsdp"),
         u4_torch_replicas_end_equal,
         per_mode=True,

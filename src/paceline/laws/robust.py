@@ -29,7 +29,7 @@ SHAPES = ((3, 0), (5, 1), (8, 1), (8, 2), (9, 3), (15, 6))  # (N, f), enough for
 SEARCHES = 40
 
 
-def r1_seeing_everybody_changes_nothing(lab: Lab) -> Finding:
+def r1_seeing_all_workers_changes_nothing(lab: Lab) -> Finding:
     own = StrategyOptions(aggregate=MEAN_OF_ALL)
     batch_norm = {"batch_norm": True}
     plain = lab.plan(task_options=batch_norm)
@@ -92,7 +92,7 @@ def r2_krum_picks_one_of_the_honest(_: Lab) -> Finding:
                 tried += 1
                 if not any(torch.equal(chosen, row) for row in honest):
                     picked.append((size, bad))
-    return Finding(not picked, f"{tried} stacks; a lie was picked: {picked[:5]}")
+    return Finding(not picked, f"{tried} stacks; a byzantine gradient was picked: {picked[:5]}")
 
 
 def r3_the_order_of_workers_does_not_matter(_: Lab) -> Finding:
@@ -108,7 +108,7 @@ def r3_the_order_of_workers_does_not_matter(_: Lab) -> Finding:
                     tried += 1
                     if not torch.equal(way(stack), way(again)):
                         changed.append((name, size, bad))
-    return Finding(not changed, f"{tried} permuted stacks; other bits: {changed[:5]}")
+    return Finding(not changed, f"{tried} permuted stacks; different bits: {changed[:5]}")
 
 
 def r4_one_of_eight_cannot_stop_training(lab: Lab) -> Finding:
@@ -119,8 +119,8 @@ def r4_one_of_eight_cannot_stop_training(lab: Lab) -> Finding:
         plan = lab.plan(task=QUADRATIC, num_workers=8, steps=40, strategy=options, byzantine=GARBAGE)
         left[way] = _excess_left(plan)
     ok = all(left[way] < 0.1 for way in WAYS) and not left["mean"] < 1.0
-    words = ", ".join(f"{way} {part:.2g}" for way, part in left.items())
-    return Finding(ok, f"excess loss left: {words}; target 0.1")
+    listed = ", ".join(f"{way} {part:.2g}" for way, part in left.items())
+    return Finding(ok, f"excess loss left: {listed}; target 0.1")
 
 
 def r5_a_server_combines_as_workers_do(lab: Lab) -> Finding:
@@ -134,7 +134,7 @@ def r5_a_server_combines_as_workers_do(lab: Lab) -> Finding:
         other = "ps" if lab.mode == "ssgd" else "ssgd"
         if final_hash(lab.plan(**changes)) != final_hash(lab.other(other, **changes)):
             differing.append(way)
-    return Finding(not differing, f"{(*WAYS, 'a function')} with a bad worker; other bits: {differing}")
+    return Finding(not differing, f"{(*WAYS, 'a function')} with a bad worker; different bits: {differing}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ def r6_with_bad_workers_replicas_stay_equal_and_replays_exact(lab: Lab) -> Findi
     for way in WAYS:
         bad = _BadLab(lab.mode, lab.subject, lab.launcher, way=way)
         for law in (u4_after_a_sync_all_replicas_are_equal, u1_same_schedule_same_bits):
-            found = law(bad)
-            if not found.ok:
-                return Finding(False, f"{way}: {found.measured}")
+            finding = law(bad)
+            if not finding.ok:
+                return Finding(False, f"{way}: {finding.measured}")
     return Finding(True, f"{WAYS}: 12 syncs of 5 replicas equal, 60 gradients replayed")
 
 
@@ -233,17 +233,17 @@ def _excess_left(plan: Plan) -> float:
     for where in (final, torch.ones(4), points.mean(0)):
         torch.nn.utils.vector_to_parameters(where.to(points.dtype), model.parameters())
         losses.append(float(task.loss(model, batch).detach()))
-    end, begin, least = losses
-    return (end - least) / (begin - least)
+    end, begin, minimum = losses
+    return (end - minimum) / (begin - minimum)
 
 
 BOTH = ("ssgd", "ps")
 LAWS = (
     Law(
         "R1",
-        "with no bad worker, the mean of gathered gradients is the plain mean, bit by bit",
+        "with no bad worker, the mean of gathered gradients is bitwise equal to the plain mean",
         BOTH,
-        r1_seeing_everybody_changes_nothing,
+        r1_seeing_all_workers_changes_nothing,
         per_mode=True,
     ),
     Law(
@@ -261,17 +261,23 @@ LAWS = (
     ),
     Law(
         "R2.range",
-        "no f lies, even NaN or infinite, move median or trimmed-mean out of the honest range",
+        "f byzantine gradients, even NaN or infinite, cannot move median or trimmed-mean out of the honest "
+        "range",
         BOTH,
         r2_no_lie_moves_it_out_of_the_honest_range,
     ),
     Law(
         "R2.krum",
-        "krum picks an honest gradient while those are closer to each other than to any lie",
+        "krum picks an honest gradient while those are closer to each other than to any byzantine one",
         BOTH,
         r2_krum_picks_one_of_the_honest,
     ),
-    Law("R3", "who sends which gradient does not matter", BOTH, r3_the_order_of_workers_does_not_matter),
+    Law(
+        "R3",
+        "the result does not depend on the order of workers",
+        BOTH,
+        r3_the_order_of_workers_does_not_matter,
+    ),
     Law(
         "R4",
         "1 garbage worker of 8 stops a mean from converging, but not median, trimmed-mean and krum",
@@ -281,13 +287,13 @@ LAWS = (
     ),
     Law(
         "R5",
-        "a server combines gradients as workers do among themselves, bit by bit",
+        "a server combines gradients as an all-gather among workers does, bitwise",
         ("ps",),
         r5_a_server_combines_as_workers_do,
     ),
     Law(
         "R6",
-        "with bad workers, replicas stay equal and a replay gives the same bits",
+        "with bad workers, replicas stay equal and a replay is bitwise equal",
         BOTH,
         r6_with_bad_workers_replicas_stay_equal_and_replays_exact,
         per_mode=True,

@@ -65,9 +65,9 @@ class Case:
 def cases(mode: str | None) -> Iterator[Case]:
     """The laws of one mode, or of all; what needs processes comes last."""
     for law in sorted(LAWS, key=lambda law: law.starts_processes):
-        for one in law.modes if law.per_mode else law.modes[:1]:
-            if mode in (None, one):
-                yield Case(f"{law.id}.{one}" if law.per_mode else law.id, one, law)
+        for mode_name in law.modes if law.per_mode else law.modes[:1]:
+            if mode in (None, mode_name):
+                yield Case(f"{law.id}.{mode_name}" if law.per_mode else law.id, mode_name, law)
         for other in MODES.values():  # a mode that is meant to be like another one obeys its laws
             if other.like in (law.modes if law.per_mode else law.modes[:1]) and mode in (None, other.name):
                 yield Case(f"{law.id}.{other.name}", other.like, law, subject=other.name)

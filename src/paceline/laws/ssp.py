@@ -1,4 +1,4 @@
-"""P: stale synchronous parallel, nobody runs further ahead than the bound."""
+"""P: stale synchronous parallel, no worker runs further ahead than the bound."""
 
 from dataclasses import replace
 
@@ -86,20 +86,21 @@ def p3_bound_zero_is_synchronous(lab: Lab) -> Finding:
 
 
 def p4_no_bound_is_asgd(lab: Lab) -> Finding:
-    mine = Witness.of(3)
+    own_witness = Witness.of(3)
     theirs = Witness.of(3)
     unbounded = lab.plan(steps=20, strategy=StrategyOptions(staleness=None), stragglers=RANDOM_SPEEDS)
-    one = run(unbounded, wrap_store=mine.wrap)
+    own_run = run(unbounded, wrap_store=own_witness.wrap)
     other = run(lab.other("asgd", steps=20, stragglers=RANDOM_SPEEDS), wrap_store=theirs.wrap)
-    same_bits = state_hash(one.final_state()) == state_hash(other.final_state())
-    same_acts = mine.acts == theirs.acts
+    same_bits = state_hash(own_run.final_state()) == state_hash(other.final_state())
+    same_acts = own_witness.acts == theirs.acts
     return Finding(
-        same_acts and same_bits, f"{len(mine.acts)} acts equal: {same_acts}; bits equal: {same_bits}"
+        same_acts and same_bits,
+        f"{len(own_witness.acts)} acts equal: {same_acts}; bitwise equal: {same_bits}",
     )
 
 
 def p5_the_slowest_never_waits(lab: Lab) -> Finding:
-    """Whoever is the slowest right after pushing reads on without waiting."""
+    """A worker that is the slowest right after pushing reads on without waiting."""
     waits = []
     pulls = 0
     for plan, bound in _schedules(lab):
@@ -131,11 +132,11 @@ def p6_a_persistent_straggler_sets_the_pace(lab: Lab) -> Finding:
     says_so = any("same long-run rate" in line.text for line in explain(replace(plan, mode="ssp")))
     return Finding(
         0.98 <= rate / limit <= 1.02 and says_so,
-        f"{rate / limit:.3f} of N/t_max with bound 3; `paceline plan` says so: {says_so}",
+        f"{rate / limit:.3f} of N/t_max with bound 3; reported by `paceline train --dry-run`: {says_so}",
     )
 
 
-def p7_who_leaves_holds_nobody_back(lab: Lab) -> Finding:
+def p7_a_worker_that_leaves_holds_none_back(lab: Lab) -> Finding:
     plan = lab.plan(steps=15, timeout_s=2.0)
     done = run_virtual(plan, leaves_after={2: 4})
     finished = {rank: len(rows) for rank, rows in done.history.steps.items()}
@@ -154,8 +155,8 @@ def p7b_version_staleness_is_bounded(lab: Lab) -> Finding:
 
 
 def p1_the_bound_is_given_in_full(lab: Lab) -> Finding:
-    """Worker 1 pauses once: the others go on for exactly as many steps as the bound says."""
-    found: dict[int, int] = {}
+    """Worker 1 pauses once: the others continue for exactly as many steps as the bound says."""
+    gaps: dict[int, int] = {}
     for bound in BOUNDS:
         pause = (StragglerRule(worker=1, delay_s=1.0, steps=(2,)),)
         witness = Witness.of(3)
@@ -167,12 +168,12 @@ def p1_the_bound_is_given_in_full(lab: Lab) -> Finding:
         witness.on_pull = on_pull
         options = StrategyOptions(staleness=bound)
         run(lab.plan(steps=8, stragglers=pause, strategy=options), wrap_store=witness.wrap)
-        found[bound] = max(ahead)
-    return Finding(all(s == gap for s, gap in found.items()), f"largest started gap by bound: {found}")
+        gaps[bound] = max(ahead)
+    return Finding(all(s == gap for s, gap in gaps.items()), f"largest started gap by bound: {gaps}")
 
 
 def p8_a_moving_bound_stays_in_its_range(lab: Lab) -> Finding:
-    """Nobody starts further ahead than the upper end, nobody waits within the lower end."""
+    """No worker starts further ahead than the upper end, and none waits within the lower end."""
     started: dict[int, int] = {}
     held_too_soon = []
     for schedule, low in _schedules(lab):
@@ -204,16 +205,17 @@ def p8_a_moving_bound_stays_in_its_range(lab: Lab) -> Finding:
 
 
 def p8_no_range_is_ssp(lab: Lab) -> Finding:
-    mine = Witness.of(3)
+    own_witness = Witness.of(3)
     theirs = Witness.of(3)
     fixed = StrategyOptions(staleness=1, staleness_range=0)
-    one = run(lab.plan(steps=20, strategy=fixed, stragglers=RANDOM_SPEEDS), wrap_store=mine.wrap)
+    own_run = run(lab.plan(steps=20, strategy=fixed, stragglers=RANDOM_SPEEDS), wrap_store=own_witness.wrap)
     ssp = lab.other("ssp", steps=20, strategy=StrategyOptions(staleness=1), stragglers=RANDOM_SPEEDS)
     other = run(ssp, wrap_store=theirs.wrap)
-    same_bits = state_hash(one.final_state()) == state_hash(other.final_state())
-    same_acts = mine.acts == theirs.acts
+    same_bits = state_hash(own_run.final_state()) == state_hash(other.final_state())
+    same_acts = own_witness.acts == theirs.acts
     return Finding(
-        same_acts and same_bits, f"{len(mine.acts)} acts equal: {same_acts}; bits equal: {same_bits}"
+        same_acts and same_bits,
+        f"{len(own_witness.acts)} acts equal: {same_acts}; bitwise equal: {same_bits}",
     )
 
 
@@ -253,21 +255,26 @@ LAWS = (
     Law("P5", "the slowest worker never waits", ONLY, p5_the_slowest_never_waits),
     Law(
         "P6",
-        "a persistent straggler sets the rate to N/t_max, and the plan says so",
+        "a persistent straggler sets the rate to N/t_max, as the plan reports",
         ONLY,
         p6_a_persistent_straggler_sets_the_pace,
     ),
-    Law("P7", "a worker that leaves no longer holds anybody back", ONLY, p7_who_leaves_holds_nobody_back),
+    Law(
+        "P7",
+        "a worker that leaves no longer blocks others",
+        ONLY,
+        p7_a_worker_that_leaves_holds_none_back,
+    ),
     Law("P7b", "version staleness ≤ (2s+1)(N-1)", ONLY, p7b_version_staleness_is_bounded),
     Law(
         "P1.reached",
-        "the bound is given in full: others start up to s steps ahead of one that pauses",
+        "the bound is fully used: others start up to s steps ahead of a paused worker",
         ONLY,
         p1_the_bound_is_given_in_full,
     ),
     Law(
         "P8",
-        "a moving bound is used and never leaves its range, at either end",
+        "a moving bound is used and stays within its range",
         ("dssp",),
         p8_a_moving_bound_stays_in_its_range,
     ),

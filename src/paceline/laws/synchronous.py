@@ -41,14 +41,14 @@ WORLDS = (2, 3, 4, 5)
 
 def s1_many_small_batches_are_one_large(lab: Lab) -> Finding:
     many = run(lab.plan(num_workers=4, batch_sizes=(3,) * 4))
-    one = run(lab.other("single", batch_sizes=(12,)))
-    return within(distance(many, one), 1e-12)
+    single = run(lab.other("single", batch_sizes=(12,)))
+    return within(distance(many, single), 1e-12)
 
 
 def s2_unequal_batches_are_weighted(lab: Lab) -> Finding:
     uneven = run(lab.plan(num_workers=2, batch_sizes=(2, 6)))
-    one = run(lab.other("single", batch_sizes=(8,)))
-    return within(distance(uneven, one), 1e-12)
+    single = run(lab.other("single", batch_sizes=(8,)))
+    return within(distance(uneven, single), 1e-12)
 
 
 def s2_unweighted_would_be_wrong(lab: Lab) -> Finding:
@@ -126,8 +126,8 @@ def s6_also_for_adam(lab: Lab) -> Finding:
 
 
 def _vectors(world: int) -> list[Tensor]:
-    dice = torch.Generator().manual_seed(world)
-    return [torch.randn(SIZE, generator=dice, dtype=torch.float32) for _ in range(world)]
+    rng = torch.Generator().manual_seed(world)
+    return [torch.randn(SIZE, generator=rng, dtype=torch.float32) for _ in range(world)]
 
 
 def _reduce(world_size: int) -> tuple[list[Tensor], list[Tensor], list[Traffic]]:
@@ -175,7 +175,7 @@ LAWS = (
         per_mode=True,
     ),
     Law("S2.negative", "unweighted, they would not", SYNC, s2_unweighted_would_be_wrong),
-    Law("S3", "after an all-reduce every rank holds the same bits", SYNC, s3_all_ranks_end_bit_equal),
+    Law("S3", "after an all-reduce all ranks are bitwise equal", SYNC, s3_all_ranks_end_bit_equal),
     Law(
         "S3.error",
         "the all-reduced mean is within (N-1)·u·Σ|g| of the exact one",
@@ -223,9 +223,9 @@ def b1_without_spares_it_is_ssgd(lab: Lab) -> Finding:
 def _equals(lab: Lab, mode: str, **changes: object) -> Finding:
     """Also when workers join in another order, so that another one does each share."""
     work = {"steps": 20, "batch_sizes": (2, 3, 5), **changes}
-    mine = lab.plan(strategy=NONE_SPARE, stragglers=RANDOM_SPEEDS, **work)
-    one = final_hash(mine, starts_at_s={0: 0.3, 1: 0.1})
-    return bit_equal(one, final_hash(lab.other(mode, **work)), of=f"b = 0, and {mode}")
+    plan = lab.plan(strategy=NONE_SPARE, stragglers=RANDOM_SPEEDS, **work)
+    own_hash = final_hash(plan, starts_at_s={0: 0.3, 1: 0.1})
+    return bit_equal(own_hash, final_hash(lab.other(mode, **work)), of=f"b = 0, and {mode}")
 
 
 def b2_an_update_is_the_mean_of_k_fresh_gradients(lab: Lab) -> Finding:
@@ -238,17 +238,18 @@ def b2_an_update_is_the_mean_of_k_fresh_gradients(lab: Lab) -> Finding:
             plan = _sharing(lab, seed, spare)
             witness = Witness.of(plan.num_workers)
             done = run(plan, wrap_store=witness.wrap)
-            found = _contributors(witness)
-            updates += len(found)
+            contributors = _contributors(witness)
+            updates += len(contributors)
             odd += [
                 f"seed {seed}, version {version}: {sorted(ranks)}"
-                for version, ranks in found.items()
+                for version, ranks in contributors.items()
                 if len(ranks) != plan.gradients_per_update or len(set(ranks)) != len(ranks)
             ]
             weighed &= _is_fresh_and_whole(plan, done)
     return Finding(
         not odd and weighed,
-        f"{updates} updates; not of K distinct workers: {odd[:3]}; each share once, fresh, as 1/K: {weighed}",
+        f"{updates} updates; not of K distinct workers: {odd[:3]}; each work unit once, fresh, as 1/K: "
+        f"{weighed}",
     )
 
 
@@ -261,13 +262,13 @@ def _sharing(lab: Lab, seed: int, spare: int) -> Plan:
 def _contributors(witness: Witness) -> dict[int, list[int]]:
     """Who pushed a gradient of each version."""
     read: dict[int, int] = {}
-    found: dict[int, list[int]] = {}
+    contributors: dict[int, list[int]] = {}
     for act in witness.acts:
         if act.what == "pull":
             read[act.rank] = act.version
         elif act.what == "push":
-            found.setdefault(read[act.rank], []).append(act.rank)
-    return found
+            contributors.setdefault(read[act.rank], []).append(act.rank)
+    return contributors
 
 
 def _is_fresh_and_whole(plan: Plan, done: VirtualRun) -> bool:
@@ -318,20 +319,20 @@ def _rounds_ns(done: VirtualRun) -> list[int]:
     return [later - earlier for earlier, later in pairwise([0, *(times[v] for v in sorted(times))])]
 
 
-def b4_a_persistent_straggler_slows_nobody(lab: Lab) -> Finding:
+def b4_a_persistent_straggler_slows_no_other(lab: Lab) -> Finding:
     """Time is that of the other three alone, and the straggler's samples are used all the same."""
     rules = (StragglerRule(worker=1, factor=10.0),)
     plan = ledger(lab.plan(num_workers=4, steps=30, stragglers=rules))
     done = run(plan)
     updates = -(-plan.total_gradients // 3)
-    told = Counter(row.rank for row in done.history.server if row.op == "abandon")
+    abandoned = Counter(row.rank for row in done.history.server if row.op == "abandon")
     ended = _ends_early(done, rank=1)
     entries = done.final_state()["entries"]
     ok = _same(done.elapsed_s, updates * PACE_S) and bool((entries != 0).all()) and ended
     return Finding(
         ok,
-        f"{plan.total_gradients} shares in {done.elapsed_s:.3f} s, {updates} updates of {PACE_S:g} s; "
-        f"abandoned by worker {dict(told)}, each within a step of the others: {ended}",
+        f"{plan.total_gradients} work units in {done.elapsed_s:.3f} s, {updates} updates of {PACE_S:g} s; "
+        f"abandoned by worker {dict(abandoned)}, each within a step of the others: {ended}",
     )
 
 
@@ -346,13 +347,17 @@ def _same(one_s: float, other_s: float) -> bool:
 
 BACKUP_ONLY = ("backup",)
 BACKUP_LAWS = (
-    Law("B1", "without backup workers it is ps, bit by bit", BACKUP_ONLY, b1_without_spares_it_is_ps),
+    Law("B1", "without backup workers it is bitwise equal to ps", BACKUP_ONLY, b1_without_spares_it_is_ps),
     Law(
-        "B1.ssgd", "without backup workers it is ssgd, bit by bit", BACKUP_ONLY, b1_without_spares_it_is_ssgd
+        "B1.ssgd",
+        "without backup workers it is bitwise equal to ssgd",
+        BACKUP_ONLY,
+        b1_without_spares_it_is_ssgd,
     ),
     Law(
         "B2",
-        "every update is the mean of exactly K distinct workers' gradients, none stale, and no share is lost",
+        "every update is the mean of exactly K distinct workers' gradients, none stale, and no work unit is "
+        "lost",
         BACKUP_ONLY,
         b2_an_update_is_the_mean_of_k_fresh_gradients,
     ),
@@ -364,8 +369,8 @@ BACKUP_LAWS = (
     ),
     Law(
         "B4",
-        "a persistent straggler slows nobody, abandons its steps at once, and its samples are still used",
+        "a persistent straggler slows no other, abandons its steps at once, and its samples are still used",
         BACKUP_ONLY,
-        b4_a_persistent_straggler_slows_nobody,
+        b4_a_persistent_straggler_slows_no_other,
     ),
 )

@@ -32,9 +32,9 @@ class TinyTask(_LawTask):
         return nn.Sequential(nn.Linear(3, 5), *middle, nn.Tanh(), nn.Linear(5, 2))
 
     def samples(self) -> TensorSamples:
-        dice = torch.Generator().manual_seed(self._seed)
-        inputs = torch.randn(self._num_samples, 3, generator=dice)
-        return TensorSamples(inputs, torch.randn(self._num_samples, 2, generator=dice))
+        rng = torch.Generator().manual_seed(self._seed)
+        inputs = torch.randn(self._num_samples, 3, generator=rng)
+        return TensorSamples(inputs, torch.randn(self._num_samples, 2, generator=rng))
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
@@ -54,7 +54,7 @@ class ValidatedTask(TinyTask):
         inputs, targets = self.samples().batch(torch.arange(rows.start, rows.stop).numpy())
         assert not model.training, "the model is to be in eval mode"
         loss = (model(inputs) - targets).square().sum()
-        return {"valid_loss": float(loss), "dice": float(torch.rand(1))}
+        return {"valid_loss": float(loss), "random": float(torch.rand(1))}
 
 
 class LedgerTask(_LawTask):
@@ -132,10 +132,10 @@ class QuadraticTask(_LawTask):
     """
 
     def __init__(self, *, seed: int, num_samples: int = 61) -> None:
-        dice = torch.Generator().manual_seed(seed)
-        factor = torch.randn(4, 4, generator=dice)
+        rng = torch.Generator().manual_seed(seed)
+        factor = torch.randn(4, 4, generator=rng)
         self._hessian = factor @ factor.T / 4 + torch.eye(4)
-        self._points = torch.randn(num_samples, 4, generator=dice)
+        self._points = torch.randn(num_samples, 4, generator=rng)
 
     def model(self) -> nn.Module:
         return _Point()

@@ -61,9 +61,9 @@ def u2_every_gradient_counts_once(lab: Lab) -> Finding:
     entries = done.final_state()["entries"]
     expected = -1.0 / plan.gradients_per_update
     wrong = int((entries != expected).sum())
-    rows = [r for mine in done.history.steps.values() for r in mine]
+    rows = [r for worker_rows in done.history.steps.values() for r in worker_rows]
     counted = len(rows) == plan.total_gradients and sum(r.samples for r in rows) == plan.total_samples
-    in_vain = sum(r.bytes_in for mine in done.history.abandoned.values() for r in mine)
+    in_vain = sum(r.bytes_in for worker_rows in done.history.abandoned.values() for r in worker_rows)
     moved = sum(r.bytes_out for r in rows), sum(r.bytes_in for r in rows) + in_vain
     if channel_of(plan.mode) is Channel.STORE:
         handed = witness.pushed_bytes, witness.pulled_bytes
@@ -73,7 +73,7 @@ def u2_every_gradient_counts_once(lab: Lab) -> Finding:
     return Finding(
         ok,
         f"{wrong} of {len(entries)} entries are not {expected}; {len(rows)} gradients; "
-        f"bytes counted {moved}, handed over {handed}",
+        f"bytes counted {moved}, passed to the transport {handed}",
     )
 
 
@@ -109,7 +109,7 @@ def u4_after_a_sync_all_replicas_are_equal(lab: Lab) -> Finding:
     )
 
 
-def u5_nobody_waits_longer_than_the_timeout(lab: Lab) -> Finding:
+def u5_no_worker_waits_longer_than_the_timeout(lab: Lab) -> Finding:
     """Worker 1 goes silent after its third step, without a word."""
     plan = lab.plan(timeout_s=TIMEOUT_S, steps=9)
     done = run_virtual(plan, silent_after={1: 3})
@@ -130,50 +130,50 @@ def u6_slowness_changes_when_never_what(lab: Lab) -> Finding:
     return bit_equal(final_hash(plan), slow, of="without and with injected slowness")
 
 
-def u7_a_wish_to_stop_ends_all_at_one_point(lab: Lab) -> Finding:
+def u7_a_stop_request_ends_all_at_one_point(lab: Lab) -> Finding:
     """One worker wants to stop after its fifth step: what was done is then whole, without a hole."""
     done = run(lab.plan(steps=40, stragglers=RANDOM_SPEEDS), stops_after={0: 5})
-    rows = [row for mine in done.history.steps.values() for row in mine]
+    rows = [row for worker_rows in done.history.steps.values() for row in worker_rows]
     positions = sorted(row.position for row in rows)
-    counts = {rank: len(mine) for rank, mine in done.history.steps.items()}
+    counts = {rank: len(worker_rows) for rank, worker_rows in done.history.steps.items()}
     whole = positions == list(range(len(positions)))
     return Finding(
-        whole and len(rows) < 120, f"steps by worker {counts}; shares 0 … {positions[-1]} whole: {whole}"
+        whole and len(rows) < 120, f"steps by worker {counts}; work units 0 … {positions[-1]} whole: {whole}"
     )
 
 
 LAWS = (
     Law(
         "U1",
-        "the same seed and schedule give the same bits, also when the log is replayed",
+        "the same seed and schedule give bitwise equal results, also when the log is replayed",
         REPLAYED,
         u1_same_schedule_same_bits,
         per_mode=True,
     ),
     Law(
         "U2",
-        "every gradient is applied exactly once with weight 1/N; bytes are those handed over",
+        "every gradient is applied exactly once with weight 1/N; bytes are those passed to the transport",
         ALL,
         u2_every_gradient_counts_once,
         per_mode=True,
     ),
     Law(
         "U3",
-        "one worker computes what torch's own optimizer computes, bit by bit",
+        "one worker is bitwise equal to torch's optimizer",
         ALL + NEAR,
         u3_alone_it_is_the_optimizer,
         per_mode=True,
     ),
     Law(
         "U4",
-        "after each sync all replicas hold the same bits, buffers included",
+        "after each sync all replicas are bitwise equal, buffers included",
         ("ssgd", "ps", "localsgd", "fedavg", "diloco", "gossip", "adaptive"),
         u4_after_a_sync_all_replicas_are_equal,
         per_mode=True,
     ),
     Law(
         "U5",
-        "when a worker falls silent, nobody waits longer than the timeout",
+        "when a worker stops responding, no other waits longer than the timeout",
         (
             "ssgd",
             "ps",
@@ -188,21 +188,21 @@ LAWS = (
             "adaptive",
             *NEAR,
         ),
-        u5_nobody_waits_longer_than_the_timeout,
+        u5_no_worker_waits_longer_than_the_timeout,
         per_mode=True,
     ),
     Law(
         "U6",
-        "slowing workers changes when things happen, never what is computed",
+        "slowing workers changes timing, not results",
         TOGETHER,
         u6_slowness_changes_when_never_what,
         per_mode=True,
     ),
     Law(
         "U7",
-        "a wish to stop ends all workers at a common point, with no share left out",
+        "a stop request ends all workers at a common point, with no work unit skipped",
         REPLAYED,
-        u7_a_wish_to_stop_ends_all_at_one_point,
+        u7_a_stop_request_ends_all_at_one_point,
         per_mode=True,
     ),
 )

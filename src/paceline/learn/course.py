@@ -1,10 +1,9 @@
-"""Course: starts parts, takes predictions and answers, and checks them against the evidence."""
+"""Course: starts parts, records predictions and answers, and checks them against the evidence."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.core.clock import unix_now_s
+from paceline.core.clock import SystemClock, boot_id, unix_now_s
 from paceline.core.disk import write_durably
 from paceline.core.errors import (
     ConfigError,
@@ -17,8 +16,7 @@ from paceline.learn import progress as judge
 from paceline.learn.lesson import Facts, Finding, NotSeenError, Options, Part, Question, readable
 from paceline.learn.parts.failures import ALERT, KILLED_LEADER, KILLED_WORKER
 from paceline.learn.parts.performance import FOUR_WORKERS, ONE_WORKER, REPORT, STALENESS, STRAGGLER
-from paceline.learn.progress import SCHEMA, Progress
-from paceline.plan.codec import decode, to_json
+from paceline.learn.progress import Moment, Progress
 
 PARTS = (
     ONE_WORKER,
@@ -33,6 +31,13 @@ PARTS = (
 
 
 NAME = "progress.json"
+
+
+def page_path(page: str) -> Path:
+    """The page in the installed package; in the repository if paceline runs from its sources."""
+    package = Path(__file__).parent
+    installed = package / "pages" / page
+    return installed if installed.exists() else package.parents[2] / "docs" / "learn" / page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,7 @@ class Course:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self._run_root = folder.absolute().parent
-        self.progress = self._read()
+        self.progress, self.is_valid = self._read()  # is_valid: the file's checksum is
 
     @staticmethod
     def reset(folder: Path) -> "Course":
@@ -72,7 +77,7 @@ class Course:
             return judge.current(PARTS, self.progress) or PARTS[-1]
         if not 1 <= number <= len(PARTS):
             message = f"there is no part {number}"
-            raise ConfigError([Problem(message, f"parts are 1 to {len(PARTS)}: paceline learn", "PART")])
+            raise ConfigError([Problem(message, f"choose a part from 1 to {len(PARTS)}", "PART")])
         return PARTS[number - 1]
 
     def start(self, part: Part) -> list[int]:
@@ -83,7 +88,8 @@ class Course:
     def predict(self, part: Part, value: str) -> None:
         _readable(value, part.prediction.options, "GUESS")
         self.start(part)
-        self._save(self.progress.predict(part.number, value, unix_now_s()))
+        now = Moment(unix_s=unix_now_s(), monotonic_ns=SystemClock().now_ns(), boot_id=boot_id())
+        self._save(self.progress.predict(part.number, value, now, self._existing(part)))
 
     def answer(self, part: Part, number: int, value: str) -> Answered:
         """Raises NothingRecordedError if the run of the question does not exist."""
@@ -94,16 +100,17 @@ class Course:
             is_right = judge.verdict(question, value, self._facts(part))
         except NotSeenError as error:
             raise NothingRecordedError(
-                f"nothing can be compared with yet: {error.what}", error.hint
+                f"the answer cannot be checked yet: {error.what}", error.hint
             ) from error
         self._save(self.progress.answer(part.number, number, value, unix_now_s()))
         recorded = self.progress.parts[str(part.number)].answers[str(number)]
         return Answered(is_right=is_right, tries=recorded.tries, hint="" if is_right else question.hint)
 
     def check(self, part: Part) -> Checked:
-        findings = judge.check(part, self.progress.of(part.number), self._facts(part))
+        recorded = self.progress.of(part.number)
+        findings = judge.check(part, recorded, self._facts(part), is_valid=self.is_valid)
         checked = Checked(part=part, findings=tuple(findings))
-        if self.progress.of(part.number) is not None:
+        if recorded is not None:
             self._save(self.progress.judged(part.number, unix_now_s(), is_done=checked.is_done))
         return checked
 
@@ -112,37 +119,41 @@ class Course:
 
         return gather(self._run_root, part.runs, tries_rules=part.has_rules)
 
+    def _existing(self, part: Part) -> list[str]:
+        from paceline.learn.evidence import fingerprints  # as above
+
+        return fingerprints(self._run_root, part.new_runs, is_compared=part.is_compared)
+
     @staticmethod
     def _question(part: Part, number: int) -> Question:
         if not 1 <= number <= len(part.questions):
             message = f"part {part.number} has no question {number}"
-            hint = f"it has {len(part.questions)}: paceline learn start {part.number}"
+            hint = f"it has {len(part.questions)} questions: paceline learn start {part.number}"
             raise ConfigError([Problem(message, hint, "QUESTION")])
         return part.questions[number - 1]
 
-    def _read(self) -> Progress:
+    def _read(self) -> tuple[Progress, bool]:
         try:
-            progress = decode(Progress, self._path.read_text(encoding="utf-8"), schema=SCHEMA)
+            return judge.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return Progress()
+            return Progress(), True
         except OSError as error:
             message = f"{self._path} cannot be read: {error.strerror}"
             raise UnreadableFileError(message, "name another folder with --dir") from error
         except ValueError as error:
-            hint = f"begin anew: paceline learn --reset --dir {self._path.parent}"
+            hint = f"start over: paceline learn --reset --dir {self._path.parent}"
             raise DamagedRecordError(f"{self._path} cannot be read: {error}", hint) from error
-        assert isinstance(progress, Progress), "decode(Progress, …) builds one"
-        return progress
 
     def _save(self, progress: Progress) -> None:
         if progress != self.progress or not self._path.exists():
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(self._path, [(json.dumps(to_json(progress), indent=2) + "\n").encode()])
+            write_durably(self._path, [judge.dumps(progress, is_valid=self.is_valid).encode()])
         self.progress = progress
 
 
 def _readable(value: str, options: Options, where: str) -> None:
     if readable(value, options):
         return
-    hint = f"say {', '.join(key for key, _ in options)}" if options else "say a number, such as 3.5 or 51"
-    raise ConfigError([Problem(f"{value!r} is no answer to this", hint, where)])
+    keys = ", ".join(key for key, _ in options)
+    hint = f"choose one of: {keys}" if options else "enter a number, such as 3.5 or 51"
+    raise ConfigError([Problem(f"{value!r} is not a valid answer", hint, where)])

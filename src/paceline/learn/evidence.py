@@ -1,17 +1,32 @@
-"""Evidence of what a learner did, read from runs, coordinator, alert rules and comparison."""
+"""Evidence of what a learner did, read from runs, coordinator, alert rules and comparison.
 
+Event logs are the evidence: a run is identified by its measured durations (`fingerprint`), and a
+killed leader counts only if the log of the run has samples of both terms.
+"""
+
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from paceline.comparison import schema
 from paceline.coordinator.client import nodes_file
+from paceline.core.clock import boot_id
 from paceline.core.errors import DamagedRecordError, PacelineError
-from paceline.events.read import History, read_history
+from paceline.events.follow import ColumnReader
+from paceline.events.read import History, Line, Torn, read_events, read_history
 from paceline.events.schema import StepRow
-from paceline.events.summary import end_ns, summarise
-from paceline.learn.lesson import ComparedFacts, Facts, KillFacts, RuleFacts, RunFacts
+from paceline.events.summary import Summary, end_ns, summarise
+from paceline.learn.lesson import (
+    ComparedFacts,
+    Facts,
+    KillFacts,
+    LeaderSample,
+    RuleFacts,
+    RunFacts,
+    Trace,
+)
 from paceline.monitoring.alerts.engine import State
 from paceline.monitoring.alerts.rule_file import default_rules, load_rules
 from paceline.monitoring.alerts.rules import Rules
@@ -30,24 +45,62 @@ def gather(folder: Path, runs: Sequence[str], *, tries_rules: bool = True) -> Fa
     rules, problem = _rules(folder, run_dirs) if tries_rules else ((), "")
     return Facts(
         runs={name: run_facts(run_dir, folder) for name, run_dir in run_dirs.items()},
+        boot_id=boot_id(),
         kills=_kills(folder / COORDINATOR),
         nodes=_nodes(folder / COORDINATOR),
         rules=rules,
         rules_problem=problem,
-        compared=_compared(folder / COMPARISON),
+        compared=_compared(folder / COMPARISON, folder),
     )
 
 
 def newest(folder: Path, name: str) -> Path | None:
     """The folder of the newest finished run of this name: NAME, or NAME-2 if it was repeated."""
-    run_dirs = [path.parent for path in (folder / "runs").glob(f"{name}*/plan.json")]
-    matching = [run_dir for run_dir in run_dirs if run_dir.name == name or _is_numbered(run_dir.name, name)]
-    finished = [run_dir for run_dir in matching if (run_dir / "result.json").exists()]
+    finished = [run_dir for run_dir in _named(folder, name) if (run_dir / "result.json").exists()]
     return max(finished, key=lambda run_dir: (run_dir / "result.json").stat().st_mtime, default=None)
+
+
+def fingerprints(folder: Path, runs: Sequence[str], *, is_compared: bool) -> list[str]:
+    """Fingerprints of all runs of these names, and with `is_compared` of those of the comparison."""
+    run_dirs = [run_dir for name in runs for run_dir in _named(folder, name)]
+    traces = [run_trace(run_dir, folder) for run_dir in run_dirs if (run_dir / "events.jsonl").exists()]
+    compared = _compared(folder / COMPARISON, folder) if is_compared else None
+    if compared is not None:
+        traces += compared.traces
+    return sorted({trace.fingerprint for trace in traces if trace.first_step_ns is not None})
+
+
+def _named(folder: Path, name: str) -> list[Path]:
+    run_dirs = [path.parent for path in (folder / "runs").glob(f"{name}*/plan.json")]
+    return [run_dir for run_dir in run_dirs if run_dir.name == name or _is_numbered(run_dir.name, name)]
 
 
 def _is_numbered(folder: str, name: str) -> bool:
     return folder.removeprefix(f"{name}-").isdecimal()
+
+
+def run_trace(run_dir: Path, folder: Path) -> Trace:
+    return _trace(read_history(run_dir / "events.jsonl"), str(run_dir.relative_to(folder)))
+
+
+def _trace(history: History, run_folder: str) -> Trace:
+    starts_ns = [row.start_ns for rows in history.steps.values() for row in rows]
+    return Trace(
+        folder=run_folder,
+        began_unix_s=history.started_unix_s,
+        first_step_ns=min(starts_ns, default=None),
+        fingerprint=_fingerprint(history),
+    )
+
+
+def _fingerprint(history: History) -> str:
+    """SHA-256 of the measured durations: independent of start time, name and folder of the run."""
+    digest = hashlib.sha256()
+    for rank, rows in sorted(history.steps.items()):
+        for row in rows:
+            measured = (rank, row.step, row.data_ns, row.forward_ns, row.backward_ns, row.apply_ns)
+            digest.update(repr(measured).encode())
+    return digest.hexdigest()
 
 
 def run_facts(run_dir: Path, folder: Path) -> RunFacts:
@@ -58,9 +111,13 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
     entered = [event.fields for event in history.plain if event.kind == "generation_entered"]
     rows = [row for own in history.steps.values() for row in own]
     unix_s = partial(_unix_s, history)
+    trace = _trace(history, str(run_dir.relative_to(folder)))
     return RunFacts(
-        folder=str(run_dir.relative_to(folder)),
-        began_unix_s=history.started_unix_s,
+        folder=trace.folder,
+        began_unix_s=trace.began_unix_s,
+        first_step_ns=trace.first_step_ns,
+        fingerprint=trace.fingerprint,
+        is_consistent=_is_consistent(run_dir, summary),
         mode=plan.mode,
         workers=plan.processes,
         steps=plan.steps,
@@ -83,7 +140,27 @@ def run_facts(run_dir: Path, folder: Path) -> RunFacts:
         healed_from=tuple(str(fields["healed_from"]) for fields in entered if fields.get("healed_from")),
         steps_unix_s=tuple(sorted(unix_s(end_ns(row)) for row in rows)),
         proofs=_proofs(run_dir) if plan.elastic is not None else (),
+        leaders=tuple(_leaders(run_dir)) if plan.elastic is not None else (),
     )
+
+
+def _is_consistent(run_dir: Path, summary: Summary) -> bool:
+    """Whether result.json has the numbers that follow from the event log."""
+    result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+    return bool(result["samples"] == summary.samples and result["samples_per_s"] == summary.samples_per_s)
+
+
+def _leaders(run_dir: Path) -> Iterator[LeaderSample]:
+    """The leader and term of the coordinator, about once a second."""
+    for line in read_events(run_dir / "events.jsonl", Torn()):
+        if not isinstance(line, Line) or line.event.get("kind") != "coordinators":
+            continue
+        reported = ColumnReader(line.event).rows("term", "leader")
+        known = [
+            (term, leader) for term, leader in reported if isinstance(term, int) and isinstance(leader, int)
+        ]
+        term, leader = max(known, default=(None, None))
+        yield LeaderSample(leader=leader, term=term)
 
 
 def _outcome(history: History) -> str:
@@ -145,7 +222,7 @@ def _kills(folder: Path) -> tuple[KillFacts, ...]:
     try:
         return tuple(KillFacts(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
     except (ValueError, TypeError) as error:
-        hint = f"remove it, and type the block of the page again: rm {path}"
+        hint = f"delete it, and run the block of the page again: rm {path}"
         raise DamagedRecordError(f"{path} cannot be read: {error}", hint) from error
 
 
@@ -157,7 +234,7 @@ def _rules(folder: Path, runs: dict[str, Path]) -> tuple[tuple[RuleFacts, ...], 
     """The learner's own rules, evaluated on these records; or why there are none."""
     path = folder / RULES_NAME
     if not path.exists():
-        return (), f"there is no {RULES_NAME} here"
+        return (), f"there is no {RULES_NAME} in this folder"
     try:
         rules = load_rules(path)
     except PacelineError as error:
@@ -188,12 +265,16 @@ def _fired(run_dir: Path, rules: Rules) -> list[tuple[str, str]]:
     ]
 
 
-def _compared(folder: Path) -> ComparedFacts | None:
+def _compared(folder: Path, root: Path) -> ComparedFacts | None:
     path = folder / "comparison.json"
     if not path.exists():
         return None
+    comparison = schema.read(path)
+    run_dirs = [folder / "runs" / run for cell in comparison.cells.values() for run in cell.runs]
+    recorded = [run_dir for run_dir in run_dirs if (run_dir / "events.jsonl").exists()]
     return ComparedFacts(
-        comparison=schema.read(path),
-        written_unix_s=path.stat().st_mtime,
+        comparison=comparison,
         has_page=(folder / "report.html").exists(),
+        traces=tuple(run_trace(run_dir, root) for run_dir in recorded),
+        missing=tuple(str(run_dir.relative_to(root)) for run_dir in run_dirs if run_dir not in recorded),
     )

@@ -1,4 +1,9 @@
-"""Data model of a lesson: facts about runs, predictions, findings and questions. Pure."""
+"""Data model of a lesson: facts about runs, predictions, findings and questions. Pure.
+
+Facts come from the event logs of the learner's runs, not from what the learner wrote. `Trace`
+identifies a recorded run by its measurements, so that a copied or renamed run, or one with another
+start time in its header, is still the same run.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,12 +12,30 @@ from paceline.comparison.schema import Comparison
 
 
 class NotSeenError(Exception):
-    """Evidence is missing. `hint` is the command to type."""
+    """Evidence is missing. `hint` is the command to run."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Identity and time of a recorded run, from its event log."""
+
+    folder: str
+    began_unix_s: float  # wall clock, from the header
+    first_step_ns: int | None = None  # monotonic clock of the host; None: no step was recorded
+    fingerprint: str = ""  # SHA-256 of the measured durations of all steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderSample:
+    """Reports of the coordinator's nodes to a run at one moment."""
+
+    leader: int | None  # None: no node reported a leader
+    term: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,29 +45,42 @@ class RunFacts:
     folder: str
     began_unix_s: float
     mode: str
-    workers: int  # processes that it began with
-    steps: int  # that were planned for each worker
+    workers: int  # number of processes at the start
+    steps: int  # planned, per worker
+    first_step_ns: int | None = None
+    fingerprint: str = ""
+    is_consistent: bool = True  # result.json has the numbers that follow from the event log
+    leaders: tuple[LeaderSample, ...] = ()  # in order of time; elastic runs only
     pace_s: float
-    slow: Mapping[int, float] = field(default_factory=dict)  # by worker: how many times as long
-    bound: int | None = None  # of ssp
+    slow: Mapping[int, float] = field(default_factory=dict)  # slowdown factor by worker
+    bound: int | None = None  # staleness bound of ssp
     is_elastic: bool = False
     outcome: str = "finished"
-    # What it adds up to
+    # Totals
     samples: int = 0
     samples_per_s: float = 0.0
-    updates: int = 0  # how often the parameters changed
+    updates: int = 0  # updates of the parameters
     phases_s: Mapping[str, float] = field(default_factory=dict)  # summed over workers
-    own_s: Mapping[int, float] = field(default_factory=dict)  # by worker: a gradient takes it so long
-    wait_s: Mapping[int, float] = field(default_factory=dict)  # by worker: it waited for others
-    speeds: Mapping[int, float] = field(default_factory=dict)  # by worker: as `paceline status` shows it
+    own_s: Mapping[int, float] = field(default_factory=dict)  # by worker: mean time to compute a gradient
+    wait_s: Mapping[int, float] = field(default_factory=dict)  # by worker: time spent waiting for others
+    speeds: Mapping[int, float] = field(default_factory=dict)  # by worker: as in `paceline status`
     stale_mean: float | None = None
     gap_max: int | None = None
-    # Of elastic runs
-    generations: Mapping[int, float] = field(default_factory=dict)  # by number: when it began
+    # Elastic runs only
+    generations: Mapping[int, float] = field(default_factory=dict)  # start time by number
     lost: tuple[str, ...] = ()
     healed_from: tuple[str, ...] = ()  # workers from which later joiners copied their state
-    steps_unix_s: tuple[float, ...] = ()  # when each step of each worker ended
-    proofs: tuple[tuple[bool, str], ...] = ()  # what `paceline verify` says
+    steps_unix_s: tuple[float, ...] = ()  # end of each step of each worker
+    proofs: tuple[tuple[bool, str], ...] = ()  # findings of `paceline verify`
+
+    @property
+    def trace(self) -> Trace:
+        return Trace(
+            folder=self.folder,
+            began_unix_s=self.began_unix_s,
+            first_step_ns=self.first_step_ns,
+            fingerprint=self.fingerprint,
+        )
 
     def steps_after(self, at_unix_s: float) -> int:
         """Steps of all workers until the next generation began."""
@@ -54,7 +90,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillFacts:
-    """A node of the coordinator that was killed on purpose."""
+    """A node of the coordinator that was killed by `paceline coordinator kill`."""
 
     node: int
     was_leader: bool
@@ -70,21 +106,23 @@ class RuleFacts:
 
     name: str
     conditions: int
-    fired: Mapping[str, tuple[str, ...]]  # by run: which workers it fired for, once for each time
+    fired: Mapping[str, tuple[str, ...]]  # by run: the worker of each time it started firing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFacts:
     comparison: Comparison
-    written_unix_s: float
     has_page: bool
+    traces: tuple[Trace, ...] = ()  # of its runs
+    missing: tuple[str, ...] = ()  # run folders that it names and that do not exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by name, the newest of each that is over
+    runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by name: the newest finished one
+    boot_id: str = ""  # of this host now: monotonic clocks of another boot cannot be compared
     kills: tuple[KillFacts, ...] = ()
-    nodes: int = 0  # of the coordinator
+    nodes: int = 0  # number of coordinator nodes
     rules: tuple[RuleFacts, ...] = ()
     rules_problem: str = ""  # why there are none
     compared: ComparedFacts | None = None
@@ -93,20 +131,20 @@ class Facts:
         facts = self.runs.get(name)
         if facts is None:
             raise NotSeenError(
-                f"there is no run called {name} that is over",
-                f"type the command of the page that ends with --name {name}",
+                f"no finished run is named {name}",
+                f"run the command of the page that has --name {name}",
             )
         return facts
 
     def comparison(self) -> Comparison:
         if self.compared is None:
-            raise NotSeenError("there is no comparison yet", "type the `paceline compare` of the page")
+            raise NotSeenError("there is no comparison yet", "run `paceline compare` as on the page")
         return self.compared.comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must have been done or seen; if not, `hint` says what to do."""
+    """One requirement of a part. `hint` is what to do if it is not met."""
 
     ok: bool
     what: str
@@ -115,7 +153,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberAnswer:
-    """The right answer is this number, within `give`, the rounding of what the learner saw."""
+    """The right answer is this number, within the tolerance `give`: the rounding of the displayed value."""
 
     value: float
     give: float
@@ -129,12 +167,12 @@ class ChoiceAnswer:
 
 
 Answer = NumberAnswer | ChoiceAnswer
-Options = tuple[tuple[str, str], ...]  # key, text; none: a number is asked for
+Options = tuple[tuple[str, str], ...]  # key, text; empty: the answer is a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Asked before anything is run. It is never wrong, only compared with what was seen."""
+    """Requested before the run. It is not graded, only compared with the result."""
 
     text: str
     seen: Callable[[Facts], str]  # raises NotSeenError
@@ -143,11 +181,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Asked after; the right answer is read from the learner's own runs."""
+    """Asked after the run; the right answer is computed from the learner's own runs."""
 
     text: str
     right: Callable[[Facts], Answer]  # raises NotSeenError
-    hint: str  # where to look, not what is there
+    hint: str  # where the answer is shown, not the answer
     options: Options = ()
 
 
@@ -157,15 +195,15 @@ class Part:
     title: str
     minutes: int
     page: str  # of docs/learn
-    see: str  # what there will be to see
+    see: str  # subject of the part; must not give the prediction away
     prediction: Prediction
-    runs: tuple[str, ...]  # names of the runs that it looks at
-    new_runs: tuple[str, ...]  # those that are made here, after the prediction
+    runs: tuple[str, ...]  # names of the runs that its checks read
+    new_runs: tuple[str, ...]  # those that must be started after the prediction
     check: Callable[[Facts], list[Finding]]  # raises NotSeenError
     questions: tuple[Question, ...]
-    moral: str  # one sentence to take home
-    has_rules: bool = False  # the learner writes rules here, which are tried on the runs
-    is_compared: bool = False  # a comparison is made here, after the prediction
+    moral: str  # the conclusion, in one sentence
+    has_rules: bool = False  # the learner writes alerting rules, which are evaluated on the runs
+    is_compared: bool = False  # a comparison must be made after the prediction
 
 
 # A number copied from the screen is rounded as displayed; a quotient of two such numbers is off by both
@@ -253,23 +291,23 @@ def is_expected_run(
     if run.workers != workers:
         wrong.append(f"it has {run.workers} workers, not {workers}")
     if dict(run.slow) != dict(slow or {}):
-        wrong.append(f"its slow workers are {_slow(run.slow)}, not {_slow(slow or {})}")
+        wrong.append(f"its stragglers are {_slow(run.slow)}, not {_slow(slow or {})}")
     if run.is_elastic != is_elastic:
         wrong.append("it is elastic" if run.is_elastic else "it is not elastic")
     if like is not None and run.pace_s != like.pace_s:
-        wrong.append(f"its pace is {run.pace_s:g} s, and that of {like.folder} is {like.pace_s:g} s")
+        wrong.append(f"its pace is {run.pace_s:g} s, but that of {like.folder} is {like.pace_s:g} s")
     if like is not None and run.samples != like.samples:
-        wrong.append(f"it saw {run.samples} samples, and {like.folder} saw {like.samples}")
+        wrong.append(f"it used {run.samples} samples, but {like.folder} used {like.samples}")
     if wrong:
-        hint = f"type the command with --name {name} as it stands on the page"
-        return Finding(False, f"{run.folder} is another run: {'; '.join(wrong)}", hint)
+        hint = f"run the command with --name {name} exactly as on the page"
+        return Finding(False, f"{run.folder} is a different run: {'; '.join(wrong)}", hint)
     return Finding(True, f"{run.folder}: {mode}, {run.workers} worker{'s' if run.workers > 1 else ''}")
 
 
 def is_finished(run: RunFacts) -> Finding:
     if run.outcome == "finished":
         return Finding(True, f"{run.folder} finished its {run.steps} steps")
-    return Finding(False, f"{run.folder} was {run.outcome}", "type its command again, and let it end")
+    return Finding(False, f"{run.folder} was {run.outcome}", "run its command again, and let it finish")
 
 
 def _slow(slow: Mapping[int, float]) -> str:

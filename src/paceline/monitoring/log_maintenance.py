@@ -22,9 +22,9 @@ from paceline.events.segments import compress_closed, end_of_lines, head_of
 from paceline.monitoring.view.feed import Feed, FeedPurpose
 from paceline.monitoring.view.saved_view import save
 
-MAINTAINED_BYTES = 16 << 20  # of a log for which a process of its own is worth its start
-SAVE_BYTES = 4 << 20  # of log between two saved views: less than half a second to read
-SAVE_TIMES = 4  # the log between two saved views is at least so many times as large as such a view
+MAINTAINED_BYTES = 16 << 20  # log size from which a separate process pays off
+SAVE_BYTES = 4 << 20  # minimum log between two saved views: less than half a second to read
+SAVE_TIMES = 4  # minimum ratio of the log between two saved views to the size of a view
 EVERY_S = 1.0
 FINISH_S = 10.0  # at the end of a run
 LOG = "log-keeper.log"
@@ -32,7 +32,7 @@ _LOWEST_PRIORITY = 19
 
 
 class LogMaintenance:
-    """The launcher's side: starts the process once it is worth it, and ends it."""
+    """The launcher's side: starts the process once the log is large enough, and ends it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LogMaintenance:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_given_up = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Start the process if it is time for it, and notice its end. Called once a second.
 
         A log that is not kept is read in full by its readers; training continues.
@@ -68,10 +68,10 @@ class LogMaintenance:
 
     def _give_up(self, why: str) -> None:
         self._is_given_up = True
-        self._note(f"warning: the event log is no longer compressed, and status takes longer: {why}")
+        self._note(f"warning: the event log is no longer compressed, so status is slower: {why}")
 
     def close(self) -> None:
-        """What is not compressed and saved by then is left to the next session, or to readers."""
+        """End the process. The next session, or readers, do what is not compressed and saved by then."""
         if self._process is None:
             return
         assert self._process.stdin is not None, "stdin is a pipe"
@@ -103,10 +103,10 @@ class MaintenanceTask:
         self._run_dir = run_dir
         self._path = run_dir / "events.jsonl"
         self._feed = Feed(run_dir, aim=FeedPurpose.SAVING)
-        self._saved_at = self._feed.saved().offset  # of the newest saved view
+        self._saved_at = self._feed.saved().offset  # offset of the newest saved view
         self._apart = SAVE_BYTES
 
-    def go_on(self, *, is_over: bool) -> None:
+    def run_once(self, *, is_over: bool) -> None:
         """Compress and save what there is; of the log that grows, only if it has grown enough."""
         compress_closed(self._path)
         if not is_over and end_of_lines(self._path) < self._saved_at + self._apart:
@@ -128,10 +128,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_LOWEST_PRIORITY)
     try:
-        keeping = MaintenanceTask(Path(sys.argv[1]))
+        task = MaintenanceTask(Path(sys.argv[1]))
         while not _is_over():
-            keeping.go_on(is_over=False)
-        keeping.go_on(is_over=True)
+            task.run_once(is_over=False)
+        task.run_once(is_over=True)
     except (PacelineError, OSError) as error:
         print(f"the log is kept no longer: {error}", file=sys.stderr, flush=True)
         sys.exit(1)

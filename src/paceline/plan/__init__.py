@@ -1,1 +1,1 @@
-"""What was decided? A frozen, complete plan: the only thing that crosses the process boundary."""
+"""The resolved plan of a run: frozen, complete, and all that crosses the process boundary."""

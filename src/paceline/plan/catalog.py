@@ -12,13 +12,13 @@ from paceline.plan.plan import Codec, Plan, Transport
 
 
 class Channel(StrEnum):
-    """By what a mode's workers agree."""
+    """Channel by which a mode's workers synchronize."""
 
     ALONE = "alone"
-    COLLECTIVE = "collective"  # everybody meets: all-reduce, barrier
+    COLLECTIVE = "collective"  # all workers take part: all-reduce, barrier
     TORCH = "torch"  # torch.distributed itself, by its own process group
-    STORE = "store"  # parameters live on a server: push and pull
-    PEERS = "peers"  # each worker's parameters lie open to the others: two average, the rest go on
+    STORE = "store"  # parameters are on a server: push and pull
+    PEERS = "peers"  # each worker's parameters lie open to the others: two average, the rest continue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +26,15 @@ class Mode:
     name: str
     channel: Channel
     summary: str
-    like: str = ""  # the mode whose laws it must obey beside its own; empty: only those that name it
+    title: str = ""  # name in the literature; empty: only `name`
+    like: str = ""  # the mode whose laws it must also obey; empty: only its own laws
     options: frozenset[str] | None = None  # fields of StrategyOptions it reads; None: any of them
     sums_updates: bool = False  # each gradient is applied alone, so the rate is divided by N
     updates_apart: bool = False  # a worker updates by its own batch, which does not grow with the workers
     never_equal: bool = False  # workers hold the same parameters at the end only
     in_rounds: bool = False  # workers train alone for `sync_every` steps between two averagings
-    is_elastic: bool = False  # goes on when workers come and go
-    compresses: frozenset[Codec] = frozenset(Codec)  # what --compress may name
+    is_elastic: bool = False  # continues when workers come and go
+    compresses: frozenset[Codec] = frozenset(Codec)  # values that --compress accepts
     optimizers: frozenset[str] = frozenset()  # the only ones it works with; empty: any
     is_split: bool = False  # each worker keeps only its part of the parameters
 
@@ -43,42 +44,43 @@ class Mode:
 
     @property
     def is_evaluated(self) -> bool:
-        """Is there one model to evaluate on the way: on a server, or at all workers after some step?"""
+        """True if there is one model to evaluate during the run: on a server, or equal at all workers."""
         return self.channel is not Channel.PEERS and not self.never_equal
 
     @property
     def has_one_update(self) -> bool:
-        """Is one update made of the mean of all workers' gradients, so that the batch is the global one?"""
+        """True if one update uses the mean of all workers' gradients: the batch is then the global one."""
         return not (self.sums_updates or self.updates_apart)
 
     @property
     def waits_every_step(self) -> bool:
-        """Does every worker wait for all others at every step?"""
+        """True if every worker waits for all others at every step."""
         is_alone = self.channel is Channel.ALONE
         return self.has_one_update and not is_alone and not self.reads("backup_workers")
 
     def reads(self, option: str) -> bool:
-        """Is this field of StrategyOptions known to be one of its own?"""
+        """True if the mode reads this field of StrategyOptions."""
         return self.options is not None and option in self.options
 
 
 AGGREGATES: dict[str, str] = {
-    "mean": "the mean of all gradients; a single bad one can make it anything",
-    "median": "the middle value of each coordinate",
+    "mean": "the mean of all gradients; one bad worker can change it arbitrarily",
+    "median": "the median of each coordinate",
     "trimmed-mean": "the mean of each coordinate without its f largest and f smallest values",
     "krum": "the one gradient that is nearest to the N-f-2 nearest others",
 }
 ROBUST = frozenset({"aggregate", "byzantine_tolerance"})
 _ANY_CODEC = frozenset(Codec)
 _NONE: frozenset[Codec] = frozenset()
-_NOT_DGC = _ANY_CODEC - {Codec.DGC}  # whose momentum needs gradients that are averaged at every step
-_ONE_PAYLOAD = _NOT_DGC - {Codec.POWERSGD}  # which needs two meetings of everybody
+_NOT_DGC = _ANY_CODEC - {Codec.DGC}  # DGC's momentum needs gradients that are averaged at every step
+_ONE_PAYLOAD = _NOT_DGC - {Codec.POWERSGD}  # which needs two all-reduces
 
 MODES: dict[str, Mode] = {
     m.name: m
     for m in (
         Mode(
             name="single",
+            title="one worker",
             channel=Channel.ALONE,
             summary="one worker, no communication",
             options=frozenset(),
@@ -86,24 +88,28 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="ssgd",
+            title="synchronous SGD, all-reduce",
             channel=Channel.COLLECTIVE,
-            summary="all-reduce of gradients at every step, together",
+            summary="all-reduce of gradients at every step, synchronous",
             options=ROBUST | {"on_nan", "sync_batchnorm"},
             compresses=_ANY_CODEC,
             is_elastic=True,
         ),
         Mode(
             name="ddp",
+            title="PyTorch DistributedDataParallel",
             channel=Channel.TORCH,
-            summary="torch DistributedDataParallel at every step, together",
+            summary="torch DistributedDataParallel at every step, synchronous",
             compresses=frozenset({Codec.FP16, Codec.BF16, Codec.POWERSGD}),
             options=frozenset({"sync_batchnorm"}),
             is_elastic=True,
         ),
         Mode(
             name="fsdp",
+            title="fully sharded data parallel",
             channel=Channel.TORCH,
-            summary="torch fully_shard (FSDP2) at every step, together; each keeps a part of the model",
+            summary="torch fully_shard (FSDP2) at every step, synchronous; each worker holds a shard of the "
+            "model",
             options=frozenset({"fsdp_precision"}),
             is_split=True,
             compresses=_NONE,
@@ -111,6 +117,7 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="ps",
+            title="synchronous parameter server",
             channel=Channel.STORE,
             summary="a parameter server averages all gradients of a step, then applies once",
             options=ROBUST,
@@ -119,6 +126,7 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="backup",
+            title="synchronous SGD, backup workers",
             channel=Channel.STORE,
             summary="like ps, but `backup_workers` late gradients of a step are abandoned, not waited for",
             options=frozenset({"backup_workers"}),
@@ -127,8 +135,9 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="asgd",
+            title="asynchronous SGD",
             channel=Channel.STORE,
-            summary="a parameter server applies every gradient at once, nobody waits",
+            summary="a parameter server applies every gradient on arrival; no worker waits",
             options=frozenset({"asgd", "dc_lambda", "max_staleness"}),
             sums_updates=True,
             compresses=_ONE_PAYLOAD,
@@ -136,8 +145,9 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="ssp",
+            title="stale synchronous parallel",
             channel=Channel.STORE,
-            summary="like asgd, but nobody runs more than `staleness` steps ahead of the slowest",
+            summary="like asgd, but no worker runs more than `staleness` steps ahead of the slowest",
             options=frozenset({"staleness"}),
             sums_updates=True,
             compresses=_ONE_PAYLOAD,
@@ -145,6 +155,7 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="dssp",
+            title="dynamic stale synchronous parallel",
             channel=Channel.STORE,
             summary="like ssp, with a bound that moves from `staleness` up by as much as `staleness_range`",
             options=frozenset({"staleness", "staleness_range"}),
@@ -154,16 +165,19 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="easgd",
+            title="elastic averaging SGD",
             channel=Channel.STORE,
-            summary="`sync_every` steps alone, then a worker and the server's centre pull at each other",
+            summary="`sync_every` local steps, then an elastic exchange between a worker and the server's "
+            "centre",
             options=frozenset({"sync_every", "elasticity"}),
             updates_apart=True,
             compresses=_NONE,
         ),
         Mode(
             name="localsgd",
+            title="local SGD",
             channel=Channel.COLLECTIVE,
-            summary="`sync_every` steps alone, then the parameters are averaged",
+            summary="`sync_every` local steps, then the parameters are averaged",
             options=frozenset({"sync_every", "post_local_after", "average_optimizer_state"}),
             compresses=_NOT_DGC,
             updates_apart=True,
@@ -172,8 +186,10 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="fedavg",
+            title="federated averaging",
             channel=Channel.COLLECTIVE,
-            summary="rounds: drawn workers make `sync_every` steps alone, then their parameters are averaged",
+            summary="rounds: sampled workers make `sync_every` local steps, then their parameters are "
+            "averaged",
             options=frozenset({"sync_every", "clients_per_round"}),
             compresses=_NOT_DGC,
             updates_apart=True,
@@ -181,8 +197,9 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="diloco",
+            title="distributed low-communication",
             channel=Channel.COLLECTIVE,
-            summary="`sync_every` steps alone, then an outer optimizer moves the common parameters",
+            summary="`sync_every` local steps, then an outer optimizer updates the shared parameters",
             options=frozenset(
                 {"sync_every", "outer_lr", "outer_momentum", "fragments", "sync_delay", "mixing"}
             ),
@@ -193,16 +210,18 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="onebit",
+            title="1-bit Adam",
             channel=Channel.COLLECTIVE,
-            summary="Adam together for `freeze_after` steps, then signs of the momentum (1-bit Adam)",
+            summary="synchronous Adam for `freeze_after` steps, then signs of the momentum (1-bit Adam)",
             options=frozenset({"freeze_after"}),
             optimizers=frozenset({"adam", "adamw"}),
             compresses=_NONE,
         ),
         Mode(
             name="gossip",
+            title="decentralized SGD (gossip)",
             channel=Channel.COLLECTIVE,
-            summary="parameters are mixed with the neighbours' at every step, nobody else is waited for",
+            summary="parameters are averaged with the neighbours' at every step, without waiting for others",
             options=frozenset({"gossip", "topology"}),
             updates_apart=True,
             never_equal=True,
@@ -210,17 +229,20 @@ MODES: dict[str, Mode] = {
         ),
         Mode(
             name="adpsgd",
+            title="asynchronous decentralized SGD",
             channel=Channel.PEERS,
             summary="after each gradient a worker averages its parameters with a random neighbour's,"
-            " nobody waits",
+            " without waiting",
             options=frozenset({"topology"}),
             updates_apart=True,
             compresses=_NONE,
         ),
         Mode(
             name="adaptive",
+            title="work divided by measured speed",
             channel=Channel.COLLECTIVE,
-            summary="work shared out by measured speed; the way of agreeing may change with what it sees",
+            summary="work in proportion to measured speed; switches between batch sizes and local steps by "
+            "measurement",
             options=frozenset({"adaptive", "sync_every"}),
             updates_apart=True,
             is_elastic=True,
@@ -242,9 +264,8 @@ TASKS: dict[str, str] = {
     "xor": "the XOR of two signs, synthetic, made in memory from the seed",
     "digits": "1,797 handwritten digits of 8x8 pixels (shipped with scikit-learn)",
     "charlm": "the next character of a text file (option `file`) or of a toy text, by a small transformer",
-    "sp500": "does the index rise tomorrow? an LSTM on daily closes (`paceline data prepare sp500`)",
-    "cifar10": "60,000 small pictures of 10 kinds of things (`paceline data fetch cifar10`), by a "
-    "convolutional network",
+    "sp500": "next-day direction of an index, by an LSTM on daily closes (`paceline data prepare sp500`)",
+    "cifar10": "60,000 images of 10 classes (`paceline data fetch cifar10`), by a convolutional network",
     "llama": "the next token of any text (`--data FILE`), by a Llama of a published size (`--model`)",
 }
 # The option by which `--data` reaches a task; a task of your own gets it as `data`.
@@ -258,17 +279,17 @@ MODEL_OPTIONS: dict[str, str] = {
     "compile": "compiled",
 }
 TASKS_WITH_MODELS = ("llama",)
-SYNTHETIC = "synthetic"  # the data of a task that only stands in for the real one
+SYNTHETIC = "synthetic"  # generated data in place of a real data set
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
 
 def hides_waiting(mode: str) -> bool:
-    """Do its workers wait for each other inside torch's backward, where nobody can measure it?"""
+    """True if workers wait for each other inside torch's backward, where it cannot be measured."""
     return mode in MODES and MODES[mode].channel is Channel.TORCH
 
 
 def is_split(mode: str) -> bool:
-    """Does each worker keep only its part of the parameters? Never in a mode of the user's own."""
+    """True if each worker keeps only its part of the parameters. Never in a user's own mode."""
     return mode in MODES and MODES[mode].is_split
 
 
@@ -280,13 +301,13 @@ def server_names(plan: Plan) -> tuple[str, ...]:
 
 
 def min_workers_for(aggregate: str, tolerance: int) -> int:
-    """How many gradients it takes to survive so many bad ones this way (Blanchard 2017, Yin 2018)."""
+    """Number of gradients needed to tolerate `tolerance` bad ones (Blanchard 2017, Yin 2018)."""
     if aggregate == "krum":
         return 2 * tolerance + 3
     return 2 * tolerance + 1 if aggregate in AGGREGATES else 1
 
 
 def data_of(plan: Plan) -> str | None:
-    """Where the plan says the task's data is; None: it does not."""
-    said = plan.task_options.get(DATA_OPTIONS.get(plan.task, "data"))
-    return said if isinstance(said, str) else None
+    """Location of the task's data in the plan; None: not set."""
+    location = plan.task_options.get(DATA_OPTIONS.get(plan.task, "data"))
+    return location if isinstance(location, str) else None

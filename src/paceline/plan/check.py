@@ -1,4 +1,4 @@
-"""What is wrong with what the user said? Every problem, each with its hint and its place.
+"""Checks of a config: every problem, each with its hint and its place.
 
 First each key alone, against the row of its key; then the keys together. A key
 that is already known to be wrong takes no part in the second round, so that
@@ -43,8 +43,8 @@ class _Check:
         self.problems: list[Problem] = []
         self.spoiled = {key for key in KEYS if config.is_unreadable(key)}
 
-    def add(self, key: str, what: str, hint: str) -> None:
-        self.problems.append(Problem(what, hint, self.config.origin(key)))
+    def add(self, key: str, message: str, hint: str) -> None:
+        self.problems.append(Problem(message, hint, self.config.origin(key)))
         self.spoiled.add(key)
 
     def are_sound(self, *keys: str) -> bool:
@@ -60,7 +60,9 @@ def check(config: TrainConfig, facts: Facts) -> list[Problem]:
         _check_alone(checked, key)
     if config.name is not None and not _NAME.fullmatch(config.name):
         hint = "use letters, digits, dots, dashes and underscores, such as my-run"
-        checked.add("name", f"name is {show_value(config.name)}, but it names a folder", hint)
+        checked.add(
+            "name", f"name is {show_value(config.name)}, but it must be usable as a folder name", hint
+        )
     checked.problems = with_code(checked.problems, Mistake.VALUE)
     _check_device(checked)
     if checked.are_sound("mode"):
@@ -109,7 +111,7 @@ def _check_named(checked: _Check, key: str, names: Iterable[str], *, own: str = 
         hint = f"write for example --{key} my_code:{'MyClass' if own == 'Class' else 'my_' + own}"
         checked.add(key, f"{key} is {show_value(written)}, but it must be module:{own}", hint)
     elif module not in checked.facts.modules:
-        hint = "it is looked for in the current folder and among the installed packages; check its name"
+        hint = "modules are imported from the current folder and the installed packages; check the name"
         checked.add(key, f"{key} is {show_value(written)}, but there is no module {show_value(module)}", hint)
 
 
@@ -129,7 +131,7 @@ def _check_alone(checked: _Check, key: Key) -> None:
 
 def _check_device(checked: _Check) -> None:
     if checked.config.launcher == Launcher.RAY:
-        return  # the GPUs are those of its nodes, which are asked before anything starts
+        return  # the GPUs are those of its nodes, which are queried before the start
     if checked.config.device == Device.CUDA and checked.facts.cuda_devices == 0:
         hint = "set device to cpu or auto, or install a torch that is built for CUDA"
         checked.add("device", "device is cuda, but torch has no GPU to use on this machine", hint)
@@ -138,7 +140,7 @@ def _check_device(checked: _Check) -> None:
 def _check_mode_options(checked: _Check) -> None:
     mode = decide.mode_of(checked.config)
     if mode is None or mode.options is None:
-        return  # it may read whatever it likes
+        return  # it may read any key
     for field in dataclasses.fields(StrategyOptions):
         if getattr(checked.config, field.name) is None or field.name in mode.options:
             continue
@@ -148,7 +150,7 @@ def _check_mode_options(checked: _Check) -> None:
 
 
 def _check_delay(checked: _Check) -> None:
-    """What is on its way must be applied before its next sync begins."""
+    """A delayed update must be applied before the next sync of its fragment begins."""
     delay = checked.config.sync_delay
     if delay is None or not checked.are_sound("mode", "sync_delay", "sync_every"):
         return
@@ -163,13 +165,13 @@ def _check_delay(checked: _Check) -> None:
 def _check_virtual(checked: _Check) -> None:
     config = checked.config
     if config.vmap is not None and not decide.is_virtual(config):
-        hint = "add --launcher virtual, or leave vmap out: workers that are processes compute apart"
+        hint = "add --launcher virtual, or leave vmap out: worker processes compute separately"
         checked.add("vmap", "vmap is set, but the launcher is not virtual", hint)
     if decide.is_virtual(config) and decide.averages_unweighted(decide.mode_of(config)):
         hint = "use --mode ssgd, which computes the same, or --launcher local"
         mode = decide.mode_name_of(config)
-        what = f"mode {mode} needs torch's process group, so it cannot run in one process"
-        checked.add("launcher", what, hint)
+        message = f"mode {mode} needs torch's process group, so it cannot run in one process"
+        checked.add("launcher", message, hint)
 
 
 def _check_lower_bound(checked: _Check) -> None:
@@ -180,14 +182,16 @@ def _check_lower_bound(checked: _Check) -> None:
 
 def _check_elasticity(checked: _Check) -> None:
     """Beyond alpha = 1 an exchange would throw worker and centre past each other."""
-    said = checked.config.elasticity
-    if said is None or not checked.are_sound("elasticity", "num_workers"):
+    elasticity = checked.config.elasticity
+    if elasticity is None or not checked.are_sound("elasticity", "num_workers"):
         return
     num_workers = decide.num_workers_of(checked.config)
-    if said > num_workers:
-        hint = f"set elasticity to {num_workers} or less; 0.9 is usual"
-        what = f"elasticity is {said:g}, but it must not be more than the number of workers, {num_workers}"
-        checked.add("elasticity", what, hint)
+    if elasticity > num_workers:
+        hint = f"set elasticity to {num_workers} or less; 0.9 is the default"
+        message = (
+            f"elasticity is {elasticity:g}, but it must not be more than the number of workers, {num_workers}"
+        )
+        checked.add("elasticity", message, hint)
 
 
 def _check_neighbours(checked: _Check) -> None:
@@ -196,13 +200,14 @@ def _check_neighbours(checked: _Check) -> None:
     if decide.mode_of(config) is None or not checked.are_sound("topology", "gossip"):
         return
     if config.topology == Topology.EXPONENTIAL and config.gossip != GossipVariant.PUSH_SUM:
-        hint = "use --mode gossip --gossip push-sum, or a topology that goes both ways, such as hypercube"
+        hint = "use --mode gossip --gossip push-sum, or an undirected topology, such as hypercube"
         checked.add("topology", "topology exponential is directed, and only push-sum can use it", hint)
 
 
 def _check_peers(checked: _Check) -> None:
     """Workers that never meet share memory, and have no common point to save at."""
-    config, mode = checked.config, decide.mode_of(checked.config)
+    config = checked.config
+    mode = decide.mode_of(checked.config)
     if mode is None or mode.channel is not Channel.PEERS:
         return
     if config.device == Device.CUDA and decide.needs_shm(config) and checked.are_sound("device"):
@@ -210,25 +215,26 @@ def _check_peers(checked: _Check) -> None:
         checked.add("device", "device is cuda, but adpsgd keeps all parameters in shared memory", hint)
     if config.checkpoint_every and checked.are_sound("checkpoint_every"):
         hint = "leave checkpoint_every out; a checkpoint is written at the end, and on Ctrl-C"
-        what = f"checkpoint_every is {config.checkpoint_every}, but between its start and its end"
-        checked.add("checkpoint_every", f"{what} adpsgd has no common point to save", hint)
+        message = f"checkpoint_every is {config.checkpoint_every}, but between its start and its end"
+        checked.add("checkpoint_every", f"{message} adpsgd has no common point to save", hint)
 
 
 def _check_backup(checked: _Check) -> None:
     """At least one gradient must count, or there is nothing to update with."""
-    said, num_workers = checked.config.backup_workers, decide.processes_of(checked.config)
-    if said is None or not checked.are_sound("num_workers", "backup_workers") or said < num_workers:
+    backup = checked.config.backup_workers
+    num_workers = decide.processes_of(checked.config)
+    if backup is None or not checked.are_sound("num_workers", "backup_workers") or backup < num_workers:
         return
-    what = f"backup_workers is {said}, but it must be less than num_workers, {num_workers}"
-    usual = decide.default_backup_workers(num_workers)
-    checked.add("backup_workers", what, f"set backup_workers to {usual}, or leave it out")
+    message = f"backup_workers is {backup}, but it must be less than num_workers, {num_workers}"
+    default = decide.default_backup_workers(num_workers)
+    checked.add("backup_workers", message, f"set backup_workers to {default}, or leave it out")
 
 
 def _check_single(checked: _Check) -> None:
-    said = checked.config.num_workers
-    if said is not None and said > 1 and decide.is_alone(decide.mode_of(checked.config)):
+    num_workers = checked.config.num_workers
+    if num_workers is not None and num_workers > 1 and decide.is_alone(decide.mode_of(checked.config)):
         hint = "leave num_workers out, or use a mode for several workers, such as ssgd"
-        checked.add("num_workers", f"mode single is one worker, but num_workers is {said}", hint)
+        checked.add("num_workers", f"mode single is one worker, but num_workers is {num_workers}", hint)
 
 
 def _check_batch_count(checked: _Check) -> None:
@@ -238,17 +244,17 @@ def _check_batch_count(checked: _Check) -> None:
     num_workers = decide.num_workers_of(checked.config)
     if len(sizes) != num_workers:
         hint = f"give one number for all workers, or {num_workers} numbers"
-        what = f"batch_size lists {len(sizes)} numbers, but there are {num_workers} workers"
-        checked.add("batch_size", what, hint)
+        message = f"batch_size lists {len(sizes)} numbers, but there are {num_workers} workers"
+        checked.add("batch_size", message, hint)
     elif len(set(sizes)) > 1 and checked.config.adaptive == Allowed.LOCAL_STEPS:
         hint = "give every worker the same batch size: a slow one gets fewer steps; or use --adaptive batch"
-        what = f"adaptive local steps are dealt out in equal shares, but the batches differ: {sizes}"
-        checked.add("batch_size", what, hint)
+        message = f"adaptive local steps need equal batch sizes, but they are {sizes}"
+        checked.add("batch_size", message, hint)
     elif len(set(sizes)) > 1 and decide.averages_unweighted(decide.mode_of(checked.config)):
         hint = "give every worker the same batch size, or use --mode ssgd, which weights them"
         mode = decide.mode_name_of(checked.config)
-        what = f"{mode} averages gradients unweighted, but the batches differ: {sizes}"
-        checked.add("batch_size", what, hint)
+        message = f"{mode} averages gradients unweighted, but the batch sizes differ: {sizes}"
+        checked.add("batch_size", message, hint)
 
 
 def _check_optimizer(checked: _Check) -> None:
@@ -259,8 +265,9 @@ def _check_optimizer(checked: _Check) -> None:
 
 
 def _check_rate(checked: _Check) -> None:
-    """A rate that never gets to its full size was hardly meant."""
-    warmup, steps = checked.config.lr_warmup, decide.steps_of(checked.config)
+    """A learning rate that never reaches its full value is likely a mistake."""
+    warmup = checked.config.lr_warmup
+    steps = decide.steps_of(checked.config)
     if checked.config.epochs is not None:
         return  # how many steps they are is not known yet
     if warmup is not None and checked.are_sound("lr_warmup", "steps") and warmup > steps:
@@ -270,7 +277,8 @@ def _check_rate(checked: _Check) -> None:
 
 def _check_only_optimizers(checked: _Check) -> None:
     """Some modes are made for one optimizer; the built-in tasks bring plain SGD."""
-    config, mode = checked.config, decide.mode_of(checked.config)
+    config = checked.config
+    mode = decide.mode_of(checked.config)
     if mode is None or not mode.optimizers or not checked.are_sound("optimizer", "task"):
         return
     hint = f"use {' or '.join(f'--optimizer {name}' for name in sorted(mode.optimizers))}"
@@ -279,8 +287,8 @@ def _check_only_optimizers(checked: _Check) -> None:
         has = "the task's own is sgd" if unsaid else f"optimizer is {config.optimizer}"
         checked.add("optimizer", f"mode {mode.name} is made for Adam, but {has}", hint)
     if config.clip_norm is not None:
-        what = f"mode {mode.name} averages momentum, so the mean of the gradients cannot be clipped"
-        checked.add("clip_norm", what, "leave clip_norm out, or use --mode ssgd")
+        message = f"mode {mode.name} averages momentum, so the mean of the gradients cannot be clipped"
+        checked.add("clip_norm", message, "leave clip_norm out, or use --mode ssgd")
 
 
 def _check_transport(checked: _Check) -> None:
@@ -292,9 +300,10 @@ def _check_transport(checked: _Check) -> None:
     usable = decide.usable_transports(config, checked.facts)
     if config.transport in usable:
         return
-    device, num_workers = decide.device_of(config, checked.facts), decide.num_workers_of(config)
-    what = (
+    device = decide.device_of(config, checked.facts)
+    num_workers = decide.num_workers_of(config)
+    message = (
         f"transport {config.transport} does not work for mode {decide.mode_name_of(config)}"
         f" with {num_workers} {'worker' if num_workers == 1 else 'workers'} on {device.value}"
     )
-    checked.add("transport", what, f"leave it at auto, or use {' or '.join(t.value for t in usable)}")
+    checked.add("transport", message, f"leave it at auto, or use {' or '.join(t.value for t in usable)}")

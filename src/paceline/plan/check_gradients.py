@@ -1,4 +1,4 @@
-"""What is wrong with the compression, given the mode and the optimizer?"""
+"""Checks of compression, aggregation, Byzantine attacks and straggler rules."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ _MEMORY_IN_HOOK = frozenset({Codec.FP16, Codec.BF16})  # torch's hooks for these
 
 
 def check_compression(config: TrainConfig, facts: Facts, are_sound: Callable[..., bool]) -> list[Problem]:
-    """`are_sound` says whether keys are free of problems of their own."""
-    found = read_compression(config.compress) if config.compress is not None else None
-    if isinstance(found, Unusable):
-        return [Problem(found.what, found.hint, config.origin("compress"))]
+    """`are_sound` returns whether keys have no problems themselves."""
+    parsed = read_compression(config.compress) if config.compress is not None else None
+    if isinstance(parsed, Unusable):
+        return [Problem(parsed.what, parsed.hint, config.origin("compress"))]
     chosen = decide.compression_of(config)
     if chosen is None:
         return list(_idle(config)) if are_sound("compress") else []
@@ -37,7 +37,7 @@ def check_compression(config: TrainConfig, facts: Facts, are_sound: Callable[...
 def _idle(config: TrainConfig) -> Iterator[Problem]:
     for key in ("error_feedback", "compress_warmup"):
         if getattr(config, key) is not None:
-            hint = f"leave {key} out, or say what to compress with, such as --compress int8"
+            hint = f"leave {key} out, or name a codec, such as --compress int8"
             yield Problem(f"{key} is set, but nothing is compressed", hint, config.origin(key))
 
 
@@ -45,16 +45,19 @@ def _alone(config: TrainConfig, chosen: Compression) -> Iterator[Problem]:
     if chosen.codec is Codec.DGC and not chosen.error_feedback:
         hint = "leave error_feedback out, or use --compress topk, which can do without"
         yield Problem(
-            "dgc is its memory, so error_feedback cannot be no", hint, config.origin("error_feedback")
+            "dgc works by error feedback, so error_feedback cannot be no",
+            hint,
+            config.origin("error_feedback"),
         )
     if config.compress_warmup is not None and chosen.codec is not Codec.DGC:
         hint = "leave compress_warmup out, or use --compress dgc"
-        what = f"{chosen.codec} does not read compress_warmup"
-        yield Problem(what, hint, config.origin("compress_warmup"))
+        message = f"{chosen.codec} does not read compress_warmup"
+        yield Problem(message, hint, config.origin("compress_warmup"))
 
 
 def _with_mode(config: TrainConfig, chosen: Compression) -> Iterator[Problem]:
-    mode, codec = decide.mode_of(config), chosen.codec
+    mode = decide.mode_of(config)
+    codec = chosen.codec
     if mode is None:
         return  # the user's own mode may average as it likes
     where = config.origin("compress")
@@ -65,8 +68,8 @@ def _with_mode(config: TrainConfig, chosen: Compression) -> Iterator[Problem]:
         yield Problem(_refusal(mode, codec), hint, where)
     elif mode.channel is Channel.TORCH and codec in _MEMORY_IN_HOOK and chosen.error_feedback:
         hint = "leave error_feedback out, or use --mode ssgd"
-        what = f"torch's own {codec} compression has no error feedback"
-        yield Problem(what, hint, config.origin("error_feedback"))
+        message = f"torch's own {codec} compression has no error feedback"
+        yield Problem(message, hint, config.origin("error_feedback"))
     elif codec is Codec.POWERSGD and decide.strategy_options_of(config).fragments > 1:
         hint = "leave fragments out, or use another codec, such as int8"
         yield Problem("powersgd needs whole matrices, but fragments cut through them", hint, where)
@@ -78,37 +81,37 @@ def _with_transport(config: TrainConfig, facts: Facts, chosen: Compression) -> I
         return
     transport = decide.transport_of(config, facts)
     if transport is not Transport.NCCL:
-        what = f"torch's own bf16 compression works over NCCL alone, and this run would use {transport}"
-        yield Problem(what, "use --compress fp16, or --mode ssgd", config.origin("compress"))
+        message = f"torch's own bf16 compression works over NCCL alone, and this run would use {transport}"
+        yield Problem(message, "use --compress fp16, or --mode ssgd", config.origin("compress"))
 
 
 def _refusal(mode: Mode, codec: Codec) -> str:
     if not mode.compresses:
-        return f"mode {mode.name} cannot compress what travels"
+        return f"mode {mode.name} does not support compression"
     if mode.channel is Channel.TORCH:
         return f"ddp compresses by torch's own hooks, and none of them is {codec}; use --mode ssgd"
     if codec is Codec.DGC:
         return f"dgc needs gradients that are averaged at every step, and {mode.name} does not do that"
-    return f"{codec} needs workers that meet, but those of {mode.name} talk to a server"
+    return f"{codec} needs an all-reduce, but workers of {mode.name} communicate with a server"
 
 
 def _with_optimizer(config: TrainConfig, chosen: Compression) -> Iterator[Problem]:
     if chosen.codec is Codec.DGC and config.optimizer not in (None, "sgd"):
-        what = f"dgc keeps the momentum itself, so {config.optimizer} would count it twice"
-        yield Problem(what, "use --optimizer sgd", config.origin("optimizer"))
+        message = f"dgc keeps the momentum itself, so {config.optimizer} would count it twice"
+        yield Problem(message, "use --optimizer sgd", config.origin("optimizer"))
 
 
 def check_byzantine(config: TrainConfig, num_workers: int | None) -> list[Problem]:
     """`num_workers` is None while it is itself wrong; then no rule can name a worker too many."""
     problems = [
-        Problem(f"byzantine {attack_text(rule)}: {what}", hint, config.origin(f"byzantine[{number}]"))
+        Problem(f"byzantine {attack_text(rule)}: {message}", hint, config.origin(f"byzantine[{number}]"))
         for number, rule in enumerate(config.byzantine or ())
-        for what, hint in _attack_faults(rule, num_workers)
+        for message, hint in _attack_faults(rule, num_workers)
     ]
     if config.byzantine and decide.averages_unweighted(decide.mode_of(config)):
-        what = "torch averages within backward, so nothing can come between a gradient and the mean"
+        message = "torch averages within backward, so a gradient cannot be changed before the mean"
         hint = "use --mode ssgd, which computes the same, or leave byzantine out"
-        problems.append(Problem(what, hint, config.origin("byzantine")))
+        problems.append(Problem(message, hint, config.origin("byzantine")))
     return problems
 
 
@@ -135,53 +138,59 @@ def _attack_faults(rule: ByzantineRule, num_workers: int | None) -> list[tuple[s
 
 def check_aggregate(config: TrainConfig) -> list[Problem]:
     """The settings of aggregation together; each alone, and the mode, are already known to be sound."""
-    way, tolerance = decide.aggregate_of(config), config.byzantine_tolerance
-    if way in AGGREGATES and way != "mean":
-        found = _check_count(config, way, 1 if tolerance is None else tolerance)
+    aggregate = decide.aggregate_of(config)
+    tolerance = config.byzantine_tolerance
+    if aggregate in AGGREGATES and aggregate != "mean":
+        problems = _check_count(config, aggregate, 1 if tolerance is None else tolerance)
     elif tolerance is not None:
         hint = "leave byzantine_tolerance out, or use --aggregate median, trimmed-mean or krum"
-        what = f"aggregate {way} does not read byzantine_tolerance"
-        found = [Problem(what, hint, config.origin("byzantine_tolerance"))]
+        message = f"aggregate {aggregate} does not read byzantine_tolerance"
+        problems = [Problem(message, hint, config.origin("byzantine_tolerance"))]
     else:
-        found = []
-    return found if way == "mean" else [*found, *_check_company(config)]
+        problems = []
+    return problems if aggregate == "mean" else [*problems, *_check_company(config)]
 
 
-def _check_count(config: TrainConfig, way: str, tolerance: int) -> list[Problem]:
-    num_workers, fewest = decide.num_workers_of(config), min_workers_for(way, tolerance)
+def _check_count(config: TrainConfig, aggregate: str, tolerance: int) -> list[Problem]:
+    num_workers = decide.num_workers_of(config)
+    fewest = min_workers_for(aggregate, tolerance)
     if num_workers >= fewest:
         return []
     bad = "1 bad worker" if tolerance == 1 else f"{tolerance} bad workers"
-    largest = (num_workers - (3 if way == "krum" else 1)) // 2
+    largest = (num_workers - (3 if aggregate == "krum" else 1)) // 2
     less = "" if largest < 0 else f", or byzantine_tolerance to {largest}"
     hint = f"set num_workers to {fewest} or more{less}"
-    what = f"{way} survives {bad} among {fewest} or more, but there are {num_workers} workers"
-    return [Problem(what, hint, config.origin("aggregate"))]
+    message = f"{aggregate} survives {bad} among {fewest} or more, but there are {num_workers} workers"
+    return [Problem(message, hint, config.origin("aggregate"))]
 
 
 def _check_company(config: TrainConfig) -> list[Problem]:
-    """What does not go together with any way but the mean."""
-    found: list[Problem] = []
+    """Settings that are incompatible with any aggregate but the mean."""
+    problems: list[Problem] = []
     if config.compress is not None:
-        what = f"aggregate {decide.aggregate_of(config)} compares whole gradients, but these are compressed"
+        message = (
+            f"aggregate {decide.aggregate_of(config)} compares whole gradients, but the gradients are "
+            "compressed"
+        )
         hint = "leave compress out, or use --aggregate mean"
-        found.append(Problem(what, hint, config.origin("compress")))
+        problems.append(Problem(message, hint, config.origin("compress")))
     sizes = decide.batch_sizes_of(config)
     if len(set(sizes)) == 1:
-        return found
-    what = (
-        f"aggregate {decide.aggregate_of(config)} gives no worker a weight, but the batches differ: {sizes}"
+        return problems
+    message = (
+        f"aggregate {decide.aggregate_of(config)} does not weight workers, but the batch sizes "
+        f"differ: {sizes}"
     )
     hint = "give every worker the same batch_size, or use --aggregate mean, which weights them"
-    return [*found, Problem(what, hint, config.origin("batch_size"))]
+    return [*problems, Problem(message, hint, config.origin("batch_size"))]
 
 
 def check_stragglers(config: TrainConfig, num_workers: int | None) -> list[Problem]:
     """`num_workers` is None while it is itself wrong; then no rule can name a worker too many."""
     return [
-        Problem(f"straggler {straggler_text(rule)}: {what}", hint, config.origin(f"straggler[{number}]"))
+        Problem(f"straggler {straggler_text(rule)}: {message}", hint, config.origin(f"straggler[{number}]"))
         for number, rule in enumerate(config.straggler or ())
-        for what, hint in _straggler_faults(rule, num_workers)
+        for message, hint in _straggler_faults(rule, num_workers)
     ]
 
 
@@ -191,7 +200,7 @@ def _straggler_faults(rule: StragglerRule, num_workers: int | None) -> list[tupl
         hint = f"workers are numbered 0 to {num_workers - 1}"
         faults.append((f"there is no worker {rule.worker} among {num_workers}", hint))
     if not (math.isfinite(rule.factor) and rule.factor >= 1):
-        hint = "write how many times as long a step takes, such as factor=3"
+        hint = "give the slowdown as a factor, such as factor=3"
         faults.append((f"factor is {rule.factor:g}, but it must be 1 or more", hint))
     if not (math.isfinite(rule.delay_s) and rule.delay_s >= 0):
         hint = "write for example delay=50ms"
@@ -202,7 +211,7 @@ def _straggler_faults(rule: StragglerRule, num_workers: int | None) -> list[tupl
     if rule.first_step < 0:
         faults.append((f"from is {rule.first_step}, but steps start at 0", "write for example from=100"))
     if rule.ramp < 0:
-        hint = "write in how many steps the factor is reached, such as over=100"
+        hint = "give the number of steps until the factor is reached, such as over=100"
         faults.append((f"over is {rule.ramp}, but it must be 0 or more", hint))
     if rule.end_step is not None and rule.end_step <= rule.first_step:
         hint = "`to` is not included, so it must be more than `from`"

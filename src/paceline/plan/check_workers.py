@@ -1,4 +1,4 @@
-"""Can this run go on when workers come and go? Every reason why not, at once."""
+"""Checks of elastic runs and of runs that Ray or torchrun launches."""
 
 import re
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from paceline.plan.plan import Device, Launcher, Transport
 def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
     if not are_sound("elastic", "shards", "min_workers", "max_workers", "num_workers", "mode"):
         return []
-    said = {config.shards, config.min_workers, config.max_workers}
+    settings = {config.shards, config.min_workers, config.max_workers}
     elastic = decide.elastic_of(config)
     if elastic is None:
-        if said == {None}:
+        if settings == {None}:
             return _only_elastic(config)
-        what = "elastic is no, but shards, min_workers or max_workers is set"
-        return [_problem(config, "elastic", what, "leave --no-elastic out, or the others")]
+        message = "elastic is no, but shards, min_workers or max_workers is set"
+        return [_problem(config, "elastic", message, "leave --no-elastic out, or the others")]
     return [*_numbers(config), *_combinations(config)]
 
 
 def _only_elastic(config: TrainConfig) -> list[Problem]:
-    """What is only heard by a run that goes on when workers come and go."""
+    """Settings that only elastic runs read."""
     policies = [
         ("on_slow", config.on_slow),
         ("on_give_up", config.on_give_up),
@@ -39,72 +39,76 @@ def _only_elastic(config: TrainConfig) -> list[Problem]:
 
 
 def _numbers(config: TrainConfig) -> list[Problem]:
-    elastic, shards = decide.elastic_of(config), decide.num_workers_of(config)
+    elastic = decide.elastic_of(config)
+    shards = decide.num_workers_of(config)
     assert elastic is not None, "the run is elastic"
     problems = []
     if elastic.min_workers > elastic.workers:
-        what = f"min_workers is {elastic.min_workers}, but the run begins with {elastic.workers} workers"
-        problems.append(_problem(config, "min_workers", what, f"set it to {elastic.workers} or less"))
+        message = f"min_workers is {elastic.min_workers}, but the run starts with {elastic.workers} workers"
+        problems.append(_problem(config, "min_workers", message, f"set it to {elastic.workers} or less"))
     if elastic.max_workers < elastic.workers:
-        what = f"max_workers is {elastic.max_workers}, but the run begins with {elastic.workers} workers"
-        problems.append(_problem(config, "max_workers", what, f"set it to {elastic.workers} or more"))
+        message = f"max_workers is {elastic.max_workers}, but the run starts with {elastic.workers} workers"
+        problems.append(_problem(config, "max_workers", message, f"set it to {elastic.workers} or more"))
     if elastic.max_workers > shards:
-        what = f"{elastic.max_workers} workers would share {shards} shards, and some would have nothing to do"
-        problems.append(_problem(config, "shards", what, f"set shards to {elastic.max_workers} or more"))
+        message = f"{elastic.max_workers} workers would share {shards} shards, so some would be idle"
+        problems.append(_problem(config, "shards", message, f"set shards to {elastic.max_workers} or more"))
     return problems
 
 
 def _combinations(config: TrainConfig) -> list[Problem]:
-    """What an elastic run cannot do yet."""
-    mode, row = decide.mode_name_of(config), decide.mode_of(config)
+    """Combinations that elastic runs do not support yet."""
+    mode = decide.mode_name_of(config)
+    row = decide.mode_of(config)
     is_elastic = row is not None and row.is_elastic
     is_served = is_elastic and row is not None and row.channel is Channel.STORE
-    # By torch's process group, which is made again in every generation.
+    # Modes with torch's process group, which is created again in every generation.
     is_torchs = is_elastic and row is not None and row.channel is Channel.TORCH
     is_split = row is not None and row.is_split
-    usual = f"use --mode {' or '.join(name for name, other in MODES.items() if other.is_elastic)}"
+    other_modes = f"use --mode {' or '.join(name for name, other in MODES.items() if other.is_elastic)}"
     reasons = [
-        ("mode", not is_elastic, f"mode {mode} cannot go on with other workers", usual),
+        ("mode", not is_elastic, f"mode {mode} cannot continue with a different set of workers", other_modes),
         (
             "transport",
             not (is_served or is_torchs) and config.transport not in (None, "auto", Transport.SHM),
-            f"transport is {config.transport}, but workers that come and go share memory",
+            f"transport is {config.transport}, but elastic workers communicate by shared memory",
             "leave transport out",
         ),
         (
             "transport",
             is_served and config.transport not in (None, "auto", Transport.TCP),
-            f"transport is {config.transport}, but servers that come and go are reached by tcp",
+            f"transport is {config.transport}, but elastic servers communicate by tcp",
             "leave transport out",
         ),
         (
             "on_slow",
             is_torchs and config.on_slow not in (None, "tolerate"),
-            f"on_slow is {config.on_slow}, but torch hides in backward who waits for whom in mode {mode}",
+            f"on_slow is {config.on_slow}, but in mode {mode} torch waits within backward, where waits "
+            "cannot be measured",
             "leave on_slow out, or use --mode ssgd",
         ),
         (
             "on_give_up",
             is_split and config.on_give_up == "pause",
-            f"{mode} has nothing in memory that is not lost with a worker, so there is nothing to wait with",
+            f"{mode} keeps no replica in memory, so a lost worker's shard exists only in the checkpoint",
             "leave on_give_up out, and resume the run from its checkpoint",
         ),
         (
             "checkpoint_every",
             is_split and config.checkpoint_every == 0,
-            f"checkpoint_every is 0, but a worker of {mode} takes its part of the model with it",
-            "set checkpoint_every to how many steps may be made again, or leave it out",
+            f"checkpoint_every is 0, but in mode {mode} a lost worker's shard of the model exists only in a "
+            "checkpoint",
+            "set checkpoint_every to the number of steps that may be repeated, or leave it out",
         ),
         (
             "on_slow",
             is_served and config.on_slow is not None,
-            f"on_slow is {config.on_slow}, but in mode {mode} nobody waits for a slow worker's shards",
-            "leave on_slow out: whoever is free takes the next share",
+            f"on_slow is {config.on_slow}, but in mode {mode} no worker waits for a slow worker's shards",
+            "leave on_slow out: the next idle worker takes the next work unit",
         ),
         (
             "on_slow",
             mode == "adaptive" and config.on_slow == "rebalance",
-            "mode adaptive deals out shards by speed anyway",
+            "mode adaptive already assigns shards by speed",
             "leave on_slow out, or use --on-slow replace",
         ),
         (
@@ -115,20 +119,30 @@ def _combinations(config: TrainConfig) -> list[Problem]:
         ),
         ("device", config.device == Device.CUDA, "an elastic run trains on the CPU", "use --device cpu"),
         ("launcher", decide.is_virtual(config), "virtual workers cannot die", "use --launcher local"),
-        ("compress", config.compress is not None, "compress has a memory for each worker", "leave it out"),
+        (
+            "compress",
+            config.compress is not None,
+            "compress keeps state (error feedback) for each worker, which a lost worker would take with it",
+            "leave it out",
+        ),
         (
             "aggregate",
             config.aggregate not in (None, "mean"),
-            "an elastic run takes the mean of its shards",
+            "an elastic run averages its shards, and supports no other aggregate",
             "leave aggregate out",
         ),
-        ("byzantine", bool(config.byzantine), "workers of an elastic run are honest", "leave byzantine out"),
+        (
+            "byzantine",
+            bool(config.byzantine),
+            "byzantine is not supported in an elastic run",
+            "leave byzantine out",
+        ),
     ]
-    return [_problem(config, key, what, hint) for key, applies, what, hint in reasons if applies]
+    return [_problem(config, key, message, hint) for key, applies, message, hint in reasons if applies]
 
 
-def _problem(config: TrainConfig, key: str, what: str, hint: str) -> Problem:
-    return Problem(what, hint, config.origin(key))
+def _problem(config: TrainConfig, key: str, message: str, hint: str) -> Problem:
+    return Problem(message, hint, config.origin(key))
 
 
 _ADDRESS = re.compile(r"local|auto|(ray://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
@@ -138,15 +152,15 @@ _OF_RAY = ("address", "placement", "restarts")
 def check_ray(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
     if config.launcher != Launcher.RAY:
         return [_not_on_ray(config, key) for key in _OF_RAY if getattr(config, key) is not None]
-    found = [*_address(config), *_ray_elastic(config)]
-    return [*found, *_ray_mode(config)] if are_sound("mode") else found
+    problems = [*_address(config), *_ray_elastic(config)]
+    return [*problems, *_ray_mode(config)] if are_sound("mode") else problems
 
 
 def _not_on_ray(config: TrainConfig, key: str) -> Problem:
     hint = f"add --launcher ray, or leave {key} out"
     if key == "restarts":
         hint += "; --elastic replaces lost workers on this machine"
-    return _problem(config, key, f"{key} is for launcher ray, but the launcher is another one", hint)
+    return _problem(config, key, f"{key} needs launcher ray, but the launcher is another one", hint)
 
 
 def _address(config: TrainConfig) -> list[Problem]:
@@ -155,26 +169,30 @@ def _address(config: TrainConfig) -> list[Problem]:
     fits = _ADDRESS.fullmatch(config.address)
     if fits is not None and (fits[3] is None or 0 < int(fits[3]) < 65536):
         return []
-    what = f"address is {config.address!r}, but it must be local, auto, HOST:PORT or ray://HOST:PORT"
-    return [_problem(config, "address", what, "use --address local, which starts Ray here, for example")]
+    message = f"address is {config.address!r}, but it must be local, auto, HOST:PORT or ray://HOST:PORT"
+    return [_problem(config, "address", message, "use --address local, which starts Ray here, for example")]
 
 
 def _ray_elastic(config: TrainConfig) -> list[Problem]:
     if decide.elastic_of(config) is None or not config.restarts:
         return []
-    what = f"restarts is {config.restarts}, but an elastic run replaces a lost worker while the others go on"
-    hint = "leave restarts out; or leave elastic out: after a loss all go on from the newest checkpoint"
-    return [_problem(config, "restarts", what, hint)]
+    message = (
+        f"restarts is {config.restarts}, but an elastic run replaces a lost worker while the others continue"
+    )
+    hint = (
+        "leave restarts out; or leave elastic out: after a loss all workers resume from the newest checkpoint"
+    )
+    return [_problem(config, "restarts", message, hint)]
 
 
 def _ray_mode(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
     if mode is None or decide.elastic_of(config) is not None:
-        return []  # elastic ones are on one machine, and say so themselves
+        return []  # elastic ones are on one machine; another check reports that
     if mode.channel is Channel.PEERS:
-        what = f"mode {mode.name} needs memory that its workers share from birth, and actors share none"
+        message = f"mode {mode.name} needs shared memory that its workers inherit, and Ray actors share none"
         hint = "use --mode gossip, which also averages with neighbours, or --launcher local"
-        return [_problem(config, "mode", what, hint)]
+        return [_problem(config, "mode", message, hint)]
     return []
 
 
@@ -184,8 +202,8 @@ TORCHRUN_COMMAND = "torchrun --nproc_per_node=N -m paceline.worker"
 def check_torchrun(config: TrainConfig, facts: Facts, are_sound: Callable[..., bool]) -> list[Problem]:
     if facts.world is None:
         return [] if config.launcher != Launcher.TORCHRUN else [_not_started_by_torchrun(config)]
-    found = [*_launcher(config), *_size(config, facts.world, are_sound), *_torchrun_elastic(config)]
-    return [*found, *_torchrun_mode(config, facts.world)] if are_sound("mode") else found
+    problems = [*_launcher(config), *_size(config, facts.world, are_sound), *_torchrun_elastic(config)]
+    return [*problems, *_torchrun_mode(config, facts.world)] if are_sound("mode") else problems
 
 
 def _not_started_by_torchrun(config: TrainConfig) -> Problem:
@@ -196,29 +214,29 @@ def _not_started_by_torchrun(config: TrainConfig) -> Problem:
 def _launcher(config: TrainConfig) -> list[Problem]:
     if config.launcher in (None, Launcher.TORCHRUN):
         return []
-    what = f"launcher is {config.launcher}, but these processes were started by somebody else"
-    return [_problem(config, "launcher", what, "leave launcher out, or use `paceline train`")]
+    message = f"launcher is {config.launcher}, but these processes were started by torchrun"
+    return [_problem(config, "launcher", message, "leave launcher out, or use `paceline train`")]
 
 
 def _size(config: TrainConfig, world: World, are_sound: Callable[..., bool]) -> list[Problem]:
-    said = config.num_workers
-    if said is None or said == world.size or not are_sound("num_workers"):
+    num_workers = config.num_workers
+    if num_workers is None or num_workers == world.size or not are_sound("num_workers"):
         return []
     if world.is_alone:
-        what = f"num_workers is {said}, but this is one process: torchrun did not start it"
-        hint = f"leave num_workers out, or use  torchrun --nproc_per_node={said} -m paceline.worker"
+        message = f"num_workers is {num_workers}, but this is one process: torchrun did not start it"
+        hint = f"leave num_workers out, or use  torchrun --nproc_per_node={num_workers} -m paceline.worker"
     else:
-        what = f"num_workers is {said}, but WORLD_SIZE is {world.size}"
-        hint = f"leave num_workers out, or start {said} processes"
-    return [_problem(config, "num_workers", what, hint)]
+        message = f"num_workers is {num_workers}, but WORLD_SIZE is {world.size}"
+        hint = f"leave num_workers out, or start {num_workers} processes"
+    return [_problem(config, "num_workers", message, hint)]
 
 
 def _torchrun_elastic(config: TrainConfig) -> list[Problem]:
     if decide.elastic_of(config) is None:
         return []
-    what = "an elastic run starts and replaces its workers itself, but torchrun started these"
+    message = "an elastic run starts and replaces its workers itself, but torchrun started these"
     hint = "use `paceline train --elastic`, or leave elastic out: torchrun --max-restarts resumes by itself"
-    return [_problem(config, "elastic", what, hint)]
+    return [_problem(config, "elastic", message, hint)]
 
 
 def _torchrun_mode(config: TrainConfig, world: World) -> list[Problem]:
@@ -226,12 +244,12 @@ def _torchrun_mode(config: TrainConfig, world: World) -> list[Problem]:
     if mode is None or mode.channel not in (Channel.PEERS, Channel.STORE):
         return []
     if mode.channel is Channel.PEERS:
-        what = f"mode {mode.name} needs memory that its workers share from birth"
+        message = f"mode {mode.name} needs shared memory that its workers inherit"
         hint = "use --mode gossip, which also averages with neighbours, or `paceline train`"
     elif world.is_one_host:
         return []
     else:
-        what = f"mode {mode.name} has a parameter server, and {world.size} processes on several hosts"
-        what += " would send it their gradients in the clear"
-        hint = "use a mode in which all meet, such as ssgd or localsgd, or one host"
-    return [_problem(config, "mode", what, hint)]
+        message = f"mode {mode.name} has a parameter server, and {world.size} processes on several hosts"
+        message += " would send it their gradients unencrypted"
+        hint = "use a mode with an all-reduce, such as ssgd or localsgd, or one host"
+    return [_problem(config, "mode", message, hint)]

@@ -1,11 +1,11 @@
 """A plan as JSON and back, and the hash that names it.
 
 A plan file carries the hash of its own values under `hash`: a file in which one bit flipped
-is refused, although it would still be a plan. A copy lies beside it for that case.
+is refused, although it would still be a plan. A copy in the same folder covers that case.
 
 Generic over frozen dataclasses, enums, tuples and optionals, so that a new
 field needs no code here. Unknown or missing keys are refused: a plan written
-by another version must not be half understood.
+by another version must not be read partially.
 """
 
 import dataclasses
@@ -37,11 +37,12 @@ def to_json(value: object) -> Json:
         return {str(k): to_json(v) for k, v in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise AssertionError(f"a plan cannot hold a {type(value).__name__}")
+    raise AssertionError(f"a plan cannot hold a value of type {type(value).__name__}")
 
 
 def from_json(kind: object, value: Json) -> typing.Any:  # Any: the type is only known at run time
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    args = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _from_union(args, value)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -83,9 +84,9 @@ def _from_object(kind: type, value: Json) -> typing.Any:  # Any: as above
     return kind(**{name: from_json(hints[name], part) for name, part in value.items()})
 
 
-COPY = "plan.copy.json"  # beside plan.json
+COPY = "plan.copy.json"  # next to plan.json
 _HASH = "hash"
-_REMAKE = "make the run again with this version of paceline, or install the one that wrote it"
+_REMAKE = "train again with this version of paceline, or install the version that wrote it"
 
 
 def dumps(plan: Plan) -> str:
@@ -97,10 +98,10 @@ def dumps(plan: Plan) -> str:
 def loads(text: str | bytes, *, where: str = "plan.json", hint: str = _REMAKE) -> Plan:
     try:
         raw = json.loads(text)
-        said = raw.pop(_HASH, None) if isinstance(raw, dict) else None
+        recorded = raw.pop(_HASH, None) if isinstance(raw, dict) else None
         plan = _decoded(Plan, raw, schema=PLAN_SCHEMA)
-        if said is not None and said != _hash(raw):
-            raise ValueError(f"its values have the hash {_hash(raw)}, but it names {said}")
+        if recorded is not None and recorded != _hash(raw):
+            raise ValueError(f"its values have the hash {_hash(raw)}, but it names {recorded}")
     except (ValueError, TypeError, AssertionError, RecursionError) as error:
         raise DamagedRecordError(f"{where} is not a plan this version can read: {error}", hint) from error
     assert isinstance(plan, Plan), "_decoded(Plan, …) builds a Plan"
@@ -135,11 +136,11 @@ def _way_back(path: Path) -> str:
         loads(copy.read_bytes())
     except (OSError, DamagedRecordError):
         return _REMAKE
-    return f"take its copy:  cp {copy} {path}"
+    return f"restore its copy:  cp {copy} {path}"
 
 
 def recorded_hash(path: Path) -> str:
-    """Of a plan file, as it names the plan in an event log."""
+    """Hash in a plan file, which identifies the plan in an event log."""
     raw = json.loads(path.read_bytes())
     raw.pop(_HASH, None)
     return _hash(raw)

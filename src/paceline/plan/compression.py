@@ -1,6 +1,6 @@
-"""Which ways of compressing exist, and what does `topk:0.01` mean?
+"""Table of gradient codecs, and the parser of `topk:0.01`.
 
-Said without importing torch; the code is in the room `compression`. See
+Does not import torch; the codecs are in the package `compression`. See
 docs/concepts/compression.md.
 """
 
@@ -15,10 +15,10 @@ from paceline.plan.plan import Codec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecInfo:
     summary: str
-    amount: str = ""  # what the number after the colon is; "": there is none
+    amount: str = ""  # meaning of the number after the colon; "": no number
     default: float | None = None  # the amount when none is written
     is_rank: bool = False  # a whole number from 1 on; otherwise a part, at most 1
-    has_memory: bool = True  # error feedback, unless the user says otherwise
+    has_memory: bool = True  # error feedback by default
 
 
 CODECS: dict[Codec, CodecInfo] = {
@@ -27,7 +27,7 @@ CODECS: dict[Codec, CodecInfo] = {
     Codec.BF16: CodecInfo(summary="2 bytes each, 8 bits of precision", has_memory=False),
     Codec.INT8: CodecInfo(summary="1 byte each, a scale for every 256"),
     Codec.SIGN: CodecInfo(summary="1 bit each, a scale for every 320"),
-    Codec.TOPK: CodecInfo(summary="only the largest, with their places", amount="part", default=0.01),
+    Codec.TOPK: CodecInfo(summary="only the largest values, with their indices", amount="part", default=0.01),
     Codec.DGC: CodecInfo(
         summary="only the largest of accumulated momentum (Deep Gradient Compression)",
         amount="part",
@@ -51,10 +51,8 @@ def read_compression(text: str) -> tuple[Codec, float | None] | Unusable:
     """`int8`, `topk:0.01`: the codec, and its amount where it takes one."""
     name, colon, amount = text.strip().lower().partition(":")
     if name not in set(Codec):
-        known = f"compress takes {', '.join(CODECS)}"
-        return Unusable(
-            f"there is no compression {show_value(name)}", did_you_mean(name, CODECS, otherwise=known)
-        )
+        known = f"codecs are {', '.join(CODECS)}"
+        return Unusable(f"there is no codec {show_value(name)}", did_you_mean(name, CODECS, otherwise=known))
     codec = Codec(name)
     info = CODECS[codec]
     if not colon:
@@ -65,8 +63,8 @@ def read_compression(text: str) -> tuple[Codec, float | None] | Unusable:
     fits = number >= 1 and number.is_integer() if info.is_rank else 0 < number <= 1
     if not fits:
         must = "a whole number, 1 or more" if info.is_rank else "more than 0 and at most 1"
-        what = f"compress is {show_value(text)}, but the {info.amount} of {name} must be {must}"
-        return Unusable(what, f"write for example {name}:{info.default:g}")
+        message = f"compress is {show_value(text)}, but the {info.amount} of {name} must be {must}"
+        return Unusable(message, f"write for example {name}:{info.default:g}")
     return codec, number
 
 

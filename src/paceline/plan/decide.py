@@ -1,4 +1,4 @@
-"""What does a config leave to us, and what do we choose? One small function per choice.
+"""Defaults of a plan: one small function for each choice that a config leaves open.
 
 Pure, and total: each also answers for a config that `check` will refuse, so
 that every problem can be reported at once.
@@ -45,8 +45,8 @@ _DEFAULT_SYNC_EVERY = 8
 _DEFAULT_DC_LAMBDA = 0.04
 _VIRTUAL_PACE_S = 0.01
 _ON_THE_GPU = frozenset({Transport.NCCL, Transport.CUDA_IPC})
-_ONE_PARENT = frozenset({Transport.SHM, Transport.CUDA_IPC})  # memory that comes with being forked
-_DGC_WARMUP_SHARE = 20  # one of so many steps (Lin 2017 takes 4 of 70 to 160 epochs)
+_ONE_PARENT = frozenset({Transport.SHM, Transport.CUDA_IPC})  # memory that is inherited by a fork
+_DGC_WARMUP_SHARE = 20  # 1 of 20 steps (Lin 2017 uses 4 of 70 to 160 epochs)
 _ADAM_LIKE = frozenset({"adam", "adamw"})
 
 
@@ -61,17 +61,17 @@ def task_of(config: TrainConfig) -> str:
 
 
 def task_options_of(config: TrainConfig) -> dict[str, Option]:
-    """Where the data is, and which model, are options like any other by the time a task is built."""
+    """Options of the task, including the path of the data and the model."""
     options = dict(config.task_options or {})
     said_of_model = {option: getattr(config, key) for key, option in MODEL_OPTIONS.items()}
     options |= {option: value for option, value in said_of_model.items() if value is not None}
     if config.data is not None:
         options[data_option_of(config)] = config.data
     data = options.get(data_option_of(config))
-    # Data that is here needs no cache, whatever was said once for all runs.
+    # Local data needs no cache, even if the user's defaults set one.
     if isinstance(data, str) and is_remote_data(data):
-        said = {"data_cache": config.data_cache, "data_cache_mb": config.data_cache_mb}
-        options |= {name: value for name, value in said.items() if value is not None}
+        cache_options = {"data_cache": config.data_cache, "data_cache_mb": config.data_cache_mb}
+        options |= {name: value for name, value in cache_options.items() if value is not None}
     return options
 
 
@@ -80,13 +80,13 @@ def data_option_of(config: TrainConfig) -> str:
 
 
 def mode_name_of(config: TrainConfig) -> str:
-    """The mode with its alias undone; `module:Class` as it was written."""
+    """The mode with its alias resolved; `module:Class` unchanged."""
     written = DEFAULT_MODE if config.mode is None else config.mode
     return written if ":" in written else MODE_ALIASES.get(written.lower(), written.lower())
 
 
 def mode_of(config: TrainConfig) -> Mode | None:
-    """None for the user's own `module:Class`, about which the catalog knows nothing."""
+    """None for the user's own `module:Class`, which is not in the catalog."""
     return MODES.get(mode_name_of(config))
 
 
@@ -95,7 +95,7 @@ def is_alone(mode: Mode | None) -> bool:
 
 
 def averages_unweighted(mode: Mode | None) -> bool:
-    """torch's own DDP gives every worker the same weight, whatever its batch."""
+    """torch's DDP gives every worker the same weight for any batch size."""
     return mode is not None and mode.channel is Channel.TORCH
 
 
@@ -127,7 +127,7 @@ def _requested_workers(config: TrainConfig) -> int:
 
 
 def elastic_of(config: TrainConfig) -> Elastic | None:
-    """Whoever speaks of shards, or of fewest or most workers, wants an elastic run."""
+    """A setting for shards, or for minimum or maximum workers, makes the run elastic."""
     spoken_of = {config.shards, config.min_workers, config.max_workers}
     if config.elastic is False or (config.elastic is None and spoken_of == {None}):
         return None
@@ -144,7 +144,7 @@ def elastic_of(config: TrainConfig) -> Elastic | None:
 
 
 def checkpoint_every_of(config: TrainConfig) -> int:
-    """Whoever expects workers to die also expects all of them to, now and then."""
+    """A run that expects workers to die must expect that all of them die."""
     if config.checkpoint_every is not None:
         return config.checkpoint_every
     return 0 if elastic_of(config) is None and not config.restarts else _ELASTIC_CHECKPOINT_EVERY
@@ -153,7 +153,7 @@ def checkpoint_every_of(config: TrainConfig) -> int:
 def device_of(config: TrainConfig, facts: Facts) -> Device:
     if config.device in (Device.CPU, Device.CUDA):
         return Device(config.device)
-    # Shared memory holds tensors of the CPU only: whoever asks for it, or needs it, asks for the CPU.
+    # Shared memory holds tensors of the CPU only: a run that names it, or needs it, uses the CPU.
     wants_cpu = config.transport == Transport.SHM or needs_shm(config)
     return Device.CUDA if facts.cuda_devices > 0 and not wants_cpu else Device.CPU
 
@@ -161,8 +161,10 @@ def device_of(config: TrainConfig, facts: Facts) -> Device:
 def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...]:
     """Those that work for this mode, device and number of workers, best first."""
     if is_virtual(config):
-        return (Transport.NONE,)  # everybody lives in one process
-    mode, device, num_workers = mode_of(config), device_of(config, facts), num_workers_of(config)
+        return (Transport.NONE,)  # all workers are in one process
+    mode = mode_of(config)
+    device = device_of(config, facts)
+    num_workers = num_workers_of(config)
     if elastic_of(config) is not None and mode is not None and mode.channel is Channel.STORE:
         return (Transport.TCP,)  # a server that takes over was not there when the others began
     every = tuple(t for t in Transport if t is not Transport.NONE)
@@ -171,11 +173,11 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
         usable = tuple(t for t in usable if t not in _ONE_PARENT)
     if device is Device.CPU:
         return tuple(t for t in usable if t not in _ON_THE_GPU)
-    if config.launcher == Launcher.RAY:  # gives every worker a GPU of its own
+    if config.launcher == Launcher.RAY:  # assigns a separate GPU to every worker
         return tuple(sorted(usable, key=lambda t: t not in _ON_THE_GPU))
     # NCCL refuses two ranks on one GPU; gloo shares it.
-    here = num_workers if facts.world is None else facts.world.local_size
-    refused = {Transport.SHM} if here <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
+    local_workers = num_workers if facts.world is None else facts.world.local_size
+    refused = {Transport.SHM} if local_workers <= facts.cuda_devices else {Transport.SHM, Transport.NCCL}
     if facts.cuda_devices > 1:
         refused.add(Transport.CUDA_IPC)  # the store's memory is one GPU's; others may not reach it
     if config.compress is not None:
@@ -204,14 +206,14 @@ def is_virtual(config: TrainConfig) -> bool:
 
 
 def vmap_of(config: TrainConfig, facts: Facts) -> bool:
-    """On a CPU one after another gives the same bits as processes, and that is worth more than speed."""
+    """Whether to use vmap. Not on a CPU: there, workers one after another give the same bits as processes."""
     if not is_virtual(config):
         return False
     return device_of(config, facts) is Device.CUDA if config.vmap is None else config.vmap
 
 
 def pace_of(config: TrainConfig) -> float:
-    """In virtual time a step that takes no time would say nothing about who waits for whom."""
+    """Duration of a step in virtual time; without one all waiting times would be 0."""
     if config.pace is None:
         return _VIRTUAL_PACE_S if is_virtual(config) else 0.0
     return config.pace
@@ -229,32 +231,33 @@ def steps_of(config: TrainConfig) -> int:
 
 def compression_of(config: TrainConfig) -> Compression | None:
     """None also for a text that `check` refuses."""
-    found = None if config.compress is None else read_compression(config.compress)
-    if not isinstance(found, tuple):
+    compression = None if config.compress is None else read_compression(config.compress)
+    if not isinstance(compression, tuple):
         return None
-    codec, amount = found
-    usual = steps_of(config) // _DGC_WARMUP_SHARE if codec is Codec.DGC else 0
+    codec, amount = compression
+    warmup = steps_of(config) // _DGC_WARMUP_SHARE if codec is Codec.DGC else 0
     return Compression(
         codec=codec,
         amount=amount,
         error_feedback=CODECS[codec].has_memory if config.error_feedback is None else config.error_feedback,
-        warmup=usual if config.compress_warmup is None else config.compress_warmup,
+        warmup=warmup if config.compress_warmup is None else config.compress_warmup,
     )
 
 
 def optimizer_of(config: TrainConfig) -> OptimizerChoice | None:
     if config.optimizer is None:
         return None
-    usual = 0.001 if config.optimizer in _ADAM_LIKE else 0.1
+    default = 0.001 if config.optimizer in _ADAM_LIKE else 0.1
     return OptimizerChoice(
         name=config.optimizer,
-        lr=usual if config.lr is None else config.lr,
+        lr=default if config.lr is None else config.lr,
         weight_decay=config.weight_decay or 0.0,
     )
 
 
 def lr_schedule_of(config: TrainConfig) -> RateSchedule | None:
-    shape, warmup = RateShape(config.lr_schedule or RateShape.CONSTANT), config.lr_warmup or 0
+    shape = RateShape(config.lr_schedule or RateShape.CONSTANT)
+    warmup = config.lr_warmup or 0
     if shape is RateShape.CONSTANT and not warmup:
         return None
     return RateSchedule(shape=shape, warmup=warmup, steps=steps_of(config))
@@ -302,19 +305,19 @@ def strategy_options_of(config: TrainConfig) -> StrategyOptions:
 
 
 def fsdp_precision_of(config: TrainConfig) -> FsdpPrecision:
-    said = config.fsdp_precision
-    return FsdpPrecision(said) if said in tuple(FsdpPrecision) else FsdpPrecision.NONE
+    precision = config.fsdp_precision
+    return FsdpPrecision(precision) if precision in tuple(FsdpPrecision) else FsdpPrecision.NONE
 
 
 def on_nan_of(config: TrainConfig) -> OnNan | None:
-    """A run that is to survive faults looks; another only if it was asked to."""
+    """Elastic runs check for NaN by default; others only if it is set."""
     if config.on_nan in tuple(OnNan):
         return OnNan(config.on_nan)
     return None if elastic_of(config) is None else OnNan.STOP
 
 
 def aggregate_of(config: TrainConfig) -> str:
-    """A built-in way in lower case; `module:function` as it was written."""
+    """A built-in aggregate in lower case; `module:function` unchanged."""
     written = config.aggregate or "mean"
     return written if ":" in written else written.lower()
 
@@ -325,8 +328,8 @@ def _freeze_after_of(config: TrainConfig) -> int:
 
 
 def gossip_of(config: TrainConfig) -> GossipVariant:
-    said = config.gossip
-    return GossipVariant(said) if said in tuple(GossipVariant) else GossipVariant.DPSGD
+    gossip = config.gossip
+    return GossipVariant(gossip) if gossip in tuple(GossipVariant) else GossipVariant.DPSGD
 
 
 def topology_of(config: TrainConfig) -> Topology:
@@ -336,7 +339,7 @@ def topology_of(config: TrainConfig) -> Topology:
 
 
 def default_backup_workers(num_workers: int) -> int:
-    """One for every eight, at least one; but somebody's gradient must count."""
+    """One for every eight, at least one; but at least one gradient must count."""
     return min(num_workers - 1, max(1, num_workers // 8))
 
 
@@ -354,5 +357,5 @@ def _asgd_options_of(config: TrainConfig) -> _AsgdOptions:
 def run_name_of(config: TrainConfig) -> str:
     if config.name is not None:
         return config.name
-    words = f"{task_of(config)}-{mode_name_of(config)}".lower()
-    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100]
+    name = f"{task_of(config)}-{mode_name_of(config)}".lower()
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")[:100]

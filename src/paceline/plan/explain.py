@@ -1,4 +1,4 @@
-"""What would this plan do? Plain sentences, by topic, before anything starts."""
+"""Explanation of a plan in plain sentences, by topic, before anything starts."""
 
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         Line("task", TASKS.get(plan.task, "your own class, imported by name") + _options(plan)),
         Line("mode", MODES[plan.mode].summary if plan.mode in MODES else "your own class, imported by name"),
         Line("workers", _workers(plan)),
-        Line("travels", _travels(plan)),
+        Line("traffic", _travels(plan)),
         *_smaller(plan),
         Line("work", _work(plan) + describe_length(plan)),
         Line("rate", _rate(plan)),
@@ -60,9 +60,10 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
     if plan.pace_s:
         lines.append(Line("pace", f"forward and backward take at least {plan.pace_s * 1000:g} ms per step"))
     lines.append(Line("folder", _records(plan)))
-    lines += [Line("export", f"the record also goes to {target.text}") for target in plan.exports]
+    lines.append(Line("timeout", f"peer timeout {plan.timeout_s:g} s"))
+    lines += [Line("export", f"metrics are also exported to {target.text}") for target in plan.exports]
     if plan.alerts is not None:
-        lines.append(Line("alerts", f"by the rules of {plan.alerts}, sent to whom it names"))
+        lines.append(Line("alerts", f"rules of {plan.alerts}, sent to its notifiers"))
     lines += [Line("remark", text) for text in remarks(plan, cpu_count=cpu_count)]
     return lines
 
@@ -73,35 +74,35 @@ def _options(plan: Plan) -> str:
 
 
 def _workers(plan: Plan) -> str:
-    place = "CPU" if plan.device is Device.CPU else "GPU"
+    device = "CPU" if plan.device is Device.CPU else "GPU"
     threads = "1 thread" if plan.threads_per_worker == 1 else f"{plan.threads_per_worker} threads"
     if plan.launcher is Launcher.VIRTUAL:
-        how = "all gradients of a moment by one vmapped pass" if plan.vmap else "one after another"
+        how = "concurrent gradients in one vmapped pass" if plan.vmap else "one after another"
         return (
-            f"{plan.num_workers} in one process, taking turns in virtual time on the {place}, {how},"
+            f"{plan.num_workers} in one process, in virtual time on the {device}, {how},"
             f" in {plan.dtype.value}"
         )
-    who = "1 process" if plan.processes == 1 else f"{plan.processes} processes, each"
-    found = f"{who} computing on the {place} with {threads}, in {plan.dtype.value}{_on_ray(plan)}"
+    subject = "1 process" if plan.processes == 1 else f"{plan.processes} processes, each"
+    text = f"{subject} computing on the {device} with {threads}, in {plan.dtype.value}{_on_ray(plan)}"
     if plan.elastic is None or server_names(plan):
-        return found
-    return f"{found}; {describe_workforce(plan, plan.elastic)}"
+        return text
+    return f"{text}; {describe_workforce(plan, plan.elastic)}"
 
 
 def _on_ray(plan: Plan) -> str:
     if plan.ray is None:
         return ""
-    where = "started here and ended afterwards" if plan.ray.address == "local" else f"at {plan.ray.address}"
-    again = f"; after a loss all are started anew, at most {plan.ray.restarts} times"
-    return f", as actors of the Ray {where}{again if plan.ray.restarts else ''}"
+    where = "started here and stopped afterwards" if plan.ray.address == "local" else f"at {plan.ray.address}"
+    again = f"; after a loss all workers restart, at most {plan.ray.restarts} times"
+    return f", as actors of Ray, {where}{again if plan.ray.restarts else ''}"
 
 
 def _travels(plan: Plan) -> str:
     by = _BY_WHAT[plan.transport]
     if plan.transport is Transport.NONE and plan.launcher is not Launcher.VIRTUAL:
-        return "nothing: one worker asks nobody"
+        return "none: there is one worker"
     if plan.mode not in MODES:
-        return f"what your strategy sends, by {by}"
+        return f"whatever your strategy sends, over {by}"
     if plan.mode == "localsgd":
         return _averaging(plan, by)
     if plan.mode == "diloco":
@@ -109,7 +110,7 @@ def _travels(plan: Plan) -> str:
     if plan.mode == "fedavg":
         return f"parameters, averaged over a round's workers after {_steps(plan)}, by all-reduce over {by}"
     if plan.mode == "easgd":
-        return f"a worker's parameters to the centre on a server, and back, after {_steps(plan)}, by {by}"
+        return f"a worker's parameters to the centre on a server, and back, after {_steps(plan)}, over {by}"
     if plan.mode == "onebit":
         start = f"gradients during the first {plan.strategy.freeze_after} steps, then signs of the momentum"
         return f"{start}, averaged at every step over {by}"
@@ -119,7 +120,7 @@ def _travels(plan: Plan) -> str:
         return _as_decided(plan, by)
     if MODES[plan.mode].channel is Channel.STORE:
         server = "a parameter server with a backup" if plan.elastic else "a parameter server"
-        return f"gradients to {server} and parameters back at every step, by {by}"
+        return f"gradients to {server} and parameters back at every step, over {by}"
     if plan.strategy.aggregate != "mean":
         return f"every worker's gradients to every worker at every step, gathered over {by}"
     return f"gradients at every step, averaged over all workers by all-reduce over {by}"
@@ -134,7 +135,11 @@ def _smaller(plan: Plan) -> list[Line]:
     if plan.compress is None:
         return []
     codec = plan.compress.codec
-    memory = "; what a message leaves out is added to the next" if plan.compress.error_feedback else ""
+    memory = (
+        "; what a message omits is added to the next one (error feedback)"
+        if plan.compress.error_feedback
+        else ""
+    )
     text = f"{codec_in_words(codec, plan.compress.amount)}: {CODECS[codec].summary}{memory}"
     if plan.compress.warmup:
         text += f"; more is sent during the first {plan.compress.warmup} steps"
@@ -158,26 +163,30 @@ def _outer_steps(plan: Plan, by: str) -> str:
     if options.sync_delay:
         text += f"; applied {options.sync_delay} steps after averaging"
     if options.mixing:
-        text += f"; {options.mixing:.0%} of a worker's own parameters stays"
+        text += f"; {options.mixing:.0%} of a worker's own parameters is kept"
     return text
 
 
 def _between_neighbours(plan: Plan, by: str) -> str:
-    topology, options = plan.strategy.topology, plan.strategy
+    topology = plan.strategy.topology
+    options = plan.strategy
     where = f"on a {topology.value} of {plan.num_workers}" if topology is not Topology.EXPONENTIAL else ""
     if plan.mode == "adpsgd":
-        return f"parameters, averaged with one random neighbour's {where} after each gradient, by {by}"
+        return f"parameters, averaged with one random neighbour's {where} after each gradient, over {by}"
     if options.gossip is GossipVariant.PUSH_SUM:
         if not where:
             return (
-                f"half of each worker's parameters after each update, 1, 2, 4 … ranks ahead in turn, by {by}"
+                "half of each worker's parameters after each update, 1, 2, 4 … ranks ahead in turn, "
+                f"over {by}"
             )
-        return f"equal parts of each worker's parameters after each update to its neighbours {where}, by {by}"
+        return (
+            f"equal parts of each worker's parameters after each update to its neighbours {where}, over {by}"
+        )
     degrees = {len(neighbours(topology, rank, plan.num_workers)) for rank in range(plan.num_workers)}
     each = f"{min(degrees)}" if len(degrees) == 1 else f"{min(degrees)} to {max(degrees)}"
     when = "before" if options.gossip is GossipVariant.DPSGD else "after"
     to = f"to {each} neighbours {where}"
-    return f"each worker's parameters at every step {to}, mixed {when} the update, by {by}"
+    return f"each worker's parameters at every step {to}, mixed {when} the update, over {by}"
 
 
 def _as_decided(plan: Plan, by: str) -> str:
@@ -201,16 +210,16 @@ def _work(plan: Plan) -> str:
     in_all = f"{plan.total_gradients:,} gradients and {plan.total_samples:,} samples in all"
     if plan.mode == "easgd":
         return (
-            f"{in_all}, in gradients of {each}; whoever is free takes the next"
-            f" {plan.strategy.sync_every}, so fast workers do more"
+            f"{in_all}, in gradients of {each}; an idle worker takes the next "
+            f"{plan.strategy.sync_every}, so fast workers do more"
         )
     if shares_work(plan):
-        return f"{in_all}, in gradients of {each}; whoever is free takes the next, so fast workers do more"
+        return f"{in_all}, in gradients of {each}; an idle worker takes the next one, so fast workers do more"
     if plan.mode == "adaptive":
-        takes = f"takes {each}" if plan.elastic is None else f"does an equal part of the shards of {each}"
+        takes = f"takes {each}" if plan.elastic is None else f"computes an equal part of the shards of {each}"
         return (
-            f"{plan.steps:,} steps of {plan.global_batch:,} samples, {in_all}; at first each worker {takes},"
-            " then as much as its measured speed allows"
+            f"{plan.steps:,} steps of {plan.global_batch:,} samples, {in_all}; at first each worker "
+            f"{takes}, then in proportion to its measured speed"
         )
     return (
         f"each worker computes {plan.steps:,} gradients of {each}:"
@@ -234,8 +243,9 @@ def _rate(plan: Plan) -> str:
     if plan.lr_scale > 1.0:
         return f"{rate}, {describe_lr_scaling(plan)}"
     return (
-        f"{rate}, divided by {plan.num_workers}: each gradient is applied alone, and {plan.num_workers}"
-        " such updates then move as far as one with their mean, so equal samples count equally in every mode"
+        f"{rate}, divided by {plan.num_workers}: each gradient is applied alone, and {plan.num_workers} "
+        "such updates move the parameters as far as one with their mean, so a sample has the same weight in "
+        "every mode"
     )
 
 
@@ -247,14 +257,14 @@ def _changing(schedule: RateSchedule) -> str:
         case RateShape.COSINE:
             return f"{rises}, falling to 0 along a cosine"
         case RateShape.LINEAR:
-            return f"{rises}, falling to 0 in a straight line"
+            return f"{rises}, falling to 0 linearly"
 
 
 def _records(plan: Plan) -> str:
     steps = "every step in events.jsonl" if plan.events is EventDetail.FULL else "no events"
     often = f"every {plan.checkpoint_every} steps" if plan.checkpoint_every else "at the end"
     if plan.checkpoint_every:
-        often += f", of which the newest {plan.keep_checkpoints} stay"
+        often += f", the newest {plan.keep_checkpoints} kept"
     if plan.checkpoint_store is not None:
         often += f", with a copy in {plan.checkpoint_store}"
-    return f"{steps}; a checkpoint {often}; whoever waits for a peer gives up after {plan.timeout_s:g} s"
+    return f"{steps}; a checkpoint {often}"

@@ -1,4 +1,4 @@
-"""What exactly will be run? Everything decided, nothing left to a default.
+"""The plan of a run: everything decided, nothing left to a default.
 
 A plan is frozen, JSON, and hashed: two runs with the same plan hash and the
 same recorded schedule end with the same bits. See docs/map.md.
@@ -30,7 +30,7 @@ class Device(StrEnum):
 class Launcher(StrEnum):
     LOCAL = "local"  # processes on this machine
     VIRTUAL = "virtual"  # all workers take turns in one process, in virtual time
-    TORCHRUN = "torchrun"  # somebody else started the processes, on any number of hosts
+    TORCHRUN = "torchrun"  # torchrun started the processes, on any number of hosts
     RAY = "ray"  # actors of Ray, on any number of nodes
 
 
@@ -44,7 +44,7 @@ class Placement(StrEnum):
 
 
 class Transport(StrEnum):
-    """How tensors travel. `none` for a single worker that asks nobody."""
+    """How tensors travel. `none` for a single worker."""
 
     NONE = "none"
     SHM = "shm"
@@ -69,7 +69,7 @@ class OptimizerChoice:
 
 
 class AsgdVariant(StrEnum):
-    """What an asynchronous server does about staleness."""
+    """Staleness handling of an asynchronous server."""
 
     PLAIN = "plain"
     STALENESS_AWARE = "staleness-aware"
@@ -78,7 +78,7 @@ class AsgdVariant(StrEnum):
 
 
 class Codec(StrEnum):
-    """How numbers are made smaller before they travel (plan.compression says what each one takes)."""
+    """Compression of numbers before they are sent (plan.compression defines the parameters)."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -94,19 +94,19 @@ class Codec(StrEnum):
 class Compression:
     codec: Codec
     amount: float | None = None  # topk, dgc: the part of the numbers that is sent; powersgd: the rank
-    error_feedback: bool = True  # what a message leaves out is added to the next one
+    error_feedback: bool = True  # the error of a message is added to the next one
     warmup: int = 0  # dgc: averagings during which more is sent
 
 
 class OnNan(StrEnum):
-    """What happens when the mean of a step's gradients is no number."""
+    """Action when the mean of a step's gradients is not finite."""
 
     STOP = "stop"  # with an error, before the update
-    SKIP = "skip"  # nobody makes the update of that step
+    SKIP = "skip"  # no worker makes the update of that step
 
 
 class FsdpPrecision(StrEnum):
-    """In what numbers a split model computes; parameters are kept, and gradients summed, in its own."""
+    """Compute precision of a sharded model; parameters and gradient sums stay in the model's precision."""
 
     NONE = "none"  # the model's own
     BF16 = "bf16"
@@ -122,7 +122,7 @@ class GossipVariant(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOptions:
-    """The knobs of all modes; a mode reads only its own (plan.catalog says which)."""
+    """Options of all modes; a mode reads only its own (listed in plan.catalog)."""
 
     staleness: int | None = None  # ssp: the bound; None means no bound. dssp: the lower bound
     staleness_range: int = 4  # dssp: how far above it the bound may move
@@ -149,19 +149,19 @@ class StrategyOptions:
     topology: Topology = Topology.RING  # gossip, adpsgd: who is whose neighbour
     fsdp_precision: FsdpPrecision = FsdpPrecision.NONE
     sync_batchnorm: bool = False  # ssgd, ddp: BatchNorm layers normalise over the samples of all workers
-    on_nan: OnNan | None = None  # ssgd: what to do about a mean that is not finite; None: nobody looks
+    on_nan: OnNan | None = None  # ssgd: what to do about a mean that is not finite; None: not checked
 
 
 class OnSlow(StrEnum):
-    """What an elastic run does about a worker that gets slow."""
+    """Action of an elastic run on a slow worker."""
 
-    TOLERATE = "tolerate"  # it is said, and that is all
+    TOLERATE = "tolerate"  # only reported
     REBALANCE = "rebalance"  # shards are dealt out by measured speed
-    REPLACE = "replace"  # it is asked to leave, and started anew
+    REPLACE = "replace"  # it is requested to leave, and started again
 
 
 class OnGiveUp(StrEnum):
-    """What an elastic run does when too few workers are left and none is replaced any more."""
+    """Action of an elastic run when too few workers are left and none will be replaced."""
 
     FAIL = "fail"
     PAUSE = "pause"  # it waits for an operator
@@ -172,17 +172,17 @@ MAX_REPLACEMENTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic:
-    """The run goes on when workers die or come. The plan's `num_workers` are then logical: its shards.
+    """The run continues when workers are lost or join. The plan's `num_workers` then counts its shards.
 
-    Samples, dice and the order of summing belong to a shard, so whoever is there does all of them
-    and the result does not depend on who that was.
+    Samples, random numbers and the order of summing belong to a shard. The workers that are present
+    compute all shards, so the result does not depend on which worker computes which.
     """
 
     workers: int  # processes that the run begins with
     min_workers: int
     max_workers: int
     restarts: int = MAX_REPLACEMENTS  # lost workers that are replaced within an hour, and as many servers
-    longest_wait_s: float = 30.0  # before a worker that is lost again and again is replaced
+    longest_wait_s: float = 30.0  # longest delay before a repeatedly lost worker is replaced
     on_slow: OnSlow = OnSlow.TOLERATE
     on_give_up: OnGiveUp = OnGiveUp.FAIL
     servers: int = 1  # plans of earlier versions may hold more: parameters in several parts
@@ -193,20 +193,20 @@ class Elastic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnRay:
-    """Where Ray is, and what happens there."""
+    """Address and options of Ray."""
 
     address: str  # local, auto, HOST:PORT or ray://HOST:PORT
     placement: Placement | None = None  # None: pack, or spread for a mode with a server on several nodes
-    restarts: int = 0  # how often everybody is started anew after a loss
+    restarts: int = 0  # how often all workers are started again after a loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """When the validation data is looked at while training goes on, and what follows from what is seen."""
+    """When the model is evaluated during training, and the rule of early stopping."""
 
     every: int | None  # steps; None: at the end of every epoch
-    patience: int | None = None  # evaluations in a row that are no better, then all stop; None: nobody stops
-    metric: str | None = None  # what patience looks at; None: valid_loss, or else test_loss
+    patience: int | None = None  # evaluations in a row that are no better, then all stop; None: no early stop
+    metric: str | None = None  # metric of the patience rule; None: valid_loss, or else test_loss
     lower_is_better: bool = True
 
 
@@ -218,8 +218,8 @@ class Plan:
     num_workers: int
     steps: int  # gradients that each worker computes
     batch_sizes: tuple[int, ...]  # samples per gradient, one entry per worker
-    epochs: float | None = None  # what `steps` was made from; None: steps were said
-    num_samples: int | None = None  # training samples of the task; None: nobody had to ask
+    epochs: float | None = None  # source of `steps`; None: steps were given
+    num_samples: int | None = None  # training samples of the task; None: not needed
     evaluation: Evaluation | None = None  # None: at the end only
     launcher: Launcher = Launcher.LOCAL
     ray: OnRay | None = None  # launcher ray
@@ -236,7 +236,7 @@ class Plan:
     lr_schedule: RateSchedule | None = None  # None: the rate stays as it is
     clip_norm: float | None = None
     grad_accumulation: int = 1  # parts of a worker's batch, computed one after the other for one update
-    compress: Compression | None = None  # None: numbers travel as they are
+    compress: Compression | None = None  # None: no compression
     strategy: StrategyOptions = field(default_factory=StrategyOptions)
     stragglers: tuple[StragglerRule, ...] = ()
     vmap: bool = False  # launcher virtual: gradients of all workers by one vmapped pass
@@ -249,9 +249,9 @@ class Plan:
     keep_checkpoints: int = 3  # complete ones that stay
     checkpoint_store: str | None = None  # s3://bucket/prefix, where copies of them go
     events: EventDetail = EventDetail.FULL
-    exports: tuple[ExportTarget, ...] = ()  # where else the record goes
-    gradient_norm_every: int = 10  # steps between two looks at the norm of a worker's gradient; 0: never
-    alerts: str | None = None  # a file of rules; None: the default ones, told to nobody
+    exports: tuple[ExportTarget, ...] = ()  # further destinations of the event log
+    gradient_norm_every: int = 10  # steps between measurements of a worker's gradient norm; 0: never
+    alerts: str | None = None  # a file of rules; None: the default ones, without notifiers
     schema: str = PLAN_SCHEMA
 
     @property

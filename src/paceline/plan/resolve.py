@@ -1,7 +1,7 @@
-"""Which plan follows from what the user said? Pure: the machine is looked up beforehand, as Facts.
+"""Resolves a config into a plan. Pure: facts about the machine are passed in.
 
 Either a complete plan, or a ConfigError with every problem at once: those
-found while reading (`found`) and those found here.
+found while reading (`config_problems`) and those found here.
 """
 
 import dataclasses
@@ -22,14 +22,15 @@ def resolve(
     config: TrainConfig,
     facts: Facts,
     *,
-    found: Sequence[Problem] = (),
+    config_problems: Sequence[Problem] = (),
     count: Callable[[TrainConfig], int] | None = None,
 ) -> Plan:
-    """`count` says how many training samples the task has; it is asked only when the plan depends on it."""
-    problems = [*found, *check(config, facts)]
+    """`count` gives the number of training samples; it is called only if the plan depends on it."""
+    problems = [*config_problems, *check(config, facts)]
     if problems:
         raise ConfigError(problems)
-    num_samples, epochs = None, config.epochs
+    num_samples = None
+    epochs = config.epochs
     if needs_sample_count(config):
         num_samples = _counted(config, count)
         config = with_steps(config, num_samples)
@@ -85,18 +86,24 @@ def _counted(config: TrainConfig, count: Callable[[TrainConfig], int] | None) ->
     num_samples = None if count is None else count(config)
     if num_samples:
         return num_samples
-    what = f"task {task} has no training samples" if count is not None else f"nobody counted those of {task}"
-    hint = "say --steps, and --evaluate-every in steps, instead of epochs"
-    raise ConfigError([Problem(f"epochs are made of samples, but {what}", hint, config.origin("epochs"))])
+    message = (
+        f"task {task} has no training samples"
+        if count is not None
+        else f"the samples of {task} were not counted"
+    )
+    hint = "use --steps, and --evaluate-every in steps, instead of epochs"
+    raise ConfigError(
+        [Problem(f"the length of an epoch is unknown: {message}", hint, config.origin("epochs"))]
+    )
 
 
 def _builtin_in_lower_case(name: str) -> str:
     return name if ":" in name else name.lower()
 
 
-# Each mode gets the settings that it reads. `alone` is what every mode is measured
-# against: one worker that does the same steps on the same samples, with the time
-# of all to compute them. Pure.
+# Each mode gets the settings that it reads. `alone` is the baseline of every mode:
+# one worker that does the same steps on the same samples, with the compute time of
+# all workers. Pure.
 
 BASELINE = "single"
 _KNOBS = frozenset(field.name for field in dataclasses.fields(StrategyOptions))
@@ -106,14 +113,14 @@ def config_for_mode(config: TrainConfig, mode: str) -> TrainConfig:
     """The config under this mode; settings that the mode does not read are left out."""
     known = decide.mode_of(replace(config, mode=mode))
     unread = frozenset[str]() if known is None or known.options is None else _KNOBS - known.options
-    said = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in unread}
-    return TrainConfig(**{**said, "mode": mode})
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in unread}
+    return TrainConfig(**{**values, "mode": mode})
 
 
 def unused_settings(config: TrainConfig, modes: Sequence[str]) -> list[str]:
-    """Settings that were said and that none of these modes reads."""
+    """Settings that were given and that none of these modes reads."""
     if any(":" in mode for mode in modes):
-        return []  # the user's own mode may read whatever it likes
+        return []  # a user's mode may read any key
     known = [options for mode in modes if mode in MODES and (options := MODES[mode].options) is not None]
     if len(known) < sum(mode in MODES for mode in modes):
         return []  # one of them reads any
@@ -122,7 +129,7 @@ def unused_settings(config: TrainConfig, modes: Sequence[str]) -> list[str]:
 
 
 def single_worker_plan(plan: Plan) -> Plan:
-    """The same steps on the same samples by one worker that nobody slows down by its number.
+    """The same steps on the same samples by one worker that no straggler rule slows down by its number.
 
     It takes as long as all of them together: a paced step lasts as much longer as it has more samples.
     """

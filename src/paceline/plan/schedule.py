@@ -1,4 +1,4 @@
-"""At which steps of a run do its replicas agree? What is committed in an elastic run ends there.
+"""Steps at which replicas agree, and steps that epochs and evaluations amount to.
 
 Synchronous SGD agrees after every step; LocalSGD and DiLoCo at the end of a
 round; adaptive as it has decided, so that only the event log knows. Clients of
@@ -20,12 +20,12 @@ ROUND_MODES = tuple(mode.name for mode in MODES.values() if mode.in_rounds)
 
 
 def has_rounds(plan: Plan) -> bool:
-    """Do workers train alone between two averagings?"""
+    """True if workers train alone between two averagings."""
     return plan.mode in MODES and MODES[plan.mode].in_rounds
 
 
 def is_streaming(plan: Plan) -> bool:
-    """Are fragments of the parameters averaged at different steps, or applied later?"""
+    """True if fragments of the parameters are averaged at different steps, or applied later."""
     options = plan.strategy
     return plan.mode == "diloco" and (options.fragments > 1 or options.sync_delay > 0 or options.mixing > 0.0)
 
@@ -48,7 +48,7 @@ def draws_of(plan: Plan) -> Rounds:
 
 
 def commits_in(plan: Plan, steps: int) -> int:
-    """What so many steps are in what an elastic run counts: fedavg commits rounds, all others count steps."""
+    """Commits of an elastic run in `steps` steps: fedavg commits rounds, all other modes steps."""
     if plan.mode != "fedavg" or steps == 0:
         return steps
     in_a_round = draws_of(plan).count * plan.strategy.sync_every  # steps of single clients
@@ -56,7 +56,7 @@ def commits_in(plan: Plan, steps: int) -> int:
 
 
 def is_whole(plan: Plan, finished: int) -> bool:
-    """Can a run have committed so many steps, or is that in the middle of a round?"""
+    """Whether a run can have committed `finished` steps; False in the middle of a round."""
     if finished == 0 or not has_rounds(plan):
         return True
     if is_streaming(plan):
@@ -70,7 +70,7 @@ def is_whole(plan: Plan, finished: int) -> bool:
 
 
 def _averages_a_fragment(plan: Plan, finished: int) -> bool:
-    """A small model has fewer fragments than were asked for."""
+    """A small model has fewer fragments than configured."""
     every = plan.strategy.sync_every
     return any(
         starts_after(finished, fragment, every=every, fragments=fragments)
@@ -84,11 +84,11 @@ def _averages_a_fragment(plan: Plan, finished: int) -> bool:
 # falls.
 
 WARMUP_EPOCHS = 5  # Goyal 2017, arXiv 1706.02677: of 90
-_WARMUP_SHARE = 5  # but no more than one of so many steps
+_WARMUP_SHARE = 5  # at most 1 of 5 steps
 
 
 def needs_sample_count(config: TrainConfig) -> bool:
-    """Does the plan depend on how many training samples the task has?"""
+    """True if the plan depends on the number of training samples."""
     return config.epochs is not None or _evaluates_epochs(config) or _warms_up_by_epochs(config)
 
 
@@ -98,34 +98,34 @@ def with_steps(config: TrainConfig, num_samples: int) -> TrainConfig:
     if config.epochs is not None:
         steps = steps_of_epochs(config.epochs, num_samples, global_batch)
         origins = {key: where for key, where in config.origins.items() if key != "epochs"}
-        if (said := config.origin("epochs")) is not None:
-            origins["steps"] = said
+        if (origin := config.origin("epochs")) is not None:
+            origins["steps"] = origin
         config = replace(config, epochs=None, steps=steps, origins=origins)
     if _warms_up_by_epochs(config):
-        usual = steps_of_epochs(WARMUP_EPOCHS, num_samples, global_batch)
-        config = replace(config, lr_warmup=min(usual, decide.steps_of(config) // _WARMUP_SHARE))
+        warmup = steps_of_epochs(WARMUP_EPOCHS, num_samples, global_batch)
+        config = replace(config, lr_warmup=min(warmup, decide.steps_of(config) // _WARMUP_SHARE))
     return config
 
 
 def steps_of_epochs(epochs: float, num_samples: int, global_batch: int) -> int:
-    """Of written decimals, not of their nearest binary numbers: 0.1 of 1,000 samples are 100."""
+    """Steps of exact decimals, not of their nearest binary numbers: 0.1 of 1,000 samples is 100."""
     return max(1, math.ceil(Fraction(str(epochs)) * num_samples / global_batch))
 
 
 def evaluation_of(config: TrainConfig) -> Evaluation | None:
     if config.evaluate_every is None and config.early_stop_patience is None:
         return None
-    name, _, wanted = (config.early_stop_metric or "").partition(":")
+    name, _, direction = (config.early_stop_metric or "").partition(":")
     return Evaluation(
         every=config.evaluate_every if isinstance(config.evaluate_every, int) else None,
         patience=config.early_stop_patience,
         metric=name or None,
-        lower_is_better=wanted != "max",
+        lower_is_better=direction != "max",
     )
 
 
 def next_evaluation(plan: Plan, done: int) -> int:
-    """After how many steps of the run, more than are done, the next one is due."""
+    """Step of the run, greater than `done`, at which the next evaluation is due."""
     assert plan.evaluation is not None, "asked only where there are evaluations"
     if plan.evaluation.every is not None:
         return (done // plan.evaluation.every + 1) * plan.evaluation.every

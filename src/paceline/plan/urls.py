@@ -1,21 +1,22 @@
-"""Is what was said about data the name of a place elsewhere? Only the text is looked at; nothing is asked."""
+"""Locations of data and checkpoints: local path, URL or object store, by their text alone."""
 
 import re
 
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import Problem
 
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _STORE = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([^\s]*?))?/*")
 
 
 def split_store(text: str) -> tuple[str, str] | None:
     """(bucket, prefix) of s3://bucket/prefix; None when it is none."""
-    found = _STORE.fullmatch(text)
-    return None if found is None else (found[1], (found[2] or "").strip("/"))
+    match = _STORE.fullmatch(text)
+    return None if match is None else (match[1], (match[2] or "").strip("/"))
 
 
 def may_hold_secret(url: str) -> bool:
-    """User and password before an `@`, or a signature or token behind a `?`."""
+    """Whether it has user and password before an `@`, or a signature or token after a `?`."""
     rest = url.partition("://")[2] or url
     return "@" in rest or "?" in rest
 
@@ -29,10 +30,30 @@ def find_store_problem(url: str) -> tuple[str, str] | None:
         )
     if split_store(url) is None:
         return (
-            f"checkpoint_store is {url!r}, but it must be s3://BUCKET/PREFIX",
-            "for example s3://my-bucket/runs/first",
+            f"checkpoint_store is {url!r}, but {_store_rule(url)}",
+            "write s3://BUCKET/PREFIX, such as s3://my-bucket/runs/first",
         )
     return None
+
+
+def _store_rule(url: str) -> str:
+    """The rule that the address of an object store breaks."""
+    match = re.match(r"s3://([^/]*)", url)
+    if match is None:
+        return "it must be s3://BUCKET/PREFIX"
+    bucket = match[1]
+    if not bucket:
+        return "it names no bucket"
+    if not 3 <= len(bucket) <= 63:
+        return (
+            f"the bucket name {bucket!r} has {len(bucket)} character{'s' * (len(bucket) != 1)}, not 3 to 63"
+        )
+    if not _BUCKET.fullmatch(bucket):
+        return (
+            f"the bucket name {bucket!r} must have lower-case letters, digits, dots and hyphens only,"
+            " and start and end with a letter or digit"
+        )
+    return "the prefix must not have spaces"
 
 
 def check_checkpoints(config: TrainConfig) -> list[Problem]:
@@ -50,9 +71,9 @@ def is_remote(text: str) -> bool:
     return is_url(text) and not text.lower().startswith(FILE_SCHEME)
 
 
-def is_remote_data(said: str | None) -> bool:
-    """Has the data to be fetched by whoever trains on it?"""
-    return said is not None and is_remote(said)
+def is_remote_data(location: str | None) -> bool:
+    """True if each worker has to fetch the data."""
+    return location is not None and is_remote(location)
 
 
 def is_url(text: str) -> bool:
@@ -65,20 +86,20 @@ def local_path(text: str) -> str:
 
 def find_url_problem(text: str) -> tuple[str, str] | None:
     """(what, hint) of an address that cannot be one; what is secret in it is not repeated."""
-    found = _URL.fullmatch(text)
-    if found is None or not is_remote(text):
+    match = _URL.fullmatch(text)
+    if match is None or not is_remote(text):
         return None
     if may_hold_secret(text):
-        what = (
-            f"the {found[1]}:// address may hold a password or a token, which would end up in plans and logs"
+        message = (
+            f"the {match[1]}:// address may hold a password or a token, which would end up in plans and logs"
         )
         return (
-            what,
+            message,
             "write s3://BUCKET/PREFIX, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
         )
-    if found[1].lower() == "s3" and split_store(text) is None:
+    if match[1].lower() == "s3" and split_store(text) is None:
         return (
-            f"{text!r} is no place in an object store",
+            f"the address is {text!r}, but {_store_rule(text)}",
             "write s3://BUCKET/PREFIX, such as s3://my-bucket/text",
         )
     return None

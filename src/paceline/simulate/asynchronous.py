@@ -22,22 +22,17 @@ from paceline.simulate.prediction import Integers, Outline, Trace
 from paceline.simulate.profile import Profile, ServerTimes, server_times
 from paceline.sync.admission import BoundController
 
-# The server of sync/admission.py as one tight loop: an event is the arrival of a
-# gradient, in the order of arrival (ties: who was let go earlier). The slowest
-# clock moves when the last worker reaches it; then whoever was held for it is
-# released, in (index, rank) order. A controller may let a worker go further.
-
 
 @dataclass(slots=True)
 class Served:
     """Updates in the order in which the server made them."""
 
-    order: list[int] = field(default_factory=list)  # whose
+    order: list[int] = field(default_factory=list)  # the rank of each update
     applied_ns: list[int] = field(default_factory=list)
-    inner: list[int] = field(default_factory=list)  # those that were released together with the next one
+    inner: list[int] = field(default_factory=list)  # updates that were released together with the next one
 
     def read_versions(self) -> Integers:
-        """What a worker read after each of its updates: the version that the whole release made."""
+        """The version that a worker reads after each update: the last one of the whole release."""
         is_last = np.ones(len(self.order), dtype=np.bool_)
         is_last[self.inner] = False
         ends = np.flatnonzero(is_last)
@@ -45,7 +40,7 @@ class Served:
 
 
 class BoundedServer:
-    """What the server knows while it runs."""
+    """The state of the simulated server."""
 
     def __init__(
         self, own: list[Steps], times: ServerTimes, *, bound: int, steps: int, controller: BoundController
@@ -57,7 +52,7 @@ class BoundedServer:
         self._streams = [iter(s) for s in own]
         self._clocks = [0] * len(own)
         self._held: list[int] = []  # in the order in which they began to wait
-        self._heap: list[tuple[int, int, int]] = []  # (when a gradient arrives, tie, whose)
+        self._heap: list[tuple[int, int, int]] = []  # (arrival of a gradient, tie breaker, rank)
         self._tick = count().__next__
         self._answered_ns = [0] * len(own)
         self.served = Served()
@@ -71,7 +66,7 @@ class BoundedServer:
         return self.served
 
     def _serve(self) -> None:
-        # The names are local because this loop is what a simulation spends its time in.
+        # Local names: a simulation spends its time in this loop.
         heap = self._heap
         clocks = self._clocks
         streams = self._streams
@@ -89,17 +84,17 @@ class BoundedServer:
         apply_ns = self._times.apply_ns
         answer_ns = self._times.answer_ns
         further_ns = answer_ns + self._times.round_ns
-        reached = [0] * (steps + 1)  # how many workers have come to each clock
+        reached = [0] * (steps + 1)  # how many workers have reached each clock
         limit = self._bound
         free_ns = 0
         while heap:
             arrived_ns, _, rank = heap[0]
             clocks[rank] = clock = clocks[rank] + 1
-            reached[clock] = come = reached[clock] + 1
+            reached[clock] = arrived = reached[clock] + 1
             if is_moving:
                 before_ns[rank] = pushed_ns[rank]
                 pushed_ns[rank] = arrived_ns
-            if come == workers:  # the slowest clock has moved, so others may be released
+            if arrived == workers:  # the slowest clock has moved, so others may be released
                 limit += 1
                 granted[rank] = 0
                 if held:
@@ -125,12 +120,12 @@ class BoundedServer:
                 heappop(heap)
 
     def _release(self, pusher: int, limit: int, free_ns: int) -> int:
-        """Apply what is within the limit now, one after another, then answer; when that is done."""
+        """Apply the updates within the limit, one after another, then answer; the time when that is done."""
         held = self._held
         served = self.served
         times = self._times
         answered_ns = self._answered_ns
-        waiting = [pusher, *held]  # the pusher goes on first, others in the order of their waiting
+        waiting = [pusher, *held]  # the pusher continues first, others in the order of their waiting
         ready = self._ready(waiting, limit)
         before = len(served.order)
         released = len(ready)
@@ -158,8 +153,8 @@ class BoundedServer:
         return free_ns
 
     def _ready(self, waiting: list[int], limit: int) -> list[int]:
-        """Whose updates are within the limit, in (index, rank) order."""
-        if not self._control.extra:  # whoever is held made exactly one step too many: all are within
+        """The ranks whose updates are within the limit, in (index, rank) order."""
+        if not self._control.extra:  # each held worker is exactly one step beyond: all are within now
             pusher, *held = waiting
             return [pusher, *sorted(held)] if self._bound else sorted(waiting)
         clocks = self._clocks
@@ -170,7 +165,7 @@ class BoundedServer:
 
 
 def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
-    """Nobody waits; whoever is free takes the next share, until all are handed out."""
+    """asgd: no worker waits; a free worker takes the next share, until none is left."""
     total = steps * profile.num_workers
     times = server_times(profile.costs, profile.parameter_bytes)
     own = all_steps(profile, seed, expected=steps + steps // 4)
@@ -180,7 +175,7 @@ def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
     heapify(heap)
     order: list[int] = []
     free_ns = 0
-    free_at = list[int]()  # when the server has answered
+    free_at = list[int]()  # when the server has answered each update
     service_ns = times.apply_ns + times.answer_ns
     round_ns = times.round_ns
     for number in range(len(heap), total):
@@ -189,7 +184,7 @@ def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
         order.append(rank)
         free_at.append(free_ns)
         heapreplace(heap, (free_ns + round_ns + next(streams[rank]), number, rank))
-    for arrived_ns, _, rank in sorted(heap):  # nothing is left to hand out
+    for arrived_ns, _, rank in sorted(heap):  # no share is left to assign
         free_ns = (arrived_ns if arrived_ns > free_ns else free_ns) + service_ns
         order.append(rank)
         free_at.append(free_ns)
@@ -198,7 +193,7 @@ def unbounded(profile: Profile, *, steps: int, seed: int) -> Outline:
 
 
 def elastic_averaging(profile: Profile, *, every: int, steps: int, seed: int) -> Outline:
-    """Nobody waits; whoever is free takes the next `every` shares, and only then meets the server."""
+    """easgd: no worker waits; a free worker takes the next `every` shares, then exchanges with the server."""
     total = steps * profile.num_workers
     times = server_times(profile.costs, profile.parameter_bytes)
     own = all_steps(profile, seed, expected=steps + steps // 4)
@@ -206,7 +201,7 @@ def elastic_averaging(profile: Profile, *, every: int, steps: int, seed: int) ->
     left = count(0, every)  # the first share of each block
 
     def takes_ns(rank: int) -> tuple[int, int]:
-        """(how long this worker's next block takes, how many shares it has); none when all are handed out."""
+        """(time of this worker's next block, its number of shares); 0 shares when none is left."""
         size = max(0, min(every, total - next(left)))
         return sum(islice(streams[rank], size)) + size * times.apply_ns, size
 
@@ -238,7 +233,7 @@ def elastic_averaging(profile: Profile, *, every: int, steps: int, seed: int) ->
 def bounded(
     profile: Profile, *, bound: int, steps: int, seed: int, controller: BoundController | None = None
 ) -> Outline:
-    """At most `bound` steps ahead of the slowest; a controller may let a worker go further."""
+    """ssp and dssp: at most `bound` steps ahead of the slowest; a controller may grant more."""
     own = all_steps(profile, seed, expected=steps)
     controller = controller or BoundController(0, profile.num_workers)
     times = server_times(profile.costs, profile.parameter_bytes)
@@ -249,13 +244,13 @@ def bounded(
 
 
 def _staleness(trace: Trace, read_after: Integers, starts: Integers) -> Integers:
-    """Updates between what a worker read, right after its update before, and its update."""
+    """The number of updates between a worker's read, right after its previous update, and its update."""
     stale = np.empty(len(trace.ranks), dtype=np.int64)
     for rank, start_ns in enumerate(starts.tolist()):
-        mine = np.flatnonzero(trace.ranks == rank)
-        read = np.roll(read_after[mine], 1)
+        own = np.flatnonzero(trace.ranks == rank)
+        read = np.roll(read_after[own], 1)
         read[:1] = np.searchsorted(trace.at_ns, start_ns) if start_ns else 0
-        stale[mine] = mine - read
+        stale[own] = own - read
     return stale
 
 
@@ -268,7 +263,7 @@ def _outline(
     samples: int,
     done: Integers | None = None,
 ) -> Outline:
-    """`done` gradients of each worker; None: as many as updates."""
+    """`done`: gradients of each worker; None: as many as updates."""
     workers = profile.num_workers
     starts = starts_ns(profile)
     if done is None:

@@ -17,10 +17,6 @@ from paceline.simulate.profile import BLOCK, Profile, draw_s
 from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.rng import draw_u64
 
-# A simulator asks millions of times, so the dice are computed for a whole range
-# of steps. Every number is bit for bit what `Stragglers.at` says; a test holds
-# the two together.
-
 Floats: TypeAlias = NDArray[np.float64]
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
@@ -78,14 +74,14 @@ class Steps:
         self._profile = profile
         self._seed = seed
         self._rank = rank
-        self._dice = np.random.default_rng((seed, rank))
-        self._shared = np.random.default_rng((seed, _SHARED))
+        self._rng = np.random.default_rng((seed, rank))
+        self._shared_rng = np.random.default_rng((seed, _SHARED))
         self._chunk = -(-chunk // BLOCK) * BLOCK
         self._made: list[Nanoseconds] = []
         self._delays: list[Nanoseconds] = []
 
     def __iter__(self) -> Iterator[int]:
-        """Endless; made for tight loops."""
+        """An endless iterator, for tight loops."""
         return chain.from_iterable(self._chunks())
 
     def first(self, count: int) -> Nanoseconds:
@@ -94,7 +90,7 @@ class Steps:
         return np.concatenate(self._made)[:count] if self._made else np.zeros(0, dtype=np.int64)
 
     def first_with_delays(self, count: int) -> tuple[Nanoseconds, Nanoseconds]:
-        """(durations, and the part of them that does not depend on the number of samples)."""
+        """(durations, their part that does not depend on the number of samples)."""
         whole = self.first(count)
         return whole, np.concatenate([*self._delays, whole[:0]])[:count]
 
@@ -110,16 +106,16 @@ class Steps:
         profile = self._profile
         first = len(self._made) * self._chunk
         count = self._chunk
-        compute_s = draw_s(profile.step_times[self._rank], self._dice, self._shared, first, count)
+        compute_s = draw_s(profile.step_times[self._rank], self._rng, self._shared_rng, first, count)
         factors, delays_s = slowness(profile.stragglers, self._seed, self._rank, first, count)
-        # As Slowness.duration_s and Turns.sleep do it, so that virtual time agrees to the nanosecond.
+        # Computed as in Slowness.duration_s and Turns.sleep, so that virtual time agrees to the nanosecond.
         seconds = np.maximum(compute_s, profile.pace_s) * factors + delays_s
         self._delays.append(np.rint(delays_s * 1e9).astype(np.int64))
         self._made.append(np.rint(np.maximum(seconds, 0.0) * 1e9).astype(np.int64))
 
 
 def all_steps(profile: Profile, seed: int, *, expected: int) -> list[Steps]:
-    """One per worker; `expected` steps each are likely to be needed."""
+    """The steps of each worker; `expected` of each are likely to be needed."""
     chunk = max(64, min(expected, 1 << 16))
     return [Steps(profile, seed, rank, chunk=chunk) for rank in range(profile.num_workers)]
 

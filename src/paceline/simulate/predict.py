@@ -24,31 +24,31 @@ from paceline.simulate.synchronous import federated_rounds, local_sgd, outer_sgd
 from paceline.sync.admission import BoundController
 
 
-def predict(profile: Profile, way: StrategyModel, *, steps: int, seed: int) -> Prediction:
-    return predicted(outline(profile, way, steps=steps, seed=seed))
+def predict(profile: Profile, model: StrategyModel, *, steps: int, seed: int) -> Prediction:
+    return predicted(outline(profile, model, steps=steps, seed=seed))
 
 
-def outline(profile: Profile, way: StrategyModel, *, steps: int, seed: int) -> Outline:
+def outline(profile: Profile, model: StrategyModel, *, steps: int, seed: int) -> Outline:
     """`steps` gradients per worker, or as many shared; with the full order of updates."""
-    match way:
+    match model:
         case SingleWorker():
             return single_worker(profile, steps=steps, seed=seed)
         case Synchronous():
-            return synchronous(profile, way, steps=steps, seed=seed)
+            return synchronous(profile, model, steps=steps, seed=seed)
         case Asynchronous(None):
             return unbounded(profile, steps=steps, seed=seed)
         case Asynchronous(int(bound)):
             return bounded(profile, bound=bound, steps=steps, seed=seed)
         case LocalSgd():
-            return local_sgd(profile, way, steps=steps, seed=seed)
+            return local_sgd(profile, model, steps=steps, seed=seed)
         case BackupWorkers(spare):
             return first_arrivals(profile, spare=spare, steps=steps, seed=seed)
         case OuterSgd():
-            return outer_sgd(profile, way, steps=steps, seed=seed)
+            return outer_sgd(profile, model, steps=steps, seed=seed)
         case ElasticAveraging(every):
             return elastic_averaging(profile, every=every, steps=steps, seed=seed)
         case FederatedRounds():
-            return federated_rounds(profile, way, steps=steps, seed=seed)
+            return federated_rounds(profile, model, steps=steps, seed=seed)
         case DynamicBound(low, extra):
             controller = BoundController(extra, profile.num_workers)
             return bounded(profile, bound=low, steps=steps, seed=seed, controller=controller)
@@ -57,4 +57,4 @@ def outline(profile: Profile, way: StrategyModel, *, steps: int, seed: int) -> O
         case Asynchronous():
             raise AssertionError("a bound is a number or None")
         case _:
-            assert_never(way)
+            assert_never(model)

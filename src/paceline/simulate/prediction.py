@@ -13,7 +13,7 @@ Integers: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Whose gradient became visible, and when; where all agree at once, in the order of their ranks."""
+    """The rank and time of every visible gradient; simultaneous ones in the order of ranks."""
 
     ranks: Integers
     at_ns: Integers
@@ -21,12 +21,12 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What a simulated way of agreeing found out, before it is put in a user's units."""
+    """The result of one simulation, before conversion to a user's units."""
 
     total_ns: int
     compute_ns: int  # of all workers, abandoned gradients included
     wait_ns: int  # of all workers: for each other and, behind a server, for its answer
-    steps: tuple[int, ...]  # gradients that each worker made and that count
+    steps: tuple[int, ...]  # gradients of each worker that count
     samples: int
     syncs: int  # exchanges of all workers together
     bytes_each_way: int
@@ -55,15 +55,16 @@ def predicted(outline: Outline) -> Prediction:
     total_s = outline.total_ns / 1e9
     gradients = sum(outline.steps)
     busy_ns = outline.compute_ns + outline.wait_ns
+    staleness = None
+    if outline.staleness is not None:
+        staleness = {str(value): outline.staleness[value] for value in sorted(outline.staleness)}
     return Prediction(
         total_s=total_s,
         samples_per_s=outline.samples / total_s if total_s else 0.0,
         gradients_per_s=gradients / total_s if total_s else 0.0,
         waiting=outline.wait_ns / busy_ns if busy_ns else 0.0,
         mean_staleness=_mean(outline.staleness),
-        staleness=None
-        if outline.staleness is None
-        else {str(value): outline.staleness[value] for value in sorted(outline.staleness)},
+        staleness=staleness,
         bytes_out=outline.bytes_each_way,
         bytes_in=outline.bytes_each_way + outline.bytes_in_vain,
         steps=outline.steps,
@@ -73,7 +74,7 @@ def predicted(outline: Outline) -> Prediction:
 
 
 def ring_bytes(profile: Profile) -> int:
-    """What each worker of an all-reduce sends, and also receives."""
+    """The bytes that each worker of an all-reduce sends, and also receives."""
     return 2 * (profile.num_workers - 1) * profile.parameter_bytes // profile.num_workers
 
 

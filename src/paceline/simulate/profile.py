@@ -29,13 +29,6 @@ from paceline.plan.codec import decode, to_json
 from paceline.plan.plan import Plan, Transport
 from paceline.sync.fault_rules import StragglerRule
 
-# An all-reduce takes `collective` (or `torch`) once the last worker has come, then
-# every worker applies. Behind a server a gradient takes `push` to arrive; the
-# server, one request at a time, takes `apply_s` for the update and `answer_s` for
-# each worker it answers; the answer takes `pull`. `wake_up_s` passes from then
-# until the worker computes again. Workers that are woken all at once and share
-# processors take turns: each keeps one for `turn_s` before it sleeps again.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -62,7 +55,7 @@ class Costs:
 class ServerTimes:
     """A server's costs for one size of gradient, in nanoseconds."""
 
-    push_ns: int  # until a gradient has come
+    push_ns: int  # until a gradient has arrived
     back_ns: int  # from an answer until its worker computes
     apply_ns: int
     answer_ns: int
@@ -89,7 +82,7 @@ def in_ns(seconds: float) -> int:
 FREE = Costs()  # as in virtual time: only computing takes time
 
 # From round trips of 4 KB and 100 MB between two processes of one host: good for orders of
-# magnitude. A profile made from a recording holds what yours takes.
+# magnitude. A profile made from a recording holds measured costs.
 _SHM = Link(latency_s=13e-6, bytes_per_s=5e9)
 _GLOO = Link(latency_s=200e-6, bytes_per_s=2e9)
 _TCP = Link(latency_s=19e-6, bytes_per_s=1.2e9)
@@ -102,13 +95,13 @@ _TURN_S = 600e-6
 
 
 def default_costs(store: Transport) -> Costs:
-    """Of one host: collectives by shared memory, torch by gloo, the store by the transport named."""
-    way = _TCP if store is Transport.TCP else _SHM
+    """Costs on one host: collectives by shared memory, torch by gloo, the store by the given transport."""
+    link = _TCP if store is Transport.TCP else _SHM
     return Costs(
         collective=_SHM,
         torch=_GLOO,
-        push=way,
-        pull=way,
+        push=link,
+        pull=link,
         apply_s=_APPLY_S,
         answer_s=_ANSWER_S,
         wake_up_s=_WAKE_UP_S,
@@ -117,7 +110,7 @@ def default_costs(store: Transport) -> Costs:
 
 
 def network_costs(link: Link) -> Costs:
-    """Every message takes this link; the server's own work as usual. Every worker has its own machine."""
+    """Costs over a network: every message takes this link. Every worker has its own machine."""
     return Costs(
         collective=link,
         torch=link,
@@ -128,11 +121,6 @@ def network_costs(link: Link) -> Costs:
         wake_up_s=_WAKE_UP_S,
     )
 
-
-# The models are a closed set. `Recorded` repeats a run's own steps in their
-# order; when they run out it begins again with the second, because the first one
-# warms up. `Resampled` shuffles them, again without the first, in blocks, so that
-# slow phases stay together (a moving-block bootstrap).
 
 Seconds: TypeAlias = NDArray[np.float64]
 BLOCK = 8  # steps that a resampling keeps together
@@ -174,25 +162,25 @@ StepTimes = Constant | Uniform | Exponential | Lognormal | Recorded | Resampled
 
 
 def draw_s(
-    model: StepTimes, dice: np.random.Generator, shared: np.random.Generator, first: int, count: int
+    model: StepTimes, rng: np.random.Generator, shared: np.random.Generator, first: int, count: int
 ) -> Seconds:
-    """The steps first … first+count-1. Both dice have made the draws of all earlier steps, and no others.
+    """The steps first … first+count-1. Both generators have made the draws of exactly the earlier steps.
 
-    `shared` draws the same for every worker: what slowed a whole machine down slows it down again.
+    `shared` draws the same for every worker: what slowed a whole machine down slows all its workers.
     """
     match model:
         case Constant(step_s):
             return np.full(count, step_s)
         case Uniform(low_s, high_s):
-            return dice.uniform(low_s, high_s, count)
+            return rng.uniform(low_s, high_s, count)
         case Exponential(mean_s):
-            return dice.exponential(mean_s, count)
+            return rng.exponential(mean_s, count)
         case Lognormal(median_s, sigma):
-            return dice.lognormal(np.log(median_s), sigma, count)
+            return rng.lognormal(np.log(median_s), sigma, count)
         case Recorded(steps_s):
             places = np.arange(first, first + count)
-            again = places >= len(steps_s)
-            places[again] = 1 + (places[again] - 1) % max(1, len(steps_s) - 1)
+            repeated = places >= len(steps_s)
+            places[repeated] = 1 + (places[repeated] - 1) % max(1, len(steps_s) - 1)
             return np.take(np.asarray(steps_s), places, mode="clip")
         case Resampled(blocks_of_s):
             assert first % BLOCK == 0, "whole blocks are drawn"
@@ -222,7 +210,7 @@ def mean_s(model: StepTimes) -> float:
 
 
 def spread_around(name: str, mean: float) -> StepTimes:
-    """A model with this mean, by the name that a user types; one of SPREADS."""
+    """A model with this mean, by its name in SPREADS."""
     match name:
         case "uniform":
             return Uniform(0.5 * mean, 1.5 * mean)
@@ -247,11 +235,11 @@ class Profile:
     batch_sizes: tuple[int, ...]  # samples per gradient, one entry per worker
     pace_s: float = 0.0
     stragglers: tuple[StragglerRule, ...] = ()
-    parameter_bytes: int = 0  # of the vector that travels; 0: not known
+    parameter_bytes: int = 0  # of the exchanged vector; 0: not known
     starts_at_s: tuple[float, ...] = ()  # when each worker begins; empty: all at once
     costs: Costs = field(default_factory=Costs)
     processors: int | None = None  # that the workers share; None: each has its own
-    source: str = "plan"  # where it comes from, in words
+    source: str = "plan"  # where it comes from, for people
     schema: str = PROFILE_SCHEMA
 
     @property
@@ -260,7 +248,7 @@ class Profile:
 
     @property
     def all_wake_s(self) -> float:
-        """When all are woken at once: how long until the last of them computes."""
+        """The time until the last worker computes, when all are woken at once."""
         sharing = 1.0 if self.processors is None else max(1.0, self.num_workers / self.processors)
         return self.costs.wake_up_s + self.costs.turn_s * (sharing - 1)
 
@@ -272,7 +260,7 @@ class Profile:
 def profile_from_plan(
     plan: Plan, *, costs: Costs | None = None, parameter_bytes: int = 0, processors: int | None = None
 ) -> Profile:
-    """What the plan alone says: pace and stragglers. How long real compute takes, it cannot know."""
+    """A profile from the plan alone: pace and stragglers, without the time of real compute."""
     return Profile(
         num_workers=plan.num_workers,
         step_times=(Constant(0.0),) * plan.num_workers,
@@ -286,7 +274,7 @@ def profile_from_plan(
 
 
 def with_workers(profile: Profile, num_workers: int) -> Profile:
-    """The same, with more or fewer workers: worker r is like worker r mod N of the profile."""
+    """The profile with another number of workers: worker r is like worker r mod N."""
     known = profile.num_workers
     return dataclasses.replace(
         profile,
@@ -298,7 +286,7 @@ def with_workers(profile: Profile, num_workers: int) -> Profile:
 
 
 def resampled(profile: Profile) -> Profile:
-    """Recorded steps in another order with every seed: what another run might have seen."""
+    """The profile with recorded steps resampled by seed, as another run might have had them."""
 
     def shuffled(model: StepTimes) -> StepTimes:
         return Resampled(model.steps_s) if isinstance(model, Recorded) else model
@@ -307,7 +295,7 @@ def resampled(profile: Profile) -> Profile:
 
 
 def with_step_times(profile: Profile, step_times: Sequence[StepTimes]) -> Profile:
-    """Other models in place of pace; straggler rules stay."""
+    """The profile with these models instead of its pace; straggler rules stay."""
     return dataclasses.replace(profile, step_times=tuple(step_times), pace_s=0.0)
 
 

@@ -22,8 +22,8 @@ _COMPUTE = ("data_ns", "forward_ns", "backward_ns", "delay_ns")
 _AGREE = ("wait_ns", "codec_ns", "comm_ns", "apply_ns")
 
 
-class Acts(Protocol):
-    """One act of a server: events.schema.ServerRow."""
+class ServerRow(Protocol):
+    """One operation of a server: events.schema.ServerRow."""
 
     @property
     def op(self) -> str: ...
@@ -36,19 +36,19 @@ class Acts(Protocol):
 
 
 class Log(Protocol):
-    """What is read of a history: events.read.History. A step's row is read by the names of its fields."""
+    """The part of events.read.History that is read here. Step rows are read by the names of their fields."""
 
     @property
     def steps(self) -> Mapping[int, Sequence[object]]: ...
     @property
-    def server(self) -> Sequence[Acts]: ...
+    def server(self) -> Sequence[ServerRow]: ...
     @property
     def sessions(self) -> Sequence[Mapping[int, int]]: ...
 
 
 def profile_of(history: Log, plan: Plan) -> Profile:
-    """Predicts the recorded run again, and others like it."""
-    _refuse_what_cannot_be_read(history, plan)
+    """A profile that predicts the recorded run, and others like it."""
+    _refuse_unreadable(history, plan)
     workers = [_Worker(history.steps[rank]) for rank in range(plan.num_workers)]
     channel = MODES[plan.mode].channel
     if channel is Channel.STORE:
@@ -88,11 +88,11 @@ class _Worker:
         self.bytes_out = _column(rows, "bytes_out")
 
     def compute_as_planned(self, size: int) -> NDArray[np.float64]:
-        """Had every step had its planned samples; only mode adaptive makes others."""
+        """Compute times scaled to the planned samples; only mode adaptive uses others."""
         return self.compute * (size / self.samples)
 
     def between(self, resumed_at: Sequence[int]) -> NDArray[np.float64]:
-        """What the loop itself took after each step; the pause before a resume is not a step's fault."""
+        """The loop's own time after each step; the pause before a resume is excluded."""
         gaps = np.append(self.start[1:] - self.end[:-1], 0.0)
         for place in resumed_at:
             if 0 < place <= len(gaps):
@@ -107,19 +107,19 @@ def _column(rows: Sequence[object], name: str) -> NDArray[np.float64]:
 def _collective_costs(workers: Sequence[_Worker], plan: Plan) -> Costs:
     steps = min(len(worker.start) for worker in workers)
     applies_first = plan.mode in ("localsgd", "diloco")
-    come = np.stack([(w.start + w.compute + applies_first * w.apply)[:steps] for w in workers]).max(axis=0)
-    gone = np.stack([(w.end - (not applies_first) * w.apply)[:steps] for w in workers]).mean(axis=0)
-    met = workers[0].bytes_out[:steps] > 0  # a streaming fragment travels without syncing all
+    arrived = np.stack([(w.start + w.compute + applies_first * w.apply)[:steps] for w in workers]).max(axis=0)
+    left = np.stack([(w.end - (not applies_first) * w.apply)[:steps] for w in workers]).mean(axis=0)
+    exchanged = workers[0].bytes_out[:steps] > 0  # a streaming fragment is sent without syncing all
     apply_s = _mean_s(np.concatenate([w.apply for w in workers]))
-    if plan.num_workers == 1 or not met.any():
+    if plan.num_workers == 1 or not exchanged.any():
         return Costs(apply_s=apply_s)
-    exchange_s = _mean_s((gone - come)[met])
+    exchange_s = _mean_s((left - arrived)[exchanged])
     whole = Link(latency_s=exchange_s)
     half = Link(latency_s=exchange_s / 2)
     return Costs(collective=whole, torch=whole, push=half, pull=half, apply_s=apply_s)
 
 
-def _store_costs(workers: Sequence[_Worker], acts: Sequence[Acts]) -> Costs:
+def _store_costs(workers: Sequence[_Worker], rows: Sequence[ServerRow]) -> Costs:
     sent = {
         (rank, step): ns
         for rank, worker in enumerate(workers)
@@ -130,19 +130,19 @@ def _store_costs(workers: Sequence[_Worker], acts: Sequence[Acts]) -> Costs:
         for rank, worker in enumerate(workers)
         for step, ns in enumerate(worker.start + worker.wait)
     }
-    push = [a.at_ns - sent[a.rank, a.step] for a in acts if a.op == "push" and (a.rank, a.step) in sent]
-    pull = [began[a.rank, a.step] - a.at_ns for a in acts if a.op == "read" and (a.rank, a.step) in began]
-    pairs = list(pairwise(acts))
+    push = [r.at_ns - sent[r.rank, r.step] for r in rows if r.op == "push" and (r.rank, r.step) in sent]
+    pull = [began[r.rank, r.step] - r.at_ns for r in rows if r.op == "read" and (r.rank, r.step) in began]
+    pairs = list(pairwise(rows))
     apply = [b.at_ns - a.at_ns for a, b in pairs if (a.op, b.op) == ("push", "apply")]
     answer = [b.at_ns - a.at_ns for a, b in pairs if b.op == "read" and a.op != "push"]
-    # Medians: who was released with all others woke late, but seldom held anybody up.
-    there = Link(latency_s=_median_s(push))
+    # Medians: a worker released with all others woke late, but seldom delayed another one.
+    outbound = Link(latency_s=_median_s(push))
     back = Link(latency_s=_median_s(pull))
-    both = Link(latency_s=there.latency_s + back.latency_s)
+    both = Link(latency_s=outbound.latency_s + back.latency_s)
     return Costs(
         collective=both,
         torch=both,
-        push=there,
+        push=outbound,
         pull=back,
         apply_s=_median_s(apply),
         answer_s=_median_s(answer),
@@ -164,20 +164,20 @@ def _parameter_bytes(worker: _Worker, channel: Channel, num_workers: int) -> int
     return round(sent * num_workers / (2 * (num_workers - 1)))
 
 
-def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
-    if any(act.op == "abandon" for act in history.server):
+def _refuse_unreadable(history: Log, plan: Plan) -> None:
+    if any(row.op == "abandon" for row in history.server):
         raise NotRecordedError(
-            f"run {plan.run} abandoned its late steps, so how slow the slow ones are is not known",
+            f"run {plan.run} abandoned its late steps, so the speed of its slow workers is unknown",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if any(not history.steps.get(rank) for rank in range(plan.num_workers)):
         raise NothingRecordedError(
-            f"run {plan.run} has recorded no steps of some workers, so their speed is not known",
+            f"run {plan.run} has recorded no steps of some workers, so their speed is unknown",
             "record a run of at least a few steps, with --events full",
         )
     if plan.mode not in MODES:
         raise NotRecordedError(
-            f"mode {plan.mode} of run {plan.run} is a class of your own, so its waiting cannot be told apart",
+            f"mode {plan.mode} of run {plan.run} is a custom class, so its waiting time cannot be separated",
             "record the same work under a built-in mode:  paceline train --mode ssgd",
         )
     if plan.mode in ("easgd", "fedavg"):
@@ -187,13 +187,13 @@ def _refuse_what_cannot_be_read(history: Log, plan: Plan) -> None:
         )
     if plan.mode in ("gossip", "adpsgd"):
         raise NotRecordedError(
-            f"run {plan.run} used {plan.mode}, whose workers agree with a few others at a time, so what an"
-            " exchange of all costs is not in its log",
+            f"run {plan.run} used {plan.mode}, whose workers exchange with a few others at a time, so the "
+            "log does not contain the cost of an all-reduce",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if plan.mode == "adaptive" and len({len(rows) for rows in history.steps.values()}) > 1:
         raise NotRecordedError(
-            f"workers of run {plan.run} made different numbers of steps, so their meetings do not match",
+            f"workers of run {plan.run} made different numbers of steps, so their exchanges do not match",
             "record the same work under another mode:  paceline train --mode ssgd",
         )
     if MODES[plan.mode].channel is Channel.TORCH:

@@ -21,19 +21,19 @@ DEFAULT_EXTRA = 4
 
 @dataclass(frozen=True, slots=True)
 class SingleWorker:
-    """One worker does everybody's work."""
+    """One worker does the work of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronous:
-    """Everybody meets at every step: ssgd and ddp by an all-reduce, ps at a server."""
+    """All workers synchronize at every step: ssgd and ddp by an all-reduce, ps at a server."""
 
     channel: Channel
 
 
 @dataclass(frozen=True, slots=True)
 class Asynchronous:
-    """Behind a server, at most `bound` steps ahead of the slowest; None: asgd, and work is shared out."""
+    """Behind a server, at most `bound` steps ahead of the slowest; None: asgd, first come, first served."""
 
     bound: int | None
 
@@ -55,14 +55,14 @@ class OuterSgd:
 
 @dataclass(frozen=True, slots=True)
 class ElasticAveraging:
-    """easgd: whoever is free takes the next `every` shares, and meets nobody but the server."""
+    """easgd: a free worker takes the next `every` shares, and exchanges only with the server."""
 
     every: int
 
 
 @dataclass(frozen=True, slots=True)
 class FederatedRounds:
-    """fedavg: a part of the workers is drawn for each round of `every` steps; all meet at its end."""
+    """fedavg: a part of the workers is drawn for each round of `every` steps; all synchronize at its end."""
 
     every: int
     part: float = 1.0
@@ -70,7 +70,7 @@ class FederatedRounds:
 
 @dataclass(frozen=True, slots=True)
 class BackupWorkers:
-    """Of the gradients under way `spare` are not waited for, and abandoned (Chen 2016)."""
+    """The slowest `spare` gradients of a round are abandoned (Chen 2016)."""
 
     spare: int
 
@@ -85,7 +85,7 @@ class DynamicBound:
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """Work shared out by measured speed; what may change is what the user allows."""
+    """Work assigned by measured speed, under the policies that the user allows."""
 
     allowed: Allowed
     every: int
@@ -108,8 +108,8 @@ StrategyModel = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     mode: str  # as plan/catalog.py names it
-    way: StrategyModel
-    settings: str = ""  # in words
+    model: StrategyModel
+    settings: str = ""  # for people
 
     @property
     def label(self) -> str:
@@ -135,17 +135,18 @@ PREDICTABLE_MODES = frozenset(_MODELS)
 
 
 def strategy_model_of(mode: str, options: StrategyOptions) -> StrategyModel:
-    """How a mode of the catalog, with these settings, makes its workers agree."""
+    """The model of a mode of the catalog, with these settings."""
     assert mode in PREDICTABLE_MODES, f"the simulator does not know how {mode} agrees"
     return _MODELS[mode](options)
 
 
 def candidate_of(mode: str, options: StrategyOptions) -> Candidate:
-    return Candidate(mode=mode, way=(way := strategy_model_of(mode, options)), settings=_settings(way))
+    model = strategy_model_of(mode, options)
+    return Candidate(mode=mode, model=model, settings=_settings(model))
 
 
 def candidates(options: StrategyOptions, num_workers: int) -> list[Candidate]:
-    """Every mode of the catalog that is known, with these settings."""
+    """Every predictable mode of the catalog, with these settings."""
     options = replace(options, backup_workers=min(options.backup_workers, num_workers - 1))
     return [candidate_of(mode, options) for mode in MODES if mode in PREDICTABLE_MODES]
 
@@ -167,8 +168,8 @@ def default_options(plan: Plan, num_workers: int | None = None) -> StrategyOptio
 
 
 def flags_of(candidate: Candidate) -> str:
-    """What to give `paceline train`, so that it agrees in this way."""
-    match candidate.way:
+    """The flags of `paceline train` for this candidate."""
+    match candidate.model:
         case Asynchronous(bound) if candidate.mode == "ssp":
             return f"--mode ssp --staleness {'inf' if bound is None else bound}"
         case DynamicBound(low, extra):
@@ -186,13 +187,14 @@ def flags_of(candidate: Candidate) -> str:
             return f"--mode fedavg --sync-every {every} --clients-per-round {part:g}"
         case OuterSgd(every, fragments, delay):
             parts = f" --fragments {fragments}" if fragments > 1 else ""
-            return f"--mode diloco --sync-every {every}{parts}{f' --sync-delay {delay}' if delay else ''}"
+            delayed = f" --sync-delay {delay}" if delay else ""
+            return f"--mode diloco --sync-every {every}{parts}{delayed}"
         case _:
             return f"--mode {candidate.mode}"
 
 
-def _settings(way: StrategyModel) -> str:
-    match way:
+def _settings(model: StrategyModel) -> str:
+    match model:
         case SingleWorker() | Synchronous():
             return ""
         case Adaptive(allowed, _):
@@ -212,4 +214,4 @@ def _settings(way: StrategyModel) -> str:
         case DynamicBound(low, extra):
             return f"bound {low} to {low + extra}"
         case _:
-            assert_never(way)
+            assert_never(model)

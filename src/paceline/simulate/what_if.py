@@ -27,9 +27,9 @@ from paceline.simulate.strategy_models import candidates, default_options, flags
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a plan does not say, and a prediction needs."""
+    """Inputs of a prediction in addition to the plan."""
 
-    spread: str = "constant"  # one of simulate.step_times.SPREADS, with the pace as its mean
+    spread: str = "constant"  # one of simulate.profile.SPREADS, with the pace as its mean
     latency_s: float | None = None  # of one message; None: as on one host
     bytes_per_s: float | None = None
     parameter_bytes: int = 0
@@ -38,7 +38,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationInput:
-    """Everything that a prediction starts from."""
+    """The input of a prediction."""
 
     profile: Profile
     plan: Plan
@@ -55,16 +55,18 @@ class SimulatedRow:
 
 def _refuse_compression(plan: Plan) -> None:
     if plan.compress is not None:
-        what = "a prediction knows nothing of compression: its bytes would be those of plain averaging"
-        hint = "leave compress out; what it saves and costs is what paceline train --compress says"
-        raise ConfigError([Problem(what, hint, "--compress")])
+        message = (
+            "a prediction does not model compression: its bytes would be those of an uncompressed all-reduce"
+        )
+        hint = "leave compress out; measure its effect with paceline train --compress"
+        raise ConfigError([Problem(message, hint, "--compress")])
 
 
 def input_from_plan(plan: Plan, conditions: Conditions) -> SimulationInput:
     _refuse_compression(plan)
     if plan.pace_s <= 0 and all(rule.delay_s <= 0 for rule in plan.stragglers):
-        what = "pace is 0, so a step would take no time, and there is nothing to predict"
-        raise ConfigError([Problem(what, "say how long a step takes, such as --pace 10ms", "--pace")])
+        message = "pace is 0, so a step would take no time, and there is nothing to predict"
+        raise ConfigError([Problem(message, "give the duration of a step, such as --pace 10ms", "--pace")])
     costs = None
     if conditions.latency_s is not None or conditions.bytes_per_s is not None:
         costs = network_costs(Link(latency_s=conditions.latency_s or 0.0, bytes_per_s=conditions.bytes_per_s))
@@ -82,29 +84,29 @@ def input_from_run(run_dir: Path) -> SimulationInput:
     _refuse_compression(plan)
     if not (run_dir / "events.jsonl").exists():
         raise NoSuchRunError(
-            f"{run_dir} has no events.jsonl, so nothing is known about its workers",
+            f"{run_dir} has no events.jsonl, so the speed of its workers is unknown",
             "name the folder of a run that has started, such as runs/xor-ssgd",
         )
     return SimulationInput(profile=profile_of(read_history(run_dir / "events.jsonl"), plan), plan=plan)
 
 
-def simulate_modes(scene: SimulationInput, worker_counts: Sequence[int] = ()) -> list[SimulatedRow]:
-    """Every mode, for each number of workers, on the same number of gradients in all."""
+def simulate_modes(source: SimulationInput, worker_counts: Sequence[int] = ()) -> list[SimulatedRow]:
+    """A row for every mode and number of workers, on the same total number of gradients."""
     rows: list[SimulatedRow] = []
-    for num_workers in worker_counts or (scene.plan.num_workers,):
-        rows += _rows(scene, num_workers)
+    for num_workers in worker_counts or (source.plan.num_workers,):
+        rows += _rows(source, num_workers)
     return rows
 
 
-def _rows(scene: SimulationInput, num_workers: int) -> list[SimulatedRow]:
-    plan = scene.plan
-    profile = scene.profile
+def _rows(source: SimulationInput, num_workers: int) -> list[SimulatedRow]:
+    plan = source.plan
+    profile = source.profile
     if num_workers != profile.num_workers:
         profile = with_workers(profile, num_workers)
     steps = -(-plan.total_gradients // num_workers)
-    found = candidates(default_options(plan, num_workers), num_workers)
-    predictions = [predict(profile, c.way, steps=steps, seed=plan.seed) for c in found]
-    ssgd_s = next(p.total_s for c, p in zip(found, predictions, strict=True) if c.mode == "ssgd")
+    modes = candidates(default_options(plan, num_workers), num_workers)
+    predictions = [predict(profile, c.model, steps=steps, seed=plan.seed) for c in modes]
+    ssgd_s = next(p.total_s for c, p in zip(modes, predictions, strict=True) if c.mode == "ssgd")
     return [
         SimulatedRow(
             mode=candidate.mode,
@@ -113,26 +115,26 @@ def _rows(scene: SimulationInput, num_workers: int) -> list[SimulatedRow]:
             versus_ssgd=ssgd_s / prediction.total_s if prediction.total_s else 1.0,
             prediction=prediction,
         )
-        for candidate, prediction in zip(found, predictions, strict=True)
+        for candidate, prediction in zip(modes, predictions, strict=True)
     ]
 
 
-def advise_on(scene: SimulationInput, *, repeats: int = REPEATS) -> Advice:
-    """Equal work under every mode; the plan's own seed first, then others."""
-    plan = scene.plan
-    found = candidates(default_options(plan), plan.num_workers)
+def advise_on(source: SimulationInput, *, repeats: int = REPEATS) -> Advice:
+    """Advice for equal work under every mode; the plan's own seed first, then others."""
+    plan = source.plan
+    modes = candidates(default_options(plan), plan.num_workers)
     seeds = range(plan.seed, plan.seed + max(REPEATS, repeats))
-    return advise(scene.profile, found, steps=plan.steps, seeds=seeds)
+    return advise(source.profile, modes, steps=plan.steps, seeds=seeds)
 
 
-def command_for(scene: SimulationInput, advice: Advice) -> str:
-    """What to type to try the advice on the same work."""
-    plan = scene.plan
+def command_for(source: SimulationInput, advice: Advice) -> str:
+    """The command that tries the advice on the same work."""
+    plan = source.plan
     candidate = advice.advised.candidate
     workers = "" if candidate.mode == "single" else f" --num-workers {plan.num_workers}"
-    # A recorded trace has no flag; it is left to who recorded it.
+    # A recorded trace has no flag, so it is left out.
     slow = [straggler_text(rule) for rule in plan.stragglers if rule.steps is None]
     conditions = [f"--pace {1000 * plan.pace_s:g}ms"] if plan.pace_s else []
     conditions += [f"--straggler {text}" for text in slow]
-    words = ["paceline train --task", plan.task, f"{flags_of(candidate)}{workers}", f"--steps {plan.steps}"]
-    return " ".join([*words, *conditions])
+    argv = ["paceline train --task", plan.task, f"{flags_of(candidate)}{workers}", f"--steps {plan.steps}"]
+    return " ".join([*argv, *conditions])

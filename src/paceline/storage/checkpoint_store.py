@@ -24,7 +24,7 @@ OPTIONS = S3Options(needed_by="checkpoint_store", read_timeout_s=60, attempts=4)
 
 
 class StoreError(PacelineError):
-    """The object store does not do what it is asked."""
+    """The object store failed a request."""
 
     code = "E809"
 
@@ -38,17 +38,17 @@ class ObjectStore:
         self.url = url
         bucket, self._prefix = place
         self._client = S3Client(bucket, OPTIONS)
-        with self._named(f"look into {url}"):
+        with self._named(f"list {url}"):
             self._client.connect()
 
     def numbers(self) -> list[int]:
-        """Of all checkpoints that have a manifest, oldest first."""
+        """Numbers of all checkpoints that have a manifest, oldest first."""
         suffix = f"/{MANIFEST}"
         names = [key.removesuffix(suffix) for key in self._keys() if key.endswith(suffix)]
         return sorted(number_of(Path(name)) for name in names if name[3:].isdigit())
 
     def upload(self, folder: Path) -> int:
-        """This checkpoint, whole; how many bytes. Whatever was there under its name is gone before."""
+        """Upload a complete checkpoint; returns its bytes. An existing one of that name is removed first."""
         self._delete(folder.name)
         files = {}
         for path in sorted(folder.iterdir()):
@@ -58,7 +58,7 @@ class ObjectStore:
                     self._client.upload(path, self._key(folder.name, path.name))
         manifest, _ = seal({"checkpoint": folder.name, "files": files})
         self._put(self._key(folder.name, MANIFEST), manifest)
-        return sum(int(str(said["bytes"])) for said in files.values())
+        return sum(int(str(entry["bytes"])) for entry in files.values())
 
     def download(self, number: int, root: Path) -> Path:
         """The checkpoint in `root`, checked; one of DAMAGED when it is not what was uploaded."""
@@ -68,12 +68,12 @@ class ObjectStore:
         folder = root / name
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        for file, said in manifest["files"].items():
-            path = draft / Path(file).name  # never out of the folder, whatever the manifest says
+        for file, entry in manifest["files"].items():
+            path = draft / Path(file).name  # never outside the folder, whatever the manifest contains
             with self._named(f"download {name}/{file}"):
                 self._client.download(self._key(name, file), path)
-            if path.stat().st_size != said["bytes"] or _sha256(path) != said["sha256"]:
-                raise ValueError(f"{self.url}/{name}/{file} is not what its manifest says")
+            if path.stat().st_size != entry["bytes"] or _sha256(path) != entry["sha256"]:
+                raise ValueError(f"{self.url}/{name}/{file} does not match its manifest")
         shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)
         sync_folder(root)
@@ -83,7 +83,7 @@ class ObjectStore:
         self._delete(f"at-{number:08d}")
 
     def begin(self, plan: str) -> None:
-        """Say whose checkpoints these will be; refused where another run's are."""
+        """Record the run of these checkpoints; refused if another run's exist there."""
         if self.plan() is not None:
             raise AlreadyThereError(
                 f"{self.url} already holds a run", "name another prefix, or resume that run by its folder"
@@ -92,7 +92,7 @@ class ObjectStore:
 
     def plan(self) -> str | None:
         """The plan of the run that is kept here."""
-        with self._named(f"look into {self.url}"):
+        with self._named(f"list {self.url}"):
             is_there = self._key(PLAN) in self._client.keys(self._key(PLAN))
         return self._get(self._key(PLAN)).decode() if is_there else None
 
@@ -107,7 +107,7 @@ class ObjectStore:
         """Names below our prefix."""
         whole = self._key(under) if under else self._key("at-")
         start = len(self._prefix) + 1 if self._prefix else 0
-        with self._named(f"look into {self.url}"):
+        with self._named(f"list {self.url}"):
             return [key[start:] for key in self._client.keys(whole)]
 
     def _key(self, *parts: str) -> str:
@@ -122,14 +122,14 @@ class ObjectStore:
             self._client.put(key, data)
 
     @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
+    def _named(self, action: str) -> Iterator[None]:
         try:
             yield
         except S3Error as error:
             if error.kind is S3Problem.NO_KEY:
-                raise FileNotFoundError(f"{what}: it is not in {self.url}") from error
+                raise FileNotFoundError(f"{action}: it is not in {self.url}") from error
             hint = "check the bucket, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            raise StoreError(f"cannot {what}: {error}", hint) from error
+            raise StoreError(f"cannot {action}: {error}", hint) from error
 
 
 def fetch_newest(store: ObjectStore, root: Path, *, after: int) -> list[str]:

@@ -51,7 +51,7 @@ class S3Problem(Enum):
     NO_KEY = auto()
     NO_BUCKET = auto()
     PAST_END = auto()  # the range begins behind the last byte
-    NO_RANGES = auto()  # the store sends whole objects whatever was asked for
+    NO_RANGES = auto()  # the store ignores ranges and sends whole objects
     REFUSED = auto()  # credentials are missing, wrong or not allowed
     BROKEN = auto()  # the network, or an error of the store that may pass
 
@@ -94,7 +94,7 @@ class S3Client:
             return data
 
     def get_range(self, key: str, start: int, size: int | None) -> bytes:
-        """At most so many bytes; fewer where the connection breaks after the first."""
+        """At most `size` bytes; fewer if the connection breaks after the first."""
         end = "" if size is None else start + size - 1
         with self._translated() as client:
             answer = client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end}")
@@ -123,7 +123,7 @@ class S3Client:
             client.delete_object(Bucket=self._bucket, Key=key)
 
     def upload(self, path: Path, key: str) -> None:
-        """In parts, where it is large. OSError is the local file's."""
+        """Upload a file, in parts if it is large. OSError is an error of the local file."""
         with self._translated(has_file=True) as client:
             client.upload_file(str(path), self._bucket, key)
 
@@ -197,7 +197,7 @@ def _kind(error: Any) -> S3Problem:  # Any: botocore's ClientError
 
 
 def _received(body: Any) -> bytes:  # Any: botocore's stream
-    """What comes until it ends or breaks; nothing at all is the error itself."""
+    """Bytes until the stream ends or breaks; raises the error if none arrived."""
     from botocore.exceptions import BotoCoreError
     from urllib3.exceptions import HTTPError
 
@@ -221,7 +221,7 @@ class S3Store:
     def __init__(self, url: str) -> None:
         place = split_store(url)
         if place is None:
-            raise NotReadyError(f"{url!r} is no place in an object store", "write s3://BUCKET/PREFIX")
+            raise NotReadyError(f"{url!r} is not an object store URL", "write s3://BUCKET/PREFIX")
         bucket, self._prefix = place
         self.url = f"s3://{bucket}/{self._prefix}".rstrip("/")
         self._client = S3Client(bucket, self.OPTIONS)
@@ -238,7 +238,7 @@ class S3Store:
                 raise
 
     def sha256(self, name: str) -> str | None:
-        """From the object's metadata; computed where another program wrote the object."""
+        """Hash from the object's metadata; computed if another program wrote the object."""
         try:
             with self._explained(name):
                 size, metadata = self._client.head(self._key(name))
@@ -258,7 +258,7 @@ class S3Store:
         return digest.hexdigest()
 
     def write(self, name: str, data: bytes, *, sha256: str) -> None:
-        # Every store knows this checksum, and refuses what was damaged on the way.
+        # Every store supports this checksum, and refuses data damaged in transit.
         md5 = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         with self._explained(name):
             self._client.put(self._key(name), data, ContentMD5=md5, Metadata={_CHECKSUM: sha256})

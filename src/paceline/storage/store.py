@@ -35,7 +35,7 @@ class RefusedByStoreError(HopelessError):
 
 
 class MissingDataError(HopelessError):
-    """What was asked for is not in the store."""
+    """The requested data is not in the store."""
 
     exit_code = ExitCode.BAD_CONFIG
     code = "E806"
@@ -48,7 +48,7 @@ class NoDataSetError(MissingDataError):
 
 
 class DamagedDataError(HopelessError):
-    """What is in the store is not what its index says."""
+    """Data in the store differs from its index."""
 
     exit_code = ExitCode.GATE_FAILED
     code = "E808"
@@ -64,22 +64,21 @@ class NoSuchFileError(Exception):
 
 def without_secrets(text: object) -> str:
     """Vendors' messages repeat addresses, and some people write passwords into them."""
-    return _SECRET.sub(lambda found: "//" if found[0].startswith("/") else "?…", str(text))
+    return _SECRET.sub(lambda match: "//" if match[0].startswith("/") else "?…", str(text))
 
 
 def unreachable(url: str, why: object) -> UnreachableStoreError:
     return UnreachableStoreError(
         f"{url} cannot be reached: {without_secrets(why)}",
-        "look whether this machine is online and AWS_ENDPOINT_URL is right; then run the command again, "
-        "which goes on from what has come",
+        "check the network and AWS_ENDPOINT_URL, then run the command again: it resumes",
     )
 
 
 def refused(url: str, why: object) -> RefusedByStoreError:
     return RefusedByStoreError(
-        f"{url} is not for us: {without_secrets(why)}",
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, of someone who may read it "
-        "(and write it, for `paceline data shard`)",
+        f"{url} denied access: {without_secrets(why)}",
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, of a user with read access (and "
+        "write access for `paceline data shard`)",
     )
 
 
@@ -87,52 +86,52 @@ def no_bucket(url: str) -> MissingDataError:
     bucket = url.split("/")[2]
     return MissingDataError(
         f"{url}: there is no bucket {bucket} in this store",
-        f"check its name and AWS_ENDPOINT_URL; make it with: aws s3 mb s3://{bucket}",
+        f"check its name and AWS_ENDPOINT_URL; create it: aws s3 mb s3://{bucket}",
     )
 
 
 def no_data_set(url: str) -> NoDataSetError:
     return NoDataSetError(
         f"there is no data set at {url}: it has no index.json, which is written last",
-        f"make it, or finish it: paceline data shard charlm --out {url} (or cifar10, sp500, your files)",
+        f"create or complete it: paceline data shard charlm --out {url} (or cifar10, sp500, your files)",
     )
 
 
 def no_shard(url: str, file: str) -> MissingDataError:
     return MissingDataError(
-        f"{url}/{file} is not there, though the index names it", _again(url, "writes what is missing")
+        f"{url}/{file} is missing, but the index lists it", _again(url, "writes what is missing")
     )
 
 
 def too_short(url: str, file: str, *, end: int | None = None) -> DamagedDataError:
-    where = "what its index names" if end is None else f"byte {end}"
+    where = "the size in its index" if end is None else f"byte {end}"
     return DamagedDataError(
-        f"{url}/{file} is cut short: it ends before {where}", _again(url, "writes what differs")
+        f"{url}/{file} is truncated: it ends before {where}", _again(url, "writes what differs")
     )
 
 
 def other_bytes(url: str, file: str) -> DamagedDataError:
     return DamagedDataError(
-        f"{url}/{file} is not what its index says: the SHA-256 differs", _again(url, "writes what differs")
+        f"{url}/{file} does not match its index: the SHA-256 differs", _again(url, "writes what differs")
     )
 
 
 def no_index(url: str) -> DamagedDataError:
     return DamagedDataError(
-        f"{url}/index.json is no index, or was changed",
+        f"{url}/index.json is not an index, or was modified",
         f"remove {url}/index.json, and run the same `paceline data shard … --out {url}` again",
     )
 
 
 def no_ranges(url: str) -> RefusedByStoreError:
     return RefusedByStoreError(
-        f"{url} sends whole files where a part was asked for",
-        "read it from a store that answers HTTP ranges, or copy it to a folder",
+        f"{url} does not support range requests: it sent the whole file",
+        "use a store that supports HTTP ranges, or copy the data to a folder",
     )
 
 
-def _again(url: str, what: str) -> str:
-    again = f"run the same `paceline data shard … --out {url}` again, which {what}"
+def _again(url: str, effect: str) -> str:
+    again = f"run the same `paceline data shard … --out {url}` again, which {effect}"
     return f"{again}; see all: paceline data verify {url}"
 
 
@@ -140,18 +139,18 @@ class Store(Protocol):
     url: str
 
     def read(self, name: str, start: int, size: int | None) -> bytes:
-        """At most so many bytes from `start` on; none: the file ends there. None: all there are.
+        """At most `size` bytes from `start` on; empty at the end of the file. `size` None: all bytes.
 
         NoSuchFileError; BrokenLineError when nothing came that may come yet; a PacelineError else.
         """
         ...
 
     def sha256(self, name: str) -> str | None:
-        """Of the file as it is there; None: there is none."""
+        """Hash of the stored file; None without the file."""
         ...
 
     def write(self, name: str, data: bytes, *, sha256: str) -> None:
-        """Whole or not at all. BrokenLineError when it may succeed yet."""
+        """Write atomically. BrokenLineError if a retry may succeed."""
         ...
 
 
@@ -168,8 +167,8 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoSuchFileError(name) from error
         except OSError as error:
-            what = f"{self._folder / name} cannot be read: {error.strerror or error}"
-            raise NotReadyError(what, f"make it readable: chmod -R u+rX {self._folder}") from error
+            message = f"{self._folder / name} cannot be read: {error.strerror or error}"
+            raise NotReadyError(message, f"make it readable: chmod -R u+rX {self._folder}") from error
 
     def open(self, name: str) -> int:
         """A file descriptor of a file that was read before, for the caller to close."""
@@ -187,14 +186,14 @@ class FolderStore:
             make_folder(self._folder)
             write_durably(self._folder / name, [data])
         except OSError as error:
-            what = f"{self._folder / name} cannot be written: {error.strerror or error}"
-            raise NotReadyError(what, "make room, or name another place by --out") from error
+            message = f"{self._folder / name} cannot be written: {error.strerror or error}"
+            raise NotReadyError(message, "free disk space, or name another location with --out") from error
 
 
 def open_store(url: str) -> Store:
     if not is_remote(url):
         return FolderStore(Path(local_path(url)))
-    # Imported here: whoever reads folders needs neither.
+    # Imported here: reading folders needs neither.
     if url.startswith("s3://"):
         from paceline.storage.s3 import S3Store
 
@@ -221,8 +220,8 @@ class FsspecStore:
             if size is None:  # asked for what is behind the end, many stores raise
                 whole: bytes = files.cat_file(path)
                 return whole[start:]
-            found: bytes = files.cat_file(path, start, start + size)
-            return found
+            data: bytes = files.cat_file(path, start, start + size)
+            return data
 
     def sha256(self, name: str) -> str | None:
         try:
@@ -238,10 +237,10 @@ class FsspecStore:
 
     def _files(self) -> tuple[Any, str]:  # Any: fsspec types nothing
         if os.getpid() not in self._opened:
-            self._opened = {os.getpid(): self._found()}
+            self._opened = {os.getpid(): self._filesystem()}
         return self._opened[os.getpid()]
 
-    def _found(self) -> tuple[Any, str]:  # Any: as above
+    def _filesystem(self) -> tuple[Any, str]:  # Any: as above
         try:
             import fsspec
 
@@ -249,7 +248,7 @@ class FsspecStore:
         except (ImportError, ValueError) as error:
             raise NotReadyError(
                 f"{self.url} cannot be opened: {without_secrets(error)}",
-                "install what fsspec asks for, or use s3://BUCKET/PREFIX or a folder",
+                "install the package that fsspec needs, or use s3://BUCKET/PREFIX or a folder",
             ) from error
         return files, str(root).rstrip("/")
 

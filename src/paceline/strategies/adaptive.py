@@ -1,6 +1,6 @@
 """Adaptive mode: divides the work by measured speed, and changes the synchronization policy if it pays.
 
-It begins as `ssgd`, or as the plan says. At intervals all workers exchange how
+It begins as `ssgd`, or as the plan defines. At intervals all workers exchange how
 long their latest steps took and reach the same decision (sync/adaptive_policy.py):
 - ssgd, batch: gradients are averaged at every step. The samples of a step are
   always those of ssgd; only the split between workers moves, and each gradient is
@@ -53,7 +53,7 @@ class Adaptive:
     def __init__(
         self, plan: Plan, links: Links, *, recorded: Mapping[int, AdaptiveSetting] | None = None
     ) -> None:
-        """`recorded`: measure nothing, but decide as a run did, by the number of its steps done."""
+        """`recorded`: repeat a run's decisions instead of measuring, by the number of finished steps."""
         assert links.collective is not None, "adaptive workers meet by a collective"
         self._plan = plan
         self._links = links
@@ -63,15 +63,15 @@ class Adaptive:
         )
         self._state = first_state(self._terms)
         self._recorded = recorded
-        self._done = 0  # of the run's steps, by all workers together
-        self._round: deque[WorkUnit] | None = None  # what is left for us to do until the next averaging
-        self._latest: deque[float] = deque(maxlen=WINDOW_STEPS)  # seconds per sample of our steps
+        self._done = 0  # finished steps of the run, by all workers together
+        self._round: deque[WorkUnit] | None = None  # this worker's shares until the next averaging
+        self._latest: deque[float] = deque(maxlen=WINDOW_STEPS)  # seconds per sample of this worker's steps
         self._is_warm = False
         self._saved: dict[str, Tensor] = {}
 
     @classmethod
     def following(cls, history: History) -> Callable[[Plan, Links], "Adaptive"]:
-        """For a replay: the same decisions at the same steps, whatever is measured now."""
+        """Build a strategy for a replay, which repeats the recorded decisions at the same steps."""
         adapted = [event.fields for event in history.plain if event.kind == "adapted"]
         return partial(
             cls, recorded={int(str(fields["step"])): setting_from_event(fields) for fields in adapted}
@@ -87,24 +87,24 @@ class Adaptive:
         self._collective.broadcast(shared)
         arena.state.copy_(shared)
         arena.place_gradients(shared.zero_())
-        # Both travel in the same vector; what a lossy mean remembers of them must be kept apart.
+        # Gradients and parameters use the same vector; the error memories of a lossy mean must not mix.
         self._gradient_mean, self._parameter_mean = (
             mean_of(self._plan, self._links, shared, lossy_end=layout.buffers_start, pieces=layout.parameters)
             for _ in range(2)
         )
         self._common = arena.state[: layout.buffers_start].clone() if self._parameter_mean.is_lossy else None
         self._moments = Moments(self._collective)
-        self._shown = self._collective.allocate(1 + WINDOW_STEPS, torch.float64)
-        self._take_up_saved()
+        self._window = self._collective.allocate(1 + WINDOW_STEPS, torch.float64)
+        self._load_saved()
 
     def begin_step(self, step: Step) -> Begun | None:
         if self._done >= self._plan.steps:
             return None
-        if self._state.setting.way is SyncPolicy.LOCAL_STEPS:
+        if self._state.setting.policy is SyncPolicy.LOCAL_STEPS:
             self._round = self._round or self._new_round()
             self._share = self._round.popleft()
         else:
-            self._share = self._share_of_a_step()
+            self._share = self._step_share()
         self._began_ns = self._links.clock.now_ns()
         return Begun(share=self._share)
 
@@ -113,22 +113,28 @@ class Adaptive:
         if self._round is None:
             traffic, stop = self._average_gradients(wants_stop=wants_stop)
             apply_ns = self._replica.update()
-            return self._met(1, traffic, apply_ns, stop=stop)
+            return self._synced(1, traffic, apply_ns, stop=stop)
         apply_ns = self._replica.update()
         if self._round:
             return Outcome(apply_ns=apply_ns)
         self._round = None
         traffic, stop = self._average_parameters(wants_stop=wants_stop)
-        return self._met(self._steps_of_a_round(), traffic, apply_ns, stop=stop)
+        return self._synced(self._round_steps(), traffic, apply_ns, stop=stop)
 
     def snapshot(self) -> dict[str, Tensor]:
-        state = self._state
-        ways = list(SyncPolicy)
-        wish = -1 if (wished := state.wish()) is None else ways.index(wished)
-        numbers = (self._done, ways.index(state.setting.way), wish, *state.setting.shares, *state.seconds)
+        setting = self._state.setting
+        policies = list(SyncPolicy)
+        preferred = self._state.preferred()
+        numbers = (
+            self._done,
+            policies.index(setting.policy),
+            -1 if preferred is None else policies.index(preferred),
+            *setting.shares,
+            *self._state.seconds,
+        )
         means = {"gradients": self._gradient_mean, "parameters": self._parameter_mean}
         memories = {
-            f"{what}.{n}": tensor for what, mean in means.items() for n, tensor in mean.snapshot().items()
+            f"{kind}.{n}": tensor for kind, mean in means.items() for n, tensor in mean.snapshot().items()
         }
         return {"decided": torch.tensor(numbers, dtype=torch.float64), **memories}
 
@@ -139,37 +145,37 @@ class Adaptive:
         self._collective.close()
 
     def decide(self, window: Window) -> Decision:
-        """What follows from everybody's latest steps; the same at every worker."""
+        """The decision from all workers' latest steps; the same at every worker."""
         return decide(self._state, window, self._terms)
 
-    def _take_up_saved(self) -> None:
+    def _load_saved(self) -> None:
         if not self._saved:
             return
-        for what, mean in (("gradients", self._gradient_mean), ("parameters", self._parameter_mean)):
-            mean.restore(strip_prefix(self._saved, f"{what}."))
-        done, way, wish, *rest = self._saved["decided"].tolist()
-        ways = list(SyncPolicy)
+        for kind, mean in (("gradients", self._gradient_mean), ("parameters", self._parameter_mean)):
+            mean.restore(strip_prefix(self._saved, f"{kind}."))
+        done, policy_index, preferred_index, *rest = self._saved["decided"].tolist()
+        policies = list(SyncPolicy)
         workers = self._links.world_size
-        setting = AdaptiveSetting(ways[int(way)], tuple(map(int, rest[:workers])))
-        wished = None if wish < 0 else ways[int(wish)]
+        setting = AdaptiveSetting(policies[int(policy_index)], tuple(map(int, rest[:workers])))
+        preferred = None if preferred_index < 0 else policies[int(preferred_index)]
         self._done = int(done)
-        self._state = State(setting, tuple(rest[workers:]), lambda: wished)
+        self._state = State(setting, tuple(rest[workers:]), lambda: preferred)
 
-    def _share_of_a_step(self) -> WorkUnit:
-        """Our samples of the next step: those that are planned, or a cut by speed."""
+    def _step_share(self) -> WorkUnit:
+        """This worker's samples of the next step: the planned ones, or a slice by speed."""
         setting = self._state.setting
         rank = self._links.rank
-        if setting == self._terms.as_planned(setting.way):
+        if setting == self._terms.as_planned(setting.policy):
             return WorkUnit(rank, self._done)
         start = self._done * self._plan.global_batch + sum(setting.shares[:rank])
         return WorkUnit(rank, self._done, SampleSlice(start, setting.shares[rank]))
 
     def _new_round(self) -> deque[WorkUnit]:
-        steps = self._steps_of_a_round()
+        steps = self._round_steps()
         runs = self._terms.in_a_round(self._state.setting, steps)
         return deque(work_units_of_round(self._links.rank, runs, first=self._done, steps=steps))
 
-    def _steps_of_a_round(self) -> int:
+    def _round_steps(self) -> int:
         return min(self._plan.strategy.sync_every, self._plan.steps - self._done)
 
     def _measure(self) -> None:
@@ -191,7 +197,7 @@ class Adaptive:
         return traffic, bool(tail[STOP_FLAG] > 0)
 
     def _average_parameters(self, *, wants_stop: bool) -> tuple[Traffic, bool]:
-        """Unweighted: with more local steps a worker has already moved further."""
+        """Unweighted: a worker with more local steps has already moved further."""
         arena = self._arena
         layout = self._arena.layout
         vector = arena.gradients
@@ -206,7 +212,7 @@ class Adaptive:
         arena.state[: layout.tail_start].copy_(vector[: layout.tail_start])
         return traffic, bool(tail[STOP_FLAG] > 0)
 
-    def _met(self, steps: int, traffic: Traffic, apply_ns: int, *, stop: bool) -> Outcome:
+    def _synced(self, steps: int, traffic: Traffic, apply_ns: int, *, stop: bool) -> Outcome:
         before = self._done
         self._done += steps
         adapted = None
@@ -233,31 +239,31 @@ class Adaptive:
             self._state = State(setting)
             reason = "as recorded"
         elif self._done >= next_decision(before):
-            window, traffic = self._show_each_other()
+            window, traffic = self._exchange_windows()
             decision = self.decide(window)
             self._state = decision.state
             reason = decision.reason or ""
         now = self._state.setting
         if now == was:
             return None, traffic
-        if was.way is SyncPolicy.LOCAL_STEPS and now.way is not was.way:
-            # From here on all make the same updates, so their optimizers must agree too.
-            traffic += self._bring_optimizers_together()
-        return Adapted(step=self._done, was=was.way, now=now, reason=reason), traffic
+        if was.policy is SyncPolicy.LOCAL_STEPS and now.policy is not was.policy:
+            # From here on all workers make the same updates, so their optimizer states must be equal too.
+            traffic += self._average_optimizers()
+        return Adapted(step=self._done, was=was.policy, now=now, reason=reason), traffic
 
-    def _bring_optimizers_together(self) -> Traffic:
+    def _average_optimizers(self) -> Traffic:
         replica = self._replica
         kept = [*replica.optimizer_state().values(), *replica.optimizer_numbers().values()]
         traffic = self._moments.average(kept)
         replica.count_steps(self._done)
         return traffic
 
-    def _show_each_other(self) -> tuple[Window, Traffic]:
-        """Everybody's latest steps; they are then behind us."""
+    def _exchange_windows(self) -> tuple[Window, Traffic]:
+        """All workers' latest steps; the own ones are cleared."""
         count = len(self._latest)
-        self._shown[0] = count
-        self._shown[1 : 1 + count] = torch.tensor(self._latest, dtype=torch.float64)
+        self._window[0] = count
+        self._window[1 : 1 + count] = torch.tensor(self._latest, dtype=torch.float64)
         self._latest.clear()
-        everybody, traffic = self._collective.gather(self._shown)
-        rows = [row.tolist() for row in everybody]
+        windows, traffic = self._collective.gather(self._window)
+        rows = [row.tolist() for row in windows]
         return [row[1 : 1 + int(row[0])] for row in rows], traffic

@@ -1,14 +1,14 @@
 """AD-PSGD: after each gradient a worker averages with one random neighbour, without a barrier.
 
-xᵢ, worker i's parameters and buffers, lies where its neighbours can lock it. A
+xᵢ, worker i's parameters and buffers, is in memory that neighbours can lock. A
 step: copy xᵢ, compute a gradient on the copy, lock xᵢ and a neighbour's xⱼ,
 replace both by their mean, update xᵢ with the own optimizer, unlock (Lian 2018,
 arXiv 1710.06952). Two vectors are always locked in the order of ranks, so that no
 deadlock can arise. The gradient may be stale: other workers may have averaged
 with xᵢ since it was copied.
 
-Work is assigned first come, first served, by a shared counter. A worker that
-finds nothing left waits for the others; then the exact mean of all becomes the
+Work is assigned first come, first served, by a shared counter. A worker without
+a further share waits for the others; then the exact mean of all becomes the
 model of all. Unequal batches scale the gradient, so that each sample counts the same.
 """
 
@@ -38,7 +38,7 @@ class Adpsgd:
         self._neighbours = neighbours(plan.strategy.topology, links.rank, links.world_size)
         self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
         self._position: int | None = None
-        self._read_after = 0  # exchanges that there had been when we last copied our parameters
+        self._read_after = 0  # number of exchanges when this worker last copied its parameters
         self._is_over = False
         self._saved: dict[str, Tensor] = {}
 
@@ -49,26 +49,26 @@ class Adpsgd:
         self._numel = layout.numel
         self._parameters = slice(0, layout.buffers_start)
         self._buffers = slice(layout.buffers_start, layout.tail_start)
-        # Buffers that count (as batch norm's) cannot be averaged; at the end all take rank 0's.
+        # Integer buffers (as batch norm's counter) cannot be averaged; at the end all copy rank 0's.
         self._counters = [b for b in self._arena.module.buffers() if not b.is_floating_point()]
-        room = sum(counter.numel() for counter in self._counters)
+        extra = sum(counter.numel() for counter in self._counters)
         self._own = self._peers.open(
-            layout.numel + room,
+            layout.numel + extra,
             layout.dtype,
             shares=self._plan.total_gradients,
             done=int(self._saved.get("done", 0)),
         )
         self._own[: self._numel] = self._saved.get("own", self._arena.state)
-        everybody, _ = self._peers.meet()
+        vectors, _ = self._peers.barrier()
         if not self._saved:  # rank 0's parameters for all, even if a task forgot to seed its model
-            self._own[: self._numel] = everybody[0][: self._numel]
-        self._peers.meet()
+            self._own[: self._numel] = vectors[0][: self._numel]
+        self._peers.barrier()
         self._position = self._peers.take(wants_stop=False)
 
     def begin_step(self, step: Step) -> Begun | None:
         if self._position is None:
             if not self._is_over:
-                self._bring_together()
+                self._average_all()
             return None
         with self._peers.hold([self._links.rank], is_exchange=False) as held:
             self._arena.state.copy_(self._own[: self._numel])
@@ -90,7 +90,7 @@ class Adpsgd:
         traffic = Traffic(moved, moved, held.wait_ns)
         self._position = self._peers.take(wants_stop=wants_stop)
         if self._position is None:
-            traffic += self._bring_together()
+            traffic += self._average_all()
         return Outcome(
             traffic=traffic,
             apply_ns=apply_ns,
@@ -103,29 +103,29 @@ class Adpsgd:
 
     @staticmethod
     def holding_order(rank: Rank, other: Rank) -> list[Rank]:
-        """The lower one first, whoever asks: else two workers could each hold what the other waits for."""
+        """Always the lower rank first: otherwise two workers could each hold what the other waits for."""
         return sorted((rank, other))
 
-    def _bring_together(self) -> Traffic:
-        """Wait for everybody; the exact mean of all is then everybody's model."""
+    def _average_all(self) -> Traffic:
+        """Wait for all workers; the exact mean of all becomes the model of all."""
         self._is_over = True
         if self._links.world_size == 1:
             self._arena.state.copy_(self._own[: self._numel])
             return NO_TRAFFIC
         if self._counters:
             self._own[self._numel :] = torch.cat([counter.reshape(-1) for counter in self._counters])
-        everybody, traffic = self._peers.meet()
-        total = everybody[0][: self._numel].clone()
-        for vector in everybody[1:]:
+        vectors, traffic = self._peers.barrier()
+        total = vectors[0][: self._numel].clone()
+        for vector in vectors[1:]:
             total.add_(vector[: self._numel])
-        self._arena.state.copy_(total.div_(len(everybody)))
-        counted = torch.split(everybody[0][self._numel :], [c.numel() for c in self._counters])
-        for counter, value in zip(self._counters, counted, strict=True):
+        self._arena.state.copy_(total.div_(len(vectors)))
+        values = torch.split(vectors[0][self._numel :], [c.numel() for c in self._counters])
+        for counter, value in zip(self._counters, values, strict=True):
             counter.copy_(value.view_as(counter))
         return traffic
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Our own parameters, before the mean; the number of shares done is final once all have met."""
+        """This worker's parameters before the mean; the number of shares is final after the last barrier."""
         return {
             "own": self._own[: self._numel].clone(),
             "done": torch.tensor(self._peers.shares_taken()),
@@ -138,16 +138,16 @@ class Adpsgd:
         self._peers.close()
 
     def _average_and_update(self, held: LockedVectors) -> int:
-        """The two vectors become their mean; ours then also takes our update. How long that took."""
+        """Replace both vectors by their mean, then update the own one; nanoseconds of the update."""
         own = self._own[: self._numel]
         state = self._arena.state
-        # What the forward pass did to the buffers is added to what others did to them meanwhile.
+        # The forward pass's change of the buffers is added to the changes by other workers meanwhile.
         drift = own[self._buffers] - self._buffers_read
         own[self._buffers] = state[self._buffers].add_(drift)
         if len(held.vectors) == 2:
-            one, two = (vector[: self._numel] for vector in held.vectors)
-            one.add_(two).mul_(0.5)
-            two.copy_(one)
+            first, second = (vector[: self._numel] for vector in held.vectors)
+            first.add_(second).mul_(0.5)
+            second.copy_(first)
         state.copy_(own)
         apply_ns = self._replica.update()
         own[self._parameters] = state[self._parameters]

@@ -48,12 +48,12 @@ class NonFiniteGuard:
         self._buffers = list(module.buffers()) if self.on_nan is OnNan.SKIP else []
         self._before = [buffer.clone() for buffer in self._buffers]
 
-    def skips(self, mean: Tensor, step: int, *, whose: str) -> bool:
-        """Is the update to be skipped? Raises HopelessError when the run is to stop."""
+    def skips(self, mean: Tensor, step: int, *, contributors: str) -> bool:
+        """Whether to skip the update. Raises HopelessError when the run is to stop."""
         if self.on_nan is None or not is_non_finite(mean):
             return False
         if self.on_nan is OnNan.STOP:
-            raise non_finite_error(step, whose)
+            raise non_finite_error(step, contributors)
         self.undo()
         return True
 
@@ -67,11 +67,11 @@ class NonFiniteGuard:
             buffer.copy_(before)
 
 
-def non_finite_error(step: int, whose: str) -> HopelessError:
+def non_finite_error(step: int, contributors: str) -> HopelessError:
     return NotFiniteError(
-        f"the mean gradient of step {step} is not finite: NaN or infinity in {whose}",
-        "look at the samples and the learning rate; --on-nan skip leaves such steps out; "
-        "the update was not made, and checkpoints are from before it",
+        f"the mean gradient of step {step} is not finite: NaN or infinity in {contributors}",
+        "check the samples and the learning rate, or skip such steps: --on-nan skip; the update was not "
+        "applied, and no checkpoint contains it",
     )
 
 
@@ -129,7 +129,7 @@ class AllReduceStrategy(ABC):
         if self._sums is not None:
             traffic += self._sums.take_traffic()
         stop = bool(tail[STOP_FLAG] > 0)
-        if self._guard.skips(arena.gradients[: arena.layout.tail_start], step, whose="some worker's"):
+        if self._guard.skips(arena.gradients[: arena.layout.tail_start], step, contributors="some worker's"):
             return Outcome(traffic=traffic, synced=True, stop=stop, skipped="unknown")
         arena.buffers_from_gradients()
         apply_ns = self._replica.update()

@@ -19,7 +19,7 @@ from paceline.transport.ports import Revocable
 class Backup(PushPull):
     def __init__(self, plan: Plan, links: Links) -> None:
         super().__init__(plan, links)
-        assert isinstance(links.store, Revocable), "a late worker must hear that it is late"
+        assert isinstance(links.store, Revocable), "a late worker must be notified that it is late"
         self._signal: Revocable = links.store
 
     def is_obsolete(self) -> bool:

@@ -29,8 +29,8 @@ _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def synchronize_batch_norm(model: nn.Module, collective: Collective) -> "SharedSums":
     """Make the model's BatchNorm layers normalise over all ranks.
 
-    Every rank makes this call with the same model. A subclass with a forward pass of its own stays as
-    it is, since what it computes is not known.
+    Every rank makes this call with the same model. A subclass with its own forward pass is left
+    unchanged, since its computation is not known.
     """
     sums = SharedSums(collective)
     if collective.world_size == 1:
@@ -79,7 +79,7 @@ class SharedSums:
         return total[:width], total[width:-1], total[-1]
 
     def take_traffic(self) -> Traffic:
-        """What was moved since the last call."""
+        """Traffic since the last call."""
         moved = self._traffic
         self._traffic = NO_TRAFFIC
         return moved

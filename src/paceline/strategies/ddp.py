@@ -36,16 +36,12 @@ from paceline.transport.torch_dist import (
     should_poll_stop,
 )
 
-# fp16 and bf16 are summed in that type, after dividing by N. PowerSGD begins
-# after two plain steps, because torch rebuilds its buckets after the first, and
-# keeps its own error memory, which no checkpoint holds.
-
-PLAIN_STEPS = 2  # the fewest that torch allows (pytorch#51427)
+PLAIN_STEPS = 2  # the minimum that torch allows (pytorch#51427)
 
 
 class Hook(Protocol):
     def payload_bytes(self) -> int:
-        """Of the step that was just made."""
+        """Bytes of the last step's gradients, as sent."""
         ...
 
 
@@ -64,26 +60,26 @@ class _CastHook:
 class _PowerSgdHook:
     def __init__(self, wrapped: DistributedDataParallel, compress: Compression, seed: int) -> None:
         # Imported only here: it takes long, and few runs need it.
-        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-        assert compress.amount is not None, "the plan says of which rank powersgd is"
-        self._state = torchs.PowerSGDState(
+        assert compress.amount is not None, "the plan sets the rank of powersgd"
+        self._state = powerSGD_hook.PowerSGDState(
             process_group=None,
             matrix_approximation_rank=round(compress.amount),
             start_powerSGD_iter=PLAIN_STEPS,
-            min_compression_rate=1,  # whatever becomes smaller at all, as in ssgd
+            min_compression_rate=1,  # compress every tensor that becomes smaller, as in ssgd
             use_error_feedback=compress.error_feedback,
             orthogonalization_epsilon=1e-8,  # a gradient of zeros must not become NaN
             random_seed=seed % 2**32,
         )
-        wrapped.register_comm_hook(self._state, torchs.powerSGD_hook)
+        wrapped.register_comm_hook(self._state, powerSGD_hook.powerSGD_hook)
         parameters = list(wrapped.parameters())
         self._plain_numel = sum(p.numel() for p in parameters)
         self._itemsize = parameters[0].element_size()
         self._counted = 0
 
     def payload_bytes(self) -> int:
-        """By torch's own count, which stands still while it compresses nothing."""
+        """Bytes by torch's counter, which increases only while it compresses."""
         sent = self._state.total_numel_after_compression - self._counted
         self._counted += sent
         return (sent or self._plain_numel) * self._itemsize
@@ -102,7 +98,7 @@ class Ddp:
     def __init__(self, plan: Plan, links: Links) -> None:
         if len(set(plan.batch_sizes)) > 1:
             raise MisfitError(
-                f"ddp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
+                f"ddp averages gradients unweighted, but the batch sizes differ: {plan.batch_sizes}",
                 "give every worker the same batch size, or use --mode ssgd, which weights them",
             )
         self._plan = plan
@@ -113,7 +109,7 @@ class Ddp:
         self._sums: SharedSums | None = None
         if self._plan.strategy.sync_batchnorm:
             self._sums = synchronize_batch_norm(replica.arena.module, self._collective_on(replica))
-        # Buffers are ours: one reduction after the step in place of torch's broadcast before it.
+        # Buffers are averaged here: one reduction after the step instead of torch's broadcast before it.
         self._wrapped = DistributedDataParallel(replica.arena.module, broadcast_buffers=False)
         layout = replica.arena.layout
         self._buffers = replica.arena.state[layout.buffers_start : layout.tail_start]
@@ -127,7 +123,7 @@ class Ddp:
             self._hook = hook_of(self._plan.compress, self._wrapped, seed=self._plan.seed)
 
     def _collective_on(self, replica: Replica) -> TorchCollective:
-        """Of the group that DDP reduces in: reductions of one group keep their order on every rank."""
+        """A collective in DDP's process group: reductions of one group keep their order on every rank."""
         device = replica.arena.state.device
         return TorchCollective(device=device, clock=self._links.clock, timeout_s=self._plan.timeout_s)
 

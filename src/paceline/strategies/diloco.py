@@ -29,7 +29,7 @@ from paceline.transport.ports import NO_TRAFFIC, Traffic
 
 @dataclass(slots=True)
 class _Fragment:
-    """A stretch of the parameters: its common value, its outer momentum, and what is on its way."""
+    """A slice of the parameters: its common value, its outer momentum, and its pending mean."""
 
     number: int
     start: int
@@ -67,11 +67,12 @@ class Diloco:
         self._collective.broadcast(common)
         self._arena.state.copy_(common)
         for number, (start, end) in enumerate(split_fragments(layout.buffers_start, self._options.fragments)):
-            # The first also carries the buffers, and in the tail the wish to stop.
+            # The first fragment also carries the buffers and, in the tail, the stop flag.
             rest = layout.numel - layout.buffers_start if number == 0 else 0
             shared = self._collective.allocate(end - start + rest, layout.dtype)
             theta = common[start:end].clone()
-            whole = layout.parameters if self._options.fragments == 1 else ()  # a cut may go through a tensor
+            # A fragment may end within a tensor, so only a single one consists of whole tensors.
+            whole = layout.parameters if self._options.fragments == 1 else ()
             averaging = mean_of(self._plan, self._links, shared, lossy_end=end - start, pieces=whole)
             fragment = _Fragment(number, start, end, theta, theta.new_zeros(theta.shape), shared, averaging)
             averaging.restore(strip_prefix(self._saved, f"mean.{number}."))
@@ -98,12 +99,12 @@ class Diloco:
         stop = any(f.number == 0 for f in starting) and bool(self._tail()[STOP_FLAG] > 0)
         ends = stop or finished == self._plan.steps
         if ends:
-            traffic += self._bring_together(starting)
+            traffic += self._sync_all(starting)
         synced = ends or (len(self._fragments) == 1 and bool(starting) and self._holds_theta())
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=synced, stop=stop)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The outer state; it is saved only when nothing is on its way."""
+        """The outer state; it is saved only when no mean is pending."""
         thetas = {f"theta.{f.number}": f.theta for f in self._fragments}
         velocities = {f"velocity.{f.number}": f.velocity for f in self._fragments}
         memories = {
@@ -146,22 +147,22 @@ class Diloco:
         return traffic
 
     def _apply(self, fragment: _Fragment, *, mixing: float) -> None:
-        """One outer step; then the local copy follows θ."""
+        """Make one outer step, then mix θ into the local parameters."""
         lr = self._options.outer_lr
         momentum = self._options.outer_momentum
         outer_step(fragment.theta, fragment.velocity, fragment.mean, lr=lr, momentum=momentum)
         fragment.due = None
-        self._follow(fragment, mixing)
+        self._mix(fragment, mixing)
 
-    def _follow(self, fragment: _Fragment, mixing: float) -> None:
+    def _mix(self, fragment: _Fragment, mixing: float) -> None:
         local = self._arena.state[fragment.start : fragment.end]
         if mixing == 0.0:
             local.copy_(fragment.theta)
         else:
             local.mul_(mixing).add_(fragment.theta, alpha=1.0 - mixing)
 
-    def _bring_together(self, just_averaged: list[_Fragment]) -> Traffic:
-        """The run ends here: apply what is on its way, sync the rest, and let everybody hold θ."""
+    def _sync_all(self, just_averaged: list[_Fragment]) -> Traffic:
+        """End of the run: apply pending means, sync the other fragments, and copy θ to every worker."""
         traffic = NO_TRAFFIC
         for fragment in self._fragments:
             if fragment.due is not None:
@@ -169,7 +170,7 @@ class Diloco:
             if fragment not in just_averaged:
                 traffic += self._average(fragment, wants_stop=False)
                 self._apply(fragment, mixing=0.0)
-            self._follow(fragment, mixing=0.0)
+            self._mix(fragment, mixing=0.0)
         return traffic
 
     def _rest(self, fragment: _Fragment) -> Tensor:

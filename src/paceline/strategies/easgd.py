@@ -37,11 +37,11 @@ class Easgd(PushPull):
     def begin_step(self, step: Step) -> Begun | None:
         if self._block:
             return Begun(share=self._block[0])
-        begun = super().begin_step(step)
-        if begun is not None:
-            shares = self._elastic.shares(begun.share.position(self._num_workers))
+        start = super().begin_step(step)
+        if start is not None:
+            shares = self._elastic.shares(start.share.position(self._num_workers))
             self._block = [WorkUnit.at(position, self._num_workers) for position in shares]
-        return begun
+        return start
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         # With unequal batches a gradient counts by its batch, as in every mode.

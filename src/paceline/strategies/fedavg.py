@@ -34,7 +34,7 @@ class Fedavg:
         self._links = links
         self._rounds = draws_of(plan)
         self._left = 0  # local steps until this round's averaging
-        self._missed = NO_TRAFFIC  # of rounds that this worker had no step in
+        self._missed = NO_TRAFFIC  # traffic of rounds in which this worker had no step
         self._saved: dict[str, Tensor] = {}
 
     def prepare(self, replica: Replica, clock: Clock) -> None:

@@ -28,7 +28,7 @@ class Fsdp:
     def __init__(self, plan: Plan, links: Links) -> None:
         if len(set(plan.batch_sizes)) > 1:
             raise MisfitError(
-                f"fsdp averages gradients unweighted, but the batches differ: {plan.batch_sizes}",
+                f"fsdp averages gradients unweighted, but the batch sizes differ: {plan.batch_sizes}",
                 "give every worker the same batch size, or use --mode ssgd, which weights them",
             )
         self._plan = plan
@@ -39,8 +39,8 @@ class Fsdp:
         self._replica = replica
         self._arena = replica.arena
         moved = self._arena.moved
-        others = self._links.world_size - 1
-        each = (moved.gathered + moved.reduced) * others // self._links.world_size
+        peers = self._links.world_size - 1
+        each = (moved.gathered + moved.reduced) * peers // self._links.world_size
         self._traffic = Traffic(each, each)
 
     def begin_step(self, step: Step) -> Begun | None:

@@ -1,6 +1,6 @@
 """Gossip: at every step a worker mixes its parameters with its neighbours', without a global barrier.
 
-xᵢ is worker i's parameters and buffers, gᵢ its gradient on xᵢ as it was before
+xᵢ is worker i's parameters and buffers, gᵢ its gradient on xᵢ before
 the step, W the weights of sync/topology.py. The optimizer and its state are local.
 
     dpsgd      xᵢ ← Σⱼ Wᵢⱼ xⱼ - η gᵢ(xᵢ)       mix, then update (Lian 2017, arXiv 1705.09056)
@@ -46,7 +46,7 @@ class Gossip:
         self._fixed = (
             None if self._pushes else metropolis_weights(options.topology, links.rank, links.world_size)
         )
-        self._countdown: int | None = None  # steps until all stop; None while nobody wants to
+        self._countdown: int | None = None  # steps until all stop; None: no stop requested
         self._before_the_end: Tensor | None = None
         self._saved: dict[str, Tensor] = {}
 
@@ -80,20 +80,20 @@ class Gossip:
         is_last = step + 1 == self._plan.steps
         stop = stop and not is_last
         ends = stop or is_last
-        if stop:  # whoever resumes this run goes on from here, as if it had never been brought together
+        if stop:  # a resumed run continues from this state, as if the final mean had not been taken
             self._before_the_end = self._arena.state.clone()
         if ends:
-            traffic += self._bring_together()
+            traffic += self._average_all()
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=ends, stop=stop, resumable=True)
 
     def mixing(self, step: Step) -> Mixing:
-        """Whom this worker hears at this step, and who hears it."""
+        """The sources and targets of this worker at this step, with their weights."""
         if self._fixed is not None:
             return self._fixed
         return push_weights(self._plan.strategy.topology, self._links.rank, self._links.world_size, step)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Replicas differ, and each worker saves its own."""
+        """Replicas differ, so each worker saves its own."""
         if self._before_the_end is not None:
             return {"own": self._before_the_end}
         return {"weight": self._tail[WEIGHT].clone()}
@@ -105,28 +105,28 @@ class Gossip:
         self._collective.close()
 
     def _mix(self, mixing: Mixing, *, wants_stop: bool) -> tuple[Traffic, bool]:
-        """The state becomes the weighted sum of all that is heard; is this the step after which all stop?"""
-        self._tail[STOP_FLAG] = self.wish(wants_stop=wants_stop)
+        """Replace the state by the weighted sum of the sources'; also whether all stop after this step."""
+        self._tail[STOP_FLAG] = self.stop_countdown(wants_stop=wants_stop)
         sources, targets = ([Rank(r) for r in ranks] for ranks in (mixing.sources, mixing.targets))
-        heard, traffic = self._collective.gather(self._arena.state, sources, targets)
-        torch.mul(heard[0], mixing.weights[0][1], out=self._mixed)
-        for vector, (_, weight) in zip(heard[1:], mixing.weights[1:], strict=True):
+        received, traffic = self._collective.gather(self._arena.state, sources, targets)
+        torch.mul(received[0], mixing.weights[0][1], out=self._mixed)
+        for vector, (_, weight) in zip(received[1:], mixing.weights[1:], strict=True):
             self._mixed.add_(vector, alpha=weight)
         self._arena.state.copy_(self._mixed)
-        return traffic, self._is_time_to_stop(heard)
+        return traffic, self._is_time_to_stop(received)
 
-    def wish(self, *, wants_stop: bool) -> int:
-        """What we tell our neighbours: in how many mixings, with this one, all stop; 0: nobody wants to."""
+    def stop_countdown(self, *, wants_stop: bool) -> int:
+        """The number of mixing steps, this one included, until all stop; 0: no stop requested."""
         if self._countdown is not None:
             return self._countdown
         return self._rounds if wants_stop else 0
 
-    def _is_time_to_stop(self, heard: Sequence[Tensor]) -> bool:
-        # The earliest wish wins. It was made so long ago that it has reached everybody when it is due.
-        flags = torch.stack([vector[self._arena.layout.tail_start + STOP_FLAG] for vector in heard]).tolist()
+    def _is_time_to_stop(self, received: Sequence[Tensor]) -> bool:
+        # The earliest request wins. Its countdown is long enough to reach all workers before it ends.
+        flags = torch.stack([vector[self._arena.layout.tail_start + STOP_FLAG] for vector in received])
         self._tail[STOP_FLAG] = 0.0
-        wishes = [round(flag) for flag in flags if flag > 0]
-        self._countdown = min(wishes) - 1 if wishes else None
+        countdowns = [round(flag) for flag in flags.tolist() if flag > 0]
+        self._countdown = min(countdowns) - 1 if countdowns else None
         return self._countdown == 0
 
     def _from_model(self) -> None:
@@ -140,8 +140,8 @@ class Gossip:
     def _weight(self) -> float:
         return float(self._tail[WEIGHT]) if self._pushes else 1.0
 
-    def _bring_together(self) -> Traffic:
-        """One model for all: the exact mean, of which push-sum's weights, too, have a mean of 1."""
+    def _average_all(self) -> Traffic:
+        """Replace all models by the exact mean; the mean of push-sum's weights is 1."""
         if self._links.world_size == 1:
             return NO_TRAFFIC
         self._from_model()

@@ -3,7 +3,7 @@
 Averaging happens after steps H, 2H, … and after the last one; during the first
 `post_local_after` steps after every one (post-local SGD). Parameters and
 buffers are averaged, weighted by batch; the optimizer's own state stays local
-unless the plan says `average_optimizer_state`. Averaging copies into the
+unless the plan sets `average_optimizer_state`. Averaging copies into the
 existing storage and never rebinds it.
 """
 

@@ -1,4 +1,4 @@
-"""Means over all workers: exact or compressed as the plan says; optimizer moments; the outer step.
+"""Means over all workers: exact or compressed by the plan; optimizer moments; the outer step.
 
 A strategy makes one `Mean` for each vector that it averages. `lossy_end` is
 where the part of the vector ends that may be approximated; what follows
@@ -22,7 +22,7 @@ from paceline.transport.ports import NO_TRAFFIC, Collective, Traffic
 class Mean(Protocol):
     @property
     def is_lossy(self) -> bool:
-        """Must the vector hold differences from common values, so that a small error stays small?"""
+        """Whether the vector must hold differences from common values, so that a small error stays small."""
         ...
 
     def reduce(self) -> Traffic:

@@ -63,7 +63,8 @@ def _adam_of(replica: Replica) -> Freezable:
     optimizer: object = getattr(replica, "optimizer", None)
     if not isinstance(optimizer, Freezable):
         raise MisfitError(
-            f"onebit freezes the second moment of Paceline's own Adam, but has a {type(optimizer).__name__}",
+            "onebit freezes the second moment of Paceline's Adam, but the optimizer is "
+            f"{type(optimizer).__name__}",
             "use --optimizer adam or --optimizer adamw",
         )
     return optimizer

@@ -40,11 +40,11 @@ class Replica(Protocol):
 
     @property
     def keeps_gradients(self) -> bool:
-        """Does `update` only read the gradients?"""
+        """Whether `update` only reads the gradients."""
         ...
 
     def update(self) -> int:
-        """One optimizer step on the present gradients, clipped if the plan says so.
+        """One optimizer step on the current gradients, clipped if the plan sets a limit.
 
         Returns how long it took, in nanoseconds.
         """
@@ -82,7 +82,9 @@ class OwnState(Protocol):
         """The optimizer's state, and the integer buffers."""
         ...
 
-    def restore_own_state(self, saved: bytes) -> None: ...
+    def restore_own_state(self, saved: bytes) -> None:
+        """Restore what `own_state` returned."""
+        ...
 
     def average_own_states(
         self, saved: Sequence[bytes], weights: Sequence[float], *, with_numbers: bool = False
@@ -114,7 +116,7 @@ class Begun:
 
     share: WorkUnit
     traffic: Traffic = NO_TRAFFIC
-    version: int = 0  # of the parameters, where a server counts them
+    version: int = 0  # version of the parameters, in modes with a server
 
 
 def own_share(plan: Plan, links: Links, step: Step) -> Begun | None:
@@ -128,20 +130,25 @@ class Outcome:
 
     traffic: Traffic = NO_TRAFFIC
     apply_ns: int = 0
-    version: int = 0  # of the parameters the gradient was computed on
+    version: int = 0  # version of the parameters that the gradient was computed on
     synced: bool = False  # after this step all replicas hold the same bits
     stop: bool = False  # the workers agreed to stop after this step
-    shares_done: int | None = None  # by all workers; set where workers make different numbers of steps
+    shares_done: int | None = None  # by all workers; set in modes whose workers differ in steps
     resumable: bool = False  # checkpoints of all workers after this step are consistent, if replicas differ
     peer: int | None = None  # the rank this worker averaged with, if with exactly one
     exchange: int | None = None  # the number of that exchange in the global order, from 1
     adapted: Adapted | None = None  # the workers changed the adaptive setting
     skipped: str | None = None  # the shards whose gradients prevented the update
-    is_last: bool = False  # the run's work is done; set where the number of steps does not tell
+    is_last: bool = False  # the run's work is done; set if the step count does not imply it
 
 
 class Strategy(Protocol):
-    channel: ClassVar[Channel]
+    """A synchronization strategy. One instance belongs to one worker and is called by its training thread.
+
+    Any method may raise PeerLostError when another worker is lost or silent; the loop does not catch it.
+    """
+
+    channel: ClassVar[Channel]  # the transport that `links` has
 
     def __init__(self, plan: Plan, links: Links) -> None: ...
 
@@ -157,16 +164,24 @@ class Strategy(Protocol):
         ...
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        """The gradients are in the arena: synchronize, and update."""
+        """Synchronize and update; the gradients are in the arena.
+
+        `wants_stop`: this worker was requested to stop. Returns the cost, and whether all workers stop
+        after this step (`Outcome.stop`), on which they must agree.
+        """
         ...
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The strategy's own part of a checkpoint, besides the replica's and the optimizer's state."""
+        """The strategy's part of a checkpoint, in addition to the replica's and the optimizer's state."""
         ...
 
-    def restore(self, saved: dict[str, Tensor]) -> None: ...
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Restore what `snapshot` returned. Called before `prepare`, when a run is resumed."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what the strategy holds. Called after the last step (elastic: of each generation)."""
+        ...
 
 
 @runtime_checkable
@@ -174,7 +189,7 @@ class Interruptible(Protocol):
     """A strategy whose current step may become obsolete; the loop checks while it computes."""
 
     def is_obsolete(self) -> bool:
-        """Is the gradient that this worker computes no longer needed? Cheap, and never waits."""
+        """Whether the gradient that this worker computes is no longer needed. Cheap, and never waits."""
         ...
 
     def wait_unless_obsolete(self, duration_s: float) -> bool:
@@ -182,7 +197,7 @@ class Interruptible(Protocol):
         ...
 
     def abandon_step(self) -> None:
-        """The loop has stopped in the middle of the step; `begin_step` comes next."""
+        """Abandon a step that the loop stopped in the middle; the next call is `begin_step`."""
         ...
 
 
@@ -200,14 +215,18 @@ class Decides(Protocol):
     """A strategy that makes decisions during a run; a replay repeats the recorded ones."""
 
     @classmethod
-    def following(cls, history: History) -> Callable[[Plan, Links], Strategy]: ...
+    def following(cls, history: History) -> Callable[[Plan, Links], Strategy]:
+        """A constructor of strategies that repeat the decisions of this history."""
+        ...
 
 
 class ServerSide(Protocol):
     """The server's half of a strategy whose channel is STORE."""
 
     @classmethod
-    def rule(cls, plan: Plan) -> Rule: ...
+    def rule(cls, plan: Plan) -> Rule:
+        """The admission rule: which requests the server answers, and when."""
+        ...
 
     @classmethod
     def assignment(cls, plan: Plan, done: AbstractSet[int]) -> Assignment:

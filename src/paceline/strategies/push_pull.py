@@ -37,7 +37,7 @@ class PushPull:
         self._pusher = pusher_of(self._plan, arena, self._links.rank, self._links.clock)
         push_bytes = None if self._pusher is None else self._pusher.slot_bytes
         self._slots = self._store.open(arena.layout.numel, arena.layout.dtype, push_bytes)
-        # On a CPU the model lives in the slots without a copy; a GPU has its own memory.
+        # On a CPU the model is in the slots without a copy; a GPU has its own memory.
         self._copies = arena.state.device != self._slots.parameters.device
         if not self._copies:
             arena.place_state(self._slots.parameters)

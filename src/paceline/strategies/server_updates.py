@@ -19,7 +19,7 @@ from paceline.plan.plan import AsgdVariant, Plan
 
 class Correction(Protocol):
     def keeps(self, staleness: int) -> bool:
-        """Is a gradient this stale applied at all?"""
+        """Whether a gradient of this staleness is applied."""
         ...
 
     def rate_factor(self, staleness: int) -> float:

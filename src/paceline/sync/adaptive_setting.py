@@ -11,21 +11,22 @@ from enum import StrEnum
 from heapq import heapify, heapreplace
 from typing import assert_never
 
-# Unit by unit, each to whoever would be done with it first. That is the best
-# there is for equal units (and d'Hondt's way of giving out seats); all but the
-# last few units follow at once from the workers' speeds.
-
-_SHORTEST_S = 1e-12  # a worker whose work takes no time is still only so fast
+_MIN_UNIT_S = 1e-12  # keeps speeds finite for a worker whose work takes no time
 
 
-def balance_units(total: int, seconds: Sequence[float], *, least: int = 1) -> tuple[int, ...]:
-    """Units by worker, `total` in all and at least `least` each; `seconds` is what one unit takes each."""
+def balance_units(total: int, seconds: Sequence[float], *, minimum: int = 1) -> tuple[int, ...]:
+    """Units by worker, `total` in all and at least `minimum` each; worker r takes `seconds[r]` per unit.
+
+    Each unit goes to the worker that would finish it first. For equal units that
+    minimises the time of the slowest worker (it is d'Hondt's method). All but the
+    last few units follow directly from the workers' speeds.
+    """
     workers = len(seconds)
-    assert total >= least * workers, "there is enough to give everybody the least"
-    if total == least * workers:
-        return (least,) * workers
-    costs = seconds if min(seconds) >= _SHORTEST_S else [max(cost, _SHORTEST_S) for cost in seconds]
-    shares = _whole_shares(total, [1 / cost for cost in costs], least)
+    assert total >= minimum * workers, "there is enough to give every worker the minimum"
+    if total == minimum * workers:
+        return (minimum,) * workers
+    costs = seconds if min(seconds) >= _MIN_UNIT_S else [max(cost, _MIN_UNIT_S) for cost in seconds]
+    shares = _whole_shares(total, [1 / cost for cost in costs], minimum)
     heap = [
         ((share + 1) * cost, worker) for worker, (share, cost) in enumerate(zip(shares, costs, strict=True))
     ]
@@ -37,32 +38,32 @@ def balance_units(total: int, seconds: Sequence[float], *, least: int = 1) -> tu
     return tuple(shares)
 
 
-def _whole_shares(total: int, speeds: Sequence[float], least: int) -> list[int]:
-    """What is due to each worker by its speed, rounded down; who is due less than the least gets that."""
+def _whole_shares(total: int, speeds: Sequence[float], minimum: int) -> list[int]:
+    """Shares proportional to speed, rounded down; a worker whose share is below the minimum gets that."""
     speed = sum(speeds)
     due = [total * own / speed for own in speeds]
-    if min(due) >= least:
+    if min(due) >= minimum:
         return [int(own) for own in due]
-    enough = [worker for worker, own in enumerate(due) if own >= least]
-    shares = [least] * len(speeds)
+    enough = [worker for worker, own in enumerate(due) if own >= minimum]
+    shares = [minimum] * len(speeds)
     if enough:
-        rest = total - least * (len(speeds) - len(enough))
-        more = _whole_shares(rest, [speeds[worker] for worker in enough], least)
+        rest = total - minimum * (len(speeds) - len(enough))
+        more = _whole_shares(rest, [speeds[worker] for worker in enough], minimum)
         for worker, own in zip(enough, more, strict=True):
             shares[worker] = own
     return shares
 
 
 class SyncPolicy(StrEnum):
-    """How the workers agree at present, the least intrusive first."""
+    """The synchronization policies of adaptive mode, the least intrusive first."""
 
-    SSGD = "ssgd"  # the planned batches, a meeting at every step
-    BATCH = "batch"  # as many samples in all, cut by speed: computes what ssgd computes
-    LOCAL_STEPS = "local-steps"  # a meeting every few steps, of which fast workers do more
+    SSGD = "ssgd"  # the planned batches, averaged at every step
+    BATCH = "batch"  # as many samples in all, split by speed: computes what ssgd computes
+    LOCAL_STEPS = "local-steps"  # averaged every few steps, of which fast workers do more
 
 
 class Allowed(StrEnum):
-    """What the user lets us choose from (`--adaptive`)."""
+    """The policies that the user allows (`--adaptive`)."""
 
     AUTO = "auto"
     BATCH = "batch"
@@ -71,23 +72,23 @@ class Allowed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveSetting:
-    """A way with its shares: samples of a step, or local steps of a round, by worker."""
+    """A policy with its shares: samples of a step, or local steps of a round, by worker."""
 
-    way: SyncPolicy
+    policy: SyncPolicy
     shares: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveTerms:
-    """What does not change during a run."""
+    """The part of the plan that adaptive decisions depend on; fixed for a run."""
 
     allowed: Allowed
     batch_sizes: tuple[int, ...]
     period: int  # steps in a round of local steps
 
     @property
-    def ways(self) -> tuple[SyncPolicy, ...]:
-        """What may be chosen, the least intrusive first."""
+    def policies(self) -> tuple[SyncPolicy, ...]:
+        """The policies to choose from, the least intrusive first."""
         if self.allowed is Allowed.BATCH:
             return (SyncPolicy.BATCH,)
         if self.allowed is Allowed.LOCAL_STEPS:
@@ -95,33 +96,34 @@ class AdaptiveTerms:
         return tuple(SyncPolicy) if self.has_equal_shares() else (SyncPolicy.SSGD, SyncPolicy.BATCH)
 
     def has_equal_shares(self) -> bool:
-        """Local steps are dealt out in whole shares, so these must be equal."""
+        """Local steps are assigned in whole shares, so these must be equal."""
         return len(set(self.batch_sizes)) == 1
 
     def name_of(self, worker: int) -> str:
         return f"worker {worker}"
 
-    def as_planned(self, way: SyncPolicy) -> AdaptiveSetting:
-        if way is SyncPolicy.LOCAL_STEPS:
-            return AdaptiveSetting(way, (self.period,) * len(self.batch_sizes))
-        return AdaptiveSetting(way, self.batch_sizes)
+    def as_planned(self, policy: SyncPolicy) -> AdaptiveSetting:
+        if policy is SyncPolicy.LOCAL_STEPS:
+            return AdaptiveSetting(policy, (self.period,) * len(self.batch_sizes))
+        return AdaptiveSetting(policy, self.batch_sizes)
 
-    def by_speed(self, way: SyncPolicy, seconds: Sequence[float]) -> AdaptiveSetting:
-        """`seconds` that each worker takes per sample."""
-        match way:
+    def by_speed(self, policy: SyncPolicy, seconds: Sequence[float]) -> AdaptiveSetting:
+        """Shares for workers that take `seconds` per sample."""
+        match policy:
             case SyncPolicy.SSGD:
-                return self.as_planned(way)
+                return self.as_planned(policy)
             case SyncPolicy.BATCH:
-                # Batch normalisation cannot do with a single sample.
-                least = min(2, *self.batch_sizes)
-                return AdaptiveSetting(way, balance_units(sum(self.batch_sizes), seconds, least=least))
+                # Batch normalisation needs two samples.
+                minimum = min(2, *self.batch_sizes)
+                shares = balance_units(sum(self.batch_sizes), seconds, minimum=minimum)
+                return AdaptiveSetting(policy, shares)
             case SyncPolicy.LOCAL_STEPS:
-                return AdaptiveSetting(way, balance_units(self.period * len(self.batch_sizes), seconds))
+                return AdaptiveSetting(policy, balance_units(self.period * len(self.batch_sizes), seconds))
             case _:
-                assert_never(way)
+                assert_never(policy)
 
     def in_a_round(self, setting: AdaptiveSetting, steps: int) -> tuple[int, ...]:
-        """Local steps by worker in a round of so many steps; the last one may be shorter than usual."""
+        """Local steps by worker in a round of `steps` steps; the last round may be shorter than `period`."""
         if steps == self.period:
             return setting.shares
         return balance_units(steps * len(self.batch_sizes), [1 / share for share in setting.shares])
@@ -129,26 +131,26 @@ class AdaptiveTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapted:
-    """A decision that changed something, as it is recorded."""
+    """A change of setting, as the event `adapted` records it."""
 
-    step: int  # the run's steps done by then
+    step: int  # finished steps of the run
     was: SyncPolicy
     now: AdaptiveSetting
     reason: str
 
     def fields(self) -> dict[str, int | str]:
-        """Of the event `adapted`."""
+        """The fields of the event `adapted`."""
         return {
             "step": self.step,
             "from": self.was.value,
-            "to": self.now.way.value,
+            "to": self.now.policy.value,
             "shares": ",".join(map(str, self.now.shares)),
             "reason": self.reason,
         }
 
 
 def setting_from_event(fields: Mapping[str, object]) -> AdaptiveSetting:
-    """What an event `adapted` changed to."""
+    """The setting that an event `adapted` changed to."""
     return AdaptiveSetting(
         SyncPolicy(str(fields["to"])), tuple(int(share) for share in str(fields["shares"]).split(","))
     )

@@ -50,7 +50,7 @@ class Rule(Protocol):
         ...
 
     def may_start(self, clock: Clock, clocks: dict[Rank, Clock]) -> bool:
-        """May a worker with this clock, whose update is applied, read and start its next step?"""
+        """Whether a worker with this clock, whose update is applied, may read and start its next step."""
         ...
 
 
@@ -131,7 +131,7 @@ class Admission:
 
     @property
     def takes_back(self) -> bool:
-        """May a share that was handed out be done by another worker?"""
+        """Whether an assigned share may be done by another worker."""
         return isinstance(self.rule, FirstArrivals)
 
     def join(self, rank: Rank, clock: Clock) -> Release:

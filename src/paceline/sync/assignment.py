@@ -3,7 +3,7 @@
 The work of a run is the shares 0 … T·N-1; share p is what worker p mod N does
 at its step p div N in a synchronous run (its samples, its random numbers).
 `Static`: each worker does its own T shares. `FirstCome`: a free worker takes the
-lowest share not yet handed out, or the lowest block of shares, named by its first
+lowest unassigned share, or the lowest block of shares, named by its first
 one, so fast workers do more of the same work. Either way every share is done
 once, so modes can be compared. `Ranges` stores which shares are done.
 """
@@ -19,7 +19,7 @@ from paceline.sync.samples import slice_of
 
 @dataclass(frozen=True, slots=True)
 class SampleSlice:
-    """Other samples of a step than planned: so many, from this place in the stream on."""
+    """Samples that replace the planned ones of a step: `count` from stream position `start`."""
 
     start: int
     count: int
@@ -27,7 +27,7 @@ class SampleSlice:
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """The place of a share: as worker `rank`, at `step`."""
+    """One share of the work: what worker `rank` does at `step` in a synchronous run."""
 
     rank: int
     step: int
@@ -53,21 +53,21 @@ class WorkUnit:
 
 class Assignment(Protocol):
     def next(self, rank: int, clock: int) -> int | None:
-        """The position that this worker, with `clock` gradients behind it, takes now; None: nothing left."""
+        """The position that this worker takes after `clock` gradients; None: nothing is left."""
         ...
 
     def give_back(self, position: int) -> None:
-        """This share was handed out, but what came of it was thrown away."""
+        """Return an assigned share whose gradient was discarded."""
         ...
 
     def is_exhausted(self) -> bool:
-        """Is there nothing that anybody could take now?"""
+        """Whether no share is left for any worker at present."""
         ...
 
     def stop(self, furthest: int) -> None:
-        """Someone wants to stop: hand out no more than it takes to end in good order.
+        """Stop early: assign only the shares that are needed for a consistent end.
 
-        `furthest` is the clock that the fastest worker has, or will have after its current step.
+        `furthest` is the clock of the fastest worker, counting its current step as finished.
         """
         ...
 
@@ -84,10 +84,10 @@ class Static:
         raise AssertionError("shares that are fixed by rank and step cannot be done again")
 
     def is_exhausted(self) -> bool:
-        return False  # each worker finds out for itself
+        return False  # each worker has its own end
 
     def stop(self, furthest: int) -> None:
-        """All end after the same step, so that the steps done are whole."""
+        """All workers end after the same step, so only whole steps are done."""
         self.steps = min(self.steps, furthest)
 
 
@@ -95,7 +95,7 @@ class Static:
 class FirstCome:
     total: int
     done: AbstractSet[int] = frozenset()  # applied before a resume
-    every: int = 1  # shares that are handed out together
+    every: int = 1  # shares that are assigned together
     _next: int = field(default=0, init=False)
     _returned: list[int] = field(default_factory=list, init=False)  # sorted
 
@@ -116,28 +116,28 @@ class FirstCome:
         return not self._returned and self._next >= self.total
 
     def stop(self, furthest: int) -> None:
-        """What was given back is still done: nothing before the last share stays open."""
+        """Returned shares are still done: no share before the last one stays open."""
         self.total = min(self.total, self._next)
 
     def stop_resumed(self) -> None:
-        """Hand out only what is open before the last share that was applied before the resume."""
+        """Assign only the open shares before the last share that was applied before the resume."""
         applied = as_ranges(self.done)
         self.total = min(self.total, applied[-1][1] if applied else 0)
 
-    def memory(self) -> "FirstComeState":
-        """What somebody else needs to hand out the same shares from here on."""
+    def state(self) -> "FirstComeState":
+        """The state with which another server assigns the same shares from here on."""
         return FirstComeState(self.total, self._next, as_ranges(self.done), list(self._returned))
 
     @classmethod
-    def remembering(cls, memory: "FirstComeState") -> "FirstCome":
-        found = cls(memory.total, Ranges(memory.done))
-        found._next = memory.next
-        found._returned = list(memory.returned)
-        return found
+    def from_state(cls, state: "FirstComeState") -> "FirstCome":
+        assignment = cls(state.total, Ranges(state.done))
+        assignment._next = state.next
+        assignment._returned = list(state.returned)
+        return assignment
 
 
 class FirstComeState(NamedTuple):
-    """Of a FirstCome that hands out single shares."""
+    """The state of a FirstCome that assigns single shares."""
 
     total: int
     next: int
@@ -146,9 +146,9 @@ class FirstComeState(NamedTuple):
 
 
 def work_units_of_round(rank: int, runs: Sequence[int], *, first: int, steps: int) -> list[WorkUnit]:
-    """What worker `rank` does in a round of so many steps, of which worker r makes runs[r] by itself.
+    """The shares of worker `rank` in a round of `steps` steps in which worker r makes runs[r] local steps.
 
-    Everybody does its own shares; who makes more steps than that also does what slow workers leave.
+    Each worker does its own shares first; a worker with more steps also does what slow workers leave.
     """
     workers = len(runs)
     own = [WorkUnit(rank, first + step) for step in range(min(runs[rank], steps))]
@@ -158,7 +158,7 @@ def work_units_of_round(rank: int, runs: Sequence[int], *, first: int, steps: in
 
 
 class Ranges(AbstractSet[int]):
-    """A set of integers as sorted ranges: the applied shares of a run are few ranges, however many they are.
+    """A set of integers as sorted ranges: however many shares a run has applied, they form few ranges.
 
     Invariant: `_firsts` and `_ends` are sorted, ranges are not empty, and neighbours do not touch.
     """
@@ -171,18 +171,18 @@ class Ranges(AbstractSet[int]):
             self._add_range(first, end)
 
     def add(self, position: int) -> None:
-        at = bisect_right(self._firsts, position)  # ranges before `at` begin at or before the position
+        at = bisect_right(self._firsts, position)  # ranges before index `at` begin at or before `position`
         if at and position < self._ends[at - 1]:
             return
         self._count += 1
         extends = at > 0 and self._ends[at - 1] == position
-        meets = at < len(self._firsts) and self._firsts[at] == position + 1
-        if extends and meets:
+        precedes = at < len(self._firsts) and self._firsts[at] == position + 1
+        if extends and precedes:
             self._ends[at - 1] = self._ends.pop(at)
             del self._firsts[at]
         elif extends:
             self._ends[at - 1] = position + 1
-        elif meets:
+        elif precedes:
             self._firsts[at] = position
         else:
             self._firsts.insert(at, position)
@@ -213,7 +213,7 @@ class Ranges(AbstractSet[int]):
         return self._count
 
     def _add_range(self, first: int, end: int) -> None:
-        """Behind all others, or overlapping with the last."""
+        """Append a range that begins after all others, or overlaps with the last."""
         if self._ends and first <= self._ends[-1]:
             first = self._ends[-1]
             end = max(end, first)

@@ -15,14 +15,14 @@ from paceline.sync.rng import draw_u64
 
 
 def averages_after(finished: int, *, total: int, every: int, post_local_after: int = 0) -> bool:
-    """Do the workers average once `finished` steps are done?"""
+    """Whether the workers average once `finished` steps are done."""
     if finished >= total or finished <= post_local_after:
         return True
     return (finished - post_local_after) % every == 0
 
 
 def round_end(done: int, *, total: int, every: int, post_local_after: int = 0) -> int:
-    """How many steps are finished when workers that have `done` of them average next."""
+    """The number of finished steps at the next averaging of workers that have finished `done`."""
     ends = (
         finished
         for finished in range(done + 1, total)
@@ -32,7 +32,7 @@ def round_end(done: int, *, total: int, every: int, post_local_after: int = 0) -
 
 
 def mean_weight(rank: int, batch_sizes: Sequence[int]) -> float:
-    """What to multiply by before an unweighted mean, so that it becomes b_i / sum(b).
+    """The factor before an unweighted mean that gives worker i the weight b_i / sum(b).
 
     Exactly 1.0 when all batches are equal, so that the common case changes no bit.
     """
@@ -40,15 +40,15 @@ def mean_weight(rank: int, batch_sizes: Sequence[int]) -> float:
     return batch_sizes[rank] * len(batch_sizes) / total
 
 
-# The vector is cut into stretches, each element in exactly one. Fragment p is
-# synced after steps o, o+H, o+2H … with o = p·H/P (H for the first), so each is
-# synced exactly once in every H steps, and they take turns.
+# Fragments (Streaming DiLoCo): the vector is split, each element in exactly one
+# fragment. Fragment p is synced after steps o, o+H, o+2H … with o = p·H/P (H for
+# the first), so each is synced exactly once in every H steps, and they take turns.
 
-FRAGMENT_ALIGN = 16  # elements; a stretch begins on a cache line
+FRAGMENT_ALIGN = 16  # elements; a fragment begins on a cache line
 
 
 def split_fragments(size: int, pieces: int) -> list[tuple[int, int]]:
-    """(start, end) of each stretch. Never more stretches than there are cache lines."""
+    """(start, end) of each fragment. Never more fragments than there are cache lines."""
     lines = -(-size // FRAGMENT_ALIGN)
     pieces = min(pieces, max(1, lines))
     marks = [min(size, lines * number // pieces * FRAGMENT_ALIGN) for number in range(pieces + 1)]
@@ -56,38 +56,38 @@ def split_fragments(size: int, pieces: int) -> list[tuple[int, int]]:
 
 
 def starts_after(finished: int, fragment: int, *, every: int, fragments: int) -> bool:
-    """Is this fragment's sync begun once `finished` steps are done?"""
+    """Whether this fragment's sync starts once `finished` steps are done."""
     return finished > 0 and (finished - fragment * every // fragments) % every == 0
 
 
-# A part of those who still have work is drawn by dice from (seed, round); each of
-# them makes `every` steps of its own work, or what is left of it. Rounds follow
-# until all work is done. So everybody can work out every round alone, and the
-# work of a run is the same as in any other mode.
+# Clients (FedAvg): a part of the workers that still have work is drawn from (seed,
+# round); each of them makes `every` steps of its own work, or what is left of it.
+# Rounds follow until all work is done, so the work of a run is the same as in any
+# other mode.
 
-_DRAWING = 0xFEDA  # keeps these dice apart from those of stragglers and samples
+_CLIENT_STREAM = 0xFEDA  # an RNG stream separate from those of stragglers and samples
 
 
 def clients_drawn(seed: int, number: int, candidates: Sequence[int], count: int) -> tuple[int, ...]:
     """`count` of the candidates (or all, if they are fewer) for round `number`, in order of rank."""
-    by_luck = sorted(candidates, key=lambda rank: draw_u64(seed, _DRAWING, number, rank))
-    return tuple(sorted(by_luck[:count]))
+    shuffled = sorted(candidates, key=lambda rank: draw_u64(seed, _CLIENT_STREAM, number, rank))
+    return tuple(sorted(shuffled[:count]))
 
 
 def clients_per_round(fraction: float, num_workers: int) -> int:
-    """How many are drawn: the fraction of all, rounded up, whatever binary fractions make of it."""
+    """The number of clients drawn: the fraction of all, rounded up, ignoring binary rounding errors."""
     return max(1, math.ceil(round(fraction * num_workers, 9)))
 
 
 @dataclass(slots=True)
 class Rounds:
-    """The rounds of a run, one after another."""
+    """The rounds of a federated run, one after another."""
 
     seed: int
     num_workers: int
-    steps: int  # that every worker makes in all
+    steps: int  # of every worker, in all rounds
     every: int
-    count: int  # drawn for a round
+    count: int  # clients drawn for a round
     number: int = 0
     done: list[int] = field(init=False)  # steps, by worker
 
@@ -95,7 +95,7 @@ class Rounds:
         self.done = [0] * self.num_workers
 
     def current(self) -> dict[int, int]:
-        """How many steps each worker that is drawn makes in this round; empty when all work is done."""
+        """The steps of each drawn worker in this round; empty when all work is done."""
         working = [rank for rank, done in enumerate(self.done) if done < self.steps]
         drawn = clients_drawn(self.seed, self.number, working, self.count)
         return {rank: min(self.every, self.steps - self.done[rank]) for rank in drawn}

@@ -33,25 +33,25 @@ class StragglerRule:
         return step >= self.first_step and (self.end_step is None or step < self.end_step)
 
     def factor_at(self, step: int) -> float:
-        """Of a step that it concerns."""
+        """The factor of a step that the rule concerns."""
         done = step - self.first_step + 1
         return self.factor if done >= self.ramp else 1.0 + (self.factor - 1.0) * done / self.ramp
 
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """What happens to one step: compute takes `factor` times as long, plus `delay_s`."""
+    """The slowdown of one step: compute takes `factor` times as long, plus `delay_s`."""
 
     factor: float = 1.0
     delay_s: float = 0.0
 
     def duration_s(self, compute_s: float, pace_s: float) -> float:
-        """How long the step's compute shall take in all, given how long it took."""
+        """The duration of the step's compute with its slowdown, given the measured one."""
         return max(compute_s, pace_s) * self.factor + self.delay_s
 
 
 class Stragglers:
-    """All rules of a run, ready to be asked once per step."""
+    """All straggler rules of a run; evaluated once per step."""
 
     def __init__(self, rules: Sequence[StragglerRule], *, seed: int) -> None:
         self._rules = tuple(rules)
@@ -75,23 +75,18 @@ class Stragglers:
         return draw_uniform(self._seed, number, worker, step)
 
 
-# A rule names an attack for some workers and steps; with a probability the choice
-# is drawn from (seed, worker, step), and so is the noise of garbage: a replay
-# meets the same attacks. What a drawn attack does to a vector of numbers is in
-# worker/tampering.py. See docs/concepts/robust.md.
-
-_DIE = 0xB12A  # an own die: whether a worker lies must not depend on whether it is slow
+_BYZANTINE_STREAM = 0xB12A  # a separate RNG stream: an attack must not depend on whether the worker is slow
 
 
 class Attack(StrEnum):
-    """What a bad worker sends in place of its gradient g."""
+    """What a Byzantine worker sends in place of its gradient g."""
 
     GARBAGE = "garbage"  # noise, `scale` times as long as g
     SIGN_FLIP = "sign-flip"  # -scale * g
     SCALE = "scale"  # scale * g
     ZERO = "zero"
     NAN = "nan"
-    SAME_VALUE = "same-value"  # `scale` in every place
+    SAME_VALUE = "same-value"  # `scale` in every element
 
 
 DEFAULT_SCALE = {Attack.GARBAGE: 100.0, Attack.SIGN_FLIP: 1.0, Attack.SCALE: 10.0, Attack.SAME_VALUE: 1.0}
@@ -103,7 +98,7 @@ class ByzantineRule:
 
     attack: Attack
     worker: int | None = None
-    scale: float | None = None  # None: the attack's usual one
+    scale: float | None = None  # None: the attack's default
     probability: float = 1.0
     first_step: int = 0
     end_step: int | None = None  # not included
@@ -120,7 +115,7 @@ class ByzantineRule:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAttack:
-    """An attack that happens at one step, and the seed of whatever it draws."""
+    """An attack at one step, and the seed of its noise."""
 
     attack: Attack
     strength: float
@@ -128,25 +123,25 @@ class ActiveAttack:
 
 
 class Byzantine:
-    """All rules of a run, ready to be asked once per step."""
+    """All Byzantine rules of a run; evaluated once per step."""
 
     def __init__(self, rules: Sequence[ByzantineRule], *, seed: int) -> None:
         self._rules = tuple(rules)
         self._seed = seed
 
     def at(self, worker: int, step: int) -> tuple[ActiveAttack, ...]:
-        """What this worker does to the gradient of this step of its own, in order."""
-        struck = []
+        """The attacks on this worker's gradient of this step, in order."""
+        attacks = []
         for number, rule in enumerate(self._rules):
             if not rule.concerns(worker, step):
                 continue
-            place = (_DIE, number, worker, step)
+            place = (_BYZANTINE_STREAM, number, worker, step)
             if rule.probability < 1.0 and draw_uniform(self._seed, *place) >= rule.probability:
                 continue
-            struck.append(ActiveAttack(rule.attack, rule.strength, draw_u64(self._seed, *place, 1) >> 1))
-        return tuple(struck)
+            attacks.append(ActiveAttack(rule.attack, rule.strength, draw_u64(self._seed, *place, 1) >> 1))
+        return tuple(attacks)
 
 
 def bad_workers(rules: Sequence[ByzantineRule], num_workers: int) -> tuple[int, ...]:
-    """The workers that some rule makes bad at some step."""
+    """The workers that some rule makes Byzantine at some step."""
     return tuple(w for w in range(num_workers) if any(r.worker in (None, w) for r in rules))

@@ -20,8 +20,8 @@ MIXED_BLOCKS = 8
 class SampleStream:
     """The stream of sample indices for a data set of `num_samples`, from `seed`.
 
-    `in_order`: every epoch is 0, 1, 2 …, and the seed is of no use; for samples that are a series in time.
-    `block`: so many neighbours stay near each other (blocks_mixed); for samples that are fetched together.
+    `in_order`: every epoch is 0, 1, 2 …, and the seed is not used; for time series.
+    `block`: blocks of this many samples stay near each other (shuffle_blocks); for samples fetched together.
     """
 
     def __init__(
@@ -59,21 +59,21 @@ class SampleStream:
     def _order(self, epoch: int) -> Indices:
         if self._in_order:
             return np.arange(self._num_samples)
-        dice = np.random.default_rng((self._seed, epoch))
+        rng = np.random.default_rng((self._seed, epoch))
         if self._block is not None:
-            return shuffle_blocks(self._num_samples, self._block, dice)
-        return dice.permutation(self._num_samples)
+            return shuffle_blocks(self._num_samples, self._block, rng)
+        return rng.permutation(self._num_samples)
 
 
-def shuffle_blocks(num_samples: int, block: int, dice: np.random.Generator) -> Indices:
-    """Stretches of `block` samples in a random order, and each eight of them that follow mixed.
+def shuffle_blocks(num_samples: int, block: int, rng: np.random.Generator) -> Indices:
+    """Blocks of `block` samples in a random order, shuffled within groups of eight blocks.
 
-    Whoever reads along needs eight stretches at a time, or nine where the last is a short one.
+    A sequential reader needs eight blocks at a time, or nine where the short last block is among them.
     """
-    starts = dice.permutation(-(-num_samples // block)) * block
+    starts = rng.permutation(-(-num_samples // block)) * block
     order = np.concatenate([np.arange(start, min(start + block, num_samples)) for start in starts])
     for first in range(0, num_samples, MIXED_BLOCKS * block):
-        dice.shuffle(order[first : first + MIXED_BLOCKS * block])
+        rng.shuffle(order[first : first + MIXED_BLOCKS * block])
     return order
 
 

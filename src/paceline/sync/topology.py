@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from paceline.sync.rng import draw_u64
 
-_PARTNER = 0x70616972  # a place of its own among the dice, away from stragglers and dropout
+_PARTNER_STREAM = 0x70616972  # an RNG stream separate from those of stragglers and dropout
 
 
 class Topology(StrEnum):
@@ -21,15 +21,15 @@ class Topology(StrEnum):
     HYPERCUBE = "hypercube"
     STAR = "star"
     COMPLETE = "complete"
-    EXPONENTIAL = "exponential"  # directed, and another one at every step
+    EXPONENTIAL = "exponential"  # directed, and different at every step
 
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """One worker's part in one mixing."""
+    """One worker's part in one mixing step."""
 
-    weights: tuple[tuple[int, float], ...]  # how much each rank counts here, by rank, oneself included
-    targets: tuple[int, ...]  # who hears us, oneself left out
+    weights: tuple[tuple[int, float], ...]  # of each source rank, by rank, this worker included
+    targets: tuple[int, ...]  # ranks that receive this worker's vector, itself excluded
 
     @property
     def sources(self) -> tuple[int, ...]:
@@ -37,26 +37,26 @@ class Mixing:
 
 
 def neighbours(topology: Topology, rank: int, num_workers: int) -> tuple[int, ...]:
-    """Whom this worker hears and is heard by, sorted."""
+    """The ranks that this worker exchanges vectors with, sorted."""
     match topology:
         case Topology.RING:
-            found = {rank - 1, rank + 1}
+            ranks = {rank - 1, rank + 1}
         case Topology.TORUS:
-            found = _on_torus(rank, num_workers)
-        case Topology.HYPERCUBE:  # with corners missing when N is no power of two
-            found = {rank ^ (1 << bit) for bit in range(_bits(num_workers))}
-            found = {other for other in found if other < num_workers}
+            ranks = _on_torus(rank, num_workers)
+        case Topology.HYPERCUBE:  # with corners missing when N is not a power of two
+            ranks = {rank ^ (1 << bit) for bit in range(_bits(num_workers))}
+            ranks = {other for other in ranks if other < num_workers}
         case Topology.STAR:
-            found = set(range(1, num_workers)) if rank == 0 else {0}
+            ranks = set(range(1, num_workers)) if rank == 0 else {0}
         case Topology.COMPLETE:
-            found = set(range(num_workers))
+            ranks = set(range(num_workers))
         case Topology.EXPONENTIAL:
             raise AssertionError("the exponential graph is directed: it has targets, not neighbours")
-    return tuple(sorted({other % num_workers for other in found} - {rank}))
+    return tuple(sorted({other % num_workers for other in ranks} - {rank}))
 
 
 def metropolis_weights(topology: Topology, rank: int, num_workers: int) -> Mixing:
-    """Weights 1 / (1 + the larger degree of the two); what is missing to 1 stays with oneself."""
+    """Weights 1 / (1 + the larger degree of the two); the worker's own weight is the rest to 1."""
     near = neighbours(topology, rank, num_workers)
     weights = {
         other: 1.0 / (1 + max(len(near), len(neighbours(topology, other, num_workers)))) for other in near
@@ -66,7 +66,7 @@ def metropolis_weights(topology: Topology, rank: int, num_workers: int) -> Mixin
 
 
 def push_weights(topology: Topology, rank: int, num_workers: int, step: int) -> Mixing:
-    """Everybody keeps an equal part of what it has and sends as much to each of its targets."""
+    """Each worker keeps an equal part of its vector and sends as much to each of its targets."""
     if topology is Topology.EXPONENTIAL:
         hop = _hop(num_workers, step)
         if hop == 0:
@@ -79,7 +79,7 @@ def push_weights(topology: Topology, rank: int, num_workers: int, step: int) -> 
 
 
 def rounds_to_all(topology: Topology, num_workers: int) -> int:
-    """After so many mixings, whenever they begin, everybody has heard of what one worker knew."""
+    """The number of mixing steps, from any step on, that carries one worker's value to all."""
     match topology:
         case Topology.RING:
             return num_workers // 2
@@ -96,11 +96,11 @@ def rounds_to_all(topology: Topology, num_workers: int) -> int:
 
 def choose_partner(near: tuple[int, ...], *, seed: int, rank: int, step: int) -> int | None:
     """The neighbour that this worker averages with after this step; None when it has none."""
-    return near[draw_u64(seed, _PARTNER, rank, step) % len(near)] if near else None
+    return near[draw_u64(seed, _PARTNER_STREAM, rank, step) % len(near)] if near else None
 
 
 def _hop(num_workers: int, step: int) -> int:
-    """1, 2, 4 … and again: any log2(N) hops in a row reach everybody."""
+    """1, 2, 4 … cyclically: any log2(N) consecutive hops reach all workers."""
     bits = _bits(num_workers)
     return 1 << (step % bits) if bits else 0
 
@@ -118,5 +118,6 @@ def _sides(num_workers: int) -> tuple[int, int]:
 def _on_torus(rank: int, num_workers: int) -> set[int]:
     rows, columns = _sides(num_workers)
     row, column = divmod(rank, columns)
-    beside = {row * columns + (column + shift) % columns for shift in (-1, 1)}
-    return beside | {(row + shift) % rows * columns + column for shift in (-1, 1)}
+    in_row = {row * columns + (column + shift) % columns for shift in (-1, 1)}
+    in_column = {(row + shift) % rows * columns + column for shift in (-1, 1)}
+    return in_row | in_column

@@ -38,8 +38,8 @@ class StoredText:
         return StoredText(self._reader, self._first, at), rest
 
     def stretches(self, starts: Indices, width: int) -> Tensor:
-        found = self._reader.take(starts + self._first, width)[CODE]
-        return torch.from_numpy(found.astype(np.int64))
+        codes = self._reader.take(starts + self._first, width)[CODE]
+        return torch.from_numpy(codes.astype(np.int64))
 
     def expect(self, starts: Indices, width: int) -> None:
         self._reader.expect(starts + self._first, width)
@@ -47,9 +47,9 @@ class StoredText:
 
 def open_text(url: str, cache: str | None, cache_mb: int | None) -> tuple[StoredText, str]:
     """The text, and its characters in the order of their codes."""
-    found = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "charlm")
-    reader = found.reader(PART)
-    return StoredText(reader, 0, len(reader)), str(found.index.facts["characters"])
+    data_set = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "charlm")
+    reader = data_set.reader(PART)
+    return StoredText(reader, 0, len(reader)), str(data_set.index.facts["characters"])
 
 
 TRAINING_PART = 0.9
@@ -110,7 +110,7 @@ class CharlmTask:
         return -(-len(Windows(self._validation, self._context)) // self._context)
 
     def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
-        """Of these windows of the validation part."""
+        """Metrics of these windows of the validation part."""
         return {"valid_loss": self._summed(model, rows)}
 
     def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]:
@@ -123,9 +123,9 @@ class CharlmTask:
         windows = Windows(self._validation, self._context)
         total = 0.0
         for first in range(rows.start, rows.stop, EVAL_BATCH):
-            some = np.arange(first, min(first + EVAL_BATCH, rows.stop), dtype=np.int64) * self._context
-            read, following = (column.to(device_of(model)) for column in windows.batch(some))
-            total += float(self.loss(model, (read, following))) * len(some)
+            starts = np.arange(first, min(first + EVAL_BATCH, rows.stop), dtype=np.int64) * self._context
+            read, following = (column.to(device_of(model)) for column in windows.batch(starts))
+            total += float(self.loss(model, (read, following))) * len(starts)
         return total
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
@@ -180,7 +180,7 @@ class Windows:
         return stretches[:, :-1], stretches[:, 1:]
 
     def expect(self, indices: Indices) -> None:
-        """These will be asked for soon: they may be read meanwhile."""
+        """Announce indices that will be requested soon, so that they can be read ahead."""
         self._text.expect(indices, self._context + 1)
 
 
@@ -200,8 +200,8 @@ class CharTransformer(nn.Module):
 
     def forward(self, read: Tensor) -> Tensor:
         places = torch.arange(read.shape[-1], device=read.device)
-        found: Tensor = self.score(self.norm(self.blocks(self.character(read) + self.place(places))))
-        return found
+        scores: Tensor = self.score(self.norm(self.blocks(self.character(read) + self.place(places))))
+        return scores
 
 
 class _Block(nn.Module):
@@ -216,8 +216,8 @@ class _Block(nn.Module):
 
     def forward(self, stream: Tensor) -> Tensor:
         stream = stream + self.attended(self._attention(self.before_attention(stream)))
-        found: Tensor = stream + self.network(self.before_network(stream))
-        return found
+        output: Tensor = stream + self.network(self.before_network(stream))
+        return output
 
     def _attention(self, stream: Tensor) -> Tensor:
         split = self.query_key_value(stream).chunk(3, dim=-1)
@@ -246,5 +246,5 @@ def _check_sizes(**sizes: int) -> None:
                 f"write for example --task-option {name}=4",
             )
     if sizes["width"] % sizes["heads"]:
-        what = f"charlm's width is {sizes['width']}, which its {sizes['heads']} heads cannot share equally"
-        raise problem(what, "write for example --task-option width=64 --task-option heads=4")
+        message = f"charlm's width is {sizes['width']}, which its {sizes['heads']} heads do not divide"
+        raise problem(message, "write for example --task-option width=64 --task-option heads=4")

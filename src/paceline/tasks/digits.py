@@ -58,7 +58,7 @@ class DigitsTask:
         return TEST_ROWS
 
     def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
-        """Of the test rows: all others are trained on, as they always were."""
+        """Metrics of the test rows: all other rows are used for training."""
         pixels, digits = (
             column[rows.start : rows.stop].to(device_of(model)) for column in self._test.columns
         )
@@ -74,7 +74,7 @@ def _read_table() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise MissingPackageError(
-            "the digits data set ships with scikit-learn, which is not installed here",
+            "the digits data set ships with scikit-learn, which is not installed",
             "pip install scikit-learn",
         )
     path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"

@@ -36,7 +36,7 @@ MAX_FRAMES = 3
 
 
 def task_class(name: str) -> type:
-    return load_class(BUILT_IN.get(name, name), what="task")
+    return load_class(BUILT_IN.get(name, name), noun="task")
 
 
 def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
@@ -49,8 +49,8 @@ def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
         hint = f"it was raised in {raised_at(error)}"
         if isinstance(error, TypeError) and not user_frames(error):  # the call itself did not fit
             hint = "a task is built as MyTask(seed=…, **task_options); check --task-option"
-        what = f"task {name} cannot be built: {in_one_line(error)}"
-        raise OwnClassError([Problem(what, hint)]) from error
+        message = f"task {name} cannot be built: {in_one_line(error)}"
+        raise OwnClassError([Problem(message, hint)]) from error
     missing = [m for m in ("model", "samples", "loss", "metrics", "optimizer") if not hasattr(task, m)]
     if missing:
         raise OwnClassError(
@@ -64,25 +64,25 @@ def load_task(name: str, *, seed: int, options: Mapping[str, Option]) -> Task:
     return task
 
 
-def load_class(path: str, *, what: str) -> type:
+def load_class(path: str, *, noun: str) -> type:
     """The class that `module:Class` names, with the working directory importable."""
     module_name, _, class_name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        loaded = getattr(importlib.import_module(module_name), class_name)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
-        hint = f"write --{what} module:Class and run from the folder that holds module.py"
+        hint = f"write --{noun} module:Class and run from the folder that holds module.py"
         if isinstance(error, SyntaxError) or user_frames(error):
             hint = f"it was raised in {raised_at(error)}"
         raise OwnClassError(
-            [Problem(f"{what} {path} cannot be loaded: {in_one_line(error)}", hint)]
+            [Problem(f"{noun} {path} cannot be loaded: {in_one_line(error)}", hint)]
         ) from error
-    if not isinstance(found, type):
+    if not isinstance(loaded, type):
         raise OwnClassError(
-            [Problem(f"{path} is a {type(found).__name__}, not a class", f"name the {what}'s class")]
+            [Problem(f"{path} is of type {type(loaded).__name__}, not a class", f"name the {noun}'s class")]
         )
-    return found
+    return loaded
 
 
 def in_one_line(error: BaseException) -> str:
@@ -117,5 +117,5 @@ def _is_in(file: str, folders: tuple[Path, ...]) -> bool:
 
 def _shown(file: str) -> str:
     path = Path(file)
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else file

@@ -49,8 +49,8 @@ class _Optimizer:
         self.steps = int(state_dict["steps"])
         self.param_groups[0].update(state_dict["group"])
         for name, tensors in state_dict["slots"].items():
-            for mine, saved in zip(self._slot(name), tensors, strict=True):
-                mine.copy_(saved)
+            for own, saved in zip(self._slot(name), tensors, strict=True):
+                own.copy_(saved)
 
 
 class Sgd(_Optimizer):
@@ -215,9 +215,9 @@ class Adam(_Optimizer):
 
 
 def _own_part(tensor: Tensor) -> Tensor:
-    """Of a tensor that is split over ranks (torch's DTensor), what is here."""
-    found: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return found
+    """Local part of a tensor that is split over ranks (torch's DTensor)."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 def build_optimizer(

@@ -6,10 +6,10 @@ same thing each time: all randomness comes from the seed. The samples are built
 on the CPU; the worker moves each batch to its device. See
 docs/guides/your-own-task.md.
 
-A class that says `reads_files = True` is also built in the process that workers
-are forked from, before they are: what is wrong with its files is told once, and
-what its module keeps of them (functools.cache) is in memory once. Until the fork
-it may not compute with torch, which would start threads.
+A class with `reads_files = True` is also built in the process that workers are
+forked from, before the fork: problems with its files are reported once, and what
+its module caches of them (functools.cache) is in memory once. Until the fork it
+may not compute with torch, which would start threads.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ Batch: TypeAlias = "Tensor | Sequence[Batch] | Mapping[str, Batch]"
 
 
 class Samples(Protocol):
-    """The training samples, by index. Paceline decides who takes which.
+    """The training samples, by index. Paceline assigns them to workers.
 
-    Every epoch mixes them anew, unless they have an attribute `keeps_order` that is true.
+    Every epoch shuffles them again, unless they have an attribute `keeps_order` that is true.
     """
 
     def __len__(self) -> int: ...
@@ -38,10 +38,10 @@ class Samples(Protocol):
 
 @runtime_checkable
 class Foresighted(Protocol):
-    """What samples also have that come from elsewhere: told in time, they are here when they are needed."""
+    """Samples that are fetched from elsewhere, and can be prefetched."""
 
     def expect(self, indices: Indices) -> None:
-        """These will most likely be asked for soon. May not wait for anything."""
+        """Prefetch the samples with these indices, which will most likely be used soon. Must not block."""
         ...
 
 
@@ -59,6 +59,11 @@ class Optimizer(Protocol):
 
 
 class Task(Protocol):
+    """A training task. One instance belongs to one process.
+
+    An exception of a method ends the worker, and the run reports it with the place where it was raised.
+    """
+
     def model(self) -> nn.Module:
         """A fresh model. Called with torch's generator seeded from the run's seed."""
         ...
@@ -72,7 +77,7 @@ class Task(Protocol):
         ...
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        """How good the model is, on data it was not trained on. Called once, at the end.
+        """Metrics of the model by name, on data it was not trained on. Called once, at the end.
 
         The model is on the worker's device (`device_of(model)`); move the test data there.
         """
@@ -85,13 +90,13 @@ class Task(Protocol):
 
 @runtime_checkable
 class Validating(Protocol):
-    """What a task also has whose validation data many workers may share; `--evaluate-every` uses it.
+    """A task whose validation data many workers may share; `--evaluate-every` uses it.
 
     A task without it is evaluated by `metrics`, whole, by every worker.
     """
 
     def validation_size(self) -> int:
-        """How many rows of validation data there are."""
+        """The number of rows of validation data."""
         ...
 
     def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
@@ -105,14 +110,16 @@ class Validating(Protocol):
 
 @runtime_checkable
 class Scoring(Protocol):
-    """What a task also has whose sums over all rows become something else than means, such as an F1."""
+    """A task whose metrics are not means over the rows, such as an F1 score."""
 
-    def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]: ...
+    def scores(self, sums: dict[str, float], num_rows: int) -> dict[str, float]:
+        """The metrics by name, from the sums that `validate` returned, over all `num_rows` rows."""
+        ...
 
 
 @runtime_checkable
 class LeavingFiles(Protocol):
-    """What a task also has that leaves more than numbers."""
+    """A task that writes files into the run folder."""
 
     def files(self, metrics: Mapping[str, float]) -> Mapping[str, bytes]:
         """Files for the run folder, by name. Called once, at the end, with what `metrics` returned."""
@@ -121,22 +128,24 @@ class LeavingFiles(Protocol):
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """What a task also has whose samples are so many tokens: then its speed is also told in tokens."""
+    """A task whose samples consist of tokens: its throughput is also reported in tokens."""
 
-    def tokens_per_sample(self) -> int: ...
+    def tokens_per_sample(self) -> int:
+        """The number of tokens in a sample."""
+        ...
 
 
 @runtime_checkable
 class CountsWork(Protocol):
-    """What a task also has that knows how much work a sample is: then a GPU's utilisation (MFU) is told."""
+    """A task that knows the cost of a sample: the utilisation of a GPU (MFU) is reported."""
 
     def flops_per_sample(self) -> float:
-        """Floating-point operations of one forward and backward, nothing that is computed twice."""
+        """Floating-point operations of one forward and backward pass, without recomputation."""
         ...
 
 
 def keeps_order(samples: Samples) -> bool:
-    """Do they want to be taken as they come, in every epoch? A series in time may."""
+    """Whether the samples are used in their own order in every epoch, as a time series may be."""
     return bool(getattr(samples, "keeps_order", False))
 
 

@@ -30,15 +30,15 @@ SEED = 0  # of the toy text
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def source_of(words: Sequence[str]) -> Source:
+def source_of(arguments: Sequence[str]) -> Source:
     """`charlm FILE…`, `cifar10 FOLDER`, `sp500 FILE`, or files of arrays."""
     known: dict[str, Callable[[Sequence[str]], Source]] = {
         "charlm": _text,
         "cifar10": _images,
         "sp500": _closes,
     }
-    first, *rest = words
-    return known[first](rest) if first in known else arrays_source([Path(word) for word in words])
+    first, *rest = arguments
+    return known[first](rest) if first in known else arrays_source([Path(word) for word in arguments])
 
 
 def _text(files: Sequence[str]) -> Source:
@@ -76,8 +76,8 @@ def _closes(files: Sequence[str]) -> Source:
 
 def _only(task: str, places: Sequence[str]) -> str | None:
     if len(places) > 1:
-        what = f"{task} is read from one place, but {len(places)} are named"
-        raise TaskDataError([Problem(what, f"paceline data shard {task} {places[0]} --out …")])
+        message = f"{task} reads one location, but {len(places)} are given"
+        raise TaskDataError([Problem(message, f"paceline data shard {task} {places[0]} --out …")])
     return places[0] if places else None
 
 
@@ -105,9 +105,11 @@ class Verified:
     wrong: tuple[str, ...]  # what is the matter with which file
 
 
-def shard(words: Sequence[str], *, out: str, shard_records: int | None, on_bytes: OnBytes) -> WriteSummary:
+def shard(
+    arguments: Sequence[str], *, out: str, shard_records: int | None, on_bytes: OnBytes
+) -> WriteSummary:
     store = _store(out)
-    return write_data_set(store, source_of(words), shard_records=shard_records, on_bytes=on_bytes)
+    return write_data_set(store, source_of(arguments), shard_records=shard_records, on_bytes=on_bytes)
 
 
 def verify(url: str, on_bytes: OnBytes) -> Verified:
@@ -117,11 +119,11 @@ def verify(url: str, on_bytes: OnBytes) -> Verified:
     done = 0
     shards = 0
     for part in index.parts.values():
-        for one in part.shards:
+        for stored_shard in part.shards:
             shards += 1
-            done += one.records * part.record_bytes
+            done += stored_shard.records * part.record_bytes
             try:
-                _prove(store, part, one)
+                _prove(store, part, stored_shard)
             except (DamagedDataError, MissingDataError) as error:
                 wrong.append(error.what)
             on_bytes(done, index.total_bytes)
@@ -142,8 +144,8 @@ def _prove(store: Store, part: Part, shard: Shard) -> None:
         sha256=shard.sha256,
     )
     if hashlib.sha256(read_block(store, whole)).hexdigest() != shard.sha256:
-        what = f"{store.url}/{shard.file} is not what its index says: the SHA-256 differs"
-        raise DamagedDataError(what, "write it again")
+        message = f"{store.url}/{shard.file} does not match its index: the SHA-256 differs"
+        raise DamagedDataError(message, "write it again")
 
 
 def _store(url: str) -> Store:

@@ -35,7 +35,7 @@ class StoredSamples:
         return _columns(self._reader.take(indices + self._first).reshape(-1))
 
     def expect(self, indices: Indices) -> None:
-        """These will be asked for soon: they may be read meanwhile."""
+        """Announce indices that will be requested soon, so that they can be read ahead."""
         self._reader.expect(indices + self._first)
 
     def rows(self, rows: range) -> tuple[Tensor, ...]:

@@ -36,8 +36,8 @@ class _Rng:
         self._generator = np.random.default_rng((seed, 0x7E47))
         self._drawn: list[int] = []
 
-    def pick(self, words: tuple[str, ...]) -> str:
-        return words[self.number() % len(words)]
+    def pick(self, choices: tuple[str, ...]) -> str:
+        return choices[self.number() % len(choices)]
 
     def number(self) -> int:
         if not self._drawn:
@@ -47,36 +47,36 @@ class _Rng:
 
 def toy_text(seed: int, length: int) -> str:
     """So many characters of sentences; the same for the same seed."""
-    dice = _Rng(seed)
+    rng = _Rng(seed)
     parts = list[str]()
     size = 0
     while size < length:
-        parts.append(_sentence(dice))
+        parts.append(_sentence(rng))
         size += len(parts[-1])
     return "".join(parts)[:length]
 
 
-def _sentence(dice: _Rng) -> str:
-    plural = dice.number() % 2 == 0
-    noun = dice.pick(_NOUNS)
-    verb = dice.pick(_VERBS)
-    subject = f"the {dice.pick(_ADJECTIVES)} {noun}{'s' * plural}"
-    other = f"{dice.pick(('a', 'the', 'every'))} {dice.pick(_NOUNS)}"
-    match dice.number() % 3:
+def _sentence(rng: _Rng) -> str:
+    plural = rng.number() % 2 == 0
+    noun = rng.pick(_NOUNS)
+    verb = rng.pick(_VERBS)
+    subject = f"the {rng.pick(_ADJECTIVES)} {noun}{'s' * plural}"
+    other = f"{rng.pick(('a', 'the', 'every'))} {rng.pick(_NOUNS)}"
+    match rng.number() % 3:
         case 0:
             return f"{_opened(subject)} {_agreeing(verb, plural)} {other}.\n"
         case 1:
-            return f"{_opened(subject)} {_agreeing(verb, plural)} {other} {dice.pick(_PLACES)}.\n"
+            return f"{_opened(subject)} {_agreeing(verb, plural)} {other} {rng.pick(_PLACES)}.\n"
         case _:
-            asked = "Do" if plural else "Does"
+            auxiliary = "Do" if plural else "Does"
             they = "they" if plural else "it"
-            answer = dice.pick(("Yes", "No"))
+            answer = rng.pick(("Yes", "No"))
             refusal = "" if answer == "Yes" else " not"
-            return f"{asked} {subject} {verb} {other}? {answer}, {they} {asked.lower()}{refusal}.\n"
+            return f"{auxiliary} {subject} {verb} {other}? {answer}, {they} {auxiliary.lower()}{refusal}.\n"
 
 
-def _opened(words: str) -> str:
-    return words[0].upper() + words[1:]
+def _opened(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
 
 
 def _agreeing(verb: str, plural: bool) -> str:
@@ -110,12 +110,14 @@ def read_text(file: str) -> str:
         why = error.strerror or str(error)
         raise problem(f"charlm cannot read {file!r}: {why}", f"name a text file: {_COMMAND}") from error
     except UnicodeDecodeError as error:
-        what = f"charlm reads UTF-8 text, but {file!r} is none: byte {error.start} is no part of a character"
+        message = f"charlm reads UTF-8 text, but {file!r} is not UTF-8: byte {error.start} is invalid"
         hint = f"if it is a text, convert it first: iconv -f LATIN1 -t UTF-8 {shlex.quote(file)} > input.txt"
-        raise problem(what, hint) from error
+        raise problem(message, hint) from error
     if "\0" in text:
-        what = f"charlm reads text, but {file!r} is none: byte {len(text.partition(chr(0))[0].encode())} is 0"
-        raise problem(what, f"name a text file: {_COMMAND}")
+        message = (
+            f"charlm reads text, but {file!r} is binary: byte {len(text.partition(chr(0))[0].encode())} is 0"
+        )
+        raise problem(message, f"name a text file: {_COMMAND}")
     return text
 
 
@@ -124,12 +126,12 @@ def check_length(name: str, length: int, context: int) -> None:
     if length >= fewest:
         return
     fits = length // 10 - 1
-    less = f"look back less far: --task-option context={fits}" if fits > 0 else "try the toy text: " + TOY
+    less = f"use a shorter context: --task-option context={fits}" if fits > 0 else "try the toy text: " + TOY
     if not length:
-        raise problem(f"charlm has nothing to learn from: {name} is empty", f"name a text file, or {less}")
-    what = f"{name} has {length} characters, but a context of {context} takes {fewest} or more"
-    raise problem(what, f"name a longer file, or {less}")
+        raise problem(f"{name} is empty, so charlm has no data to train on", f"name a text file, or {less}")
+    message = f"{name} has {length} characters, but a context of {context} needs {fewest} or more"
+    raise problem(message, f"name a longer file, or {less}")
 
 
-def problem(what: str, hint: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint)])
+def problem(message: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint)])

@@ -1,4 +1,4 @@
-"""PyTorch datasets and loaders as samples: what `samples()` of a task may return beside our own.
+"""PyTorch datasets and loaders as samples: further return types of a task's `samples()`.
 
 A map-style Dataset (anything with `__len__` and `__getitem__`) is fetched by
 index and collated as a DataLoader does it. Of a DataLoader its dataset,
@@ -80,12 +80,14 @@ def samples_of(task: Task) -> Samples:
     if isinstance(found, Mapping | tuple) or (
         isinstance(found, list) and any(isinstance(f, Tensor) for f in found)
     ):
-        what = f"samples() returns a {type(found).__name__} of columns, which has no samples"
-        raise _refused(task, what, "return TensorSamples(*columns) from paceline.tasks.tensor_samples")
+        message = f"samples() returns {_named(found)} of columns, which has no samples"
+        raise _refused(task, message, "return TensorSamples(*columns) from paceline.tasks.tensor_samples")
     if hasattr(found, "__len__") and hasattr(found, "__getitem__"):
         return _of_dataset(found, task)
-    what = f"samples() returns {_named(found)}, which has no length or no items"
-    raise _refused(task, what, f"return a map-style Dataset, a DataLoader of one, or TensorSamples; {GUIDE}")
+    message = f"samples() returns {_named(found)}, which has no length or no items"
+    raise _refused(
+        task, message, f"return a map-style Dataset, a DataLoader of one, or TensorSamples; {GUIDE}"
+    )
 
 
 def _of_dataset(dataset: Any, task: Task) -> Samples:  # Any: see DatasetSamples
@@ -100,17 +102,17 @@ def _of_dataset(dataset: Any, task: Task) -> Samples:  # Any: see DatasetSamples
 def _of_loader(loader: "DataLoader[Any]", task: Task) -> Samples:
     _require_map_style(loader.dataset, task)
     if loader.batch_size is None:
-        what = "samples() returns a DataLoader that makes no batches of its own, or has a batch_sampler"
-        hint = "give it a batch_size and no batch_sampler; how many samples a step takes is --batch-size"
-        raise _refused(task, what, hint)
+        message = "samples() returns a DataLoader that makes no batches of its own, or has a batch_sampler"
+        hint = "give it a batch_size and no batch_sampler; the samples per step are set by --batch-size"
+        raise _refused(task, message, hint)
     sampler = loader.sampler
     is_random = isinstance(sampler, RandomSampler) and not sampler.replacement
     if not (is_random or isinstance(sampler, SequentialSampler | DistributedSampler)):
-        what = (
+        message = (
             f"samples() returns a DataLoader with {_named(sampler)}, which would choose the samples of a step"
         )
-        hint = "leave the sampler out: every epoch takes each sample once, shuffled from --seed"
-        raise _refused(task, what, hint)
+        hint = "leave the sampler out: every epoch uses each sample once, shuffled with --seed"
+        raise _refused(task, message, hint)
     collate = loader.collate_fn
     if type(loader.dataset) is TensorDataset and collate is default_collate:
         return TensorSamples(*loader.dataset.tensors)
@@ -119,15 +121,18 @@ def _of_loader(loader: "DataLoader[Any]", task: Task) -> Samples:
 
 def _require_map_style(dataset: Any, task: Task) -> None:  # Any: see DatasetSamples
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        what = f"samples() returns {_named(dataset)}, which can only be read from its beginning"
-        hint = "use a map-style Dataset: each worker takes other samples, by index; big data: `paceline data`"
-        raise _refused(task, what, hint)
+        message = f"samples() returns {_named(dataset)}, which can only be read from its beginning"
+        hint = (
+            "use a map-style Dataset: each worker reads its samples by index; for large data see "
+            "`paceline data`"
+        )
+        raise _refused(task, message, hint)
     if not hasattr(dataset, "__len__"):
         raise _refused(task, f"samples() returns {_named(dataset)}, which has no __len__", "give it one")
 
 
-def _refused(task: Task, what: str, hint: str) -> OwnClassError:
-    return OwnClassError([Problem(f"{what} ({source_location(task, 'samples')})", hint)])
+def _refused(task: Task, message: str, hint: str) -> OwnClassError:
+    return OwnClassError([Problem(f"{message} ({source_location(task, 'samples')})", hint)])
 
 
 def source_location(task: Task, method: str) -> str:
@@ -210,30 +215,30 @@ def optimizer_of(task: Task, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return optimizer
     raise _optimizer_refused(
         task,
-        f"optimizer() returns a {type(found).__name__}",
+        f"optimizer() returns {_named(found)}",
         "return an optimizer, or (optimizer, scheduler); a scheduler is stepped once per step of the run",
     )
 
 
 def _with_scheduler(task: Task, optimizer: object, scheduler: object) -> Scheduled:
     if not isinstance(optimizer, torch.optim.Optimizer):
-        what = f"optimizer() returns a scheduler beside a {type(optimizer).__name__}"
+        message = f"optimizer() returns a scheduler with {_named(optimizer)}"
         raise _optimizer_refused(
-            task, what, "return (optimizer, scheduler) with one optimizer of torch.optim"
+            task, message, "return (optimizer, scheduler) with one optimizer of torch.optim"
         )
     if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, Scheduler):
-        what = f"optimizer() returns a {type(scheduler).__name__}, which is not stepped by steps alone"
+        message = f"optimizer() returns {_named(scheduler)}, which is not stepped by steps alone"
         raise _optimizer_refused(
-            task, what, "use a scheduler whose step() takes no value, such as OneCycleLR or LambdaLR"
+            task, message, "use a scheduler whose step() takes no value, such as OneCycleLR or LambdaLR"
         )
     if (held := _not_plain(scheduler.state_dict())) is not None:
-        what = f"the state of {type(scheduler).__name__} holds {held}, which a checkpoint cannot hold"
-        raise _optimizer_refused(task, what, "use functions instead of objects with a state of their own")
+        message = f"the state of {type(scheduler).__name__} holds {held}, which a checkpoint cannot hold"
+        raise _optimizer_refused(task, message, "use functions instead of stateful objects")
     return Scheduled(optimizer, scheduler)
 
 
 def _not_plain(value: object) -> str | None:
-    """What in it a checkpoint cannot hold; None: nothing."""
+    """The part that a checkpoint cannot hold; None if there is none."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -242,5 +247,5 @@ def _not_plain(value: object) -> str | None:
     return None if is_plain else f"a {type(value).__name__}"
 
 
-def _optimizer_refused(task: Task, what: str, hint: str) -> OwnClassError:
-    return OwnClassError([Problem(f"{what} ({source_location(task, 'optimizer')})", hint)])
+def _optimizer_refused(task: Task, message: str, hint: str) -> OwnClassError:
+    return OwnClassError([Problem(f"{message} ({source_location(task, 'optimizer')})", hint)])

@@ -62,8 +62,8 @@ class XorTask:
         return Sgd(parameters, lr=self._lr)
 
     def _points(self, count: int, seed: int) -> TensorSamples:
-        dice = torch.Generator().manual_seed(seed)
-        corners = torch.rand(count, 2, generator=dice) * 2 - 1
+        rng = torch.Generator().manual_seed(seed)
+        corners = torch.rand(count, 2, generator=rng) * 2 - 1
         labels = (corners[:, 0] * corners[:, 1] < 0).to(torch.get_default_dtype())
-        noise = torch.randn(count, 2, generator=dice) * self._noise
+        noise = torch.randn(count, 2, generator=rng) * self._noise
         return TensorSamples(corners + noise, labels)

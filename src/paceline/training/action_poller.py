@@ -24,9 +24,9 @@ from paceline.core.clock import ActiveTimeout, monotonic_s
 from paceline.launchers.supervision import Granted, OperatorRequest, OperatorResponse, Refused
 
 KINDS = ("add", "remove", "checkpoint")
-POLL_S = 2.0  # without a wake-up by the watch stream
-NODE_TIMEOUT_S = 1.0  # for one node to answer while the run stops
-NO_LEADER_TIMEOUT_S = 5.0  # a run that stops gives up a coordinator without a leader after this time
+POLL_S = 2.0  # poll interval without a wake-up by the watch stream
+NODE_TIMEOUT_S = 1.0  # timeout per node while the run stops
+NO_LEADER_TIMEOUT_S = 5.0  # a stopping run waits this long for a coordinator without a leader
 # The same, where most nodes refuse connections: there is no majority that could elect a leader.
 NO_MAJORITY_TIMEOUT_S = 1.0
 ELECTION_TIMEOUT_S = 3.0  # allowed for electing a leader; after it the coordinator counts as unreachable
@@ -42,10 +42,10 @@ class ActionPoller:
         run: str,
         *,
         is_held: Callable[[str], bool] = lambda _: False,
-        more_news: Callable[[], list[str]] = list,
+        more_messages: Callable[[], list[str]] = list,
         last_checkpoint: Callable[[], str] = str,
     ) -> None:
-        """`is_held`: whether an operator has paused this participant; `more_news`: further notices.
+        """`is_held`: whether an operator has paused this participant; `more_messages`: further notices.
 
         `last_checkpoint` describes the checkpoint from which a run that stops now can be resumed.
         """
@@ -56,7 +56,7 @@ class ActionPoller:
         self._access = access
         self._run = run
         self._is_stopped = is_held
-        self._more_news = more_news
+        self._more_messages = more_messages
         self._lock = threading.Lock()
         self._requests: list[OperatorRequest] = []
         self._notices: list[str] = []
@@ -87,17 +87,17 @@ class ActionPoller:
 
     # Called by the launcher.
 
-    def wishes(self) -> list[OperatorRequest]:
+    def requests(self) -> list[OperatorRequest]:
         with self._lock:
             requests = self._requests
             self._requests = []
         return requests
 
-    def news(self) -> list[str]:
+    def take_messages(self) -> list[str]:
         with self._lock:
             notices = self._notices
             self._notices = []
-        return [*notices, *self._more_news()]
+        return [*notices, *self._more_messages()]
 
     def stopping(self) -> None:
         self._background.begin(self._start_leader_check)
@@ -108,7 +108,7 @@ class ActionPoller:
     def given_up(self) -> dict[str, int]:
         with self._lock:
             given_up = dict(self._given_up)
-        return {who: pid for who, pid in given_up.items() if not self._is_stopped(who)}
+        return {worker: pid for worker, pid in given_up.items() if not self._is_stopped(worker)}
 
     def answer(self, given: OperatorResponse) -> None:
         self._background.call(self._queue_response(given))
@@ -151,10 +151,10 @@ class ActionPoller:
             await self._give_up(sum(nodes.values()), len(nodes))
 
     async def _give_up(self, answering: int, known: int) -> None:
-        trouble = "no majority" if 2 * answering <= known else "no leader"
+        problem = "no majority" if 2 * answering <= known else "no leader"
         checkpoint = await asyncio.to_thread(self._last_checkpoint)
         self._notify(
-            f"the coordinator has {trouble} ({answering} of {known} nodes answer): stopping without it;"
+            f"the coordinator has {problem} ({answering} of {known} nodes answer): stopping without it;"
             f" {checkpoint or 'there is no checkpoint yet'}"
         )
         self._is_alone = True
@@ -212,7 +212,7 @@ class ActionPoller:
                         self._report_outage(error)
                     continue
                 except RefusedError as error:
-                    self._notify(f"the coordinator did not say what is asked of the run: {error.what}")
+                    self._notify(f"cannot read requests from the coordinator: {error.what}")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await self._wakeup.wait()
@@ -241,7 +241,7 @@ class ActionPoller:
                 await self._report(given.number, pb.ACTION_REFUSED, given.reason)
             else:
                 await self._report(given.number, pb.ACTION_ACCEPTED, given.reason)
-                if not given.is_saving:  # the operator sees the checkpoint in the log
+                if not given.is_saving:  # the log shows the checkpoint
                     self._open[given.number] = given
             del self._responses[0]
         view = await self._client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
@@ -255,13 +255,13 @@ class ActionPoller:
     async def _update_lost(self, view: pb.RunView) -> None:
         """Find members that the coordinator lost by an expired lease: gone, without having left."""
         living = {worker.worker: _pid(worker) for worker in view.workers}
-        missing = {who: pid for who, pid in self._members.items() if living.get(who) != pid}
+        missing = {worker: pid for worker, pid in self._members.items() if living.get(worker) != pid}
         self._members |= living
         if missing:
             everyone = pb.ListWorkers(run=self._run, with_ended=True)
             known = await self._client.read("Members.List", everyone, pb.WorkerList)
             lost = {(w.worker, _pid(w)) for w in known.workers if w.phase == pb.WORKER_LOST}
-            missing = {who: pid for who, pid in missing.items() if (who, pid) in lost}
+            missing = {worker: pid for worker, pid in missing.items() if (worker, pid) in lost}
         with self._lock:
             self._given_up = missing
 
@@ -275,8 +275,8 @@ class ActionPoller:
             return
         self._unreachable_since_s = monotonic_s()
         self._notify(
-            f"the coordinator does not answer: {error.what}; training goes on in generation"
-            f" {self._generation}, but nobody can come or go until it is back"
+            f"the coordinator does not answer: {error.what}; training continues in generation"
+            f" {self._generation}, but workers cannot join or leave until it is back"
         )
 
     def _report_recovery(self) -> None:

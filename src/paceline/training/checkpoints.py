@@ -38,7 +38,7 @@ class Row:
     """One checkpoint in the run folder."""
 
     at: int  # its number: shares of the work or updates, by mode; what --at takes
-    steps: int | None  # of the run that it holds; None when it cannot be read
+    steps: int | None  # steps of the run in it; None if it cannot be read
     bytes: int
     valid: bool
     why_not: str
@@ -83,10 +83,10 @@ def verify_checkpoints(run_dir: Path) -> list[FileFinding]:
     read(run_dir / "plan.json")  # raises if it is not a run
     findings = []
     for folder in folders(run_dir / CHECKPOINT_DIR):
-        for who in sorted({path.stem for path in folder.glob("*-*.*") if path.suffix != ".part"}):
-            name = f"{folder.name}/{who}"
+        for participant in sorted({path.stem for path in folder.glob("*-*.*") if path.suffix != ".part"}):
+            name = f"{folder.name}/{participant}"
             try:
-                sha256 = verified(folder, who).sha256
+                sha256 = verified(folder, participant).sha256
                 findings.append(FileFinding(file=name, ok=True, seen=sha256))
             except DAMAGED as error:
                 findings.append(FileFinding(file=name, ok=False, seen=str(error)))
@@ -96,13 +96,15 @@ def verify_checkpoints(run_dir: Path) -> list[FileFinding]:
 def export_weights(run_dir: Path, *, at: int | None, worker: int, kind: str, out: Path) -> dict[str, Json]:
     """Plain weights under the module's own names, from the newest valid checkpoint or the one `at`."""
     folder = _chosen(run_dir, at)
-    who = "server-0" if (folder / "server-0.json").exists() else f"worker-{worker}"
+    participant = "server-0" if (folder / "server-0.json").exists() else f"worker-{worker}"
     if out.exists():
         raise AlreadyThereError(f"{out} exists already", "name a new file or folder with --out")
     answer: dict[str, Json] = {}
-    for message in json_lines("paceline.worker.entry.export_weights", [str(folder), who, kind, str(out)]):
+    for message in json_lines(
+        "paceline.worker.entry.export_weights", [str(folder), participant, kind, str(out)]
+    ):
         answer = message
-    return {"checkpoint": folder.name, "who": who, "format": kind, "out": str(out), **answer}
+    return {"checkpoint": folder.name, "who": participant, "format": kind, "out": str(out), **answer}
 
 
 def to_rows(records: Sequence[Row] | Sequence[FileFinding]) -> list[Json]:
@@ -116,11 +118,11 @@ def _chosen(run_dir: Path, at: int | None) -> Path:
         return run_dir / CHECKPOINT_DIR / f"at-{valid[-1]:08d}"
     if at is not None and at in valid:
         return run_dir / CHECKPOINT_DIR / f"at-{at:08d}"
-    wanted = "no checkpoint" if at is None else f"no checkpoint at {at}"
+    missing = "no checkpoint" if at is None else f"no checkpoint at {at}"
     available = ", ".join(map(str, valid)) or "none"
     raise NoCheckpointError(
-        f"{run_dir} has {wanted} that can be read; there are: {available}",
-        f"look at them with  paceline checkpoint list {run_dir}",
+        f"{run_dir} has {missing} that can be read; there are: {available}",
+        f"list them:  paceline checkpoint list {run_dir}",
     )
 
 

@@ -61,12 +61,12 @@ class LostWorkerReporter:
         self._thread: threading.Thread | None = None  # from the first loss on
         self._is_failing = False
 
-    def report(self, who: str, pid: int, reason: str) -> None:
+    def report(self, worker: str, pid: int, reason: str) -> None:
         """Queue the loss; returns at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._send_all, name="losses", daemon=True)
             self._thread.start()
-        self._losses.put((who, pid, reason))
+        self._losses.put((worker, pid, reason))
 
     def close(self) -> None:
         """Drop losses that are still queued; wait only for the report that is being sent."""
@@ -79,21 +79,21 @@ class LostWorkerReporter:
 
     def _send_all(self) -> None:
         while (loss := self._losses.get()) is not None:
-            who, pid, reason = loss
+            name, pid, reason = loss
             try:
-                self._send(who, pid, reason)
+                self._send(name, pid, reason)
                 self._is_failing = False
             except (RefusedError, UnreachableError) as error:
                 if not self._is_failing:
-                    self._note(f"the coordinator was not told that {who} was lost: {error.what}")
+                    self._note(f"the loss of {name} could not be reported to the coordinator: {error.what}")
                 self._is_failing = True
 
-    def _send(self, who: str, pid: int, reason: str) -> None:
+    def _send(self, name: str, pid: int, reason: str) -> None:
         workers = self._client.read("Members.List", pb.ListWorkers(run=self._run), pb.WorkerList)
         for worker in workers.workers:
-            if worker.worker == who and worker.facts.get("pid") == str(pid):
+            if worker.worker == name and worker.facts.get("pid") == str(pid):
                 leaving = pb.LeaveRun(
-                    run=self._run, worker=who, incarnation=worker.incarnation, reason=reason
+                    run=self._run, worker=name, incarnation=worker.incarnation, reason=reason
                 )
                 self._client.write("Members.Leave", leaving, pb.Worker)
 
@@ -102,7 +102,7 @@ ENDINGS = {"finished": pb.RUN_FINISHED, "stopped": pb.RUN_STOPPED, "failed": pb.
 
 
 class RunRegistry:
-    """The run's entry at the coordinator, as its launcher sees it."""
+    """The run's entry at the coordinator, from the launcher's side."""
 
     def __init__(self, client: BlockingClient, run: str, note: Callable[[str], None]) -> None:
         self._client = client
@@ -123,9 +123,9 @@ class RunRegistry:
         )
         self._client.write("Runs.Create", creating, pb.Run)
 
-    def lost(self, who: str, pid: int, reason: str) -> None:
+    def lost(self, worker: str, pid: int, reason: str) -> None:
         """Report the loss without waiting. If the report is lost, the worker's lease expires instead."""
-        self._losses.report(who, pid, reason)
+        self._losses.report(worker, pid, reason)
 
     def give_up(self) -> None:
         """Stop waiting for the coordinator; its leases cover what is not reported."""
@@ -148,7 +148,7 @@ class RunRegistry:
         try:
             self._client.write("Runs.End", pb.EndRun(run=self._run, phase=ENDINGS[outcome]), pb.Run)
         except (RefusedError, UnreachableError) as error:
-            self._note(f"the coordinator was not told that the run is over: {error.what}")
+            self._note(f"the end of the run could not be reported to the coordinator: {error.what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def supervised(
                 connection.access,
                 run,
                 is_held=is_stopped,
-                more_news=connection.news,
+                more_messages=connection.take_messages,
                 last_checkpoint=partial(_last_checkpoint, plan, run_dir),
             )
         )
@@ -214,7 +214,7 @@ def supervised(
             elastic,
             plan.num_workers,
             server_restarts=servers,
-            desk=poller,
+            actions=poller,
             timeout_s=plan.timeout_s,
         )
         yield supervisor, registry
@@ -233,7 +233,7 @@ class _Connection:
     addresses: str
     token_file: str
     access: Token | Certificate
-    news: Callable[[], list[str]] = list  # notices of an embedded node
+    take_messages: Callable[[], list[str]] = list  # notices of an embedded node
 
 
 @contextmanager
@@ -243,7 +243,7 @@ def _connect(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Conn
         with EmbeddedNode(run_dir) as node:
             token_file = (node.folder / TOKENS_NAME).resolve()
             access = security.client_access(token_file=token_file)
-            yield _Connection(node.client, node.address, str(token_file), access, node.news)
+            yield _Connection(node.client, node.address, str(token_file), access, node.take_messages)
         return
     options = endpoints.EndpointOptions(
         usual_folder=run_dir, at=coordinators.addresses, token_file=coordinators.token_file

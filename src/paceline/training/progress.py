@@ -9,21 +9,21 @@ from typing import Protocol, TextIO
 from paceline.core.humanize import short_duration, short_number
 
 WINDOW_S = 30.0  # over which the present speed is measured
-MIN_WINDOW_S = 1e-3  # of training that a rate is computed from
+MIN_WINDOW_S = 1e-3  # minimum training time for computing a rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a run stands. `step` is the mean number of steps that its workers have finished."""
+    """Progress of a run. `step` is the mean number of steps that its workers have finished."""
 
     step: int
     total_steps: int
     loss: float | None
-    samples_per_s: float | None  # of the last WINDOW_S; None: not measured yet
+    samples_per_s: float | None  # over the last WINDOW_S; None: not measured yet
     workers_alive: int
     num_workers: int
     elapsed_s: float
-    steps_per_s: float | None = None  # of the last WINDOW_S; None: not measured yet
+    steps_per_s: float | None = None  # over the last WINDOW_S; None: not measured yet
 
 
 class RecentSpeed:

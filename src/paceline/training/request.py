@@ -30,7 +30,9 @@ def run_dir_problems(config: TrainConfig, base: Path) -> list[Problem]:
     if config.run_dir is None:
         return []
     if config.save_dir is not None:
-        both = f"run_dir names the folder {config.run_dir}, and save_dir one to make it in: {config.save_dir}"
+        both = (
+            f"run_dir is {config.run_dir} and save_dir is {config.save_dir}, but only one of them may be set"
+        )
         return [Problem(both, "keep one of them", config.origin("save_dir"), RunFolderError.code)]
     folder = base / config.run_dir
     message = hint = ""
@@ -146,7 +148,7 @@ def read_request(
     problems = [*sets.problems, *loaded.problems]
     if not may_hold_run:
         problems += run_dir_problems(config, session.folder)
-    plan = resolve(config, facts, found=problems, count=count)
+    plan = resolve(config, facts, config_problems=problems, count=count)
     is_named = config.run_dir is not None
     first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
     run_dir = first_dir if is_named else choose_run_dir(first_dir)

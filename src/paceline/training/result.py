@@ -47,7 +47,9 @@ Reports = Mapping[str, Mapping[str, Json]]
 def memory_json(reports: Reports) -> dict[str, Json]:
     """Peak GPU memory of each worker; empty without GPUs."""
     peaks: dict[str, Json] = {
-        who: report["peak_device_bytes"] for who, report in reports.items() if "peak_device_bytes" in report
+        participant: report["peak_device_bytes"]
+        for participant, report in reports.items()
+        if "peak_device_bytes" in report
     }
     return {"peak_device_bytes": peaks} if peaks else {}
 
@@ -91,7 +93,9 @@ def result_json(
     summary = record.summary
     recorded = plan.events is EventDetail.FULL
     hashes: dict[str, Json] = {
-        who: report["state_sha256"] for who, report in reports.items() if "state_sha256" in report
+        participant: report["state_sha256"]
+        for participant, report in reports.items()
+        if "state_sha256" in report
     }
     metrics = next((r["metrics"] for r in reports.values() if "metrics" in r), {})
     return {

@@ -29,7 +29,7 @@ def newest_checkpoint(plan: Plan, run_dir: Path) -> Checkpoint | None:
     except StoreError as error:
         if local is None:
             raise
-        return replace(local, warnings=(f"{error.what}; going on from the run folder",))
+        return replace(local, warnings=(f"{error.what}; resuming from the run folder",))
     newest = newest_local(plan, run_dir)
     return newest and replace(newest, passed_over=(*passed_over, *newest.passed_over))
 
@@ -58,7 +58,7 @@ def plan_in_store(url: str) -> tuple[Plan, str]:
     text = ObjectStore(url).plan()
     if text is None:
         raise NoCheckpointError(
-            f"{url} holds no run", "name what --checkpoint-store said when it was trained"
+            f"{url} holds no run", "use the --checkpoint-store that the run was trained with"
         )
     return loads(text, where=f"{url}/{PLAN}"), text
 
@@ -91,7 +91,7 @@ def with_num_workers(plan: Plan, num_workers: int) -> Plan:
     size, rest = divmod(plan.global_batch, num_workers)
     if rest:
         fitting = [str(n) for n in range(1, plan.global_batch + 1) if plan.global_batch % n == 0]
-        message = f"{num_workers} workers cannot share the {plan.global_batch} samples of a step equally"
+        message = f"{num_workers} workers do not divide the {plan.global_batch} samples of a step evenly"
         raise ConfigError([Problem(message, f"set num_workers to one of {', '.join(fitting[:12])}")])
     return replace(plan, num_workers=num_workers, batch_sizes=(size,) * num_workers)
 
@@ -113,7 +113,7 @@ def find_previous_run(request: Request, world: World) -> Path | None:
         return None
     newest = runs[-1]
     if plan_hash(read(newest / "plan.json")) != plan_hash(request.plan):
-        message = f"{newest} was made by another plan, so this run cannot go on with it"
-        hint = f"name another folder by --run-dir, or go on with that plan:  --resume {newest}"
+        message = f"{newest} belongs to another plan, so this run cannot resume from it"
+        hint = f"name another folder with --run-dir, or resume that run:  --resume {newest}"
         raise RunFolderError([Problem(message, hint)])
     return newest

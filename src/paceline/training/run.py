@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from paceline.coordinator.admin.status import CoordinatorProbe
     from paceline.training.elastic import Coordinators
 
-DISK_FULL_TIMEOUT_S = 60.0  # for a person or a clean-up to make room for result.json
+DISK_FULL_TIMEOUT_S = 60.0  # time for a clean-up to free space for result.json
 DISK_FULL_POLL_S = 0.5
 
 
 class Launcher(RunLauncher, SampleCounter, Protocol):
-    """What `paceline train` needs: a launcher of runs that can also count samples before there is a plan."""
+    """Launcher of `paceline train`: starts runs, and counts samples before the plan is made."""
 
 
 def train(
@@ -135,7 +135,7 @@ def _run(
         if warm is None:
             launcher.close()
     result = _conclude(plan, run_dir, outcome, log, wall_s=monotonic_s() - started_s)
-    # Also when the signal came too late to stop this run: a caller with more work to do must stop, too.
+    # Also if the signal arrived too late to stop this run: a caller with more work must stop, too.
     if stop_signals and "stopped_by" not in result:
         result["stopped_by"] = stop_signals[0]
     if "record" in result:
@@ -151,7 +151,7 @@ def _coordinator_probe(run_dir: Path) -> "CoordinatorProbe":
 
 
 def _write_plan(plan: Plan, run_dir: Path) -> None:
-    for name in (COPY, "plan.json"):  # without it nothing can be resumed
+    for name in (COPY, "plan.json"):  # without it the run cannot be resumed
         write_durably(run_dir / name, [dumps(plan).encode()])
 
 
@@ -168,11 +168,11 @@ def _write_result(result: dict[str, Json], run_dir: Path, note: Callable[[str], 
             message = f"{run_dir}/result.json cannot be written: {error.strerror}"
             if monotonic_s() > give_up_s:
                 raise CannotWriteError(
-                    message, f"make room, then write it again:  paceline train --resume {run_dir}"
+                    message, f"free disk space, then write it again:  paceline train --resume {run_dir}"
                 ) from error
             if not has_warned:
                 has_warned = True
-                note(f"warning: {message}; make room within {DISK_FULL_TIMEOUT_S:g} s")
+                note(f"warning: {message}; free disk space within {DISK_FULL_TIMEOUT_S:g} s")
         SystemClock().sleep(DISK_FULL_POLL_S)
 
 
@@ -224,8 +224,8 @@ def load_resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan,
     checkpoint = newest_checkpoint(plan, run_dir)
     if checkpoint is None:
         raise NoCheckpointError(
-            f"{run_dir} has no complete checkpoint to go on from",
-            "start it anew, with --checkpoint-every 100 for example, so that it leaves some",
+            f"{run_dir} has no complete checkpoint to resume from",
+            "start a new run with checkpoints: --checkpoint-every 100",
         )
     return plan, checkpoint
 
@@ -233,10 +233,10 @@ def load_resumable(run_dir: Path, num_workers: int | None = None) -> tuple[Plan,
 def _require_recorded(run_dir: Path) -> None:
     """Refuse a valid plan.json that belongs to another run: the log names the plans of this one."""
     recorded = recorded_plans(run_dir / "events.jsonl")
-    if recorded and (found := recorded_hash(run_dir / "plan.json")) not in recorded:
+    if recorded and (digest := recorded_hash(run_dir / "plan.json")) not in recorded:
         raise DamagedRecordError(
-            f"{run_dir}/plan.json holds plan {found}, but the log was made by {', '.join(sorted(recorded))}",
-            f"bring the run's own plan back, from {run_dir}/{COPY} or a backup; or start a new run",
+            f"{run_dir}/plan.json holds plan {digest}, but the log belongs to {', '.join(sorted(recorded))}",
+            f"restore the run's plan from {run_dir}/{COPY} or a backup, or start a new run",
         )
 
 
@@ -256,7 +256,7 @@ def _begin_log(
 ) -> EventLog:
     path = run_dir / "events.jsonl"
     write_header(path, run=plan.run, plan=plan_hash(plan), t0_ns=started_ns, started_unix_s=unix_now_s())
-    log = EventLog(path, who="launcher", clock=SystemClock(), say=lambda text: note(f"warning: {text}"))
+    log = EventLog(path, who="launcher", clock=SystemClock(), notify=lambda text: note(f"warning: {text}"))
     log.write(
         "run_started",
         plan=plan_hash(plan),
@@ -339,7 +339,7 @@ class _Follower:
 
 @contextmanager
 def _stop_on_signals(launcher: RunLauncher, watcher: Watcher, log: EventLog) -> Iterator[list[str]]:
-    """The first Ctrl-C (SIGTERM, SIGHUP) asks for an orderly stop, the second ends everything now.
+    """The first Ctrl-C (SIGTERM, SIGHUP) requests an orderly stop; the second ends everything now.
 
     A hang-up is never the second: the kernel, the shell and the service manager may each send one.
     """

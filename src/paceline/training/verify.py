@@ -1,7 +1,7 @@
 """Proof from a run's folder that nothing was lost and nothing done twice; nothing is run again.
 
 Every mode: plan, log and result belong together (verify_work.py), each share of the work is in the rows
-exactly once, with its samples, and result.json says what the rows add up to. Then what only some modes
+exactly once, with its samples, and result.json has the totals of the rows. Then what only some modes
 have: generations that follow each other, one line of servers, equal replicas, hashes of checkpoints.
 """
 
@@ -19,7 +19,7 @@ from paceline.core.errors import (
     NotFinishedError,
     NothingRecordedError,
 )
-from paceline.events.lineage import lineage_of, policies_of
+from paceline.events.lineage import committed_at_end, lineage_of, policies_of
 from paceline.events.read import History, read_history
 from paceline.launchers.json_subprocess import json_lines
 from paceline.plan.catalog import MODES, is_split, server_names
@@ -31,7 +31,7 @@ from paceline.training.verify_work import Finding, outcome_of, verify_record, ve
 # Servers are verified by two independent records: the servers' rows give what was applied, in one order; the
 # workers' rows give the pushes that were acknowledged. Pure.
 
-_ENDS = ("apply", "discard")  # what may become of a gradient whose worker is answered
+_ENDS = ("apply", "discard")  # possible outcomes of an answered gradient
 
 
 def verify_servers(history: History, hashes: object) -> list[Finding]:
@@ -47,12 +47,12 @@ def _verify_applied(history: History) -> Finding:
     whole = max((row.position for row in rows), default=-1) + 1
     missing = whole - len({row.position for row in rows})
     promoted = sum(event.kind == "server_promoted" for event in history.plain)
-    seen = f"{len(rows)} gradients, {len(twice)} double, {missing} missing before the last"
+    seen = f"{len(rows)} gradients, {len(twice)} duplicated, {missing} missing before the last"
     seen += f", {promoted} promotions"
     if gaps or not in_order:
-        seen += f"; versions are not one line ({len(gaps)} are missing)"
+        seen += f"; the versions are not one increasing sequence ({len(gaps)} missing)"
     ok = not twice and not missing and not gaps and in_order
-    return Finding("each share of the work was applied exactly once, by one line of servers", ok, seen)
+    return Finding("each work unit was applied exactly once, by one succession of servers", ok, seen)
 
 
 def _verify_answered(history: History) -> Finding:
@@ -79,62 +79,60 @@ def _verify_answered(history: History) -> Finding:
             if share not in refused:
                 answered += 1
                 if share not in applied:
-                    lost.append(f"worker-{rank}: share {row.position} on version {row.version}")
-    seen = f"{answered} answers" + (f", {len(lost)} for nothing: {'; '.join(lost[:3])}" if lost else "")
+                    lost.append(f"worker-{rank}: work unit {row.position} on version {row.version}")
+    seen = f"{answered} acknowledged updates" + (
+        f", {len(lost)} of them not applied: {'; '.join(lost[:3])}" if lost else ""
+    )
     if not history.rolled_back:
-        return Finding("no update that a worker was answered for was lost", not lost, seen)
+        return Finding("no acknowledged update was lost", not lost, seen)
     updates = sum(back.updates for back in history.rolled_back)
     ranges = [f"{b.last_version} to {b.to_version}" for b in history.rolled_back]
-    seen += f"; {updates} applied updates were lost when a server went back from version {', '.join(ranges)}"
-    return Finding("every answered update was kept, or is counted as rolled back", not lost, seen)
+    seen += (
+        f"; {updates} applied updates were rolled back when a server was restored, from version "
+        f"{', '.join(ranges)}"
+    )
+    return Finding("every acknowledged update was kept, or is counted as rolled back", not lost, seen)
 
 
 def _verify_equal(hashes: object) -> list[Finding]:
     if not isinstance(hashes, Mapping) or len(hashes) < 2:
         return []
     distinct = len(set(map(str, hashes.values())))
-    seen = f"{len(hashes)} servers, {distinct} different hashes"
-    return [Finding("primary and backup ended with the same bits", distinct == 1, seen)]
+    seen = f"{len(hashes)} servers, {distinct} distinct hash{'' if distinct == 1 else 'es'}"
+    return [Finding("primary and backup are bitwise equal", distinct == 1, seen)]
 
 
-def _rank(who: str) -> int:
-    return int(who.rpartition("-")[2])
+def _rank(participant: str) -> int:
+    return int(participant.rpartition("-")[2])
 
 
 def verify_split(plan: Plan, history: History, *, is_done: bool) -> Finding:
-    """Of modes that split one model over the workers.
+    """Verify the work of modes that split one model over the workers.
 
     Their number may change with a resume, so the samples of a step count, not which worker took them.
     """
-    made: Counter[int] = Counter()
+    samples: Counter[int] = Counter()
     rows: Counter[tuple[int, int]] = Counter()
     for rank, steps in history.steps.items():
         for row in steps:
-            made[row.step] += row.samples
+            samples[row.step] += row.samples
             rows[rank, row.step] += 1
-    whole = plan.steps if is_done else max(made, default=-1) + 1
+    whole = plan.steps if is_done else max(samples, default=-1) + 1
     double = sum(count > 1 for count in rows.values())
-    wrong = sum(made[step] != plan.global_batch for step in range(whole))
-    seen = f"{whole} steps of {plan.global_batch} samples, {double} shares double, {wrong} steps not whole"
+    wrong = sum(samples[step] != plan.global_batch for step in range(whole))
+    seen = (
+        f"{whole} steps of {plan.global_batch} samples, {double} duplicate work units, {wrong} "
+        "incomplete steps"
+    )
     return Finding("each sample of each step was used exactly once", not double and not wrong, seen)
-
-
-def rolled_back_steps(history: History) -> tuple[int, int]:
-    """(steps that the newest generation began with, when): earlier work beyond them was rolled back."""
-    entered = [event for event in history.plain if event.kind == "generation_entered"]
-    newest = max((int(str(event.fields["number"])) for event in entered), default=0)
-    members = [event for event in entered if int(str(event.fields["number"])) == newest]
-    if not members:
-        return 0, 0
-    return int(str(members[0].fields["committed"])), min(event.at_ns for event in members)
 
 
 def verify_run(run_dir: Path) -> list[Finding]:
     plan = read(run_dir / "plan.json")
     if plan.events is EventDetail.OFF:
         raise NothingRecordedError(
-            f"{run_dir} recorded no events, so its log proves nothing",
-            "make the run with --events full (the default)",
+            f"{run_dir} was trained with events off, so there is no log to verify",
+            "train it again with --events full (the default)",
         )
     history = read_history(run_dir / "events.jsonl")
     result = _read_result(run_dir)
@@ -156,7 +154,7 @@ def verify_run(run_dir: Path) -> list[Finding]:
         distinct = len(set(map(str, hashes.values())))
         findings.append(
             Finding(
-                "all replicas ended with the same bits",
+                "replicas are bitwise equal",
                 distinct == 1,
                 f"{len(hashes)} replicas, {distinct} distinct hash{'' if distinct == 1 else 'es'}",
             )
@@ -171,19 +169,19 @@ def _verify_lines(history: History) -> list[Finding]:
     interruptions = [event.fields for event in history.plain if event.kind == "record_interrupted"]
     written_again = sum(int(str(fields["fragments"])) for fields in interruptions)
     missing = sum(int(str(fields["dropped"])) for fields in interruptions)
-    seen = f"{history.torn.in_words()} cannot be read; {written_again} written again, {missing} missing"
+    seen = f"{history.torn.describe()} unreadable; {written_again} rewritten, {missing} missing"
     ok = history.torn.count <= written_again and missing == 0
     return [Finding("every line of the event log was read", ok, seen)]
 
 
 def _steps(plan: Plan, history: History) -> int:
-    """Whole steps, or rounds of fedavg, committed by the worker that got furthest."""
-    if plan.mode == "fedavg":
-        return 1 + max((r.version for rows in history.steps.values() for r in rows if r.synced), default=-1)
-    first, since_ns = rolled_back_steps(history) if is_split(plan.mode) else (0, 0)
-    rows = (row for rows in history.steps.values() for row in rows if row.synced)
-    done = (row.position // plan.num_workers for row in rows if row.start_ns >= since_ns)
-    return 1 + max(done, default=first - 1)
+    """Whole steps, or rounds of fedavg, that the run had committed at its end."""
+    return committed_at_end(
+        history,
+        shards=plan.num_workers,
+        in_rounds=plan.mode == "fedavg",
+        falls_back=is_split(plan.mode),
+    )
 
 
 def _verify_generations(plan: Plan, history: History) -> Finding:
@@ -194,13 +192,14 @@ def _verify_generations(plan: Plan, history: History) -> Finding:
     lineage = lineage_of(
         history.plain[since:], steps=steps, first=first, is_whole=_commit_points(plan, history)
     )
-    made = sum(stretch.end - stretch.first for stretch in lineage.stretches)
+    steps_done = sum(stretch.end - stretch.first for stretch in lineage.stretches)
     unit = "rounds" if plan.mode == "fedavg" else "steps"
     claim = f"each of {steps} {unit}, and so each sample, was committed exactly once"
-    seen = f"{made} {unit} in {len(lineage.stretches)} generations"
+    generations = len(lineage.stretches)
+    seen = f"{steps_done} {unit} in {generations} generation{'s' * (generations != 1)}"
     if lineage.problems:
         seen += ": " + "; ".join(lineage.problems)
-    return Finding(claim, not lineage.problems and made == steps - first, seen)
+    return Finding(claim, not lineage.problems and steps_done == steps - first, seen)
 
 
 def _commit_points(plan: Plan, history: History) -> Callable[[int], bool]:
@@ -220,8 +219,8 @@ def _verify_checkpoints(run_dir: Path) -> Finding:
             good += 1
         except (OSError, ValueError, KeyError, TypeError) as error:
             bad.append(f"{path.parent.name}/{path.stem}: {error}")
-    seen = f"{good} verify" + (f", {len(bad)} do not: {'; '.join(bad)}" if bad else "")
-    return Finding("every checkpoint has the hash that it says", not bad, seen)
+    seen = f"{good} valid" + (f", {len(bad)} invalid: {'; '.join(bad)}" if bad else "")
+    return Finding("every checkpoint matches its checksum", not bad, seen)
 
 
 def _read_result(run_dir: Path) -> dict[str, Json]:
@@ -231,7 +230,7 @@ def _read_result(run_dir: Path) -> dict[str, Json]:
     try:
         result = json.loads(path.read_bytes())
     except ValueError as error:
-        raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
+        raise DamagedRecordError(f"{path} cannot be read: {error}", "restore it from a backup") from error
     return result if isinstance(result, dict) else {}
 
 
@@ -257,6 +256,6 @@ def replay_run(run_dir: Path, on_progress: Callable[[int, int], None]) -> dict[s
 
 
 def _count_updates(plan: Plan) -> int:
-    """Updates of a whole run; for a mode of the user's own the number of gradients, as an upper bound."""
+    """Updates of a whole run; for a user's mode the number of gradients, as an upper bound."""
     averages = plan.mode in MODES and not MODES[plan.mode].sums_updates
     return -(-plan.total_gradients // (plan.gradients_per_update if averages else 1))

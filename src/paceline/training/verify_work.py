@@ -3,8 +3,8 @@
 The work of a run is the positions 0 ... T*N-1 (sync/assignment.py), and every row of the log names its
 position. So the rows themselves are counted: none may be there twice, none may be missing, and each has
 the samples that the plan gives to its position. What a run must have done is known from the plan (a run
-that ended by itself did all of it), and what it says of itself in result.json must be what its rows add
-up to. Nothing is inferred from how far the workers say they came.
+that ended by itself did all of it), and the totals in result.json must be what its rows add
+up to. Nothing is inferred from the progress that workers report.
 
 One gap is no fault: rows that a worker had not written yet when it was killed. They are at the end of
 what it did in a generation, and its peers, which hold the same parameters, have theirs. Pure.
@@ -23,6 +23,7 @@ from paceline.events.summary import Summary, summarise
 from paceline.plan.catalog import MODES, Channel, is_split
 from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
+from paceline.plan.schedule import longest_commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,31 +39,35 @@ _ENDED = ("finished", "stopped", "failed")
 
 
 def verify_record(planned: str, history: History, result: Result) -> Finding:
-    """Plan, log and result belong to each other, and the log reaches the end that the result tells of.
+    """Plan, log and result belong to each other, and the log reaches the end that the result records.
 
     `planned` is the hash of the plan file.
     """
     problems = []
     starts = [event for event in history.plain if event.kind == "run_started"]
     if not starts:
-        problems.append("the log does not say that the run was started")
+        problems.append("the log has no run_started event")
     elif str(starts[-1].fields.get("plan")) != planned:
-        problems.append(f"the log is of plan {starts[-1].fields.get('plan')}, plan.json is {planned}")
+        problems.append(
+            f"the log belongs to plan {starts[-1].fields.get('plan')}, but plan.json is {planned}"
+        )
     outcome = outcome_of(history)
     is_resumed = len(starts) > 1
     if result:
         if outcome in _ENDED and result.get("plan") != planned:
-            problems.append(f"result.json is of plan {result.get('plan')}, plan.json is {planned}")
+            problems.append(f"result.json belongs to plan {result.get('plan')}, but plan.json is {planned}")
         if outcome is None and not is_resumed:
-            problems.append("result.json says that the run ended, and the log does not: its end is missing")
+            problems.append(
+                "result.json records the end of the run, but the log does not: its end is missing"
+            )
         if outcome == "finished" and result.get("stopped_early"):
-            problems.append("result.json says that the run was stopped, the log that it finished")
-    seen = "the run has not ended, so this holds for what it has done so far"
+            problems.append("result.json records that the run was stopped, the log that it finished")
+    seen = "the run has not ended: checked up to its newest event"
     if outcome is not None:
         seen = f"{outcome}, in {len(starts)} session{'s' if is_resumed else ''}"
     if problems:
         seen = "; ".join(problems)
-    return Finding("plan, log and result belong together, and the log is complete", not problems, seen)
+    return Finding("plan, log and result match, and the log is complete", not problems, seen)
 
 
 def verify_shares(plan: Plan, history: History) -> list[Finding]:
@@ -89,7 +94,7 @@ def _has_whole_batches(plan: Plan) -> bool:
 
 
 def _whole_steps(plan: Plan, history: History) -> Finding:
-    """Of each step all samples, no more; fewer only where a worker was killed before it wrote."""
+    """Each step has all its samples and no more; fewer only if a worker was killed before it wrote."""
     samples: Counter[int] = Counter()
     rows: Counter[tuple[int, int]] = Counter()
     for rank, row in _counted(plan, history):
@@ -102,17 +107,17 @@ def _whole_steps(plan: Plan, history: History) -> Finding:
     short = [step for step in range(end) if samples[step] < plan.global_batch]
     unwritten = [steps for steps, _ in _unwritten(plan, history)]
     lacking = [step for step in short if not any(step in steps for steps in unwritten)]
-    seen = f"{end} steps of {plan.global_batch} samples, {len(double) + len(over)} with samples twice"
-    seen += f", {len(lacking)} not whole{_listed('steps', [*double, *over, *lacking])}"
+    seen = f"{end} steps of {plan.global_batch} samples, {len(double) + len(over)} with duplicate samples"
+    seen += f", {len(lacking)} incomplete{_listed('steps', [*double, *over, *lacking])}"
     if len(short) > len(lacking):
-        seen += f"; {len(short) - len(lacking)} not written whole by workers that were killed"
+        seen += f"; {len(short) - len(lacking)} not completely recorded by workers that were killed"
         seen += " or lost their generation"
     ok = not double and not over and not lacking
     return Finding("each sample of each step was used exactly once", ok, seen)
 
 
 def _is_applied_by_server(plan: Plan, history: History) -> bool:
-    """Whether gradients are applied by a server, whose rows then count; easgd's sees exchanges only."""
+    """Whether gradients are applied by a server, whose rows then count; easgd's handles exchanges only."""
     if plan.mode == "easgd":
         return False
     mode = MODES.get(plan.mode)
@@ -120,11 +125,11 @@ def _is_applied_by_server(plan: Plan, history: History) -> bool:
 
 
 def _verify_witnessed(history: History, applied: Sequence[ServerRow]) -> Finding:
-    """The workers' own rows tell of each gradient that the server says it applied."""
-    made = {(rank, row.position, row.version) for rank, rows in history.steps.items() for row in rows}
-    unknown = [row.position for row in applied if (row.rank, row.position, row.read_version) not in made]
-    seen = f"{len(applied)} gradients applied, {len(unknown)} of them not among the workers' rows"
-    claim = "each gradient that was applied was computed by the worker that sent it"
+    """The workers' own rows contain each gradient that the server recorded as applied."""
+    computed = {(rank, row.position, row.version) for rank, rows in history.steps.items() for row in rows}
+    unknown = [row.position for row in applied if (row.rank, row.position, row.read_version) not in computed]
+    seen = f"{len(applied)} gradients applied, {len(unknown)} of them missing in the workers' logs"
+    claim = "each applied gradient was computed by the worker that sent it"
     return Finding(claim, not unknown, seen + _listed("unknown", unknown))
 
 
@@ -142,7 +147,7 @@ def verify_result(plan: Plan, history: History, result: Result) -> list[Finding]
     if expected is not None and summary.samples != expected and plan.elastic is None:
         differing.append(f"the plan has {expected} samples, the log {summary.samples}")
     seen = f"{summary.gradients} gradients, {summary.samples} samples"
-    return [Finding("result.json says what the log adds up to", not differing, "; ".join(differing) or seen)]
+    return [Finding("result.json matches the totals of the log", not differing, "; ".join(differing) or seen)]
 
 
 def outcome_of(history: History) -> str | None:
@@ -180,14 +185,14 @@ def _exactly_once(plan: Plan, history: History, counts: _Counts, *, excused: set
     expected = plan.total_gradients if is_done else counts.whole
     double = sorted(position for position, times in counts.times.items() if times > 1)
     missing = [p for p in range(expected) if p not in counts.times and p not in excused]
-    seen = f"{counts.times.total()} gradients of {expected}, {len(double)} double, {len(missing)} missing"
-    seen += _listed("double", double) + _listed("missing", missing)
+    seen = f"{counts.times.total()} of {expected} gradients, {len(double)} duplicated, {len(missing)} missing"
+    seen += _listed("duplicated", double) + _listed("missing", missing)
     if counts.outside:
-        seen += f", {len(counts.outside)} that the plan does not have{_listed('unknown', counts.outside)}"
+        seen += f", {len(counts.outside)} outside of the plan{_listed('unknown', counts.outside)}"
     if excused:
-        seen += f"; {len(excused)} not written by workers that were killed or lost their generation"
+        seen += f"; {len(excused)} not recorded by workers that were killed or lost their generation"
     ok = not double and not missing and not counts.outside
-    return Finding("each share of the work was done exactly once", ok, seen)
+    return Finding("each work unit was done exactly once", ok, seen)
 
 
 def _listed(name: str, positions: Sequence[int]) -> str:
@@ -198,7 +203,7 @@ def _listed(name: str, positions: Sequence[int]) -> str:
 
 
 def _samples(plan: Plan, rows: Sequence[tuple[int, StepRow]], excused: set[int]) -> Finding:
-    """Of each position what the plan gives to it; where work is cut by speed, of each whole step."""
+    """Each position has the samples of the plan; with work divided by speed, each whole step has."""
     wrong: list[str] = []
     by_step: Counter[int] = Counter()
     for rank, row in rows:
@@ -206,18 +211,19 @@ def _samples(plan: Plan, rows: Sequence[tuple[int, StepRow]], excused: set[int])
         planned = plan.batch_sizes[row.position % plan.num_workers]
         if row.samples != planned and plan.mode != "adaptive":
             wrong.append(
-                f"worker-{rank} took {row.samples} samples at {row.position}, planned were {planned}"
+                f"worker-{rank} used {row.samples} samples for work unit {row.position}, but the plan has "
+                f"{planned}"
             )
     gaps = {position // plan.num_workers for position in excused}
     if plan.mode == "adaptive":
         last = max(by_step, default=-1)
         wrong += [
-            f"step {step} had {count} samples, planned were {plan.global_batch}"
+            f"step {step} used {count} samples, but the plan has {plan.global_batch}"
             for step, count in sorted(by_step.items())
             if count != plan.global_batch and step not in gaps and step != last
         ]
     seen = f"{sum(by_step.values())} samples" + (f"; {len(wrong)} wrong: {wrong[0]}" if wrong else "")
-    return Finding("each share had the samples that the plan gives to it", not wrong, seen)
+    return Finding("each work unit used the samples that the plan assigns to it", not wrong, seen)
 
 
 def _counted(plan: Plan, history: History) -> Iterator[tuple[int, StepRow]]:
@@ -237,17 +243,17 @@ def _counted(plan: Plan, history: History) -> Iterator[tuple[int, StepRow]]:
 
 @dataclass(frozen=True, slots=True)
 class _Membership:
-    """What a worker did from this moment on counts if it is in this range."""
+    """From this moment on, work of a worker counts if it is in this range."""
 
     from_ns: int
     steps: range
     process: int  # which process of this name it was, in the order of their starts
-    is_killed: bool  # that process ended without a word
+    is_killed: bool  # that process ended without a report
     lost_at: int | None = None  # the first step that it had not committed when it lost the generation
 
 
 def _unit(plan: Plan, row: StepRow) -> int:
-    """What generations count: rounds under fedavg, else steps of the run."""
+    """Unit that generations count: rounds under fedavg, else steps of the run."""
     return row.version if plan.mode == "fedavg" else row.position // plan.num_workers
 
 
@@ -275,10 +281,10 @@ def _memberships(plan: Plan, history: History) -> dict[str, list[_Membership]]:
     return by_worker
 
 
-def _is_killed(later: Sequence[PlainEvent], who: str) -> bool:
+def _is_killed(later: Sequence[PlainEvent], worker: str) -> bool:
     """Whether this process ended without saying so, before another took its name or the session ended."""
     for event in later:
-        if event.who == who and event.kind in ("worker_started", "worker_finished"):
+        if event.who == worker and event.kind in ("worker_started", "worker_finished"):
             return event.kind == "worker_started"
     return True
 
@@ -294,23 +300,24 @@ def _lost_at(later: Sequence[PlainEvent], entered: PlainEvent) -> int | None:
 def _unwritten(plan: Plan, history: History) -> list[tuple[range, int]]:
     """(steps, rows of each) that workers may have made and not written when they were killed.
 
-    A process writes its rows in order, so what it did not write comes behind its last row. A worker that lost
-    its generation while it waited for the others writes no row of that step; another worker may have received
-    all gradients and committed the step, and then it counts.
+    A process writes its rows in order, so unwritten rows would follow its last row. In rounds it makes
+    all steps of one shard before those of the next, so any step of that round may be missing. A worker that
+    lost its generation while it waited for the others writes no row of that step; another worker may have
+    received all gradients and committed the step, and then it counts.
     """
     unwritten: list[tuple[range, int]] = []
-    for who, memberships in _memberships(plan, history).items():
+    for worker, memberships in _memberships(plan, history).items():
         begins = [membership.from_ns for membership in memberships]
-        last: dict[int, tuple[int, int]] = {}  # by process: its last row's stint and unit
-        made: Counter[tuple[int, int]] = Counter()  # rows by stint and step
-        for row in history.steps.get(int(who.rpartition("-")[2]), []):
+        last: dict[int, tuple[int, int]] = {}  # stint and unit of the last row, by process
+        counts: Counter[tuple[int, int]] = Counter()  # rows by stint and step
+        for row in history.steps.get(int(worker.rpartition("-")[2]), []):
             at = bisect_right(begins, row.start_ns) - 1
             if at >= 0:
                 process = memberships[at].process
                 last[process] = max(last.get(process, (-1, -1)), (at, _unit(plan, row)))
-                made[at, row.position // plan.num_workers] += 1
+                counts[at, row.position // plan.num_workers] += 1
         for at, membership in enumerate(memberships):
-            per_step = max((count for (where, _), count in made.items() if where == at), default=None)
+            per_step = max((count for (where, _), count in counts.items() if where == at), default=None)
             rows = per_step or plan.num_workers
             end = membership.steps.stop
             if membership.lost_at is not None:
@@ -321,7 +328,9 @@ def _unwritten(plan: Plan, history: History) -> list[tuple[range, int]]:
             behind, unit = last.get(membership.process, (-1, -1))
             if at < behind:
                 continue
-            first = max(membership.steps.start, unit) if at == behind else membership.steps.start
+            first = membership.steps.start
+            if at == behind:
+                first = max(first, unit + 1 - longest_commit(plan))
             unwritten.append((range(first, end), rows))
     return unwritten
 
@@ -334,8 +343,8 @@ def _sessions(plan: Plan, history: History) -> Iterator[tuple[Sequence[PlainEven
     ]
     begins = [(0, 0), *resumed]
     ends = [*resumed, (len(events), _last_unit(plan, history) + 1)]
-    for (here, first), (there, end) in zip(begins, ends, strict=True):
-        session = events[here:there]
+    for (begin, first), (stop, end) in zip(begins, ends, strict=True):
+        session = events[begin:stop]
         yield session, lineage_of(session, steps=end, first=first).stretches
 
 
@@ -346,19 +355,19 @@ def _last_unit(plan: Plan, history: History) -> int:
 def _killed_before_writing(plan: Plan, history: History, counts: _Counts) -> set[int]:
     """Positions without a row that a killed worker may have done; at most as many of a step as it does."""
     end = plan.total_gradients if outcome_of(history) == "finished" else counts.whole
-    room: Counter[int] = Counter()  # by step: rows that may be missing
+    allowed: Counter[int] = Counter()  # rows that may be missing, by step
     gaps = [position for position in range(end) if position not in counts.times]
     steps = {position // plan.num_workers for position in gaps}
     for unwritten, rows in _unwritten(plan, history):
         for step in steps:
             # Rounds of fedavg are no steps of the run: there a killed worker excuses any of them.
             if plan.mode == "fedavg" or step in unwritten:
-                room[step] += rows
+                allowed[step] += rows
     excused = set()
     for position in gaps:
         step = position // plan.num_workers
-        if room[step] > 0:
-            room[step] -= 1
+        if allowed[step] > 0:
+            allowed[step] -= 1
             excused.add(position)
     return excused
 

@@ -111,8 +111,8 @@ class Arena:
         self.gradients = flat
         if flat.data_ptr() not in self._known_vectors:  # cached: a server alternates between workers' slots
             views = [piece.view(flat) for piece in self.layout.parameters]
-            room = [piece.view(flat) for piece in self.layout.buffers]
-            self._known_vectors[flat.data_ptr()] = (flat, views, room)
+            buffers = [piece.view(flat) for piece in self.layout.buffers]
+            self._known_vectors[flat.data_ptr()] = (flat, views, buffers)
         _, self._gradient_views, self._room_for_buffers = self._known_vectors[flat.data_ptr()]
 
     def forget_vectors(self) -> None:
@@ -126,7 +126,7 @@ class Arena:
             parameter.grad = None
 
     def expect_more(self, *, more: bool) -> None:
-        """Will another backward add to the same gradients? Only a sharded model uses it."""
+        """Announce whether another backward adds to the same gradients. Only a sharded model uses it."""
 
     def collect_gradients(self) -> None:
         """Copy the gradients of backward into the vector; `.grad` becomes a view of it."""

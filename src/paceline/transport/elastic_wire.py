@@ -28,25 +28,25 @@ from paceline.transport import tcp_wire
 MAGIC = 0x50434C45  # "PCLE"
 _FRAME = struct.Struct("!IIQQQqQQ")  # magic, kind, rank, incarnation, number, position, time, payload bytes
 NO_SHARE = -1
-MAX_STATE_BYTES = 1 << 40  # a backup believes no bigger announcement
+MAX_STATE_BYTES = 1 << 40  # a backup refuses a larger announcement
 
 
 class MessageKind(IntEnum):
-    # A worker asks. `number` is the ticket of the share that a push is for.
+    # Requests of a worker. `number` is the ticket of the share that a push is for.
     JOIN = 1
     PUSH = 2
     PUSH_AND_STOP = 3
     LEAVE = 4
-    AGAIN = 7  # the share of the ticket `number` is abandoned, as we were told: what next?
-    # A server answers.
+    AGAIN = 7  # the share of the ticket `number` is abandoned after OBSOLETE: request the next one
+    # Answers of a server.
     PARAMETERS = 10  # number: the ticket; position: the share; time: the version. NO_SHARE: all is done
     UNKNOWN = 11  # join first
-    FENCED = 12  # this incarnation was given up: join as a new one
-    OBSOLETE = 14  # unasked: the others went on without the share of the ticket `number`
-    # A backup asks a primary, and confirms; `number` counts orders.
+    FENCED = 12  # this incarnation was declared lost: join as a new one
+    OBSOLETE = 14  # unsolicited: the others continued without the share of the ticket `number`
+    # From a backup to its primary: request and acknowledgements; `number` counts orders.
     FOLLOW = 20
     HAVE = 21
-    # A primary tells its backup.
+    # From a primary to its backup.
     STATE = 30  # everything up to order `number`
     ORDER = 31  # position: its kind
     RECORDED = 32  # the rows of all orders up to `number` are in the event log
@@ -55,7 +55,7 @@ class MessageKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    say: MessageKind
+    kind: MessageKind
     rank: int = 0
     incarnation: int = 0
     number: int = 0
@@ -71,7 +71,7 @@ def send(connection: socket.socket, frame: Frame, payload: memoryview | None = N
 
 
 def send_nonblocking(connection: socket.socket, frame: Frame) -> bool:
-    """Never waits: all of it goes, or nothing if there is no room. False: half of it did; hang up."""
+    """Never waits: send the whole frame, or nothing if there is no room. False: half was sent; hang up."""
     head = _head(frame, 0)
     try:
         return connection.send(head, socket.MSG_DONTWAIT) == len(head)
@@ -82,7 +82,7 @@ def send_nonblocking(connection: socket.socket, frame: Frame) -> bool:
 def _head(frame: Frame, payload_bytes: int) -> bytes:
     return _FRAME.pack(
         MAGIC,
-        frame.say,
+        frame.kind,
         frame.rank,
         frame.incarnation,
         frame.number,
@@ -109,14 +109,14 @@ _KINDS = frozenset(MessageKind)
 
 def receive_within(connection: socket.socket, duration_s: float) -> Frame | None:
     """The frame that begins to arrive within this time, if any."""
-    # Not poll or epoll: they count in milliseconds, and this is also how a worker sleeps.
+    # Not poll or epoll: they have millisecond resolution, and a worker also sleeps here.
     return receive(connection) if select.select([connection], [], [], duration_s)[0] else None
 
 
 def receive_payload(connection: socket.socket, frame: Frame, place: memoryview) -> None:
     if frame.payload_bytes != len(place):
         raise ProtocolError(
-            f"{frame.say.name} announced {frame.payload_bytes} bytes where {len(place)} belong",
+            f"{frame.kind.name} announced {frame.payload_bytes} bytes instead of {len(place)}",
             "both sides must train the same task with the same options",
         )
     tcp_wire.receive_into(connection, place)
@@ -125,7 +125,7 @@ def receive_payload(connection: socket.socket, frame: Frame, place: memoryview) 
 def receive_bytes(connection: socket.socket, frame: Frame, *, most: int = MAX_STATE_BYTES) -> bytearray:
     if frame.payload_bytes > most:
         raise ProtocolError(
-            f"{frame.say.name} announced {frame.payload_bytes} bytes, but {most} are the most",
+            f"{frame.kind.name} announced {frame.payload_bytes} bytes, more than the maximum of {most}",
             "both sides must run the same version of paceline",
         )
     data = bytearray(frame.payload_bytes)
@@ -134,7 +134,7 @@ def receive_bytes(connection: socket.socket, frame: Frame, *, most: int = MAX_ST
 
 
 def connect(host: str, port: int, *, token: bytes, side: bytes, timeout_s: float) -> socket.socket:
-    """To a server of this run; both sides know the token."""
+    """Connect to a server of this run; both sides prove the token."""
     connection = socket.create_connection((host, port), timeout_s)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,22 +146,19 @@ def connect(host: str, port: int, *, token: bytes, side: bytes, timeout_s: float
 
 
 def shut(connection: socket.socket) -> None:
-    """Nothing more comes or goes; whoever waits for it in another thread wakes up. Closing is the owner's."""
+    """Shut both directions, which wakes a thread that waits on the connection. Its owner closes it."""
     with suppress(OSError):  # the other side was first
         connection.shutdown(socket.SHUT_RDWR)
 
 
-# What was asked is remembered until it is answered, so that the next server can be
-# asked the same; servers know what they have done already, and do nothing twice.
-
 SIDE = b"elastic peer"
 RETRY_S = 0.005
-CONNECT_TIMEOUT_S = 1.0  # for a server to answer at all: one that is frozen does not
+CONNECT_TIMEOUT_S = 1.0  # for a server to accept: a frozen one does not
 
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """Where the primary server is."""
+    """The address of the primary server."""
 
     name: str
     incarnation: int
@@ -170,27 +167,27 @@ class Primary:
 
 
 class Route(Protocol):
-    """What knows who is primary, and as whom this worker is in the run."""
+    """Finds the present primary, and this worker's incarnation."""
 
     def primary(self) -> Primary | None:
-        """Waits until there is one; None: all work is done, and there will be none."""
+        """Wait until there is a primary; None: all work is done, and there will be none."""
         ...
 
     def incarnation(self, after: int) -> int:
-        """Ours, once it is a newer one than `after`."""
+        """Wait for this worker's incarnation to be newer than `after`, and return it."""
         ...
 
-    def when_moved(self, call: Callable[[], None]) -> None:
-        """To be called, from another thread, whenever another server may be primary."""
+    def on_primary_changed(self, call: Callable[[], None]) -> None:
+        """Register `call`: called from another thread whenever another server may be primary."""
         ...
 
     def is_primary(self, place: Primary) -> bool:
-        """As far as is known now; never waits."""
+        """Whether it is the primary in the last known state. Does not block."""
         ...
 
 
 class PrimaryConnection(ABC):
-    """To the primary, whichever process that is."""
+    """The connection to the present primary; connects again when the primary changes."""
 
     def __init__(self, route: Route, *, token: bytes, clock: Clock, timeout_s: float) -> None:
         self._route = route
@@ -199,20 +196,20 @@ class PrimaryConnection(ABC):
         self._timeout_s = timeout_s
         self._connection: socket.socket | None = None
         self._place: Primary | None = None
-        self._lock = threading.Lock()  # the route closes what we wait for
-        self._patience: ActiveTimeout | None = None  # while no server listens to us
-        route.when_moved(self._leave_the_former)
+        self._lock = threading.Lock()  # the route's thread shuts the connection that this worker waits on
+        self._timeout: ActiveTimeout | None = None  # while no server accepts
+        route.on_primary_changed(self._shut_former)
 
     @abstractmethod
-    def _ask(self, connection: socket.socket) -> None:
-        """Say what we last asked."""
+    def _repeat_request(self, connection: socket.socket) -> None:
+        """Send the last request."""
 
     def close(self) -> None:
-        self._route.when_moved(lambda: None)
+        self._route.on_primary_changed(lambda: None)
         self._disconnect()
 
     def _connected(self) -> socket.socket | None:
-        """To the primary, which knows what we ask; None: all work is done."""
+        """A connection to the primary, on which the request was sent; None: all work is done."""
         if self._connection is not None:
             return self._connection
         place = self._route.primary()
@@ -221,31 +218,31 @@ class PrimaryConnection(ABC):
         connection = connect(
             place.host, place.port, token=self._token, side=SIDE, timeout_s=CONNECT_TIMEOUT_S
         )
-        connection.settimeout(None)  # a step of others may take long; the route tells us of the dead
+        connection.settimeout(None)  # a step of others may take long; the route reports lost servers
         with self._lock:
             self._connection = connection
             self._place = place
-        self._patience = None
-        self._leave_the_former()  # it may have changed before we said where we are
-        self._ask(connection)
+        self._timeout = None
+        self._shut_former()  # the primary may have changed before the connection was stored
+        self._repeat_request(connection)
         return connection
 
-    def _leave_the_former(self) -> None:
-        """A frozen server never closes its connection; so we do, when another one took its place."""
+    def _shut_former(self) -> None:
+        """Shut the connection to a former primary: a frozen server never closes it."""
         with self._lock:
             if self._connection is None or self._place is None or self._route.is_primary(self._place):
                 return
             shut(self._connection)
 
     def _lose(self, error: Exception) -> None:
-        """The server is gone, or does not listen; soon we are told of the next one, and ask that."""
+        """The server is lost, or does not accept: disconnect and pause before the next attempt."""
         self._disconnect()
-        if self._patience is None:
-            self._patience = ActiveTimeout(self._timeout_s, now_s=lambda: self._clock.now_ns() / 1e9)
-        elif not self._patience.next_s():
+        if self._timeout is None:
+            self._timeout = ActiveTimeout(self._timeout_s, now_s=lambda: self._clock.now_ns() / 1e9)
+        elif not self._timeout.next_s():
             raise TrainingError(
-                f"no parameter server has answered for {self._timeout_s:g} s: {error}",
-                "look at the servers' logs; raise --timeout if they may take this long",
+                f"no parameter server has responded for {self._timeout_s:g} s: {error}",
+                "see the servers' logs; raise --timeout if responses may take this long",
             ) from error
         self._clock.sleep(RETRY_S)
 

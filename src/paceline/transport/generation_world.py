@@ -33,9 +33,6 @@ from paceline.core.clock import ActiveTimeout
 from paceline.core.errors import NotReadyError, PeerLostError
 from paceline.transport.shm import PAGE, MemoryWorld
 
-# Unlike a semaphore it needs nothing but the number itself, so processes that were
-# not forked from each other, or meet long after, can wait on the same memory.
-
 _SYSCALL_NUMBERS = {"x86_64": 202, "aarch64": 98}
 _WAIT = 0
 _WAKE = 1
@@ -47,13 +44,13 @@ class _Timespec(Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Without these, ctypes would pass the 64-bit address as an int of 32 bits.
+# Without argument types ctypes would truncate the address to 32 bits.
 _libc.syscall.argtypes = [c_long, c_void_p, c_int, c_uint32, POINTER(_Timespec), c_void_p, c_uint32]
 _libc.syscall.restype = c_long
 
 
 def futex_wait(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while the 32-bit number there is `value`, until somebody wakes us, or the time is over."""
+    """Sleep while the 32-bit number at the address is `value`, until a wake-up or the timeout."""
     seconds = int(timeout_s)
     until = _Timespec(seconds, int((timeout_s - seconds) * 1e9))
     if _libc.syscall(_syscall_number(), address, _WAIT, value, ctypes.byref(until), None, 0) == -1:
@@ -63,7 +60,7 @@ def futex_wait(address: int, value: int, timeout_s: float) -> None:
 
 
 def futex_wake(address: int) -> None:
-    """Everybody who sleeps on this number."""
+    """Wake all processes that sleep on this number."""
     _libc.syscall(_syscall_number(), address, _WAKE, _ALL_WAITERS, None, None, 0)
 
 
@@ -72,7 +69,7 @@ def _syscall_number() -> int:
     machine = platform.machine()
     if machine not in _SYSCALL_NUMBERS:
         raise NotReadyError(
-            f"waiting in shared memory is not known on {machine}", "use --transport gloo on this machine"
+            f"shared-memory waits are not supported on {machine}", "use --transport gloo on this machine"
         )
     return _SYSCALL_NUMBERS[machine]
 
@@ -81,7 +78,7 @@ POLL_S = 0.02
 
 
 class GenerationWorld(MemoryWorld):
-    """`parties` processes with `semaphores_each` places to wait at and `words_each` integers apiece."""
+    """`parties` processes with `semaphores_each` counters to wait on and `words_each` integers apiece."""
 
     def __init__(
         self,
@@ -95,7 +92,7 @@ class GenerationWorld(MemoryWorld):
     ) -> None:
         self.rank = rank
         self._is_over = is_over
-        counts = parties * semaphores_each * parties  # posts, by waiter, place and poster
+        counts = parties * semaphores_each * parties  # posts, by waiter, semaphore and poster
         size = 4 * counts + 4 * parties * semaphores_each + 8 * (parties * words_each) + 64
         end = -(-size // PAGE) * PAGE
         super().__init__(fd, parties=parties, end=end)
@@ -104,72 +101,70 @@ class GenerationWorld(MemoryWorld):
         self.words: NDArray[np.int64] = np.frombuffer(
             self._memory, dtype=np.int64, count=parties * words_each
         ).reshape(parties, words_each)
-        # Single numbers, many times a step: numpy would take several times as long for each.
+        # Single numbers are accessed many times a step: numpy would take several times as long.
         self._numbers = memoryview(self._memory).cast("I")
-        self._places = semaphores_each
+        self._semaphores = semaphores_each
         self._first_post = 2 * parties * words_each
-        self._first_bell = self._first_post + counts
+        self._first_futex = self._first_post + counts
         self._taken = [0] * semaphores_each
         self._base = self.words.ctypes.data
 
-    def post(self, party: int, which: int) -> None:
+    def post(self, party: int, index: int) -> None:
         numbers = self._numbers
-        place = party * self._places + which
-        own = self._first_post + place * self.parties + self.rank
+        semaphore = party * self._semaphores + index
+        own = self._first_post + semaphore * self.parties + self.rank
         count = (numbers[own] + 1) & 0xFFFFFFFF
-        numbers[own] = count  # ours alone
-        # Any other value wakes whoever looked before; who wrote it does not matter.
-        numbers[self._first_bell + place] = ((self.rank & 0xFF) << 24) | (count & 0xFFFFFF)
-        futex_wake(self._base + 4 * (self._first_bell + place))
+        numbers[own] = count  # this process is its only writer
+        # Any change of the futex wakes the waiter; the value, and which process wrote it, does not matter.
+        numbers[self._first_futex + semaphore] = ((self.rank & 0xFF) << 24) | (count & 0xFFFFFF)
+        futex_wake(self._base + 4 * (self._first_futex + semaphore))
 
-    def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
-        """Wait for one post, and say whether it came in time; PeerLostError when the generation is over."""
-        assert party == self.rank, "everybody waits at its own places only"
-        patience = None if timeout_s is None else ActiveTimeout(timeout_s)
-        place = party * self._places + which
-        posts = self._first_post + place * self.parties
-        at_bell = self._first_bell + place
+    def is_posted(self, party: int, index: int, timeout_s: float | None, *, awaited: str) -> bool:
+        """Wait for one post; whether it arrived in time. PeerLostError when the generation is over."""
+        assert party == self.rank, "a process waits on its own semaphores only"
+        timeout = None if timeout_s is None else ActiveTimeout(timeout_s)
+        semaphore = party * self._semaphores + index
+        posts = self._first_post + semaphore * self.parties
+        futex = self._first_futex + semaphore
         while True:
-            bell = self._numbers[at_bell]
-            if sum(self._numbers[posts : posts + self.parties]) > self._taken[which]:
-                self._taken[which] += 1
+            value = self._numbers[futex]
+            if sum(self._numbers[posts : posts + self.parties]) > self._taken[index]:
+                self._taken[index] += 1
                 return True
             if self._is_over():
                 raise PeerLostError(
-                    f"the generation ended while waiting for {what}", "the run goes on in the next one"
+                    f"the generation ended while waiting for {awaited}", "the run continues in the next one"
                 )
-            left_s = POLL_S if patience is None else min(POLL_S, patience.next_s())
+            left_s = POLL_S if timeout is None else min(POLL_S, timeout.next_s())
             if left_s <= 0:
                 return False
-            futex_wait(self._base + 4 * at_bell, bell, left_s)
+            futex_wait(self._base + 4 * futex, value, left_s)
 
     @property
     def is_aborted(self) -> bool:
         return self._is_over()
 
     def wake_all(self) -> None:
-        """Let our own waits look up at once: the generation is over."""
-        for which in range(self._places):
-            futex_wake(self._base + 4 * (self._first_bell + self.rank * self._places + which))
+        """Wake this process's own waits, so that they check at once whether the generation is over."""
+        for index in range(self._semaphores):
+            futex_wake(self._base + 4 * (self._first_futex + self.rank * self._semaphores + index))
 
-
-# Each writes its own row before the meeting of a step, or of a round, and reads
-# all rows after it. Two rows each, used in turn: whoever is one ahead writes where
-# nobody reads any more, because it could not have passed the meeting in between.
 
 BOARD_NUMBERS = 3
 BOARD_ROW_WORDS = 2 * BOARD_NUMBERS
 
 
 class BoardRow(NamedTuple):
-    """Of one worker at one step."""
+    """The numbers of one worker at one step."""
 
-    shard_ns: int  # for one of its shards, before the meeting; 0: it had none
-    best_ns: int  # the least that ever was, in its process; 0: not known yet
+    shard_ns: int  # duration of one of its shards, before the barrier; 0: it had none
+    best_ns: int  # the minimum in its process; 0: not known yet
     leaves: int  # 1: after this step it leaves the run
 
 
 class GenerationBoard:
+    """One row of numbers per worker, exchanged at every barrier."""
+
     def __init__(self, world: GenerationWorld, first_word: int) -> None:
         self._rows = [
             world.words[:, start : start + BOARD_NUMBERS]
@@ -177,37 +172,35 @@ class GenerationBoard:
         ]
         self._rank = world.rank
         self.parties = world.parties
-        self._meetings = 0
+        self._barriers = 0
 
     def write(self, row: BoardRow) -> None:
-        self._rows[self._meetings & 1][self._rank] = row
+        self._rows[self._barriers & 1][self._rank] = row
 
     def read(self) -> Sequence[BoardRow]:
-        """By rank; once after each meeting, before we write again."""
-        rows = self._rows[self._meetings & 1]
-        self._meetings += 1
+        """All rows, by rank; once after each barrier, before the next write."""
+        rows = self._rows[self._barriers & 1]
+        self._barriers += 1
         return [BoardRow(*map(int, row)) for row in rows]
 
 
-# Written before a meeting and read after it, as on the board of every commit: two rows each, used in turn, so
-# that whoever is one ahead writes where nobody reads any more. Everybody shows at the same meetings.
-
-
 class GenerationWindow:
+    """The latest step times of each worker, exchanged at the barriers of decisions."""
+
     def __init__(self, world: GenerationWorld, kept: int) -> None:
-        """Room for `kept` numbers of each; all parties make this call at the same point."""
+        """Space for `kept` numbers of each worker; all parties make this call at the same point."""
         rows = world.map_vectors(2, world.parties * (1 + kept), torch.float64)
         self._rows = [row.view(world.parties, 1 + kept).numpy() for row in rows]
         self._rank = world.rank
-        self._shown = 0
+        self._exchanges = 0
 
     def write(self, seconds: Sequence[float]) -> None:
-        row = self._rows[self._shown & 1][self._rank]
+        row = self._rows[self._exchanges & 1][self._rank]
         row[0] = len(seconds)
         row[1 : 1 + len(seconds)] = seconds
 
     def read(self) -> list[list[float]]:
-        """By rank; once after each meeting that we wrote for."""
-        rows = self._rows[self._shown & 1]
-        self._shown += 1
+        """All windows, by rank; once after each barrier that this worker wrote for."""
+        rows = self._rows[self._exchanges & 1]
+        self._exchanges += 1
         return [[float(own_s) for own_s in row[1 : 1 + int(row[0])]] for row in rows]

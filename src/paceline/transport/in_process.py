@@ -35,26 +35,27 @@ class Waiting(Protocol):
     def now_ns(self) -> int: ...
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
-        """Give the turn away until `is_true()`; False if the time ran out first."""
+        """Yield the turn until `is_true()`; False if the timeout passed first."""
         ...
 
 
 class CollectiveState:
-    """What N in-process collectives share: their vectors, and who has arrived."""
+    """State shared by N in-process collectives: their vectors, and which ranks have arrived."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self.allocations: list[list[Tensor | None]] = []
-        self.arrived: list[set[int]] = []  # by the number of the meeting
-        self.copies: dict[int, list[Tensor]] = {}  # of everybody's vector, by the number of the meeting
-        self.shown: dict[int, dict[int, Tensor]] = {}  # to some: by the number of the gathering, then by rank
-        self.copied = [0] * world_size  # by rank: gatherings from some that it has copied
+        self.arrived: list[set[int]] = []  # indexed by barrier number
+        self.copies: dict[int, list[Tensor]] = {}  # copies of all ranks' vectors, by barrier number
+        # Partial gathers (with sources), counted from 1:
+        self.published: dict[int, dict[int, Tensor]] = {}  # vectors by gather and rank
+        self.copied = [0] * world_size  # by rank: the last gather it has copied
 
 
 class InProcessCollective:
     def __init__(
         self,
-        meeting: CollectiveState,
+        state: CollectiveState,
         rank: Rank,
         *,
         turns: Waiting,
@@ -63,31 +64,29 @@ class InProcessCollective:
     ) -> None:
         self.rank = rank
         self._device = device
-        self.world_size = meeting.world_size
-        self._meeting = meeting
+        self.world_size = state.world_size
+        self._state = state
         self._turns = turns
         self._timeout_s = timeout_s
         self._allocated = 0
-        self._meetings = 0
-        self._gatherings = 0
-        self._heard_by: tuple[Sequence[Rank], Sequence[Rank]] = (
-            (),
-            (),
-        )  # at the last two gatherings from some
+        self._barriers = 0
+        self._gathers = 0  # partial ones
+        # Targets of the last two partial gathers.
+        self._targets: tuple[Sequence[Rank], Sequence[Rank]] = ((), ())
         self._number: dict[int, int] = {}
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
         number = self._allocated
         self._allocated += 1
-        if number == len(self._meeting.allocations):
-            self._meeting.allocations.append([None] * self.world_size)
+        if number == len(self._state.allocations):
+            self._state.allocations.append([None] * self.world_size)
         own = torch.zeros(numel, dtype=dtype, device=self._device)
-        self._meeting.allocations[number][self.rank] = own
+        self._state.allocations[number][self.rank] = own
         self._number[own.data_ptr()] = number
         return own
 
     def all_reduce_mean(self, vector: Tensor) -> Traffic:
-        wait_ns = self._meet(lambda vectors: mean_in_place(vectors), vector)
+        wait_ns = self._barrier(mean_in_place, vector)
         size = ring_bytes(vector.nbytes, self.world_size)
         return Traffic(size, size, wait_ns)
 
@@ -96,7 +95,7 @@ class InProcessCollective:
             for other in vectors[1:]:
                 other.copy_(vectors[0])
 
-        wait_ns = self._meet(copy_first, vector)
+        wait_ns = self._barrier(copy_first, vector)
         if self.rank != 0:
             return Traffic(0, vector.nbytes, wait_ns)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
@@ -109,87 +108,85 @@ class InProcessCollective:
     ) -> tuple[list[Tensor], Traffic]:
         if sources is not None:
             return self._gather_from(vector, sources, sources if targets is None else targets)
-        everybody, wait_ns = self._see_everybody(vector)
+        vectors, wait_ns = self._copy_all(vector)
         moved = vector.nbytes * (self.world_size - 1)
-        return [other.clone() for other in everybody], Traffic(moved, moved, wait_ns)
+        return [other.clone() for other in vectors], Traffic(moved, moved, wait_ns)
 
     def _gather_from(
         self, vector: Tensor, sources: Sequence[Rank], targets: Sequence[Rank]
     ) -> tuple[list[Tensor], Traffic]:
-        self._gatherings += 1
-        number = self._gatherings
-        copied = self._meeting.copied
-        shown = self._meeting.shown.setdefault(number, {})
+        self._gathers += 1
+        number = self._gathers
+        copied = self._state.copied
+        published = self._state.published.setdefault(number, {})
         started_ns = self._turns.now_ns()
-        before = self._heard_by[0]
+        before = self._targets[0]
         self._wait(lambda: all(copied[rank] >= number - 2 for rank in before))
-        shown[self.rank] = vector.clone()
-        self._wait(lambda: all(rank in shown for rank in sources))
-        copies = [shown[rank].clone() for rank in sources]
+        published[self.rank] = vector.clone()
+        self._wait(lambda: all(rank in published for rank in sources))
+        copies = [published[rank].clone() for rank in sources]
         copied[self.rank] = number
-        self._heard_by = (self._heard_by[1], targets)
-        if min(copied) >= number:  # whoever comes last clears the table
-            self._meeting.shown.pop(number, None)
-        heard, hearing = (sum(rank != self.rank for rank in ranks) for ranks in (sources, targets))
+        self._targets = (self._targets[1], targets)
+        if min(copied) >= number:  # the last rank removes the vectors
+            self._state.published.pop(number, None)
+        received, sent = (sum(rank != self.rank for rank in ranks) for ranks in (sources, targets))
         wait_ns = self._turns.now_ns() - started_ns
-        return copies, Traffic(vector.nbytes * hearing, vector.nbytes * heard, wait_ns)
+        return copies, Traffic(vector.nbytes * sent, vector.nbytes * received, wait_ns)
 
     def _wait(self, is_true: Callable[[], bool]) -> None:
         if not self._turns.wait_until(is_true, self._timeout_s):
             raise SilenceError(
-                f"waited {self._timeout_s:g} s for neighbours, and nothing came",
-                "they stopped taking part",
+                f"waited {self._timeout_s:g} s for neighbours, and nothing arrived",
+                "they left the run",
             )
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
-        everybody, wait_ns = self._see_everybody(vector)
-        received = torch.cat([pieces(other, self.world_size)[self.rank] for other in everybody])
+        vectors, wait_ns = self._copy_all(vector)
+        received = torch.cat([pieces(other, self.world_size)[self.rank] for other in vectors])
         moved = vector.nbytes - vector.nbytes // self.world_size
         return received, Traffic(moved, moved, wait_ns)
 
-    def _see_everybody(self, vector: Tensor) -> tuple[list[Tensor], int]:
-        copies = self._meeting.copies
-        number = self._meetings
-        # Whoever is slow to look still needs this meeting's vectors; of the one before nobody does.
+    def _copy_all(self, vector: Tensor) -> tuple[list[Tensor], int]:
+        """(copies of all ranks' vectors, nanoseconds of waiting)."""
+        copies = self._state.copies
+        number = self._barriers
+        # A slow rank may still read the copies of the previous barrier, but none before that.
         copies.pop(number - 2, None)
 
         def copy_all(vectors: Sequence[Tensor]) -> None:
             copies[number] = [other.clone() for other in vectors]
 
-        wait_ns = self._meet(copy_all, vector)
+        wait_ns = self._barrier(copy_all, vector)
         return copies[number], wait_ns
 
     def close(self) -> None: ...
 
-    def _meet(self, work: Callable[[Sequence[Tensor]], None], vector: Tensor) -> int:
-        """The last to arrive does the work for all."""
-        number = self._meetings
-        self._meetings += 1
-        if number == len(self._meeting.arrived):
-            self._meeting.arrived.append(set())
-        arrived = self._meeting.arrived[number]
+    def _barrier(self, work: Callable[[Sequence[Tensor]], None], vector: Tensor) -> int:
+        """Wait for all ranks; the last to arrive does the work for all. Nanoseconds of waiting."""
+        number = self._barriers
+        self._barriers += 1
+        if number == len(self._state.arrived):
+            self._state.arrived.append(set())
+        arrived = self._state.arrived[number]
         arrived.add(self.rank)
         if len(arrived) == self.world_size:
-            work([v for v in self._meeting.allocations[self._number[vector.data_ptr()]] if v is not None])
+            work([v for v in self._state.allocations[self._number[vector.data_ptr()]] if v is not None])
         started_ns = self._turns.now_ns()
         if not self._turns.wait_until(lambda: len(arrived) == self.world_size, self._timeout_s):
             raise SilenceError(
                 f"waited {self._timeout_s:g} s for {self.world_size - len(arrived)} other workers",
-                "they stopped taking part",
+                "they left the run",
             )
         return self._turns.now_ns() - started_ns
 
 
-# Who waits gives the turn away; see in_process.py.
-
-
 class PeersState:
-    """What N in-process peers share: their vectors, who holds them, and what they count together."""
+    """State shared by N in-process peers: their vectors, the locks on them, and common counters."""
 
     def __init__(self, world_size: int) -> None:
         self.vectors: list[Tensor] = [torch.empty(0)] * world_size
         self.held: set[Rank] = set()
-        self.arrived = [0] * world_size  # meetings, by rank
+        self.arrived = [0] * world_size  # barriers, by rank
         self.taken = 0
         self.end = 0
         self.exchanges = 0
@@ -199,7 +196,7 @@ class PeersState:
 class InProcessPeers:
     def __init__(
         self,
-        table: PeersState,
+        state: PeersState,
         rank: Rank,
         *,
         turns: Waiting,
@@ -207,74 +204,72 @@ class InProcessPeers:
         device: torch.device | None = None,
     ) -> None:
         self.rank = rank
-        self.world_size = len(table.vectors)
-        self._table = table
+        self.world_size = len(state.vectors)
+        self._state = state
         self._turns = turns
         self._timeout_s = timeout_s
         self._device = device
 
     def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
         own = torch.zeros(numel, dtype=dtype, device=self._device)
-        self._table.vectors[self.rank] = own
-        self._table.taken = done
-        self._table.end = shares
-        self._table.exchanges = done
+        self._state.vectors[self.rank] = own
+        self._state.taken = done
+        self._state.end = shares
+        self._state.exchanges = done
         return own
 
     @contextmanager
     def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[LockedVectors]:
-        table = self._table
-        mine = set[Rank]()
+        state = self._state
+        locked = set[Rank]()
         started_ns = self._turns.now_ns()
         try:
             for rank in ranks:
                 self._wait(partial(self._is_free, rank), f"worker {rank}'s parameters")
-                table.held.add(rank)
-                mine.add(rank)
-            table.exchanges += is_exchange
+                state.held.add(rank)
+                locked.add(rank)
+            state.exchanges += is_exchange
             wait_ns = self._turns.now_ns() - started_ns
-            yield LockedVectors(tuple(table.vectors[rank] for rank in ranks), table.exchanges, wait_ns)
+            yield LockedVectors(tuple(state.vectors[rank] for rank in ranks), state.exchanges, wait_ns)
         finally:
-            table.held -= mine
+            state.held -= locked
 
     def take(self, *, wants_stop: bool) -> int | None:
-        table = self._table
-        table.is_stopped |= wants_stop
-        if table.is_stopped or table.taken >= table.end:
+        state = self._state
+        state.is_stopped |= wants_stop
+        if state.is_stopped or state.taken >= state.end:
             return None
-        table.taken += 1
-        return table.taken - 1
+        state.taken += 1
+        return state.taken - 1
 
-    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
-        arrived = self._table.arrived
+    def barrier(self) -> tuple[tuple[Tensor, ...], Traffic]:
+        arrived = self._state.arrived
         started_ns = self._turns.now_ns()
         arrived[self.rank] += 1
         number = arrived[self.rank]
         self._wait(lambda: min(arrived) >= number, "the other workers")
-        moved = self._table.vectors[self.rank].nbytes * (self.world_size - 1)
-        return tuple(self._table.vectors), Traffic(moved, moved, self._turns.now_ns() - started_ns)
+        moved = self._state.vectors[self.rank].nbytes * (self.world_size - 1)
+        return tuple(self._state.vectors), Traffic(moved, moved, self._turns.now_ns() - started_ns)
 
     def shares_taken(self) -> int:
-        return self._table.taken
+        return self._state.taken
 
     def close(self) -> None: ...
 
     def _is_free(self, rank: Rank) -> bool:
-        return rank not in self._table.held
+        return rank not in self._state.held
 
-    def _wait(self, is_true: Callable[[], bool], what: str) -> None:
+    def _wait(self, is_true: Callable[[], bool], awaited: str) -> None:
         if not self._turns.wait_until(is_true, self._timeout_s):
             raise SilenceError(
-                f"waited {self._timeout_s:g} s for {what}, and nothing came", "a worker stopped taking part"
+                f"waited {self._timeout_s:g} s for {awaited}, and nothing arrived",
+                "a worker left the run",
             )
-
-
-# The server answers in the caller's own turn; who waits gives the turn away, see in_process.py.
 
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """What a server has said to its workers, and they have not read yet."""
+    """Messages of a server that its workers have not read yet."""
 
     answers: dict[Rank, Answer] = field(default_factory=dict)
     obsolete: dict[Rank, Version] = field(default_factory=dict)
@@ -317,7 +312,7 @@ class InProcessStore:
         started_ns = self._turns.now_ns()
         if not self._turns.wait_until(lambda: self._rank in self._mail.answers, self._timeout_s):
             raise SilenceError(
-                f"waited {self._timeout_s:g} s for the parameter server", "another worker holds us back"
+                f"waited {self._timeout_s:g} s for the parameter server", "another worker blocks it"
             )
         wait_ns = self._turns.now_ns() - started_ns
         answer = self._mail.answers.pop(self._rank)

@@ -20,13 +20,13 @@ from paceline.core.ids import Clock, Rank, Version
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What an exchange cost: bytes sent and received, and how much of its time was waiting and coding."""
+    """The cost of an exchange: bytes sent and received, and its time of waiting and coding."""
 
     bytes_out: int = 0
     bytes_in: int = 0
     wait_ns: int = 0
     codec_ns: int = 0  # compressing and decompressing
-    bytes_saved: int = 0  # that would have been sent in addition without compression; may be negative
+    bytes_saved: int = 0  # by compression; may be negative
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
@@ -42,7 +42,7 @@ NO_TRAFFIC = Traffic()
 
 
 class Collective(Protocol):
-    """Everybody meets. All ranks make the same calls in the same order."""
+    """Collective operations. All ranks make the same calls in the same order."""
 
     rank: Rank
     world_size: int
@@ -67,13 +67,13 @@ class Collective(Protocol):
     ) -> tuple[list[Tensor], Traffic]:
         """Copies of the `vector` (from `allocate`) of all ranks, or of `sources`, in that order.
 
-        All ranks call it. `targets` are those who name us as a source; left out, they are our
-        sources. With `sources` a rank waits for them only, and perhaps for its targets to take theirs.
+        All ranks call it. `targets` are the ranks that name this one as a source; the default is
+        `sources`. With `sources` a rank waits for these only, and possibly until its targets have copied.
         """
         ...
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
-        """Piece r of our `vector` (from `allocate`) goes to rank r; the pieces meant for us, by sender.
+        """All-to-all: piece r of `vector` (from `allocate`) goes to rank r; the received pieces, by sender.
 
         The pieces are equal: the vector's length is a multiple of the number of ranks.
         """
@@ -83,78 +83,78 @@ class Collective(Protocol):
 
 
 class Shards(Protocol):
-    """Gradients of logical shards meet, whoever computed them. All workers make the same calls."""
+    """The mean of the gradients of logical shards, from any worker. All workers make the same calls."""
 
     shards: int
-    looks_for_nan: bool  # whether `is_finite` has something to say
+    checks_finite: bool  # if not set, `is_finite` is always True
 
     def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
         """A slot for every shard, and one for their mean."""
         ...
 
     def check(self) -> None:
-        """PeerLostError when the others have gone on without us; never waits."""
+        """Raise PeerLostError when the others continue without this worker; never waits."""
         ...
 
     def mean(self) -> Traffic:
-        """Every slot is filled: afterwards their mean, added up in the order of shards, is in its slot."""
+        """All slots are filled: compute their mean, summed in the order of shards, into the mean's slot."""
         ...
 
     def is_finite(self) -> bool:
-        """Was the last mean? Everybody gets the same answer."""
+        """Whether the last mean was finite. The result is the same on all workers."""
         ...
 
     def settle(self) -> None:
-        """Wait until all have looked at the slots; nobody has written there meanwhile."""
+        """Barrier: wait until all workers have read the slots, before any worker writes again."""
         ...
 
     def close(self) -> None: ...
 
 
 class Rounds(Shards, Protocol):
-    """The same for shards that also keep something of their own; whoever lives can go on with it."""
+    """`Shards` with state per shard, from which any surviving worker can continue."""
 
     def commit(self, own: Mapping[int, bytes]) -> tuple[Traffic, list[Tensor]]:
-        """As `mean`, and our shards' own bytes are shown; those of all shards, in their order.
+        """`mean`, and publish the bytes of this worker's shards; returns those of all shards, in order.
 
-        They stay as they are until the call after the next one, and for ever when there is none:
-        so whoever does not get through a call still has what the call before gave.
+        They stay valid until the call after the next one, and indefinitely without one: a worker
+        that fails in a call still has the result of the previous one.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LockedVectors:
-    """Vectors that nobody else reads or writes for now."""
+    """Vectors that this worker holds exclusively."""
 
-    vectors: tuple[Tensor, ...]  # in the order in which they were asked for
-    number: int  # exchanges so far, with this one if it is one
+    vectors: tuple[Tensor, ...]  # in the order requested
+    number: int  # exchanges so far, including this one if it is one
     wait_ns: int
 
 
 class Peers(Protocol):
-    """Each worker has a vector that the others may hold too; nobody meets between start and end."""
+    """One lockable vector per worker, for pairwise averaging; barriers only at the start and the end."""
 
     rank: Rank
     world_size: int
 
     def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
-        """Our own vector, zeroed. Of `shares` of work, so many are `done`, by one exchange each."""
+        """This worker's vector, zeroed. Of `shares` of work `done` are done, by one exchange each."""
         ...
 
     def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> AbstractContextManager[LockedVectors]:
-        """These ranks' vectors for us alone, each waited for in the order given.
+        """Lock these ranks' vectors, one after another in the order given.
 
-        Who always holds in the order of ranks can never deadlock with others who do.
+        Workers that always lock in the order of ranks cannot deadlock.
         """
         ...
 
     def take(self, *, wants_stop: bool) -> int | None:
-        """The lowest share that nobody has taken; None when all are, or once anyone wanted to stop."""
+        """The lowest share not yet taken; None when all are taken, or after any worker wanted to stop."""
         ...
 
-    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
-        """Everybody's vector, once all are here; they may be read until someone holds one again."""
+    def barrier(self) -> tuple[tuple[Tensor, ...], Traffic]:
+        """Wait for all workers; returns all vectors, readable until a worker holds one again."""
         ...
 
     def shares_taken(self) -> int: ...
@@ -164,7 +164,7 @@ class Peers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """A worker's two vectors in a store: what it reads and what it pushes."""
+    """A worker's two vectors in a store: the one it reads and the one it pushes."""
 
     parameters: Tensor
     gradients: Tensor  # bytes (uint8) when they are compressed
@@ -177,46 +177,46 @@ class Slots:
         push_bytes: int | None = None,
         device: torch.device | None = None,
     ) -> "Slots":
-        size, kind = (numel, dtype) if push_bytes is None else (push_bytes, torch.uint8)
-        return cls(
-            torch.zeros(numel, dtype=dtype, device=device), torch.zeros(size, dtype=kind, device=device)
-        )
+        parameters = torch.zeros(numel, dtype=dtype, device=device)
+        if push_bytes is None:
+            return cls(parameters, torch.zeros_like(parameters))
+        return cls(parameters, torch.zeros(push_bytes, dtype=torch.uint8, device=device))
 
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
     version: Version
-    position: int | None  # the share of the work to do with it; None: nothing is left, and we are out
+    position: int | None  # the share of the work to do with it; None: nothing is left, the worker has left
     traffic: Traffic
 
 
 class ParameterStore(Protocol):
-    """A worker's end of a parameter server: join, then pull and push in turn, then leave."""
+    """A worker's end of a parameter server: join, then alternate pull and push, then leave."""
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
-        """With `push_bytes`, what is pushed is so many bytes instead of a vector like the parameters."""
+        """The slots. With `push_bytes` the pushed vector is that many bytes instead of a gradient."""
         ...
 
     def join(self, clock: Clock) -> None:
-        """Take part, with `clock` gradients behind us, and ask for parameters."""
+        """Take part after `clock` gradients, and request parameters."""
         ...
 
     def pull(self) -> PullResult:
-        """Wait until the server lets us read; `slots.parameters` then holds that version.
+        """Wait for the server's answer; `slots.parameters` then holds that version.
 
-        With nothing left to do, the server has already let us go: no `leave` is needed.
+        When nothing is left to do the server has already removed this worker: no `leave` is needed.
         """
         ...
 
     def push(self, *, wants_stop: bool) -> Traffic:
-        """Hand over `slots.gradients` and ask for what comes next.
+        """Send `slots.gradients` and request the next parameters.
 
-        A wish to stop is the server's to fulfil: it lets all workers end at a common point.
+        With `wants_stop` the server ends all workers at a common point.
         """
         ...
 
     def leave(self) -> None:
-        """Stop taking part at once; the others go on."""
+        """Stop taking part at once; the others continue."""
         ...
 
     def close(self) -> None: ...
@@ -224,26 +224,26 @@ class ParameterStore(Protocol):
 
 @runtime_checkable
 class Revocable(Protocol):
-    """What a store also offers: a share that was handed out may be taken back while it is being computed."""
+    """A store whose server may revoke a share while a worker computes it."""
 
     def is_obsolete(self) -> bool:
-        """Has the server gone on without the gradient that we are computing? Cheap, and never waits."""
+        """Whether the server has continued without the gradient being computed. Cheap; does not block."""
         ...
 
     def wait_unless_obsolete(self, duration_s: float) -> bool:
-        """Let this much time pass, or less: True, at once, when our gradient is not wanted any more."""
+        """Sleep for at most this long; returns True at once when the gradient is no longer needed."""
         ...
 
     def again(self) -> None:
-        """Ask for parameters without handing over a gradient: the one we were at is abandoned."""
+        """Abandon the current gradient, and request parameters without a push."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The server has put this version into the rank's `slots.parameters`, for this share.
+    """The server has written this version into the rank's `slots.parameters`, for this share.
 
-    A position of None says that nothing is left to do; the worker is out, and read nothing.
+    A position of None: nothing is left to do, nothing was written, and the worker has left.
     """
 
     rank: Rank
@@ -253,9 +253,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Obsolete:
-    """What this rank computes on versions before `version` is not wanted any more.
+    """Gradients of this rank on versions before `version` are no longer needed.
 
-    The rank says `again` when it has noticed; a push that crosses with this word counts as that.
+    The rank answers with `again`; a push that crosses with this message counts as that.
     """
 
     rank: Rank
@@ -266,7 +266,7 @@ Reply: TypeAlias = Answer | Obsolete
 
 
 class StoreHandler(Protocol):
-    """The server's brain, the same behind every adapter. Calls are made one at a time."""
+    """The parameter server's logic, the same behind every adapter. Calls are made one at a time."""
 
     def attach(self, rank: Rank, slots: Slots) -> None: ...
 

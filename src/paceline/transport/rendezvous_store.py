@@ -19,12 +19,12 @@ from paceline.core.clock import ActiveTimeout, SystemClock, monotonic_s
 from paceline.core.clock import boot_id as boot_id
 from paceline.core.errors import NotReadyError, PeerLostError, SilenceError
 
-CHUNK_BYTES = 4 << 20  # bytes; the store takes at most 8 MiB
+CHUNK_BYTES = 4 << 20  # the store accepts at most 8 MiB
 _CONNECT_RETRY_S = 0.2
 _MIN_POLL_S = 0.001  # the interval between two polls grows from this
 _MAX_POLL_S = 0.1  # up to this
-_HINT = "see what that process says; set --timeout if it may take longer"
-Answer = TypeVar("Answer")
+_HINT = "see the log of that process; raise --timeout if it may take longer"
+Result = TypeVar("Result")
 
 
 class RendezvousStore:
@@ -35,7 +35,7 @@ class RendezvousStore:
 
     @classmethod
     def enter(cls, world: World, *, timeout_s: float) -> "RendezvousStore":
-        """NotReadyError when nobody is there within the timeout."""
+        """Connect to the world's store, or host it; NotReadyError after the timeout."""
         if world.is_alone:
             return cls(world, HashStore(), timeout_s=timeout_s)
         is_host = world.rank == 0 and not world.agent_listens
@@ -43,7 +43,7 @@ class RendezvousStore:
 
     @classmethod
     def host_at(cls, host: str, size: int, *, timeout_s: float) -> "RendezvousStore":
-        """A place of rank 0's, on a port that is free; its `world` says which."""
+        """Host a store on a free port; its `world` holds the port."""
         with socket.create_server((host, 0), backlog=max(128, size)) as listener:
             world = World(size=size, host=host, port=int(listener.getsockname()[1]))
             store = TCPStore(
@@ -53,39 +53,39 @@ class RendezvousStore:
                 is_master=True,
                 timeout=timedelta(seconds=timeout_s),
                 wait_for_workers=False,
-                master_listen_fd=listener.detach(),  # it is the store's from now on
+                master_listen_fd=listener.detach(),  # the store owns it from now on
             )
         return cls(world, PrefixStore(f"paceline/{world.restarts}", store), timeout_s=timeout_s)
 
     def another(self) -> "RendezvousStore":
-        """The same place, for another thread."""
+        """A new connection to the same store, for another thread."""
         if self.world.is_alone:
             return self
         return RendezvousStore(self.world, _open(self.world, self.timeout_s), timeout_s=self.timeout_s)
 
     def for_group(self) -> Store:
-        """A part of the store for torch's own process group."""
+        """A namespace of the store for torch's own process group."""
         return PrefixStore("group", self._store)
 
     def show(self, name: str, value: object) -> None:
-        """Anything that JSON can hold, for all who look."""
-        self._ask(name, lambda: self._store.set(name, json.dumps(value)))
+        """Publish a JSON value under this name."""
+        self._call(name, lambda: self._store.set(name, json.dumps(value)))
 
-    def see(self, name: str, *, whose: str, timeout_s: float | None = None) -> Any:  # Any: JSON
-        """What is shown under this name, once it is; PeerLostError when it never is."""
+    def see(self, name: str, *, source: str, timeout_s: float | None = None) -> Any:  # Any: JSON
+        """Wait for the value under this name; PeerLostError after the timeout."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        patience = ActiveTimeout(limit_s)
+        timeout = ActiveTimeout(limit_s)
         pause_s = _MIN_POLL_S
-        # Asked again and again: while the store itself waits, no signal is heard and no thread is served.
-        while not self._ask(whose, lambda: self._store.check([name])):
-            if not patience.next_s():
-                raise SilenceError(f"waited {limit_s:g} s for {whose}", _HINT)
+        # Polled: while the store itself waits, no signal is handled and no other thread is served.
+        while not self._call(source, lambda: self._store.check([name])):
+            if not timeout.next_s():
+                raise SilenceError(f"waited {limit_s:g} s for {source}", _HINT)
             SystemClock().sleep(pause_s)
             pause_s = min(_MAX_POLL_S, 1.5 * pause_s)
-        return json.loads(self._ask(whose, lambda: self._store.get(name)))
+        return json.loads(self._call(source, lambda: self._store.get(name)))
 
     def is_open(self) -> bool:
-        """Can anything still be shown here?"""
+        """Whether the store still responds."""
         try:
             self._store.check(["hello"])
         except DistError:
@@ -93,29 +93,29 @@ class RendezvousStore:
         return True
 
     def hide(self, name: str) -> None:
-        self._ask(name, lambda: self._store.delete_key(name))
+        self._call(name, lambda: self._store.delete_key(name))
 
     def send(self, name: str, data: bytes | memoryview) -> None:
         view = memoryview(data)
         pieces = -(-len(view) // CHUNK_BYTES)
         for number in range(pieces):
             piece = bytes(view[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES])
-            self._ask(name, lambda n=number, p=piece: self._store.set(f"{name}/{n}", p))  # type: ignore[misc]
-        self.show(name, pieces)  # last: who sees it finds all of them
+            self._call(name, lambda n=number, p=piece: self._store.set(f"{name}/{n}", p))  # type: ignore[misc]
+        self.show(name, pieces)  # written last: once it is visible, all chunks are
 
-    def receive(self, name: str, *, whose: str) -> bytes:
-        """What was sent, once it is all there; it is gone from the store afterwards."""
-        names = [f"{name}/{number}" for number in range(self.see(name, whose=whose))]
-        data = b"".join(self._ask(whose, lambda n=n: self._store.get(n)) for n in names)  # type: ignore[misc]
+    def receive(self, name: str, *, source: str) -> bytes:
+        """Wait for the value, and delete it from the store."""
+        names = [f"{name}/{number}" for number in range(self.see(name, source=source))]
+        data = b"".join(self._call(source, lambda n=n: self._store.get(n)) for n in names)  # type: ignore[misc]
         for each in [*names, name]:
             self.hide(each)
         return data
 
-    def _ask(self, whose: str, ask: Callable[[], Answer]) -> Answer:
+    def _call(self, source: str, call: Callable[[], Result]) -> Result:
         try:
-            return ask()
+            return call()
         except DistError as error:
-            raise PeerLostError(f"{whose} cannot be had: {_first_line(error)}", _HINT) from error
+            raise PeerLostError(f"{source} cannot be read: {_first_line(error)}", _HINT) from error
 
 
 def _first_line(error: DistError) -> str:
@@ -123,7 +123,7 @@ def _first_line(error: DistError) -> str:
 
 
 def _open(world: World, timeout_s: float, *, is_host: bool = False) -> Store:
-    assert world.host is not None, "whoever is alone meets nobody"
+    assert world.host is not None, "a single process needs no store"
     if not is_host:
         _await_listener(world.host, world.port, timeout_s)
     try:
@@ -137,27 +137,27 @@ def _open(world: World, timeout_s: float, *, is_host: bool = False) -> Store:
         )
     except DistError as error:
         raise NotReadyError(
-            f"no meeting at {world.host}:{world.port}: {_first_line(error)}",
-            "is MASTER_PORT free, and is MASTER_ADDR this host? Start it with torchrun, which chooses both",
+            f"no rendezvous at {world.host}:{world.port}: {_first_line(error)}",
+            "check that MASTER_PORT is free and MASTER_ADDR is this host; torchrun sets both",
         ) from error
-    # A store that outlives a restart must not show what the processes before us said.
+    # A store that outlives a restart must not show values of the previous processes.
     return PrefixStore(f"paceline/{world.restarts}", store)
 
 
 def _await_listener(host: str, port: int, timeout_s: float) -> None:
-    """Knock until somebody listens: torch would do the same, but print its own stack for each attempt."""
+    """Connect until a process listens: torch would do the same, but print its own stack per attempt."""
     end_s = monotonic_s() + timeout_s
-    why = ""
+    reason = ""
     while True:
         try:
             with socket.create_connection((host, port), max(0.1, end_s - monotonic_s())):
                 return
         except OSError as error:
-            why = error.strerror or str(error)
+            reason = error.strerror or str(error)
         if monotonic_s() > end_s:
             break
         SystemClock().sleep(_CONNECT_RETRY_S)
     raise NotReadyError(
-        f"nobody listens at {host}:{port} (MASTER_ADDR:MASTER_PORT) after {timeout_s:g} s: {why}",
-        "check both variables, that rank 0 runs there, and the firewall; --timeout says how long to wait",
+        f"cannot connect to {host}:{port} (MASTER_ADDR:MASTER_PORT) after {timeout_s:g} s: {reason}",
+        "check both variables, that rank 0 runs there, and the firewall; --timeout sets the waiting time",
     )

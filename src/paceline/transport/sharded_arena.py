@@ -25,12 +25,12 @@ from paceline.transport.arena import Arena, Layout
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _MESHES = count()
-_NOT_CALLED = (nn.ParameterList, nn.ParameterDict)  # whoever holds them computes with them
+_NOT_CALLED = (nn.ParameterList, nn.ParameterDict)  # never called: their parent computes with them
 
 
 @dataclass(frozen=True, slots=True)
 class StepBytes:
-    """Bytes of parameters and gradients that one step moves, if a single rank held everything."""
+    """Bytes of parameters gathered and gradients reduced by one step, over all ranks."""
 
     gathered: int
     reduced: int
@@ -45,7 +45,7 @@ class ShardedArena(Arena):
         blocks: Sequence[nn.Module] | None = None,
         compute_dtype: torch.dtype | None = None,
     ) -> None:
-        """Splits the module over the default process group, block by block, and moves it to the device."""
+        """Shard the module over the default process group, block by block, and move it to the device."""
         self.layout = Layout.of(module)
         self.module = module
         self.gathers_gradients = False
@@ -61,26 +61,26 @@ class ShardedArena(Arena):
 
     @property
     def sharded(self) -> list[DTensor]:
-        """The parameters; each knows which part of it is here."""
-        found: list[DTensor] = [p for p in self._parameters if isinstance(p, DTensor)]
-        assert len(found) == len(self._parameters), "every parameter is split"
-        return found
+        """The parameters as distributed tensors."""
+        parameters: list[DTensor] = [p for p in self._parameters if isinstance(p, DTensor)]
+        assert len(parameters) == len(self._parameters), "every parameter is split"
+        return parameters
 
     def expect_more(self, *, more: bool) -> None:
-        """The parts of a batch are summed here, and travel once."""
+        """Sum the micro-batches' gradients locally, and reduce them once."""
         assert isinstance(self.module, FSDPModule), "it was split"
         self.module.set_requires_gradient_sync(not more)
 
     def local_parts(self) -> list[nn.Parameter]:
-        """This rank's part of each parameter, in the same memory, as plain tensors."""
+        """This rank's shard of each parameter, in the same memory, as plain tensors."""
         return [nn.Parameter(_local(p)) for p in self.sharded]
 
     def local_gradients(self) -> list[Tensor]:
-        """Of the same parts; zeros where the loss did not depend on it."""
+        """The gradients of the local shards; zeros where the loss did not depend on one."""
         return [_local_gradient(p) for p in self.sharded]
 
     def like_parameter(self, number: int, local: Tensor) -> DTensor:
-        """A tensor that is split as this parameter is, out of our part of it."""
+        """A distributed tensor, sharded like this parameter, from this rank's shard."""
         whole = self.sharded[number]
         return DTensor.from_local(
             local, self.mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
@@ -90,7 +90,7 @@ class ShardedArena(Arena):
         return GatheredState(self.module.state_dict())
 
     def average_buffers(self, weight: float = 1.0) -> None:
-        """As in ssgd, batch statistics are the mean of the workers'; `weight` is that of ours in it."""
+        """Average the batch statistics over all workers, as in ssgd; `weight` is this worker's factor."""
         if not self._buffers:
             return
         flat = torch.cat([buffer.reshape(-1) for buffer in self._buffers])
@@ -104,14 +104,14 @@ class ShardedArena(Arena):
 
     @property
     def moved(self) -> StepBytes:
-        """What is in blocks is gathered for forward and again for backward, the rest once."""
+        """Parameters in blocks are gathered for forward and again for backward, the rest once."""
         numbers = sum(p.numel() for p in self._parameters)
         sent = self.layout.dtype if self._compute_dtype is None else self._compute_dtype
         return StepBytes((numbers + self._in_units) * sent.itemsize, numbers * self.layout.dtype.itemsize)
 
 
 class GatheredState(Mapping[str, Tensor]):
-    """A split state, whole: tensor after tensor is put together as it is read, by all ranks alike."""
+    """The whole of a sharded state: each tensor is gathered when it is read, by all ranks alike."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self._state = state
@@ -128,41 +128,41 @@ class GatheredState(Mapping[str, Tensor]):
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:
-    """What is gathered at once, where the task does not say: the children, and those of mere containers."""
-    found: list[nn.Module] = []
+    """The default blocks that are gathered at once: the children, and the children of containers."""
+    blocks: list[nn.Module] = []
     for child in module.children():
         if isinstance(child, _CONTAINERS):
-            found += blocks_of(child)
+            blocks += blocks_of(child)
         elif not isinstance(child, _NOT_CALLED) and any(True for _ in child.parameters()):
-            found.append(child)
-    return found
+            blocks.append(child)
+    return blocks
 
 
 def own_units(module: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
-    """Those blocks whose parameters nobody else uses: split apart, tied ones would come untied."""
+    """The blocks that share no parameters with others: separate sharding would break tied parameters."""
     users: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):
         users[id(parameter)] = users.get(id(parameter), 0) + 1
-    found = []
+    units = []
     for block in blocks:
         inside: dict[int, int] = {}
         for _, parameter in block.named_parameters(remove_duplicate=False):
             inside[id(parameter)] = inside.get(id(parameter), 0) + 1
         if block is not module and inside and all(users[key] == count for key, count in inside.items()):
-            found.append(block)
-    return found
+            units.append(block)
+    return units
 
 
 def _mesh(device: torch.device) -> DeviceMesh:
     group = dist.group.WORLD
     assert group is not None, "the process group is made before the model is split over it"
-    # A name of its own: torch remembers by equal meshes what it found out about tensors, also which part of
-    # them is here, and in the next group of this process that may be another one.
+    # A unique name: torch caches facts about sharded tensors by equal meshes, also which shard is local, and
+    # in the next group of this process that may differ.
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"workers{next(_MESHES)}",))
 
 
 def forget_meshes() -> None:
-    """Let torch drop what it remembers about split tensors: it keeps their process group alive."""
+    """Clear torch's caches about sharded tensors: they keep their process group alive."""
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     clear_redistribute_planner_cache()
     _gen_transform_infos.cache_clear()
@@ -171,19 +171,19 @@ def forget_meshes() -> None:
 
 
 def _split(part: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None) -> None:
-    # Sums are taken in the parameters' own precision: thousands of bf16 gradients would lose the small ones.
+    # Sums are taken in the parameters' own precision: a sum of thousands of bf16 values loses small ones.
     reduce_dtype = None if compute_dtype is None else next(part.parameters()).dtype
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
-    # One rank has all parts: what it would let go of after forward it would only have to copy again.
-    lets_go = None if mesh.size() > 1 else False  # None: all but the outermost do
-    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=lets_go)
+    # A single rank has all shards: resharding after forward would only copy them again.
+    reshards = None if mesh.size() > 1 else False  # None: all but the outermost do
+    wrapped = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
     assert isinstance(wrapped, FSDPModule), "fully_shard changes the class of what it splits"
     if mesh.device_type == "cpu":  # gloo has no mean; the sum is divided afterwards
         wrapped.set_force_sum_reduction_for_comms(True)
 
 
 def _persistent_buffers(module: nn.Module) -> list[Tensor]:
-    """What a checkpoint holds besides parameters; tables that forward only reads are the same anyway."""
+    """The buffers that a checkpoint holds; constant tables are the same on all ranks anyway."""
     state = module.state_dict(keep_vars=True)
     return [b for name, b in module.named_buffers() if name in state and b.is_floating_point()]
 

@@ -22,44 +22,43 @@ from torch import Tensor
 from paceline.core.clock import ActiveTimeout, Clock
 from paceline.core.errors import PeerLostError, SilenceError
 
-# Vectors live in a memory file that grows as participants allocate, and no wait
-# is longer than its limit. How a post arrives is said in shm.py and generation_world.py.
-
 PAGE = mmap.PAGESIZE
 
 
 class MemoryWorld(ABC):
+    """Vectors in shared memory, and posts to wait for; each party has its own semaphores (`index`)."""
+
     def __init__(self, fd: int, *, parties: int, end: int = 0) -> None:
         self.parties = parties
         self._fd = fd
-        self._end = end  # of what is mapped by now
+        self._end = end  # of the mapped part of the file
 
     @property
     @abstractmethod
     def is_aborted(self) -> bool:
-        """Is all over? Then every wait fails."""
+        """Whether the world was aborted. Then every wait fails."""
 
     @abstractmethod
-    def post(self, party: int, which: int) -> None:
-        """One wait of this party, at this place of its own, is over."""
+    def post(self, party: int, index: int) -> None:
+        """Release one wait of this party on this semaphore."""
 
     @abstractmethod
-    def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
-        """Wait for one post, and say whether it came in time; PeerLostError when all is over."""
+    def is_posted(self, party: int, index: int, timeout_s: float | None, *, awaited: str) -> bool:
+        """Wait for one post; whether it arrived in time. PeerLostError when the world is aborted."""
 
-    def wait(self, party: int, which: int, timeout_s: float | None, *, what: str) -> None:
-        """Wait for one post; PeerLostError when all is over or nobody posts in time."""
-        if not self.is_posted(party, which, timeout_s, what=what):
+    def wait(self, party: int, index: int, timeout_s: float | None, *, awaited: str) -> None:
+        """Wait for one post; PeerLostError when the world is aborted or no post arrives in time."""
+        if not self.is_posted(party, index, timeout_s, awaited=awaited):
             raise SilenceError(
-                f"waited {timeout_s:g} s for {what}, and nothing came",
-                "look at the other workers' logs; raise --timeout if a step may take this long",
+                f"waited {timeout_s:g} s for {awaited}, and nothing arrived",
+                "see the other workers' logs; raise --timeout if a step may take this long",
             )
 
     def map_vectors(self, count: int, numel: int, dtype: torch.dtype) -> list[Tensor]:
         """`count` shared vectors. Every party makes the same calls in the same order."""
         stride = -(-numel * dtype.itemsize // PAGE) * PAGE
         size = count * stride
-        # Grows the file and never shrinks it, so the parties need not take turns.
+        # The file only grows, so the parties need no lock.
         os.posix_fallocate(self._fd, self._end, size)
         memory = mmap.mmap(self._fd, size, offset=self._end)
         self._end += size
@@ -81,16 +80,16 @@ class SharedWorld(MemoryWorld):
         self._abort = numbers[:1]
         self.words = numbers[1:].reshape(parties, words_each)
 
-    def post(self, party: int, which: int) -> None:
-        self._semaphores[party][which].release()
+    def post(self, party: int, index: int) -> None:
+        self._semaphores[party][index].release()
 
-    def is_posted(self, party: int, which: int, timeout_s: float | None, *, what: str) -> bool:
-        """Wait for one post, and say whether it came in time; PeerLostError when the run is aborted."""
-        arrived = self._is_acquired(self._semaphores[party][which], timeout_s)
+    def is_posted(self, party: int, index: int, timeout_s: float | None, *, awaited: str) -> bool:
+        """Wait for one post; whether it arrived in time. PeerLostError when the run is aborted."""
+        arrived = self._is_acquired(self._semaphores[party][index], timeout_s)
         if self.is_aborted:
             raise PeerLostError(
-                f"the run was aborted while waiting for {what}",
-                "another process of the run failed first; its log says why",
+                f"the run was aborted while waiting for {awaited}",
+                "another process of the run failed first; see its log",
             )
         return arrived
 
@@ -108,7 +107,7 @@ class SharedWorld(MemoryWorld):
         return bool(self._abort[0])
 
     def abort(self) -> None:
-        """Wake everybody who waits; their waits then fail."""
+        """Wake all waiting processes; their waits then fail."""
         self._abort[0] = 1
         for own in self._semaphores:
             for semaphore in own:
@@ -119,30 +118,30 @@ class SharedWorld(MemoryWorld):
             semaphore.release()
 
 
-BARRIER_SLOTS = 2  # used in turn, so that a fast one's next arrival is not miscounted
+BARRIER_SLOTS = 2  # semaphores used alternately, so that a fast party's next arrival is not miscounted
 
 
 class Barrier:
-    """Meetings of all parties of a world, at two of its places to wait."""
+    """A barrier of all parties of a world, on two of its semaphores from `first_semaphore` on."""
 
     def __init__(
-        self, world: MemoryWorld, rank: int, *, clock: Clock, timeout_s: float, first_place: int = 0
+        self, world: MemoryWorld, rank: int, *, clock: Clock, timeout_s: float, first_semaphore: int = 0
     ) -> None:
         self._world = world
         self._rank = rank
-        self._first = first_place
+        self._first = first_semaphore
         self._clock = clock
         self._timeout_s = timeout_s
         self._count = 0
 
-    def meet(self) -> int:
-        """Return once all are here; how long that took, in nanoseconds."""
-        which = self._first + (self._count & 1)
+    def wait(self) -> int:
+        """Wait until all parties have arrived; how long that took, in nanoseconds."""
+        index = self._first + (self._count & 1)
         self._count += 1
         for other in range(self._world.parties):
             if other != self._rank:
-                self._world.post(other, which)
+                self._world.post(other, index)
         started_ns = self._clock.now_ns()
         for _ in range(self._world.parties - 1):
-            self._world.wait(self._rank, which, self._timeout_s, what="the other workers")
+            self._world.wait(self._rank, index, self._timeout_s, awaited="the other workers")
         return self._clock.now_ns() - started_ns

@@ -37,20 +37,20 @@ from paceline.transport.shm import BARRIER_SLOTS, PAGE, Barrier, MemoryWorld, Sh
 
 SEMAPHORES = BARRIER_SLOTS + 1
 WORDS = 2
-_NEAR = BARRIER_SLOTS  # the semaphore on which a rank waits for some others only
-_READY, _COPIED = range(WORDS)  # words: how many vectors this rank has shown to some, and has copied
+_NEAR = BARRIER_SLOTS  # the semaphore of partial gathers, on which a rank waits for some others only
+_READY, _COPIED = range(WORDS)  # words: the last partial gather that this rank has published, and has copied
 BLOCK = 1 << 15  # elements; the pieces of all ranks then stay in the core's cache
 ALIGN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """One allocation: everybody's vector, and our piece of all of them, in blocks."""
+    """One allocation: all ranks' vectors, and this rank's piece of all of them, in blocks."""
 
-    everybody: list[Tensor]
+    vectors: list[Tensor]
     blocks: list[list[Tensor]]
     traffic_bytes: int
-    shown: list[list[Tensor]] = field(default_factory=list)  # to some: two of everybody's, used in turn
+    published: list[list[Tensor]] = field(default_factory=list)  # for partial gathers: two sets, alternating
 
 
 class ShmCollective:
@@ -61,49 +61,50 @@ class ShmCollective:
         *,
         clock: Clock,
         timeout_s: float,
-        first_place: int = 0,
+        first_semaphore: int = 0,
     ) -> None:
-        """`first_place`: where all wait for each other. Gathering from some needs a world of its own."""
+        """`first_semaphore`: first one of the barrier. Partial gathers need a separate world."""
         self.rank = rank
         self.world_size = world.parties
         self._world = world
         self._clock = clock
         self._timeout_s = timeout_s
-        self._meeting = Barrier(world, rank, clock=clock, timeout_s=timeout_s, first_place=first_place)
-        self._gatherings = 0
-        self._heard_by: tuple[Sequence[Rank], Sequence[Rank]] = (
-            (),
-            (),
-        )  # at the last two gatherings from some
-        self._owed = 0  # posts from some others that were announced and not taken yet
-        self._shared: dict[int, _Shared] = {}  # by the address of our own vector
+        self._barrier = Barrier(
+            world, rank, clock=clock, timeout_s=timeout_s, first_semaphore=first_semaphore
+        )
+        self._gathers = 0  # partial ones
+        # Targets of the last two partial gathers.
+        self._targets: tuple[Sequence[Rank], Sequence[Rank]] = ((), ())
+        self._owed = 0  # expected posts of partial gathers that were not taken yet
+        self._shared: dict[int, _Shared] = {}  # indexed by the address of this rank's vector
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        everybody = self._world.map_vectors(self.world_size, numel, dtype)
+        vectors = self._world.map_vectors(self.world_size, numel, dtype)
         start, end = piece_of(self.rank, numel, self.world_size)
         blocks = [
-            [vector[low : min(low + BLOCK, end)] for vector in everybody] for low in range(start, end, BLOCK)
+            [vector[low : min(low + BLOCK, end)] for vector in vectors] for low in range(start, end, BLOCK)
         ]
-        # Out: our other pieces, which their owners read, and our mean, written to the others. In: likewise.
+        # Out: the other pieces of this rank's vector, read by their owners, and this rank's mean, written to
+        # the others. In: the same amounts.
         moved = (numel - (end - start)) + (end - start) * (self.world_size - 1)
-        own = everybody[self.rank]
-        self._shared[own.data_ptr()] = _Shared(everybody, blocks, moved * dtype.itemsize)
+        own = vectors[self.rank]
+        self._shared[own.data_ptr()] = _Shared(vectors, blocks, moved * dtype.itemsize)
         return own
 
     def all_reduce_mean(self, vector: Tensor) -> Traffic:
         shared = self._shared[vector.data_ptr()]
-        wait_ns = self._meeting.meet()
+        wait_ns = self._barrier.wait()
         for block in shared.blocks:
             mean_in_place(block)
-        wait_ns += self._meeting.meet()
+        wait_ns += self._barrier.wait()
         return Traffic(shared.traffic_bytes, shared.traffic_bytes, wait_ns)
 
     def broadcast(self, vector: Tensor) -> Traffic:
         shared = self._shared[vector.data_ptr()]
-        wait_ns = self._meeting.meet()
+        wait_ns = self._barrier.wait()
         if self.rank != 0:
-            vector.copy_(shared.everybody[0])
-        wait_ns += self._meeting.meet()
+            vector.copy_(shared.vectors[0])
+        wait_ns += self._barrier.wait()
         if self.rank != 0:
             return Traffic(0, vector.nbytes, wait_ns)
         return Traffic(vector.nbytes * (self.world_size - 1), 0, wait_ns)
@@ -116,68 +117,68 @@ class ShmCollective:
     ) -> tuple[list[Tensor], Traffic]:
         if sources is not None:
             return self._gather_from(vector, sources, sources if targets is None else targets)
-        everybody = self._shared[vector.data_ptr()].everybody
-        wait_ns = self._meeting.meet()
-        copies = [other.clone() for other in everybody]
-        wait_ns += self._meeting.meet()  # only then may anyone write again
+        vectors = self._shared[vector.data_ptr()].vectors
+        wait_ns = self._barrier.wait()
+        copies = [other.clone() for other in vectors]
+        wait_ns += self._barrier.wait()  # only then may any rank write again
         moved = vector.nbytes * (self.world_size - 1)
         return copies, Traffic(moved, moved, wait_ns)
 
     def _gather_from(
         self, vector: Tensor, sources: Sequence[Rank], targets: Sequence[Rank]
     ) -> tuple[list[Tensor], Traffic]:
-        """What is shown lies apart, two deep, so that nobody waits here for others to copy it."""
+        """Published vectors are separate copies, two deep, so that no rank waits here for others to copy."""
         shared = self._shared[vector.data_ptr()]
-        if not shared.shown:
+        if not shared.published:
             pair = (self._world.map_vectors(self.world_size, vector.numel(), vector.dtype) for _ in range(2))
-            shared.shown.extend(pair)
-        heard = [rank for rank in sources if rank != self.rank]
-        hearing = [rank for rank in targets if rank != self.rank]
-        self._gatherings += 1
-        number = self._gatherings
-        shown = shared.shown[self._gatherings & 1]
-        wait_ns = self._wait_for_some(_COPIED, number - 2, self._heard_by[0])
-        shown[self.rank].copy_(vector)
-        self._tell_some(_READY, number, hearing)
-        wait_ns += self._wait_for_some(_READY, number, heard)
-        copies = [shown[rank].clone() for rank in sources]
-        self._tell_some(_COPIED, number, heard)
-        self._heard_by = (self._heard_by[1], hearing)
-        return copies, Traffic(vector.nbytes * len(hearing), vector.nbytes * len(heard), wait_ns)
+            shared.published.extend(pair)
+        senders = [rank for rank in sources if rank != self.rank]
+        receivers = [rank for rank in targets if rank != self.rank]
+        self._gathers += 1
+        number = self._gathers
+        published = shared.published[number & 1]
+        wait_ns = self._wait_for(_COPIED, number - 2, self._targets[0])
+        published[self.rank].copy_(vector)
+        self._notify(_READY, number, receivers)
+        wait_ns += self._wait_for(_READY, number, senders)
+        copies = [published[rank].clone() for rank in sources]
+        self._notify(_COPIED, number, senders)
+        self._targets = (self._targets[1], receivers)
+        return copies, Traffic(vector.nbytes * len(receivers), vector.nbytes * len(senders), wait_ns)
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
-        everybody = self._shared[vector.data_ptr()].everybody
-        wait_ns = self._meeting.meet()
-        received = torch.cat([pieces(other, self.world_size)[self.rank] for other in everybody])
-        wait_ns += self._meeting.meet()
+        vectors = self._shared[vector.data_ptr()].vectors
+        wait_ns = self._barrier.wait()
+        received = torch.cat([pieces(other, self.world_size)[self.rank] for other in vectors])
+        wait_ns += self._barrier.wait()
         moved = vector.nbytes - vector.nbytes // self.world_size
         return received, Traffic(moved, moved, wait_ns)
 
     def close(self) -> None:
         self._shared.clear()
 
-    def _tell_some(self, what: int, number: int, others: Sequence[Rank]) -> None:
-        self._world.words[self.rank, what] = number
-        for other in others:
+    def _notify(self, word: int, number: int, peers: Sequence[Rank]) -> None:
+        self._world.words[self.rank, word] = number
+        for other in peers:
             self._world.post(other, _NEAR)
 
-    def _wait_for_some(self, what: int, number: int, others: Sequence[Rank]) -> int:
-        """Return once these are as far; how long that took.
+    def _wait_for(self, word: int, number: int, peers: Sequence[Rank]) -> int:
+        """Wait until the `word` of these ranks has reached `number`; how long that took, in nanoseconds.
 
-        A post only says that someone got further, and who is ahead may post early; the words say
-        who. Each expected post is taken, sooner or later, so that none pile up.
+        A post only signals that some rank has advanced, and a rank ahead may post early; the words
+        show which one. Each expected post is taken eventually, so that posts do not accumulate.
         """
-        words = self._world.words
+        counters = self._world.words
         started_ns = self._clock.now_ns()
-        self._owed += len(others)
-        while self._owed > 0 or any(words[other, what] < number for other in others):
-            self._world.wait(self.rank, _NEAR, self._timeout_s, what="neighbours")  # for the next post
+        self._owed += len(peers)
+        while self._owed > 0 or any(counters[other, word] < number for other in peers):
+            self._world.wait(self.rank, _NEAR, self._timeout_s, awaited="neighbours")  # for the next post
             self._owed -= 1
         return self._clock.now_ns() - started_ns
 
 
 def piece_of(rank: int, numel: int, world_size: int) -> tuple[int, int]:
-    """Which part of a vector this rank averages: equal shares, cut at cache lines."""
+    """(start, end) of the piece that this rank averages: equal pieces, aligned to cache lines."""
     share = -(-numel // (world_size * ALIGN)) * ALIGN
     return min(rank * share, numel), min((rank + 1) * share, numel)
 
@@ -189,7 +190,7 @@ def pieces(vector: Tensor, world_size: int) -> tuple[Tensor, ...]:
 
 
 def mean_in_place(pieces: Sequence[Tensor]) -> None:
-    """Every piece becomes the mean of all, summed in the order given."""
+    """Replace every piece by the mean of all, summed in the order given."""
     total = pieces[0]
     for piece in pieces[1:]:
         total.add_(piece)
@@ -198,33 +199,29 @@ def mean_in_place(pieces: Sequence[Tensor]) -> None:
         piece.copy_(total)
 
 
-# Every shard has a slot in shared memory, and there is one more for the mean.
-# Everybody meets; worker r of W averages piece r of all slots, in the order of
-# the shards, into the last slot; everybody meets again. So the number of workers
-# changes who adds up which piece, and never the sum.
-
-
 class ShmShards:
+    """The mean over the slots of all shards."""
+
     def __init__(
         self, world: MemoryWorld, rank: Rank, *, shards: int, clock: Clock, timeout_s: float
     ) -> None:
         self.rank = rank
         self.world_size = world.parties
         self.shards = shards
-        self.looks_for_nan = False
+        self.checks_finite = False
         self._world = world
         self._calls = 0
         self._slots: list[Tensor] = []
         self._mean = torch.empty(0)
-        self._meeting = Barrier(world, rank, clock=clock, timeout_s=timeout_s)
+        self._barrier = Barrier(world, rank, clock=clock, timeout_s=timeout_s)
 
     def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
-        """A slot for every shard, and one for the mean; the same ones when asked again."""
+        """A slot for every shard, and one for the mean; the same ones at every call."""
         if self._slots:
             return self._slots, self._mean
         *self._slots, self._mean = self._world.map_vectors(self.shards + 1, numel, dtype)
         (bad,) = self._world.map_vectors(1, self.world_size, torch.int64)
-        self._bad: NDArray[np.int64] = bad.numpy()  # by rank: the last call at which its piece was not finite
+        self._bad: NDArray[np.int64] = bad.numpy()  # by rank: the last call whose piece was not finite
         start, end = piece_of(self.rank, numel, self.world_size)
         blocks = [slice(low, min(low + BLOCK, end)) for low in range(start, end, BLOCK)]
         self._blocks = [([slot[block] for slot in self._slots], self._mean[block]) for block in blocks]
@@ -235,16 +232,16 @@ class ShmShards:
 
     def check(self) -> None:
         if self._world.is_aborted:
-            raise PeerLostError("the generation ended between two steps", "the run goes on in the next one")
+            raise PeerLostError("the generation ended between two steps", "the run continues in the next one")
 
     def mean(self) -> Traffic:
-        """All slots are filled, by whomever: afterwards the mean is in its own slot, until the next call."""
-        wait_ns = self._meeting.meet()
-        self._average_our_piece()
-        wait_ns += self._meeting.meet()
+        """All slots are filled: compute the mean into its slot, where it stays until the next call."""
+        wait_ns = self._barrier.wait()
+        self._average_own_piece()
+        wait_ns += self._barrier.wait()
         return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
 
-    def _average_our_piece(self) -> None:
+    def _average_own_piece(self) -> None:
         self._calls += 1
         for number, (parts, total) in enumerate(self._blocks):
             if len(parts) == 1:
@@ -254,35 +251,28 @@ class ShmShards:
             for part in parts[2:]:
                 total.add_(part)
             total.div_(self.shards)
-            if self.looks_for_nan:  # here, while the block is still in the cache
+            if self.checks_finite:  # here, while the block is still in the cache
                 torch.sum(total, dim=0, out=self._sum_of[number])
-        if self.looks_for_nan and not all(map(math.isfinite, self._sums.tolist())):
-            # Seen by all after the second meeting, and not changed before all have met again.
+        if self.checks_finite and not all(map(math.isfinite, self._sums.tolist())):
+            # Visible to all after the second barrier, and not changed before the next one.
             self._bad[self.rank] = self._calls
 
     def is_finite(self) -> bool:
         return self._calls not in self._bad.tolist()
 
     def settle(self) -> None:
-        self._meeting.meet()
+        self._barrier.wait()
 
     def close(self) -> None:
         self._slots = []
         self._blocks = []
 
 
-# Each shard's own bytes (its optimizer's state) lie in a slot of shared memory
-# beside its parameters. There are two banks of slots, used in turn, and a bank is
-# written only between the two meetings of an averaging. Who is still at the round
-# before keeps the others from coming to that point again: so the bank of the last
-# round that a worker committed is whole, whenever and wherever others die. A
-# survivor simply goes on holding it, also when the generation is over.
-
 BANKS = 2
 
 
 class ShmRounds(ShmShards):
-    """`word`: the place among each party's words where it says how much room it needs."""
+    """The mean of shards, with each shard's own bytes. `word`: index of the word with a party's slot size."""
 
     def __init__(
         self,
@@ -295,39 +285,37 @@ class ShmRounds(ShmShards):
         word: int,
     ) -> None:
         super().__init__(world, rank, shards=shards, clock=clock, timeout_s=timeout_s)
-        self._wanted = world.words[:, word]
+        self._needed_bytes = world.words[:, word]
         self._banks: list[list[Tensor]] = [[] for _ in range(BANKS)]
         self._sizes: list[Tensor] = []
-        self._room = 0
+        self._slot_bytes = 0
         self._commits = 0
 
     def commit(self, own: Mapping[int, bytes]) -> tuple[Traffic, list[Tensor]]:
-        """All slots are filled: the mean is made, and all shards' own bytes are returned, in their order."""
-        self._wanted[self.rank] = max(map(len, own.values()), default=0)
-        wait_ns = self._meeting.meet()
-        self._make_room(int(self._wanted.max()))
+        """All slots are filled: compute the mean, and return all shards' own bytes, in their order."""
+        self._needed_bytes[self.rank] = max(map(len, own.values()), default=0)
+        wait_ns = self._barrier.wait()
+        self._grow_slots(int(self._needed_bytes.max()))
         bank = self._banks[self._commits % BANKS]
         sizes = self._sizes[self._commits % BANKS]
         for shard, data in own.items():
             bank[shard].numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
             sizes[shard] = len(data)
-        self._average_our_piece()
-        wait_ns += self._meeting.meet()
+        self._average_own_piece()
+        wait_ns += self._barrier.wait()
         self._commits += 1
         kept = [slot[: int(size)] for slot, size in zip(bank, sizes, strict=True)]
-        shown = sum(map(len, own.values()))
-        everything = sum(slot.numel() for slot in kept)
-        return (
-            Traffic(self._traffic_bytes + shown, self._traffic_bytes + everything - shown, wait_ns),
-            kept,
-        )
+        bytes_out = sum(map(len, own.values()))
+        bytes_in = sum(slot.numel() for slot in kept) - bytes_out
+        traffic = Traffic(self._traffic_bytes + bytes_out, self._traffic_bytes + bytes_in, wait_ns)
+        return traffic, kept
 
-    def _make_room(self, wanted: int) -> None:
-        """Everybody comes to the same answer. What the last round kept stays where it is, and is whole."""
-        if wanted <= self._room:
+    def _grow_slots(self, needed_bytes: int) -> None:
+        """Map larger slots; the same decision on all workers. The last round's bank stays valid."""
+        if needed_bytes <= self._slot_bytes:
             return
-        self._room = -(-wanted // PAGE) * PAGE + PAGE  # a number may get another digit
-        slots = self._world.map_vectors(BANKS * self.shards, self._room, torch.uint8)
+        self._slot_bytes = -(-needed_bytes // PAGE) * PAGE + PAGE  # a number may get another digit
+        slots = self._world.map_vectors(BANKS * self.shards, self._slot_bytes, torch.uint8)
         self._banks = [slots[number * self.shards : (number + 1) * self.shards] for number in range(BANKS)]
         self._sizes = self._world.map_vectors(BANKS, self.shards, torch.int64)
 

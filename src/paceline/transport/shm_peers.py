@@ -22,7 +22,7 @@ from paceline.transport.ports import LockedVectors, Traffic
 from paceline.transport.shm import SharedWorld
 
 SEMAPHORES = 4
-_FIRST, _SECOND, _VECTOR, _COMMON = range(SEMAPHORES)  # meetings alternate between the first two
+_FIRST, _SECOND, _VECTOR, _COMMON = range(SEMAPHORES)  # barriers alternate between the first two
 WORDS = 4
 _TAKEN, _END, _EXCHANGES, _STOP = range(WORDS)  # common to all, in rank 0's row
 
@@ -43,14 +43,14 @@ class ShmPeers:
         self._clock = clock
         self._timeout_s = timeout_s
         self._common = world.words[0]
-        self._everybody: tuple[Tensor, ...] = ()
-        self._meetings = 0
+        self._vectors: tuple[Tensor, ...] = ()
+        self._barriers = 0
 
     def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
-        self._everybody = tuple(self._world.map_vectors(self.world_size, numel, dtype))
-        if self.rank == 0:  # the others read this only after a meeting
+        self._vectors = tuple(self._world.map_vectors(self.world_size, numel, dtype))
+        if self.rank == 0:  # the others read this only after a barrier
             self._common[[_TAKEN, _END, _EXCHANGES, _STOP]] = done, shares, done, 0
-        return self._everybody[self.rank]
+        return self._vectors[self.rank]
 
     @contextmanager
     def hold(self, ranks: Sequence[Rank], *, is_exchange: bool) -> Iterator[LockedVectors]:
@@ -58,18 +58,18 @@ class ShmPeers:
         started_ns = self._clock.now_ns()
         try:
             for rank in ranks:
-                self._world.wait(rank, _VECTOR, self._timeout_s, what=f"worker {rank}'s parameters")
+                self._world.wait(rank, _VECTOR, self._timeout_s, awaited=f"worker {rank}'s parameters")
                 held.append(rank)
             wait_ns = self._clock.now_ns() - started_ns
-            # Counted while we hold the vectors: exchanges of one vector are numbered in their order.
+            # Counted while the vectors are locked: exchanges of one vector are numbered in their order.
             number = self._count_exchange() if is_exchange else int(self._common[_EXCHANGES])
-            yield LockedVectors(tuple(self._everybody[rank] for rank in ranks), number, wait_ns)
+            yield LockedVectors(tuple(self._vectors[rank] for rank in ranks), number, wait_ns)
         finally:
             for rank in reversed(held):
                 self._world.post(rank, _VECTOR)
 
     def take(self, *, wants_stop: bool) -> int | None:
-        with self._counting() as common:
+        with self._locked_counters() as common:
             if wants_stop:
                 common[_STOP] = 1
             taken = int(common[_TAKEN])
@@ -78,32 +78,32 @@ class ShmPeers:
             common[_TAKEN] = taken + 1
             return taken
 
-    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
-        which = (_FIRST, _SECOND)[self._meetings & 1]
-        self._meetings += 1
-        others = [rank for rank in range(self.world_size) if rank != self.rank]
-        for other in others:
-            self._world.post(other, which)
+    def barrier(self) -> tuple[tuple[Tensor, ...], Traffic]:
+        index = (_FIRST, _SECOND)[self._barriers & 1]
+        self._barriers += 1
+        peers = [rank for rank in range(self.world_size) if rank != self.rank]
+        for other in peers:
+            self._world.post(other, index)
         started_ns = self._clock.now_ns()
-        for _ in others:
-            self._world.wait(self.rank, which, self._timeout_s, what="the other workers")
-        moved = self._everybody[0].nbytes * len(others)
-        return self._everybody, Traffic(moved, moved, self._clock.now_ns() - started_ns)
+        for _ in peers:
+            self._world.wait(self.rank, index, self._timeout_s, awaited="the other workers")
+        moved = self._vectors[0].nbytes * len(peers)
+        return self._vectors, Traffic(moved, moved, self._clock.now_ns() - started_ns)
 
     def shares_taken(self) -> int:
         return int(self._common[_TAKEN])
 
     def close(self) -> None:
-        self._everybody = ()
+        self._vectors = ()
 
     def _count_exchange(self) -> int:
-        with self._counting() as common:
+        with self._locked_counters() as common:
             common[_EXCHANGES] += 1
             return int(common[_EXCHANGES])
 
     @contextmanager
-    def _counting(self) -> Iterator[NDArray[np.int64]]:
-        self._world.wait(0, _COMMON, self._timeout_s, what="the count of shares and exchanges")
+    def _locked_counters(self) -> Iterator[NDArray[np.int64]]:
+        self._world.wait(0, _COMMON, self._timeout_s, awaited="the count of shares and exchanges")
         try:
             yield self._common
         finally:

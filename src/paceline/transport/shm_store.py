@@ -36,10 +36,12 @@ from paceline.transport.ports import (
 from paceline.transport.shm import SharedWorld
 
 SEMAPHORES = 2
-_CALLED, _REVOKED = range(SEMAPHORES)  # a worker is called by its answer, the server by a request
+_CALLED, _REVOKED = range(
+    SEMAPHORES
+)  # _CALLED: posted to a worker with its answer, to the server per request
 WORDS = 7
 _ASKED, _SERVED, _REQUEST, _CLOCK, _VERSION, _POSITION, _WANTED_FROM = range(WORDS)
-_NOTHING_LEFT = -1  # in a word of shared memory there is no None
+_NOTHING_LEFT = -1  # encodes None in a word of shared memory
 
 
 def store_world(num_workers: int) -> SharedWorld:
@@ -50,8 +52,10 @@ def store_world(num_workers: int) -> SharedWorld:
 def _slots(world: SharedWorld, numel: int, dtype: torch.dtype, push_bytes: int | None) -> list[Slots]:
     workers = world.parties - 1
     parameters = world.map_vectors(workers, numel, dtype)
-    size, kind = (numel, dtype) if push_bytes is None else (push_bytes, torch.uint8)
-    pushed = world.map_vectors(workers, size, kind)
+    if push_bytes is None:
+        pushed = world.map_vectors(workers, numel, dtype)
+    else:
+        pushed = world.map_vectors(workers, push_bytes, torch.uint8)
     return [Slots(*own) for own in zip(parameters, pushed, strict=True)]
 
 
@@ -80,7 +84,7 @@ class ShmStore:
 
     def pull(self) -> PullResult:
         started_ns = self._clock.now_ns()
-        self._world.wait(self._rank, _CALLED, self._timeout_s, what="the parameter server")
+        self._world.wait(self._rank, _CALLED, self._timeout_s, awaited="the parameter server")
         wait_ns = self._clock.now_ns() - started_ns
         version = Version(int(self._words[_VERSION]))
         position = int(self._words[_POSITION])
@@ -93,15 +97,15 @@ class ShmStore:
         return Traffic(self._push_bytes, 0, 0)
 
     def is_obsolete(self) -> bool:
-        # Whatever the server says next, it does not change the version that we were last given.
+        # The server does not change the last version before this worker's next request.
         return bool(self._words[_WANTED_FROM] > self._words[_VERSION])
 
     def wait_unless_obsolete(self, duration_s: float) -> bool:
         now_ns = self._clock.now_ns
         end_ns = now_ns() + round(duration_s * 1e9)
-        # A post for an earlier step, which we had pushed already, must not end this wait.
+        # A post for an earlier step, which was pushed already, must not end this wait.
         while not self.is_obsolete() and (left_ns := end_ns - now_ns()) > 0:
-            self._world.is_posted(self._rank, _REVOKED, left_ns / 1e9, what="the end of an injected delay")
+            self._world.is_posted(self._rank, _REVOKED, left_ns / 1e9, awaited="the end of an injected delay")
         return self.is_obsolete()
 
     def again(self) -> None:
@@ -137,20 +141,20 @@ class ShmStoreHost:
             handler.attach(Rank(rank), slots)
         left = 0
         while left < self._num_workers:
-            # No timeout: a step may take long, and whoever supervises the workers aborts us if one dies.
-            self._world.wait(self._num_workers, _CALLED, None, what="any worker")
+            # No timeout: a step may take long, and the supervisor aborts the server if a worker dies.
+            self._world.wait(self._num_workers, _CALLED, None, awaited="any worker")
             rank = self._find_request()
             words = self._world.words[rank]
             request = Request(int(words[_REQUEST]))
             words[_SERVED] = words[_ASKED]
             replies = dispatch(handler, rank, request, StepClock(int(words[_CLOCK])))
-            left += (request is Request.LEAVE) + self._tell(replies)
+            left += (request is Request.LEAVE) + self._send(replies)
 
     def _new_slots(self) -> list[Slots]:
         return _slots(self._world, self._numel, self._dtype, self._push_bytes)
 
     def _find_request(self) -> Rank:
-        """The next worker with an open request, taken in turn so that nobody starves."""
+        """The next worker with an open request, in round-robin order so that none starves."""
         words = self._world.words
         for turn in range(self._num_workers):
             rank = (self._next + turn) % self._num_workers
@@ -159,29 +163,24 @@ class ShmStoreHost:
                 return Rank(rank)
         raise AssertionError("a post without a request")
 
-    def _tell(self, replies: Sequence[Reply]) -> int:
-        """Pass these on; how many workers are out with them."""
-        out = 0
+    def _send(self, replies: Sequence[Reply]) -> int:
+        """Send the replies; the number of workers that leave with them."""
+        left = 0
         for reply in replies:
             words = self._world.words[reply.rank]
             match reply:
                 case Answer(rank, version, position):
                     words[_VERSION] = version
                     words[_POSITION] = _NOTHING_LEFT if position is None else position
-                    out += position is None
+                    left += position is None
                     self._world.post(rank, _CALLED)
                 case Obsolete(rank, version):
                     words[_WANTED_FROM] = version
                     self._world.post(rank, _REVOKED)
-        return out
+        return left
 
 
-# Requests and answers are the words and semaphores of shm_store.py; only the
-# vectors lie elsewhere. The server allocates all slots as one block and leaves
-# its IPC handle in a small piece of shared memory; workers open it there. Work on
-# a GPU is asynchronous, so each side waits for its own before it tells the other.
-
-_HANDLE_IS_THERE = SEMAPHORES  # one more semaphore than a store in shared memory
+_HANDLE_READY = SEMAPHORES  # one more semaphore than a store in shared memory
 _MAILBOX_BYTES = 4096
 
 
@@ -201,8 +200,8 @@ class CudaStore(ShmStore):
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
         assert push_bytes is None, "within one GPU nothing is gained by fewer bytes, so nothing is compressed"
         mailbox = self._world.map_vectors(1, _MAILBOX_BYTES, torch.uint8)[0]
-        self._world.wait(self._rank, _HANDLE_IS_THERE, self._timeout_s, what="the parameter server's memory")
-        block = _opened(mailbox, dtype)
+        self._world.wait(self._rank, _HANDLE_READY, self._timeout_s, awaited="the parameter server's memory")
+        block = _open_handle(mailbox, dtype)
         slots = Slots(*block.view(self._server, 2, numel)[self._rank])
         self._push_bytes = slots.gradients.nbytes
         self._pull_bytes = slots.parameters.nbytes
@@ -213,7 +212,7 @@ class CudaStore(ShmStore):
         return super().push(wants_stop=wants_stop)
 
     def again(self) -> None:
-        # What was abandoned may still be running, and writes the buffers that the server is about to fill.
+        # The abandoned step may still run, and write the buffers that the server is about to fill.
         torch.cuda.current_stream(self._device).synchronize()
         super().again()
 
@@ -230,31 +229,31 @@ class CudaStoreHost(ShmStoreHost):
         mailbox = self._world.map_vectors(1, _MAILBOX_BYTES, torch.uint8)[0]
         self._block = torch.zeros((workers, 2, self._numel), dtype=self._dtype, device=self._device)
         torch.cuda.current_stream(self._device).synchronize()
-        _leave_handle(self._block, mailbox)
+        _write_handle(self._block, mailbox)
         for rank in range(workers):
-            self._world.post(rank, _HANDLE_IS_THERE)
+            self._world.post(rank, _HANDLE_READY)
         return [Slots(parameters, gradients) for parameters, gradients in self._block]
 
     def serve(self, handler: StoreHandler) -> None:
         super().serve(handler)
         torch.cuda.current_stream(self._device).synchronize()
 
-    def _tell(self, replies: Sequence[Reply]) -> int:
+    def _send(self, replies: Sequence[Reply]) -> int:
         torch.cuda.current_stream(self._device).synchronize()  # the parameters are in their slots
-        return super()._tell(replies)
+        return super()._send(replies)
 
 
-def _leave_handle(block: Tensor, mailbox: Tensor) -> None:
-    """The IPC handle as text: numbers as they are, bytes in hexadecimal."""
+def _write_handle(block: Tensor, mailbox: Tensor) -> None:
+    """Write the IPC handle as JSON: numbers unchanged, bytes in hexadecimal."""
     parts = block.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    shown = [part.hex() if isinstance(part, bytes) else part for part in parts]
-    text = json.dumps(shown).encode()
+    encoded = [part.hex() if isinstance(part, bytes) else part for part in parts]
+    text = json.dumps(encoded).encode()
     if len(text) >= _MAILBOX_BYTES:
         raise NotReadyError("the GPU's memory handle is longer than expected", "use --transport tcp")
     mailbox[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def _opened(mailbox: Tensor, dtype: torch.dtype) -> Tensor:
+def _open_handle(mailbox: Tensor, dtype: torch.dtype) -> Tensor:
     text = bytes(mailbox.numpy().tobytes()).rstrip(b"\0")
     parts = [bytes.fromhex(part) if isinstance(part, str) else part for part in json.loads(text)]
     storage = torch.UntypedStorage._new_shared_cuda(*parts)

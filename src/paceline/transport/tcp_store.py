@@ -36,7 +36,7 @@ from paceline.transport.ports import (
 )
 from paceline.transport.tcp_wire import Frame
 
-HANDSHAKE_TIMEOUT_S = 20.0  # for a worker to prove the token, perhaps by TLS over a slow network
+HANDSHAKE_TIMEOUT_S = 20.0  # timeout for a worker to prove the token, possibly by TLS over a slow network
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -49,7 +49,7 @@ class Address:
 def refuse_plaintext_beyond_loopback(host: str, tls: ssl.SSLContext | None) -> None:
     if tls is None and host not in LOOPBACK:
         raise NotReadyError(
-            f"a parameter store on {host} needs TLS: gradients and parameters would travel in the clear",
+            f"a parameter store on {host} needs TLS: gradients and parameters would be sent unencrypted",
             "give it a certificate, or bind it to 127.0.0.1",
         )
 
@@ -84,8 +84,8 @@ class TcpStore:
             self._connection = self._connect(self._slots.gradients.nbytes)
         except OSError as error:
             raise PeerLostError(
-                f"no parameter server answers at {self._address.host}:{self._address.port}: {error}",
-                "look at server-0.log",
+                f"no parameter server responds at {self._address.host}:{self._address.port}: {error}",
+                "see server-0.log",
             ) from error
         return self._slots
 
@@ -110,7 +110,7 @@ class TcpStore:
         started_ns = self._clock.now_ns()
         try:
             while (frame := self._next_frame(connection)).kind == wire.OBSOLETE:
-                pass  # it crossed with our push, which was thrown away
+                pass  # it crossed with the push, which was discarded
             waited_ns = self._clock.now_ns() - started_ns
             self._version = Version(frame.number)
             if frame.position == wire.NOTHING_LEFT:
@@ -123,9 +123,9 @@ class TcpStore:
         return PullResult(self._version, frame.position, Traffic(0, slots.parameters.nbytes, waited_ns))
 
     def _next_frame(self, connection: socket.socket) -> Frame:
-        """TimeoutError when none begins to arrive within the time limit."""
-        patience = ActiveTimeout(self._timeout_s)
-        while wait_s := patience.next_s():
+        """The next frame; TimeoutError when none begins to arrive within the timeout."""
+        timeout = ActiveTimeout(self._timeout_s)
+        while wait_s := timeout.next_s():
             if (frame := wire.receive_within(connection, wait_s)) is not None:
                 return frame
         raise TimeoutError(f"timed out after {self._timeout_s:g} s")
@@ -164,7 +164,7 @@ class TcpStore:
         return self._connection, self._slots
 
     def _listen(self, duration_s: float) -> None:
-        """Until the server says something, but no longer; while we compute, it has only one thing to say."""
+        """Wait at most this long for OBSOLETE, the only message that arrives during a step."""
         connection, _ = self._opened()
         try:
             frame = wire.receive_within(connection, duration_s)
@@ -172,13 +172,13 @@ class TcpStore:
             raise self._lost(error) from error
         if frame is not None:
             if frame.kind != wire.OBSOLETE:
-                raise ProtocolError(f"a frame of kind {frame.kind} came unasked", "look at server-0.log")
+                raise ProtocolError(f"an unexpected frame of kind {frame.kind} arrived", "see server-0.log")
             self._wanted_from = Version(frame.number)
 
     def _lost(self, error: OSError) -> PeerLostError:
         return PeerLostError(
             f"the parameter server at {self._address.host}:{self._address.port} was lost: {error}",
-            "look at server-0.log; raise --timeout if a step may take this long",
+            "see server-0.log; raise --timeout if a step may take this long",
         )
 
     def _send(self, request: Request, *, number: int = 0, payload: memoryview | None = None) -> None:
@@ -187,11 +187,11 @@ class TcpStore:
         try:
             wire.send(connection, Frame(request, self._rank, number, size), payload)
         except OSError as error:
-            raise PeerLostError(f"the parameter server was lost: {error}", "look at server-0.log") from error
+            raise PeerLostError(f"the parameter server was lost: {error}", "see server-0.log") from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _WorkerRequest:
     rank: Rank
     request: Request
     clock: StepClock
@@ -219,17 +219,19 @@ class TcpStoreHost:
         self._num_workers = num_workers
         self._timeout_s = timeout_s
         self._slots = [Slots.new(numel, dtype, push_bytes) for _ in range(num_workers)]
-        self._talks: list[threading.Thread] = []
-        self._strangers = wire.UnauthenticatedConnections(greet_s=min(timeout_s, HANDSHAKE_TIMEOUT_S))
-        self._requests: queue.SimpleQueue[_Asked | PeerLostError] = queue.SimpleQueue()
+        self._worker_threads: list[threading.Thread] = []
+        self._unauthenticated = wire.UnauthenticatedConnections(
+            handshake_s=min(timeout_s, HANDSHAKE_TIMEOUT_S)
+        )
+        self._requests: queue.SimpleQueue[_WorkerRequest | PeerLostError] = queue.SimpleQueue()
         self._replies: list[queue.SimpleQueue[Reply]] = [queue.SimpleQueue() for _ in range(num_workers)]
-        # One per worker: the server's loop rings at one end, the worker's thread hears it at the other.
-        self._bells: list[tuple[socket.socket, socket.socket]] = []
+        # One pair per worker: the server's loop writes to the first socket to wake the thread at the second.
+        self._wakeups: list[tuple[socket.socket, socket.socket]] = []
 
     def serve(self, handler: StoreHandler) -> None:
         with ExitStack() as closing:
-            self._bells = [socket.socketpair() for _ in range(self._num_workers)]
-            for end in (end for bell in self._bells for end in bell):
+            self._wakeups = [socket.socketpair() for _ in range(self._num_workers)]
+            for end in (end for pair in self._wakeups for end in pair):
                 closing.enter_context(end)
             self._serve(handler)
 
@@ -239,46 +241,46 @@ class TcpStoreHost:
         threading.Thread(target=self._accept_all, daemon=True).start()
         left = 0
         while left < self._num_workers:
-            asked = self._requests.get()
-            if isinstance(asked, PeerLostError):
-                raise asked
-            left += asked.request is Request.LEAVE
-            for reply in dispatch(handler, asked.rank, asked.request, asked.clock):
+            item = self._requests.get()
+            if isinstance(item, PeerLostError):
+                raise item
+            left += item.request is Request.LEAVE
+            for reply in dispatch(handler, item.rank, item.request, item.clock):
                 self._replies[reply.rank].put(reply)
-                if isinstance(reply, Obsolete):  # its thread waits for the worker, not for us
-                    self._bells[reply.rank][0].send(b"!")
+                if isinstance(reply, Obsolete):  # the worker's thread polls its sockets, not the queue
+                    self._wakeups[reply.rank][0].send(b"!")
                 else:
                     left += reply.position is None
-        for talk in self._talks:  # the last answers must be on their way before this process ends
-            talk.join()
+        for thread in self._worker_threads:  # the last answers must be sent before this process ends
+            thread.join()
 
     def _accept_all(self) -> None:
-        """Take connections until the run ends; a stranger is turned away and does no harm."""
-        while (connection := wire.accept(self._listener, self._strangers, lambda: False)) is not None:
+        """Accept connections until the run ends; one that cannot prove the token is closed."""
+        while (connection := wire.accept(self._listener, self._unauthenticated, lambda: False)) is not None:
             threading.Thread(target=self._serve_worker, args=(connection,), daemon=True).start()
 
     def _serve_worker(self, plain: socket.socket) -> None:
         try:
-            connection, rank = self._greet(plain)
+            connection, rank = self._authenticate(plain)
         except (OSError, PeerLostError) as error:
             print(f"refused a connection: {error}", flush=True)
-            self._strangers.remove(plain)
+            self._unauthenticated.remove(plain)
             plain.close()
             return
-        self._strangers.remove(plain)
-        self._talks.append(threading.current_thread())
+        self._unauthenticated.remove(plain)
+        self._worker_threads.append(threading.current_thread())
         try:
-            while self._take_request(connection, rank) is not Request.LEAVE:
+            while self._receive_request(connection, rank) is not Request.LEAVE:
                 while isinstance(reply := self._replies[rank].get(), Obsolete):
                     wire.send(connection, Frame(wire.OBSOLETE, rank, reply.version, 0))
-                if self._is_out_with(reply, connection):
+                if self._send_answer(reply, connection):
                     break
         except (OSError, PeerLostError) as error:
             self._requests.put(PeerLostError(f"worker {rank} was lost: {error}", "see its log"))
         finally:
             connection.close()
 
-    def _greet(self, connection: socket.socket) -> tuple[socket.socket, Rank]:
+    def _authenticate(self, connection: socket.socket) -> tuple[socket.socket, Rank]:
         connection.settimeout(min(self._timeout_s, HANDSHAKE_TIMEOUT_S))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
@@ -287,11 +289,11 @@ class TcpStoreHost:
         hello = wire.receive(connection)
         expected = self._slots[0].gradients.nbytes
         if hello.kind != wire.HELLO or hello.rank >= self._num_workers or hello.number != expected:
-            raise ProtocolError(f"an unexpected greeting: {hello}", "is it a worker of this run?")
-        connection.settimeout(None)  # a step may take long; the supervisor watches for the dead
+            raise ProtocolError(f"an unexpected greeting: {hello}", "check that it is a worker of this run")
+        connection.settimeout(None)  # a step may take long; the supervisor detects lost workers
         return connection, Rank(hello.rank)
 
-    def _is_out_with(self, answer: Answer, connection: socket.socket) -> bool:
+    def _send_answer(self, answer: Answer, connection: socket.socket) -> bool:
         """Send the answer; whether it was the last one for this worker."""
         rank = answer.rank
         if answer.position is None:
@@ -303,31 +305,33 @@ class TcpStoreHost:
         return False
 
     def _await_request(self, connection: socket.socket, rank: Rank) -> None:
-        """Until the worker asks something; meanwhile it may have to hear that its step is obsolete."""
-        bell = self._bells[rank][1]
-        ears = select.poll()
-        ears.register(connection, select.POLLIN)
-        ears.register(bell, select.POLLIN)
+        """Wait for the worker's next request; send OBSOLETE meanwhile if the loop requests it."""
+        wakeup = self._wakeups[rank][1]
+        poller = select.poll()
+        poller.register(connection, select.POLLIN)
+        poller.register(wakeup, select.POLLIN)
         while not wire.is_buffered(connection):
-            heard = [fd for fd, _ in ears.poll()]
-            if bell.fileno() in heard:
-                bell.recv(1)
-                # Nothing is there if the word was passed on with an answer.
+            ready = [fd for fd, _ in poller.poll()]
+            if wakeup.fileno() in ready:
+                wakeup.recv(1)
+                # The queue is empty if the reply was sent before an answer.
                 while not self._replies[rank].empty():
-                    word = self._replies[rank].get()
-                    assert isinstance(word, Obsolete), "an answer without a request"
-                    wire.send(connection, Frame(wire.OBSOLETE, rank, word.version, 0))
-            if connection.fileno() in heard:
+                    reply = self._replies[rank].get()
+                    assert isinstance(reply, Obsolete), "an answer without a request"
+                    wire.send(connection, Frame(wire.OBSOLETE, rank, reply.version, 0))
+            if connection.fileno() in ready:
                 return
 
-    def _take_request(self, connection: socket.socket, rank: Rank) -> Request:
+    def _receive_request(self, connection: socket.socket, rank: Rank) -> Request:
         self._await_request(connection, rank)
         frame = wire.receive(connection)
         if frame.kind not in set(Request):
-            raise ProtocolError(f"a frame of kind {frame.kind} is no request", "is it a worker of this run?")
+            raise ProtocolError(
+                f"a frame of kind {frame.kind} is not a request", "check that it is a worker of this run"
+            )
         request = Request(frame.kind)
         place = wire.bytes_of(self._slots[rank].gradients) if request.has_gradient else memoryview(b"")
         wire.expect_payload(frame, place)
         wire.receive_into(connection, place)
-        self._requests.put(_Asked(rank, request, StepClock(frame.number)))
+        self._requests.put(_WorkerRequest(rank, request, StepClock(frame.number)))
         return request

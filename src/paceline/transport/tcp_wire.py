@@ -31,13 +31,13 @@ from paceline.transport.ports import Request
 MAGIC = 0x50434C31  # "PCL1": the protocol's version is in its name
 _FRAME = struct.Struct("!IIQQqQ")  # magic, kind, rank, number, position, payload bytes
 NONCE_BYTES = 32
-_CLOSED = "the other side closed the connection"
+_CLOSED = "the peer closed the connection"
 _CLOSED_HINT = "see its log for the reason"
 
 
-HELLO = 100  # a worker's greeting; number: bytes of one vector
+HELLO = 100  # a worker's first frame; number: bytes of one vector
 PARAMETERS = 101  # a server's answer; number: version; position: the share, or NOTHING_LEFT
-OBSOLETE = 102  # a server's word that steps on versions before `number` are not wanted any more
+OBSOLETE = 102  # from a server: steps on versions before `number` are no longer needed
 NOTHING_LEFT = -1
 _KINDS = frozenset({HELLO, PARAMETERS, OBSOLETE, *Request})
 
@@ -51,7 +51,7 @@ class Frame:
     position: int = NOTHING_LEFT
 
 
-HANDSHAKE_TIMEOUT_S = 5.0  # for a stranger to prove the token
+HANDSHAKE_TIMEOUT_S = 5.0  # timeout for a connection to prove the token
 MAX_UNAUTHENTICATED = 64
 _BACK_OFF_S = 0.05
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -59,11 +59,11 @@ _CLOSED_LISTENER = (errno.EBADF, errno.EINVAL)
 
 
 class UnauthenticatedConnections:
-    """Connections that have proven nothing yet. Beyond the limits the oldest is hung up on."""
+    """Connections that have not proven the token yet. Beyond the limits the oldest is closed."""
 
-    def __init__(self, most: int = MAX_UNAUTHENTICATED, greet_s: float = HANDSHAKE_TIMEOUT_S) -> None:
-        self._most = most
-        self._greet_s = greet_s
+    def __init__(self, maximum: int = MAX_UNAUTHENTICATED, handshake_s: float = HANDSHAKE_TIMEOUT_S) -> None:
+        self._maximum = maximum
+        self._handshake_s = handshake_s
         self._since_s: dict[socket.socket, float] = {}  # oldest first
         self._lock = threading.Lock()
 
@@ -71,35 +71,35 @@ class UnauthenticatedConnections:
         now_s = monotonic_s()
         with self._lock:
             self._since_s[connection] = now_s
-            late = [known for known, since_s in self._since_s.items() if now_s - since_s > self._greet_s]
-            excess = list(self._since_s)[: max(0, len(self._since_s) - self._most)]
-            for known in {*late, *excess}:
-                self._hang_up(known)
+            late = [other for other, since_s in self._since_s.items() if now_s - since_s > self._handshake_s]
+            excess = list(self._since_s)[: max(0, len(self._since_s) - self._maximum)]
+            for other in {*late, *excess}:
+                self._shut(other)
 
     def remove(self, connection: socket.socket) -> None:
         """It has proven the token, or is closed."""
         with self._lock:
             self._since_s.pop(connection, None)
 
-    def hang_up_on_oldest(self) -> None:
+    def shut_oldest(self) -> None:
         with self._lock:
             if self._since_s:
-                self._hang_up(next(iter(self._since_s)))
+                self._shut(next(iter(self._since_s)))
 
-    def _hang_up(self, connection: socket.socket) -> None:
-        """Its thread finds that out, and closes it."""
+    def _shut(self, connection: socket.socket) -> None:
+        """Shut the connection; its thread gets an error, and closes it."""
         del self._since_s[connection]
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
 def accept(
-    listener: socket.socket, strangers: UnauthenticatedConnections, is_closed: Callable[[], bool]
+    listener: socket.socket, unauthenticated: UnauthenticatedConnections, is_closed: Callable[[], bool]
 ) -> socket.socket | None:
-    """The next connection, counted as a stranger; None: the listener was closed.
+    """The next connection, added to `unauthenticated`; None: the listener was closed.
 
-    Without room for another file the listener stays open: the oldest stranger is hung up on, and those who
-    knock meanwhile wait in the kernel's queue.
+    Without a free file descriptor the listener stays open: the oldest unauthenticated connection is shut,
+    and new ones wait in the kernel's queue.
     """
     while not is_closed():
         try:
@@ -108,10 +108,10 @@ def accept(
             if error.errno in _CLOSED_LISTENER:
                 return None
             if error.errno in _NO_ROOM:
-                strangers.hang_up_on_oldest()
+                unauthenticated.shut_oldest()
             SystemClock().sleep(_BACK_OFF_S)
             continue
-        strangers.add(connection)
+        unauthenticated.add(connection)
         return connection
     return None
 
@@ -128,7 +128,7 @@ def send(connection: socket.socket, frame: Frame, payload: memoryview | None = N
         connection.sendall(head)
         connection.sendall(payload)
     else:
-        # Together, so that the other side is woken once for both.
+        # One call for both, so that the other side wakes once.
         sent = connection.sendmsg([head, payload])
         connection.sendall(head[sent:])
         connection.sendall(payload[max(0, sent - len(head)) :])
@@ -142,18 +142,18 @@ def receive(connection: socket.socket) -> Frame:
 
 def receive_within(connection: socket.socket, duration_s: float) -> Frame | None:
     """The frame that begins to arrive within this time, if any."""
-    # Not poll or epoll: they count in milliseconds, and this is also how a worker sleeps.
+    # Not poll or epoll: they have millisecond resolution, and a worker also sleeps here.
     if not is_buffered(connection) and not select.select([connection], [], [], duration_s)[0]:
         return None
     head = bytearray(_FRAME.size)
-    patience_s = connection.gettimeout()
+    timeout_s = connection.gettimeout()
     connection.setblocking(False)
     try:
         count = connection.recv_into(head)
     except (BlockingIOError, ssl.SSLWantReadError):
-        return None  # TLS has news of its own now and then, which are no frame
+        return None  # TLS also sends protocol messages that are not frames
     finally:
-        connection.settimeout(patience_s)
+        connection.settimeout(timeout_s)
     if count == 0:
         raise PeerLostError(_CLOSED, _CLOSED_HINT)
     receive_into(connection, memoryview(head)[count:])
@@ -161,7 +161,7 @@ def receive_within(connection: socket.socket, duration_s: float) -> Frame | None
 
 
 def is_buffered(connection: socket.socket) -> bool:
-    """Has TLS already read what the operating system can no longer tell us of?"""
+    """Whether TLS has already read data that the operating system no longer reports."""
     return isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
 
 
@@ -176,7 +176,7 @@ def _frame(head: bytearray) -> Frame:
 
 
 def receive_into(connection: socket.socket, place: memoryview) -> None:
-    # Where the kernel may wait for all of it, this thread and its interpreter are woken once.
+    # MSG_WAITALL lets the kernel wait for all bytes, so that this thread is woken only once.
     is_whole = connection.gettimeout() is None and not isinstance(connection, ssl.SSLSocket)
     done = 0
     while done < len(place):
@@ -189,13 +189,13 @@ def receive_into(connection: socket.socket, place: memoryview) -> None:
 def expect_payload(frame: Frame, place: memoryview) -> None:
     if frame.payload_bytes != len(place):
         raise ProtocolError(
-            f"a frame of kind {frame.kind} announced {frame.payload_bytes} bytes where {len(place)} belong",
+            f"a frame of kind {frame.kind} announced {frame.payload_bytes} bytes instead of {len(place)}",
             "both sides must train the same task with the same options",
         )
 
 
 def prove_token(connection: socket.socket, token: bytes, *, side: bytes, other: bytes) -> None:
-    """Both sides show that they know the token; a replayed or reflected proof fails."""
+    """Both sides prove that they hold the token; a replayed or reflected proof fails."""
     own_nonce = os.urandom(NONCE_BYTES)
     connection.sendall(own_nonce)
     theirs = bytearray(NONCE_BYTES)
@@ -205,7 +205,7 @@ def prove_token(connection: socket.socket, token: bytes, *, side: bytes, other: 
     receive_into(connection, memoryview(proof))
     if not hmac.compare_digest(bytes(proof), _proof(token, other, bytes(theirs), own_nonce)):
         raise PeerLostError(
-            "the other side does not hold this run's token",
+            "the peer does not have this run's token",
             "start worker and server from the same run, or give both the same PACELINE_TOKEN",
         )
 

@@ -44,7 +44,7 @@ def join_group(
     timeout_s: float,
     store: Store | None = None,
 ) -> None:
-    """Make the default process group of this process, meeting in a store, or through a file on this host."""
+    """Create the default process group of this process, by a store, or by a file on this host."""
     dist.init_process_group(
         backend,
         store=FileStore(store_path, world_size) if store is None else store,
@@ -54,7 +54,7 @@ def join_group(
     )
 
 
-STOP_POLL_EVERY = 16  # steps between two questions whether to stop, where the wish cannot ride along
+STOP_POLL_EVERY = 16  # steps between two reductions of the stop flag, where it cannot travel with gradients
 
 
 def should_poll_stop(step: int, total: int) -> bool:
@@ -62,14 +62,14 @@ def should_poll_stop(step: int, total: int) -> bool:
 
 
 def agree_to_stop(wants_stop: bool, device: torch.device) -> bool:
-    """Does anybody want to?"""
-    wish = torch.tensor([float(wants_stop)], device=device)
-    dist.all_reduce(wish)
-    return bool(wish.item() > 0)
+    """Whether any rank wants to stop."""
+    flag = torch.tensor([float(wants_stop)], device=device)
+    dist.all_reduce(flag)
+    return bool(flag.item() > 0)
 
 
 def wait_for_all() -> None:
-    """Until every rank is here. (torch's own barrier wants to know what kind of group it is.)"""
+    """Barrier of all ranks. (torch's own barrier depends on the kind of group.)"""
     dist.all_reduce(torch.zeros(1))
 
 
@@ -79,7 +79,7 @@ def leave_group() -> None:
 
 
 def abandon_group() -> None:
-    """Let go of the others at once, whatever is under way: they must not wait for us until their timeout."""
+    """Abort the group at once, so that the other ranks do not wait until their timeout."""
     if dist.is_initialized():
         dist.distributed_c10d._get_default_group().abort()
         dist.destroy_process_group()
@@ -100,7 +100,7 @@ class TorchCollective:
         started_ns = self._clock.now_ns()
         with _lost_peer_is_an_error(self._timeout_s):
             dist.all_reduce(vector)
-        # gloo gives no way to tell waiting from moving; all of it counts as waiting for others.
+        # gloo does not separate waiting from transfer; all of it counts as waiting for others.
         wait_ns = self._clock.now_ns() - started_ns
         vector.div_(self.world_size)
         size = ring_bytes(vector.nbytes, self.world_size)
@@ -131,20 +131,22 @@ class TorchCollective:
     def _gather_from(
         self, vector: Tensor, sources: Sequence[Rank], targets: Sequence[Rank]
     ) -> tuple[list[Tensor], Traffic]:
-        heard = [rank for rank in sources if rank != self.rank]
-        hearing = [rank for rank in targets if rank != self.rank]
+        senders = [rank for rank in sources if rank != self.rank]
+        receivers = [rank for rank in targets if rank != self.rank]
         started_ns = self._clock.now_ns()
-        # gloo sends between two ranks from the processor's memory only.
+        # gloo sends between two ranks from CPU memory only.
         sent = vector.cpu() if dist.get_backend() == "gloo" else vector
-        places = {rank: torch.empty_like(sent) for rank in heard}
-        sends = [dist.P2POp(dist.isend, sent, rank) for rank in hearing]
-        receives = [dist.P2POp(dist.irecv, place, rank) for rank, place in places.items()]
+        received = {rank: torch.empty_like(sent) for rank in senders}
+        sends = [dist.P2POp(dist.isend, sent, rank) for rank in receivers]
+        receives = [dist.P2POp(dist.irecv, buffer, rank) for rank, buffer in received.items()]
         with _lost_peer_is_an_error(self._timeout_s):
             for work in dist.batch_isend_irecv(sends + receives) if sends or receives else []:
                 work.wait()
         wait_ns = self._clock.now_ns() - started_ns
-        copies = [vector.clone() if rank == self.rank else places[rank].to(vector.device) for rank in sources]
-        return copies, Traffic(vector.nbytes * len(hearing), vector.nbytes * len(heard), wait_ns)
+        copies = [
+            vector.clone() if rank == self.rank else received[rank].to(vector.device) for rank in sources
+        ]
+        return copies, Traffic(vector.nbytes * len(receivers), vector.nbytes * len(senders), wait_ns)
 
     def swap(self, vector: Tensor) -> tuple[Tensor, Traffic]:
         assert vector.numel() % self.world_size == 0, "a swapped vector divides by the number of ranks"
@@ -160,7 +162,7 @@ class TorchCollective:
 
 
 def ring_bytes(payload_bytes: int, world_size: int) -> int:
-    """What each rank of a ring all-reduce sends, and also receives."""
+    """The bytes that each rank of a ring all-reduce sends, and also receives."""
     return 2 * (world_size - 1) * payload_bytes // world_size
 
 
@@ -174,25 +176,15 @@ class _lost_peer_is_an_error:  # noqa: N801 - reads as a statement where it is u
         if isinstance(error, RuntimeError):
             raise PeerLostError(
                 f"a collective over torch.distributed failed: {str(error).splitlines()[0]}",
-                f"another worker died, or did not answer within {self._timeout_s:g} s; see its log",
+                f"another worker died, or did not respond within {self._timeout_s:g} s; see its log",
             ) from error
 
 
-# A process that is killed closes its own, and whoever waits for it sees that at
-# once. One that is frozen does not, nor does one that left while something
-# still refers to its group. gloo's own abort does nothing, so the sockets are
-# shut for reading: gloo takes that for an end, and every operation on them fails.
-#
-# Only for reading, and nothing is closed yet: gloo forgets a send that finds its
-# socket shut, here or at the other end, and would wait for it until the timeout.
-# The others hear that the generation is over as we do, and get out in the same way.
-# Connecting cannot be cut, so a thread does it, and is left to itself if the generation ends meanwhile.
-
-JOIN_S = 10.0  # everybody was there a moment ago
+JOIN_S = 10.0  # all ranks were alive a moment ago
 POLL_S = 0.005
 _READY = "paceline_gloo"  # torch's name for a group that is connected already
 _connected: list[ProcessGroupGloo] = []
-# Connections that were cut: long enough for whoever was frozen to wake and to hear what became of its group.
+# Connections that were shut are kept long enough for a frozen process to resume and detect the group's end.
 KEPT_S = 60.0
 MAX_KEPT = 8
 _kept: deque[tuple[float, list[socket.socket]]] = deque()
@@ -206,16 +198,16 @@ class AbortableGroup:
     ) -> None:
         before = _sockets()
         group = _connect(store_path, rank, world_size, timeout_s, is_over)
-        # What another thread opens meanwhile is taken for ours too: the coordinator's client connects again.
+        # Sockets that another thread opens meanwhile are included: the coordinator's client connects again.
         self._sockets = _sockets() - before
         _make_default(group, rank, world_size, timeout_s)
 
     def cut(self) -> None:
-        """From any thread: whoever waits in the group here gets an error."""
+        """Abort the group, from any thread: a thread of this process that waits in it gets an error."""
         sockets = self._sockets
         self._sockets = set()
-        kept = [one for fd, inode in sockets if (one := _shut(fd, inode)) is not None]
-        if kept:  # whoever cuts twice keeps nothing more
+        kept = [connection for fd, inode in sockets if (connection := _shut(fd, inode)) is not None]
+        if kept:  # empty at a second call
             _kept.append((monotonic_s(), kept))
         _close_old()
 
@@ -225,7 +217,7 @@ class AbortableGroup:
 
 
 def is_lost_peer(error: RuntimeError) -> bool:
-    """Does this error of torch's say that somebody in the group is gone, or does not answer?"""
+    """Whether torch's error means that a rank of the group is lost or does not respond."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or "gloo" in text or "wait timeout" in text
 
@@ -233,32 +225,32 @@ def is_lost_peer(error: RuntimeError) -> bool:
 def _connect(
     path: str, rank: Rank, world_size: int, timeout_s: float, is_over: Callable[[], bool]
 ) -> ProcessGroupGloo:
-    answers: queue.SimpleQueue[ProcessGroupGloo | Exception] = queue.SimpleQueue()
+    results: queue.SimpleQueue[ProcessGroupGloo | Exception] = queue.SimpleQueue()
 
     def connect() -> None:
         try:
             store = FileStore(path, world_size)
             store.set_timeout(timedelta(seconds=min(JOIN_S, timeout_s)))
-            answers.put(ProcessGroupGloo(store, rank, world_size, timedelta(seconds=timeout_s)))
-        except Exception as error:  # also a full disk: it is raised where somebody waits
-            answers.put(error)
+            results.put(ProcessGroupGloo(store, rank, world_size, timedelta(seconds=timeout_s)))
+        except Exception as error:  # also a full disk: it is raised in the waiting thread
+            results.put(error)
 
     threading.Thread(target=connect, name="connecting", daemon=True).start()
     while True:
         try:
-            found = answers.get(timeout=POLL_S)
+            result = results.get(timeout=POLL_S)
         except queue.Empty:
             if is_over():
-                what = "the generation ended while its workers were connecting"
-                raise PeerLostError(what, "the run goes on in the next one") from None
+                message = "the generation ended while its workers were connecting"
+                raise PeerLostError(message, "the run continues in the next one") from None
             continue
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def _make_default(group: ProcessGroupGloo, rank: Rank, world_size: int, timeout_s: float) -> None:
-    """torch makes its default group itself; we tell it of a kind of group that is made already."""
+    """Install the group as torch's default: torch creates groups by backend, so one is registered for it."""
     if _READY not in dist.Backend.backend_list:
         dist.Backend.register_backend(_READY, lambda *_: _connected.pop(), devices=["cpu"])
     _connected.append(group)
@@ -267,47 +259,47 @@ def _make_default(group: ProcessGroupGloo, rank: Rank, world_size: int, timeout_
 
 
 def _sockets() -> set[tuple[int, int]]:
-    """(descriptor, inode) of every connection of this process. Cutting what only listens would kill gloo."""
-    found = set()
+    """(descriptor, inode) of every connection of this process. Shutting a listener would kill gloo."""
+    sockets = set()
     for path in Path("/proc/self/fd").iterdir():
         fd = int(path.name)
         try:
-            about = os.fstat(fd)
-            if not stat.S_ISSOCK(about.st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISSOCK(status.st_mode):
                 continue
-            with _opened(fd) as one:
-                is_inet = one.family in (socket.AF_INET, socket.AF_INET6)
-                if is_inet and not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    found.add((fd, about.st_ino))
+            with _duplicate(fd) as connection:
+                is_inet = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if is_inet and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    sockets.add((fd, status.st_ino))
         except OSError:
             continue  # closed meanwhile
-    return found
+    return sockets
 
 
 def _shut(fd: int, inode: int) -> socket.socket | None:
-    """Nothing more is read from it. What is returned keeps the connection after gloo has closed its end."""
+    """Shut the socket for reading; the duplicate keeps the connection after gloo has closed its own."""
     try:
-        one = _opened(fd)
+        connection = _duplicate(fd)
     except OSError:
         return None  # closed meanwhile
     try:
-        if os.fstat(one.fileno()).st_ino == inode:  # else the number is another's by now
-            one.shutdown(socket.SHUT_RD)
-            return one
+        if os.fstat(connection.fileno()).st_ino == inode:  # otherwise the descriptor was reused
+            connection.shutdown(socket.SHUT_RD)
+            return connection
     except OSError:
-        pass  # the other end has gone
-    one.close()
+        pass  # the other end has closed
+    connection.close()
     return None
 
 
 def _close_old() -> None:
     while _kept and (len(_kept) > MAX_KEPT or monotonic_s() - _kept[0][0] > KEPT_S):
-        for one in _kept.popleft()[1]:
-            one.close()
+        for connection in _kept.popleft()[1]:
+            connection.close()
 
 
-def _opened(fd: int) -> socket.socket:
-    """The same socket under a number of our own."""
+def _duplicate(fd: int) -> socket.socket:
+    """The same socket under a new descriptor."""
     copy = os.dup(fd)
     try:
         return socket.socket(fileno=copy)

@@ -21,7 +21,7 @@ class _Worker:
 
 
 class Turns:
-    """Runs functions as workers that take turns. It is also their Clock."""
+    """Runs functions as workers in virtual time. It is also their Clock."""
 
     def __init__(self, now_ns: int = 0) -> None:
         self._now_ns = now_ns
@@ -35,28 +35,28 @@ class Turns:
         return self._now_ns
 
     def sleep(self, duration_s: float) -> None:
-        me = self._me()
-        self._sleep_until(me, self._now_ns + round(max(0.0, duration_s) * 1e9))
-        self._give_turn_away(me)
+        worker = self._running()
+        self._sleep_until(worker, self._now_ns + round(max(0.0, duration_s) * 1e9))
+        self._yield_turn(worker)
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
         if is_true():
             return True
-        me = self._me()
-        me.is_true = is_true
-        me.deadline_ns = self._now_ns + round(timeout_s * 1e9)
-        self._waiting.append(me)
-        self._give_turn_away(me)
-        return me.wait_succeeded
+        worker = self._running()
+        worker.is_true = is_true
+        worker.deadline_ns = self._now_ns + round(timeout_s * 1e9)
+        self._waiting.append(worker)
+        self._yield_turn(worker)
+        return worker.wait_succeeded
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> list[BaseException | None]:
-        """Run all bodies to their end; what each one raised."""
+        """Run all bodies to their end; the exception of each one, or None."""
         errors: list[BaseException | None] = [None] * len(bodies)
         threads = []
         for number, body in enumerate(bodies):
-            me = _Worker()
-            threads.append(threading.Thread(target=self._live, args=(me, body, errors, number)))
-            self._sleep_until(me, self._now_ns)
+            worker = _Worker()
+            threads.append(threading.Thread(target=self._run_body, args=(worker, body, errors, number)))
+            self._sleep_until(worker, self._now_ns)
         for thread in threads:
             thread.start()
         while (chosen := self._choose()) is not None:
@@ -67,10 +67,10 @@ class Turns:
             thread.join()
         return errors
 
-    def _live(
-        self, me: _Worker, body: Callable[[], None], errors: list[BaseException | None], number: int
+    def _run_body(
+        self, worker: _Worker, body: Callable[[], None], errors: list[BaseException | None], number: int
     ) -> None:
-        me.turn.acquire()
+        worker.turn.acquire()
         try:
             body()
         except BaseException as error:
@@ -78,13 +78,13 @@ class Turns:
         finally:
             self._back.release()
 
-    def _me(self) -> _Worker:
+    def _running(self) -> _Worker:
         assert self._current is not None, "only a running worker can sleep or wait"
         return self._current
 
-    def _give_turn_away(self, me: _Worker) -> None:
+    def _yield_turn(self, worker: _Worker) -> None:
         self._back.release()
-        me.turn.acquire()
+        worker.turn.acquire()
 
     def _sleep_until(self, worker: _Worker, wake_ns: int) -> None:
         self._sequence += 1

@@ -154,8 +154,8 @@ class TuneFolder:
         try:
             tuning = decode(Tuning, path.read_text(encoding="utf-8"), schema=SCHEMA)
         except OSError as error:
-            message = f"{self.path} holds no search to go on with: {error.strerror}"
-            raise UnreadableFileError(message, "name the folder that --out named") from error
+            message = f"{self.path} holds no search to resume: {error.strerror}"
+            raise UnreadableFileError(message, "name the folder of the search (its --out)") from error
         except ValueError as error:
             raise DamagedRecordError(f"{path} cannot be read: {error}", "start a new search") from error
         assert isinstance(tuning, Tuning), "decode(Tuning, …) builds one"
@@ -188,7 +188,7 @@ class TuneFolder:
 
     def _check_holds_none(self) -> None:
         if (self.path / "tune.json").exists():
-            hint = f"go on with it: paceline tune --resume {self.path}; or name another folder with --out"
+            hint = f"resume it: paceline tune --resume {self.path}; or name another folder with --out"
             raise SearchError([Problem(f"{self.path} holds a search already", hint, "--out")])
 
     def _file(self, number: int) -> Path:
@@ -201,7 +201,7 @@ class TuneFolder:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            hint = f"remove {path}: the trial is then done again"
+            hint = f"remove {path}: the trial then runs again"
             raise DamagedRecordError(f"{path} cannot be read: {error}", hint) from error
         assert isinstance(record, Record), "decode(Record, …) builds one"
         return record

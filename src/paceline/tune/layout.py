@@ -29,13 +29,13 @@ _EVALUATIONS = 10  # of a run whose length is given in steps
 _MAX_PROBLEMS = 8
 _REFUSED = {
     "export": "trials are not exported; afterwards `paceline export DIR/trials/001` does that for one",
-    "alerts": "trials are told to nobody",
+    "alerts": "trials send no alerts",
     "checkpoint_store": "trials keep their checkpoints in their own folders",
 }
 
 
 class Environment(Protocol):
-    """What the layout reads from outside."""
+    """External inputs of the layout."""
 
     def read(self, drawn: Sequence[RawSetting]) -> LoadedConfig:
         """The user's settings, with these on top."""
@@ -49,11 +49,11 @@ class Environment(Protocol):
 
 
 def lay_out(
-    request: TuneRequest, environment: Environment, *, found: Sequence[Problem] = ()
+    request: TuneRequest, environment: Environment, *, config_problems: Sequence[Problem] = ()
 ) -> tuple[Tuning, list[str]]:
     """The search, and remarks about defaults. Raises SearchError with every problem, each once."""
     base = environment.read([])
-    problems = [*found, *base.problems, *_request_problems(request, base.config)]
+    problems = [*config_problems, *base.problems, *_request_problems(request, base.config)]
     if problems:
         raise SearchError(list(dict.fromkeys(problems)))
     builder = _TrialBuilder(request, environment)
@@ -61,7 +61,7 @@ def lay_out(
     trials = builder.trials(0 if base.config.seed is None else base.config.seed)
     remarks = []
     if request.trials is not None and len(trials) < request.trials:
-        remarks.append(f"there are only {len(trials)} different runs to try, and not {request.trials}")
+        remarks.append(f"the search space has only {len(trials)} different trials, not {request.trials}")
     metric, lower_is_better = _metric(request.metric, trials)
     asha, about_asha = _asha(request, trials)
     tuning = Tuning(
@@ -198,12 +198,12 @@ def _request_problems(request: TuneRequest, config: TrainConfig) -> list[Problem
     problems = []
     if not request.searches:
         problems.append(
-            Problem("nothing is searched", "add --search lr=log:0.001..1, for example", "--search")
+            Problem("there is nothing to search", "add --search lr=log:0.001..1, for example", "--search")
         )
     for search in request.searches:
         origin = config.origin(f"task_options.{search.option}" if search.option else search.key)
         if origin is not None and origin.startswith("--"):
-            message = f"{search.name} is searched, and also said"
+            message = f"{search.name} is both searched and set"
             problems.append(Problem(message, f"leave {origin} out", origin))
     modes = [s.domain.values for s in request.searches if s.key == "mode" and isinstance(s.domain, Listed)]
     if modes:
@@ -232,9 +232,11 @@ def _launcher_problems(config: TrainConfig) -> list[Problem]:
     problems = []
     if config.launcher in (Launcher.RAY, Launcher.TORCHRUN):
         message = (
-            f"launcher is {config.launcher}, but a trial's workers are processes where Ray puts the trial"
+            f"launcher is {config.launcher}, but Ray places whole trials, whose workers are local processes"
         )
-        problems.append(Problem(message, "leave launcher out, or say virtual", config.origin("launcher")))
+        problems.append(
+            Problem(message, "leave launcher out, or set it to virtual", config.origin("launcher"))
+        )
     for key, hint in _REFUSED.items():
         if getattr(config, key):
             problems.append(Problem(f"{key} is set, but this is a search", hint, config.origin(key)))
@@ -259,17 +261,19 @@ def _without_evaluations(trials: Sequence[Trial]) -> list[str]:
 
 
 def _asha(request: TuneRequest, trials: Sequence[Trial]) -> tuple[Asha | None, list[str]]:
-    longest = max(rung_of(trial.plan, trial.plan.steps) for trial in trials)
+    max_rungs = max(rung_of(trial.plan, trial.plan.steps) for trial in trials)
     if request.wants_asha is False:
         return None, []
-    if longest > request.grace:
-        return Asha(grace=request.grace, reduction=request.reduction, longest=longest), []
+    if max_rungs > request.grace:
+        return Asha(grace=request.grace, reduction=request.reduction, longest=max_rungs), []
     why = (
-        f"no trial is evaluated more than {longest} times" if longest > 1 else "none is evaluated on the way"
+        f"no trial is evaluated more than {max_rungs} times"
+        if max_rungs > 1
+        else "none is evaluated during training"
     )
     if request.wants_asha:
         reasons = "; ".join([why, *_without_evaluations(trials)])
         hint = "use --scheduler none, or another mode, --evaluate-every or --grace"
-        what = f"scheduler is asha, but no trial can be stopped early: {reasons}"
-        raise SearchError([Problem(what, hint, "--scheduler")])
-    return None, [f"scheduler none: no trial can be stopped early, as {why}"]
+        message = f"scheduler is asha, but no trial can be stopped early: {reasons}"
+        raise SearchError([Problem(message, hint, "--scheduler")])
+    return None, [f"scheduler none: no trial can be stopped early, because {why}"]

@@ -66,12 +66,13 @@ class Outcome:
 def tune(
     tuning: Tuning, folder: TuneFolder, watcher: TuneWatcher, *, address: str, parallel: int, is_new: bool
 ) -> Outcome:
-    """Run the unfinished trials. Problems with Ray are raised before anything is written."""
+    """Run the unfinished trials. `check_address` first; Ray is reached before anything is written."""
     records = {} if is_new else folder.records(tuning)
     todo = unfinished_trials(tuning, records)
     if not todo:
         return Outcome(tuning=tuning, records=records, best=folder.conclude(tuning, records))
-    _check_ready(address)
+    check_address(address)
+    _check_ready()
     with closing(_connect(todo, address, parallel)), folder.locked():
         # Read again under the lock: another command may have written in the meantime.
         if is_new:
@@ -85,23 +86,30 @@ def tune(
         return recorder.conclude()
 
 
-def _check_ready(address: str) -> None:
-    """Raises NotReadyError without Ray Tune, SearchError for an unsupported address."""
+def check_address(address: str) -> None:
+    """Raises SearchError for an address that a search does not support."""
     config = TrainConfig(launcher=Launcher.RAY, address=address, origins={"address": "--address"})
     if problems := check_ray(config, lambda *_: False):
         raise SearchError(problems)
     if address.startswith("ray://"):
         message = (
-            f"address is {address}, but a search keeps its folder here, and Ray's client runs Tune elsewhere"
+            f"address is {address}, but a search writes its folder here, and Ray's client would run "
+            "Tune on the cluster"
         )
-        raise SearchError([Problem(message, "use HOST:PORT, from a machine of the cluster", "--address")])
+        raise SearchError(
+            [Problem(message, "run it on a node of the cluster, with --address HOST:PORT", "--address")]
+        )
+
+
+def _check_ready() -> None:
+    """Raises NotReadyError without Ray Tune."""
     check_version()
     environ.prepare_ray()
     try:
         importlib.import_module("paceline.tune.ray_tune")
     except ImportError as error:
         why = str(error).strip().splitlines()[0]
-        raise MissingPackageError(f"Ray is installed without its Tune: {why}", INSTALL) from error
+        raise MissingPackageError(f"Ray Tune is not installed: {why}", INSTALL) from error
 
 
 def _connect(todo: Sequence[Trial], address: str, parallel: int) -> RayClient:
@@ -199,7 +207,7 @@ class SearchRecorder:
         self._watcher.ended(self._trials[number], record)
 
     def restarted(self, number: int, why: str) -> None:
-        self._watcher.note(f"trial {number} was lost: {why}; it is begun once more")
+        self._watcher.note(f"trial {number} was lost: {why}; it is restarted")
 
     def lost(self, number: int, why: str) -> None:
         # `began` was not called if its process never started.
@@ -253,7 +261,7 @@ def apply_report(before: Record, report: Mapping[str, object]) -> Record:
             record = replace(record, status=Status.FINISHED)
         case "failed" | "unmeasured":
             record = replace(
-                record, status=Status.FAILED, why=str(report.get("why", "its metric is not there"))
+                record, status=Status.FAILED, why=str(report.get("why", "its metric is missing"))
             )
         case "interrupted":
             record = replace(record, status=Status.INTERRUPTED)
@@ -295,7 +303,7 @@ def _stop_on_signals(recorder: SearchRecorder, watcher: TuneWatcher) -> Iterator
         elif recorder.stopped_by not in ("", "SIGHUP"):
             raise KeyboardInterrupt
         recorder.stopped_by = signal.Signals(number).name
-        watcher.note("stopping: trials that run leave a checkpoint; press Ctrl-C again to end now")
+        watcher.note("stopping: running trials write a checkpoint; press Ctrl-C again to end now")
 
     previous = {s: signal.signal(s, on_signal) for s in environ.stop_signals()}
     try:

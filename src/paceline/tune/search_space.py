@@ -119,9 +119,9 @@ def read_searches(texts: Sequence[str]) -> tuple[tuple[Search, ...], list[Proble
 
 
 class _SearchSyntaxError(Exception):
-    def __init__(self, text: str, what: str, hint: str = _EXAMPLE) -> None:
-        super().__init__(what)
-        self.problem = Problem(what, hint, f"--search {text}")
+    def __init__(self, text: str, message: str, hint: str = _EXAMPLE) -> None:
+        super().__init__(message)
+        self.problem = Problem(message, hint, f"--search {text}")
 
 
 def _read(text: str) -> Search:
@@ -134,16 +134,16 @@ def _read(text: str) -> Search:
     if key in (OPTION, "task_options"):
         if not option:
             raise _SearchSyntaxError(
-                text, "no option of the task is named", "write --search task_option.hidden=8,16"
+                text, "task_option needs the name of an option", "write --search task_option.hidden=8,16"
             )
         return Search("task_options", option, _domain(text, rest, Kind.OPTIONS))
     if dot or key not in KEYS:
         known = [name for name in KEYS if name not in NOT_SEARCHED]
-        where = f"`paceline train --help` lists all settings; an option of the task is {OPTION}.NAME"
+        where = f"`paceline train --help-all` lists all settings; an option of the task is {OPTION}.NAME"
         hint = did_you_mean(name, known, otherwise=where)
         raise _SearchSyntaxError(text, f"there is no setting {show_value(name)} to search", hint)
     if key in NOT_SEARCHED:
-        raise _SearchSyntaxError(text, f"{key} is not searched: it says where a run goes, or who starts it")
+        raise _SearchSyntaxError(text, f"{key} cannot be searched: it sets where or how a run starts")
     return Search(key, "", _domain(text, rest, KEYS[key].kind))
 
 
@@ -153,7 +153,7 @@ def _domain(text: str, rest: str, kind: Kind) -> Domain:
         return _range(text, kind, is_log=match[1] is not None, ends=(match[2], match[3]))
     if rest.lower().startswith("log:"):
         raise _SearchSyntaxError(
-            text, f"{show_value(rest)} is no range of numbers", "write log:0.001..1, for example"
+            text, f"{show_value(rest)} is not a range of numbers", "write log:0.001..1, for example"
         )
     values = [part.strip() for part in rest.split("|" if "|" in rest else ",")]
     if "" in values:
@@ -174,11 +174,13 @@ def _range(text: str, kind: Kind, *, is_log: bool, ends: tuple[str, str]) -> Ran
         raise _SearchSyntaxError(text, f"an end of {'..'.join(ends)} cannot be read: {error.why}") from error
     if not low < high or not math.isfinite(high - low):
         raise _SearchSyntaxError(
-            text, f"the range {'..'.join(ends)} does not rise", "write the smaller number first"
+            text, f"the range {'..'.join(ends)} is not increasing", "write the smaller number first"
         )
     if is_log and low <= 0:
         raise _SearchSyntaxError(
-            text, f"a log range begins above 0, and not at {ends[0]}", "write log:0.001..1, for example"
+            text,
+            f"a log range starts at {ends[0]}, but it must start above 0",
+            "write log:0.001..1, for example",
         )
     return Range(low, high, is_log, is_whole, "s" if kind is Kind.DURATION else "")
 
@@ -236,8 +238,8 @@ def corners(searches: Sequence[Search]) -> list[Drawn]:
     ends = [search.ends() for search in searches]
     if math.prod(len(values) for values in ends) <= MAX_CORNERS:
         return list(itertools.product(*ends))
-    longest = max(len(values) for values in ends)
-    rows = [tuple(values[min(n, len(values) - 1)] for values in ends) for n in range(longest)]
+    most_values = max(len(values) for values in ends)
+    rows = [tuple(values[min(n, len(values) - 1)] for values in ends) for n in range(most_values)]
     first = rows[0]
     alone = [
         (*first[:position], value, *first[position + 1 :])

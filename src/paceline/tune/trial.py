@@ -83,7 +83,7 @@ class TrialMaker:
 
 
 class _Run:
-    """One trial that runs in a thread of its own."""
+    """One trial that runs in its own thread."""
 
     def __init__(self, order: TrialOrder, launcher: LocalLauncher) -> None:
         self._order = order
@@ -117,7 +117,7 @@ class _Run:
                 launcher.kill()
                 self._thread.join(STOP_S)
         except TrainingError:
-            return False  # the launcher is gone, and the run with it
+            return False  # the launcher and the run have ended
         # A stop request that came too late would stop the next run.
         return self._is_stopped and not self._thread.is_alive()
 

@@ -1,7 +1,7 @@
 """`torchrun … -m paceline.worker --config config.yaml`: train as one of the processes that torchrun started.
 
-Also `python -m paceline.worker`: then as the only one. A command that lives in the worker's room because
-that is its name; it joins the command line, which has no torch, to the sides that have.
+Also `python -m paceline.worker`: then as the only process. It connects the command line, which never imports
+torch, with the modules that do.
 """
 
 import atexit
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Roles:
-    """Imports torch only here: its warnings then reach an output that separates them."""
+    """Roles of a rank. Imports torch only here, once its warnings reach an output that separates them."""
 
     def __init__(self, output: RankOutput) -> None:
         self._output = output
@@ -41,16 +41,16 @@ class _Roles:
 
 
 def _end_with_torchrun(world: World) -> None:
-    """A torchrun that is killed cannot end its ranks any more; the kernel does."""
+    """Let the kernel end this rank if torchrun is killed, which then cannot end its ranks."""
     if world.has_agent:
         die_with_parent()
 
 
 def _leave(code: int, output: RankOutput) -> NoReturn:
-    """As the interpreter would, but for its last part: there torch's threads may end in a wrong order.
+    """Exit without the interpreter's finalization, in which torch's threads may end in a wrong order.
 
-    Then the process aborts ("terminate called without an active exception"), and torchrun takes a run that
-    is finished and saved for a failed one.
+    In that case the process aborts ("terminate called without an active exception"), and torchrun reports a
+    finished and saved run as failed.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()

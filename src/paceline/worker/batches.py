@@ -1,14 +1,14 @@
-"""The batches of a worker's shares, loaded ahead by processes of its own where the samples ask for it.
+"""Batches of a worker's work units, loaded ahead by loader processes where the samples request it.
 
-Samples with `num_workers` above 0 are loaded by so many processes (torch's
-DataLoader), which prepare the batches of the shares that this worker will most
-likely do next while it computes. A wrong guess costs time and nothing else: the
-batch that a share gets depends on the plan and the share alone, because random
+Samples with `num_workers` above 0 are loaded by that number of processes
+(torch's DataLoader). They prepare the batches of the shares that this worker
+will most likely do next while it computes. A wrong prediction costs only time:
+the batch of a share depends on the plan and the share alone, because random
 numbers drawn while it is loaded (torch, numpy, `random`) are seeded from them.
-So positions, replays and resumed runs are the same with and without.
+So positions, replays and resumed runs are the same with and without loaders.
 
-Once there are loader processes, this one reads no samples itself: an open file
-that both inherited has one position.
+Once loader processes exist, the worker process reads no samples: a file that
+both have inherited open has one shared position.
 """
 
 import random
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a loader process is asked for."""
+    """Request to a loader process."""
 
     seed: int
     indices: Indices
@@ -53,7 +53,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What a loader process answers when the user's code raised something."""
+    """Answer of a loader process when the user's code raised an exception."""
 
     what: str
     trace: str
@@ -67,7 +67,7 @@ class Feed:
         self._samples = samples
         self._stream = stream
         num_workers = int(getattr(samples, "num_workers", 0))
-        # Such samples may draw in another process, so wherever they do, it is from a seed of their own.
+        # These samples may draw random numbers in another process, so they are seeded in every process.
         self._is_seeded = isinstance(samples, DatasetSamples) or num_workers > 0
         self._loader = (
             _Loader(samples, num_workers, self._request, plan, pins=pins) if ahead and num_workers else None
@@ -114,7 +114,7 @@ class _Loader:
         self._guess = SharePredictor(plan.steps, plan.global_batch)
         self._request = request
         self._pending: deque[Piece | None] = deque()
-        self._cursor: Piece | None = None  # what is asked for next; None: nothing is expected
+        self._cursor: Piece | None = None  # the next request; None: no request is predicted
         self._num_parts = 1
         settings = getattr(samples, "loader", None)
         self._loader: DataLoader[Any] = DataLoader(  # Any: batches
@@ -142,13 +142,13 @@ class _Loader:
         if self._answers is None:
             self._answers = iter(self._loader)
         while True:
-            asked = self._pending.popleft()
+            request = self._pending.popleft()
             answer = next(self._answers)
-            if asked == piece:
+            if request == piece:
                 return _whole(answer)
 
     def _next_request(self) -> Request | None:
-        """The next one for the loader processes; None: they have nothing to do yet."""
+        """The next request for the loader processes; None while there is none."""
         piece = self._cursor
         self._pending.append(piece)
         if piece is None:
@@ -164,7 +164,7 @@ class _Loader:
 
 
 class SharePredictor:
-    """Which share a worker does next: what followed a share of the same rank before, so many steps later."""
+    """Predicts a worker's next work unit from what followed a unit of the same rank before."""
 
     def __init__(self, steps: int, global_batch: int) -> None:
         self._steps = steps
@@ -181,7 +181,7 @@ class SharePredictor:
         self._last = share
 
     def after(self, share: WorkUnit) -> WorkUnit | None:
-        """None: there is none, or guesses have been wrong too often."""
+        """The next predicted request; None without one, or after too many wrong predictions."""
         expected = self._expected(share)
         return None if expected.step >= self._steps or self._misses >= MISSES else expected
 
@@ -194,7 +194,7 @@ class SharePredictor:
 
 
 class _RequestDataset(Dataset[Any]):  # Any: batches
-    """In a loader process: the batch of a request."""
+    """Dataset of a loader process: loads the batch of a request."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -206,12 +206,12 @@ class _RequestDataset(Dataset[Any]):  # Any: batches
             _seed(request.seed)
             return self._samples.batch(request.indices)
         except TERMINATING_ERRORS as error:
-            what = (
+            description = (
                 error.what
                 if isinstance(error, PacelineError)
                 else f"{in_one_line(error)} ({raised_at(error)})"
             )
-            return Failed(what, "".join(traceback.format_exception(error)))
+            return Failed(description, "".join(traceback.format_exception(error)))
 
 
 class _RequestSampler(Sampler[Any]):  # Any: requests
@@ -224,7 +224,7 @@ class _RequestSampler(Sampler[Any]):  # Any: requests
 
 
 class _LoaderInit:
-    """What a loader process does first: end with its worker, whose connections it holds open."""
+    """Start of a loader process: it must end with its worker, whose connections it inherits open."""
 
     def __init__(self, also: Callable[[int], None] | None) -> None:
         self._also = also
@@ -248,7 +248,7 @@ def _whole(answer: Any) -> Batch:  # Any: a batch, or why there is none
 
 
 def _undisturbed(samples: Samples, request: Request) -> Batch:
-    """The same batch as in a loader process, and every generator of this one as it was."""
+    """Load the same batch as a loader process would; the generators of this process are restored."""
     before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
     try:
         _seed(request.seed)

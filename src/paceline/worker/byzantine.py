@@ -1,4 +1,4 @@
-"""What does an attack do to a gradient? It is put into the arena in place of the honest one."""
+"""Byzantine attacks: replace the gradient in the arena where the plan makes a worker faulty."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from paceline.transport.arena import Arena
 
 
 def tamper(plan: Plan, arena: Arena, *, worker: int, step: int) -> None:
-    """Replace the gradient in the arena, if the plan makes this worker bad at this step of its own."""
+    """Replace the gradient in the arena, if the plan makes this worker Byzantine at this one of its steps."""
     for struck in Byzantine(plan.byzantine, seed=plan.seed).at(worker, step) if plan.byzantine else ():
         if not arena.gathers_gradients:
             raise MisfitError(
@@ -21,7 +21,7 @@ def tamper(plan: Plan, arena: Arena, *, worker: int, step: int) -> None:
 
 
 def _strike(arena: Arena, struck: ActiveAttack) -> None:
-    # Only where parameters lie: nobody writes the padding between them, so what lands there would stay.
+    # Parameters only: the padding between them is never overwritten, so values written there would remain.
     places = [piece.view(arena.gradients) for piece in arena.layout.parameters]
     match struck.attack:
         case Attack.GARBAGE:
@@ -45,8 +45,8 @@ def _fill(places: list[Tensor], value: float) -> None:
 
 def _garble(places: list[Tensor], struck: ActiveAttack) -> None:
     """Noise in a random direction; drawn on the CPU, so that it is the same on every device."""
-    dice = torch.Generator().manual_seed(struck.seed)
-    noise = [torch.randn(place.shape, generator=dice, dtype=place.dtype) for place in places]
+    generator = torch.Generator().manual_seed(struck.seed)
+    noise = [torch.randn(place.shape, generator=generator, dtype=place.dtype) for place in places]
     factor = struck.strength * _norm(places) / _norm(noise)
     for place, drawn in zip(places, noise, strict=True):
         place.copy_(drawn.mul_(factor))

@@ -1,11 +1,11 @@
-"""When does a participant save itself, and what does it save?
+"""Checkpoint savers: when a participant saves, and what its snapshot contains.
 
-Workers of synchronous modes save after steps at which all replicas agree, or at
-least have all heard the same from each other; workers that never meet save when
-all is over; behind a parameter server only the server saves, with the number of each
-worker's gradients it has applied. Either way the snapshot names the next step
-of every worker, so a resumed run uses each sample exactly once. The step only
-copies; checkpoints/writer.py does the rest beside the training.
+Workers of synchronous modes save after steps at which all replicas agree, or have at least received the same
+messages from each other. Workers that average in pairs save at the end of the run. Behind a parameter server
+only the server saves, together with the number of gradients of each worker that it has applied. In every
+case the snapshot names the next step of every worker, so a resumed run uses each sample exactly once.
+
+The training thread only copies; the background thread of checkpoints/writer.py writes.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ from paceline.worker.reporting import CheckpointReporter, Report, ignore_report
 def writer_for(
     plan: Plan,
     root: Path,
-    who: str,
+    participant: str,
     cataloguer: Cataloguer | None = None,
     *,
     participants: int,
     disk: Disk | None = None,
 ) -> CheckpointWriter:
-    place = SnapshotTarget(root=root, who=who, participants=participants, keep=plan.keep_checkpoints)
-    # Virtual workers are many in one process and take turns: beside them there is nothing to write.
+    place = SnapshotTarget(root=root, who=participant, participants=participants, keep=plan.keep_checkpoints)
+    # Virtual workers take turns in one process: there is no training to overlap with writing.
     is_virtual = plan.launcher is Launcher.VIRTUAL
     in_background = not is_virtual
     return CheckpointWriter(
@@ -55,12 +55,16 @@ class WorkerSaver:
         writer: CheckpointWriter,
         report: Callable[[Report], None] = ignore_report,
     ) -> None:
-        self._every, self._total, self._num_workers = plan.checkpoint_every, plan.steps, plan.num_workers
-        self._replica, self._strategy, self._log = replica, strategy, log
-        self._carried: dict[str, Tensor] = {}  # what there is to save beside the replica without a strategy
-        self.also: Callable[[], Snapshot] = lambda: Snapshot({}, {})  # what else belongs to the moment
+        self._every = plan.checkpoint_every
+        self._total = plan.steps
+        self._num_workers = plan.num_workers
+        self._replica = replica
+        self._strategy = strategy
+        self._log = log
+        self._carried: dict[str, Tensor] = {}  # saved with the replica when there is no strategy
+        self.also: Callable[[], Snapshot] = lambda: Snapshot({}, {})  # further state of the same step
         self._writer = writer
-        self._teller = CheckpointReporter(log, report)
+        self._reporter = CheckpointReporter(log, report)
         self.begin_at(Clock(0))
 
     def begin_at(self, clock: Clock) -> None:
@@ -68,7 +72,7 @@ class WorkerSaver:
         self._due = clock + self._every
 
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
-        self.tell()
+        self.report_written()
         # All must save after the same sync and under one name, also where some have made more steps (fedavg).
         name = finished if outcome.shares_done is None else outcome.shares_done
         at = finished if outcome.shares_done is None else outcome.shares_done // self._num_workers
@@ -83,32 +87,32 @@ class WorkerSaver:
     def save(self, finished: Clock, *, name: int, at: int, must: bool = True) -> None:
         self._writer.save(name, finished, lambda: self._live(finished, at), must=must)
 
-    def tell(self) -> None:
-        """Say what became of earlier checkpoints."""
-        if news := self._writer.news():
-            self._teller.tell(news)
+    def report_written(self) -> None:
+        """Report the results of earlier checkpoints."""
+        if reports := self._writer.take_reports():
+            self._reporter.report(reports)
 
     def close(self) -> None:
-        """Everything that was saved is written and told when this returns."""
+        """Everything that was saved is written and reported when this returns."""
         self._writer.drain()
-        self.tell()
+        self.report_written()
 
     def _live(self, finished: int, at: int) -> Snapshot:
         self._log.flush()  # first: a checkpoint must never be ahead of the log
         if isinstance(self._strategy, Settles):
             self._strategy.settle()
-        mine = self._carried if self._strategy is None else self._strategy.snapshot()
-        both = with_strategy(self._replica.live(), mine, copy=False)
+        own_state = self._carried if self._strategy is None else self._strategy.snapshot()
+        both = with_strategy(self._replica.live(), own_state, copy=False)
         also = self.also()
         facts = {**both.facts, **also.facts, "clock": finished, "at": at}
         return Snapshot({**both.tensors, **also.tensors}, facts)
 
 
 class SharedSaver(WorkerSaver):
-    """In an elastic run all replicas are equal after every step, so one worker saves for all.
+    """Saves for all workers of an elastic run, because all replicas are equal after every step.
 
-    Its checkpoints fall on the same steps whoever saves and however often that changes, and those of
-    the same step have the same bytes.
+    The steps of its checkpoints do not depend on which worker saves, or how often that changes, and
+    checkpoints of the same step have the same bytes.
     """
 
     def __init__(
@@ -121,43 +125,47 @@ class SharedSaver(WorkerSaver):
         report: Callable[[Report], None] = ignore_report,
     ) -> None:
         self._generation = 0
-        self.takes_wish: Callable[[], bool] = lambda: False  # has an operator asked for one since?
+        self.takes_save: Callable[[], bool] = lambda: False  # whether an operator has requested one since
         super().__init__(plan, replica, None, log=log, writer=writer, report=report)
         self._every = commits_in(plan, plan.checkpoint_every)
         self.begin_at(Clock(0))
 
     def enter(self, generation: int, strategy: Strategy, committed: int) -> None:
-        """From now on this worker is the one that saves, in this generation."""
-        self._generation, self._strategy = generation, strategy
+        """This worker saves for all, from now on and in this generation."""
+        self._generation = generation
+        self._strategy = strategy
         self.begin_at(Clock(committed))
 
     def _is_due(self, at: int) -> bool:
-        return super()._is_due(at) or self.takes_wish()
+        return super()._is_due(at) or self.takes_save()
 
     def begin_at(self, clock: Clock) -> None:
         self._due = (clock // self._every + 1) * self._every if self._every else int(clock)
 
     def save(self, finished: Clock, *, name: int, at: int, must: bool = True) -> None:
         def live() -> Snapshot:
-            return self._live(at, at)  # how many gradients this worker has made is its own affair
+            return self._live(
+                at, at
+            )  # `finished` is not stored: a worker's gradient count is not part of the state
 
         self._writer.save(name, at, live, must=must, generation=self._generation)
 
     def save_between(self, committed: int, carried: dict[str, Tensor]) -> None:
-        """While nobody trains, by whoever was asked to; on the disk when this returns."""
-        self._strategy, self._carried = None, carried
+        """Save between generations, in the worker that was requested to; returns once it is on disk."""
+        self._strategy = None
+        self._carried = carried
         self.save(Clock(committed), name=committed * self._num_workers, at=committed)
         self.close()
 
 
 class EndSaver(WorkerSaver):
-    """Workers that do not meet have a common point only at the end."""
+    """Saver of workers without barriers: they have a common point only at the end."""
 
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None: ...
 
     def save_at_end(self, finished: Clock) -> None:
         """Named by the shares done: workers differ in their steps, and all must find the same folder."""
-        assert self._strategy is not None, "whoever saves trains by a strategy"
+        assert self._strategy is not None, "a worker that saves has a strategy"
         done = int(self._strategy.snapshot()["done"])
         self.save(finished, name=done, at=done // self._num_workers)
 
@@ -169,14 +177,15 @@ class NoSaver:
 
 
 class RowSaver:
-    """Behind a parameter server a worker has nothing of its own to save but its rows.
+    """Saver of a worker behind a parameter server, which has no state but its rows.
 
-    The server's checkpoint counts a gradient as done; so that its row is not lost
-    when all are killed, it does not wait in memory if there are checkpoints.
+    The server's checkpoint counts a gradient as done. With checkpoints, its row is
+    therefore written at once, so that it is not lost when all processes are killed.
     """
 
     def __init__(self, plan: Plan, log: Log) -> None:
-        self._has_checkpoints, self._log = plan.checkpoint_every > 0, log
+        self._has_checkpoints = plan.checkpoint_every > 0
+        self._log = log
 
     def maybe_save(self, finished: Clock, outcome: Outcome) -> None:
         if self._has_checkpoints:
@@ -190,8 +199,8 @@ def with_strategy(replica: Snapshot, strategy: dict[str, Tensor], *, copy: bool 
 
 
 def strategy_tensors(saved: Snapshot) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = join_tensors(saved.facts["strategy"], saved.tensors)
-    return found
+    tensors: dict[str, Tensor] = join_tensors(saved.facts["strategy"], saved.tensors)
+    return tensors
 
 
 def restore_worker(replica: Replica, strategy: Strategy, saved: Snapshot) -> Clock:
@@ -215,7 +224,7 @@ class CheckpointedServer(Protocol):
     def applied(self) -> AbstractSet[int]: ...
 
     def live(self) -> Snapshot:
-        """To be copied before anything changes it."""
+        """References to the live state; copy them before the next change."""
         ...
 
 
@@ -232,27 +241,28 @@ class ServerSaver:
         writer: CheckpointWriter | None = None,
     ) -> None:
         self._every = plan.checkpoint_every * plan.num_workers
-        self._server, self._log = server, log
+        self._server = server
+        self._log = log
         self._writer = writer or writer_for(plan, root, "server-0", cataloguer, participants=1)
-        self._teller = CheckpointReporter(log, report)
+        self._reporter = CheckpointReporter(log, report)
         self._due = len(server.applied) + self._every
 
     def maybe_save(self) -> None:
-        self.tell()
-        done = len(self._server.applied)  # in gradients: a version may hold many (ps, easgd)
+        self.report_written()
+        done = len(self._server.applied)  # counted in gradients: a version may hold many (ps, easgd)
         if self._every > 0 and done >= self._due:
             self._due = done + self._every
             self._save(must=False)
 
     def save(self) -> None:
-        """The last one: on the disk, and told, when this returns."""
+        """The last checkpoint: on the disk and reported when this returns."""
         self._save(must=True)
         self._writer.drain()
-        self.tell()
+        self.report_written()
 
-    def tell(self) -> None:
-        if news := self._writer.news():
-            self._teller.tell(news)
+    def report_written(self) -> None:
+        if reports := self._writer.take_reports():
+            self._reporter.report(reports)
 
     def _save(self, *, must: bool) -> None:
         version = self._server.version

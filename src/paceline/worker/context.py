@@ -1,4 +1,10 @@
-"""What does a participant get from whoever started it? The plan, and how to reach the others."""
+"""Worker context: what a launcher gives to a participant, and access to the run folder from any host.
+
+`WorkerContext` holds the plan and the endpoints of the other participants. `RunDir` is the run folder as a
+participant uses it: `LocalRunDir` writes to the folder itself; `RemoteRunDir` sends the files of a rank that
+cannot reach the folder to rank 0, whose `GatheringRunDir` writes them. `RemoteClock` gives all ranks the
+time of rank 0.
+"""
 
 import hashlib
 import json
@@ -33,36 +39,35 @@ from paceline.transport.tcp_store import Address
 from paceline.worker.checkpointing import writer_for
 from paceline.worker.control import ControlBlock
 
-# Usually in the run folder itself. Who cannot reach that folder has another way (far_folder.py).
-
 
 class RunDir(Protocol):
-    def open_log(self, plan: Plan, who: str, clock: Clock) -> EventLog: ...
+    def open_log(self, plan: Plan, participant: str, clock: Clock) -> EventLog: ...
 
-    def writer(self, plan: Plan, who: str) -> CheckpointWriter: ...
+    def writer(self, plan: Plan, participant: str) -> CheckpointWriter: ...
 
-    def snapshot(self, who: str) -> Snapshot | None:
-        """From which to go on; None: the run begins."""
+    def snapshot(self, participant: str) -> Snapshot | None:
+        """The snapshot to resume from; None: the run begins."""
         ...
 
 
 class LocalRunDir:
     def __init__(self, run_dir: Path, resume_from: Path | None) -> None:
-        self._run_dir, self._resume_from = run_dir, resume_from
+        self._run_dir = run_dir
+        self._resume_from = resume_from
 
-    def open_log(self, plan: Plan, who: str, clock: Clock) -> EventLog:
-        return open_log(plan, self._run_dir, who, clock)
+    def open_log(self, plan: Plan, participant: str, clock: Clock) -> EventLog:
+        return open_log(plan, self._run_dir, participant, clock)
 
-    def writer(self, plan: Plan, who: str) -> CheckpointWriter:
-        return writer_for(plan, self._run_dir / "checkpoints", who, participants=plan.num_workers)
+    def writer(self, plan: Plan, participant: str) -> CheckpointWriter:
+        return writer_for(plan, self._run_dir / "checkpoints", participant, participants=plan.num_workers)
 
-    def snapshot(self, who: str) -> Snapshot | None:
-        return None if self._resume_from is None else read_snapshot(self._resume_from, who)
+    def snapshot(self, participant: str) -> Snapshot | None:
+        return None if self._resume_from is None else read_snapshot(self._resume_from, participant)
 
 
-def open_log(plan: Plan, run_dir: Path, who: str, clock: Clock) -> EventLog:
+def open_log(plan: Plan, run_dir: Path, participant: str, clock: Clock) -> EventLog:
     path = run_dir / "events.jsonl" if plan.events is EventDetail.FULL else None
-    return EventLog(path, who=who, clock=clock)
+    return EventLog(path, who=participant, clock=clock)
 
 
 def append_lines(path: Path, lines: bytes) -> None:
@@ -76,30 +81,30 @@ def append_lines(path: Path, lines: bytes) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteContext:
     local_rank: int  # which GPU of its host is its own
-    clock: Clock  # rank 0's, whatever this host's says
+    clock: Clock  # rank 0's, not this host's
     folder: RunDir
-    store: Store  # in which torch's process group meets
-    # Says that we are ready to meet the others, with so many samples, and waits until they are.
+    store: Store  # rendezvous of torch's process group
+    # Reports that this rank is ready, with this number of samples, and waits until all ranks are.
     ready: Callable[[int], None]
-    server: Address | None = None  # of parameters, where the mode has one
+    server: Address | None = None  # the parameter server, in modes with one
     tls: ssl.SSLContext | None = None  # between that server and workers on other hosts
-    looks_at_host: bool = False  # the first on a machine that is not the launcher's: it tells how that one is
-    # Where all parts of a checkpoint lie for a while, if the state is in parts and its folder out of reach.
+    looks_at_host: bool = False  # the first rank on a host other than the launcher's: it samples that host
+    # A temporary folder with all parts of a checkpoint, if the state is in parts and its folder is remote.
     parts: Callable[[], AbstractContextManager[Path]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorEndpoint:
-    """Where an elastic run's workers find the coordinator; the token itself is in a file of the owner's."""
+    """Addresses of an elastic run's coordinator; the token is in a file that only its owner can read."""
 
     addresses: tuple[str, ...]
     token_file: Path
     run: str
 
     @classmethod
-    def read(cls, said: dict[str, Json]) -> "CoordinatorEndpoint":
-        addresses = tuple(str(said["addresses"]).split(","))
-        return cls(addresses=addresses, token_file=Path(str(said["token_file"])), run=str(said["run"]))
+    def read(cls, fields: dict[str, Json]) -> "CoordinatorEndpoint":
+        addresses = tuple(str(fields["addresses"]).split(","))
+        return cls(addresses=addresses, token_file=Path(str(fields["token_file"])), run=str(fields["run"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +136,7 @@ class WorkerContext:
 
     @contextmanager
     def parts(self) -> Iterator[Path | None]:
-        """The folder with all parts of the state to go on from; None: the run begins."""
+        """The folder with all parts of the state to resume from; None: the run begins."""
         if self.foreign is None or self.foreign.parts is None:
             yield self.resume_from
             return
@@ -150,16 +155,16 @@ class WorkerContext:
         return Address(*self.listener.getsockname()[:2])
 
 
-# What a worker would write it sends to rank 0, which writes it as the worker would have: the folder looks
-# as if all had been there, and whatever reads it needs to know nothing of this. With every snapshot goes
-# what was recorded up to then, so a checkpoint is never ahead of the log. A snapshot that equals rank 0's,
-# as in modes whose replicas never differ, is not sent: its hash says so.
+# A rank that cannot reach the run folder sends its files to rank 0, which writes them as the rank would have,
+# so readers of the folder see no difference. Each snapshot is sent together with the events up to then, so a
+# checkpoint is never ahead of the log. A snapshot that equals rank 0's, as in modes whose replicas never
+# differ, is not sent: its hash suffices.
 
 Facts = dict[str, Any]  # Any: JSON
 
 
 class ForwardedLog(EventLog):
-    """A pen whose lines wait in `outbox` until somebody sends them."""
+    """An event log whose lines wait in `outbox` until they are sent."""
 
     def __init__(self, *, who: str, clock: Clock, outbox: deque[bytes]) -> None:
         super().__init__(None, who=who, clock=clock)
@@ -176,24 +181,25 @@ class ForwardedLog(EventLog):
 class RemoteRunDir:
     """The run folder for a rank that cannot reach it."""
 
-    def __init__(self, place: RendezvousStore, saved: Snapshot | None) -> None:
-        self._place, self._saved = place, saved
+    def __init__(self, rendezvous: RendezvousStore, saved: Snapshot | None) -> None:
+        self._rendezvous = rendezvous
+        self._saved = saved
         self._outbox: deque[bytes] = deque()
 
-    def open_log(self, plan: Plan, who: str, clock: Clock) -> EventLog:
+    def open_log(self, plan: Plan, participant: str, clock: Clock) -> EventLog:
         if plan.events is EventDetail.OFF:
-            return EventLog(None, who=who, clock=clock)
-        return ForwardedLog(who=who, clock=clock, outbox=self._outbox)
+            return EventLog(None, who=participant, clock=clock)
+        return ForwardedLog(who=participant, clock=clock, outbox=self._outbox)
 
-    def writer(self, plan: Plan, who: str) -> CheckpointWriter:
-        disk = _SendingDisk(self._place, self)
-        return writer_for(plan, Path(), who, participants=plan.num_workers, disk=disk)
+    def writer(self, plan: Plan, participant: str) -> CheckpointWriter:
+        disk = _SendingDisk(self._rendezvous, self)
+        return writer_for(plan, Path(), participant, participants=plan.num_workers, disk=disk)
 
-    def snapshot(self, who: str) -> Snapshot | None:
+    def snapshot(self, participant: str) -> Snapshot | None:
         return self._saved
 
     def unsent(self) -> bytes:
-        """What was recorded and nobody has sent yet; from now on it is the caller's."""
+        """The lines that were not sent yet; the caller must send them."""
         lines = []
         while self._outbox:
             lines.append(self._outbox.popleft())
@@ -203,31 +209,35 @@ class RemoteRunDir:
 class GatheringRunDir(LocalRunDir):
     """The run folder for rank 0, which also writes what the others send."""
 
-    def __init__(self, place: RendezvousStore, run_dir: Path, resume_from: Path | None) -> None:
+    def __init__(self, rendezvous: RendezvousStore, run_dir: Path, resume_from: Path | None) -> None:
         super().__init__(run_dir, resume_from)
-        self._place, self._events, self._root = place, run_dir / "events.jsonl", run_dir / "checkpoints"
+        self._rendezvous = rendezvous
+        self._events = run_dir / "events.jsonl"
+        self._root = run_dir / "checkpoints"
 
-    def writer(self, plan: Plan, who: str) -> CheckpointWriter:
-        disk = _GatheringDisk(self._place, self._events)
-        return writer_for(plan, self._root, who, participants=plan.num_workers, disk=disk)
+    def writer(self, plan: Plan, participant: str) -> CheckpointWriter:
+        disk = _GatheringDisk(self._rendezvous, self._events)
+        return writer_for(plan, self._root, participant, participants=plan.num_workers, disk=disk)
 
 
 class _SendingDisk(Disk):
-    def __init__(self, place: RendezvousStore, folder: RemoteRunDir) -> None:
-        self._place, self._folder = place, folder
+    def __init__(self, rendezvous: RendezvousStore, folder: RemoteRunDir) -> None:
+        self._rendezvous = rendezvous
+        self._folder = folder
         self._own: RendezvousStore | None = None  # the writing thread's
         self._saves = 0
 
-    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
+    def is_there(self, folder: Path, participant: str, generation: int | None) -> bool:
         return False
 
-    def put(self, folder: Path, who: str, tensors: memoryview, facts: Facts) -> WriteResult:
-        self._own = self._own or self._place.another()
-        save, sha256 = f"save/{self._saves}", hashlib.sha256(tensors).hexdigest()
+    def put(self, folder: Path, participant: str, tensors: memoryview, facts: Facts) -> WriteResult:
+        self._own = self._own or self._rendezvous.another()
+        save = f"save/{self._saves}"
+        sha256 = hashlib.sha256(tensors).hexdigest()
         self._saves += 1
         try:
-            is_same = self._own.see(save, whose="rank 0's checkpoint") == sha256
-            name = f"{save}/{self._place.world.rank}"
+            is_same = self._own.see(save, source="rank 0's checkpoint") == sha256
+            name = f"{save}/{self._rendezvous.world.rank}"
             self._own.send(f"{name}/events", self._folder.unsent())
             self._own.send(f"{name}/tensors", b"" if is_same else tensors)
             self._own.show(name, {"facts": facts, "is_same": is_same})
@@ -235,28 +245,29 @@ class _SendingDisk(Disk):
             raise ConnectionError(error.what) from error
         return WriteResult(len(tensors), sha256)
 
-    def remove_old(self, folder: Path, place: SnapshotTarget) -> tuple[int, ...]:
+    def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
         return ()  # rank 0's business
 
 
 class _GatheringDisk(Disk):
-    def __init__(self, place: RendezvousStore, events: Path) -> None:
-        self._place, self._events = place, events
+    def __init__(self, rendezvous: RendezvousStore, events: Path) -> None:
+        self._rendezvous = rendezvous
+        self._events = events
         self._own: RendezvousStore | None = None  # the writing thread's
         self._saves = 0
 
-    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
+    def is_there(self, folder: Path, participant: str, generation: int | None) -> bool:
         return False  # the others send theirs, and wait for us to take it
 
-    def put(self, folder: Path, who: str, tensors: memoryview, facts: Facts) -> WriteResult:
-        self._own = self._own or self._place.another()
+    def put(self, folder: Path, participant: str, tensors: memoryview, facts: Facts) -> WriteResult:
+        self._own = self._own or self._rendezvous.another()
         save = f"save/{self._saves}"
         self._saves += 1
         try:
             self._own.show(save, hashlib.sha256(tensors).hexdigest())
-            wrote, failure = _written(folder, who, tensors, facts)
-            # Also after a failure: what the others send must not stay in the store.
-            for rank in range(1, self._place.world.size):
+            wrote, failure = _written(folder, participant, tensors, facts)
+            # Also after a failure: messages of the other ranks must not stay in the store.
+            for rank in range(1, self._rendezvous.world.size):
                 theirs, sent = self._take(self._own, f"{save}/{rank}", rank)
                 whole = tensors if sent is None else memoryview(sent)
                 failure = _written(folder, f"worker-{rank}", whole, theirs)[1] or failure
@@ -267,32 +278,34 @@ class _GatheringDisk(Disk):
             raise failure
         return wrote
 
-    def _take(self, place: RendezvousStore, name: str, rank: int) -> tuple[Facts, bytes | None]:
-        whose = f"rank {rank}'s part of a checkpoint"
-        said = place.see(name, whose=whose)
-        append_lines(self._events, place.receive(f"{name}/events", whose=whose))
-        sent = place.receive(f"{name}/tensors", whose=whose)
-        place.hide(name)
-        return said["facts"], None if said["is_same"] else sent
+    def _take(self, rendezvous: RendezvousStore, name: str, rank: int) -> tuple[Facts, bytes | None]:
+        source = f"rank {rank}'s part of a checkpoint"
+        reply = rendezvous.see(name, source=source)
+        append_lines(self._events, rendezvous.receive(f"{name}/events", source=source))
+        sent = rendezvous.receive(f"{name}/tensors", source=source)
+        rendezvous.hide(name)
+        return reply["facts"], None if reply["is_same"] else sent
 
 
-def _written(folder: Path, who: str, tensors: memoryview, facts: Facts) -> tuple[WriteResult, OSError | None]:
+def _written(
+    folder: Path, participant: str, tensors: memoryview, facts: Facts
+) -> tuple[WriteResult, OSError | None]:
     try:
-        return write_image(folder, who, tensors, facts), None
+        return write_image(folder, participant, tensors, facts), None
     except OSError as error:
         return WriteResult(0, ""), error
 
 
-def send_snapshot(place: RendezvousStore, rank: int, saved: Snapshot) -> None:
-    """From rank 0; returns when it was taken, so that the store never holds more than one."""
-    place.send(f"resume/{rank}", to_bytes(saved))
-    place.see(f"resume/{rank}/taken", whose=f"rank {rank} to take its checkpoint")
+def send_snapshot(rendezvous: RendezvousStore, rank: int, saved: Snapshot) -> None:
+    """Send a snapshot to rank 0; returns once it is received, so the store holds at most one."""
+    rendezvous.send(f"resume/{rank}", to_bytes(saved))
+    rendezvous.see(f"resume/{rank}/taken", source=f"rank {rank} to receive its checkpoint")
 
 
-def receive_snapshot(place: RendezvousStore) -> Snapshot:
-    rank = place.world.rank
-    data = place.receive(f"resume/{rank}", whose="rank 0's checkpoint")
-    place.show(f"resume/{rank}/taken", True)
+def receive_snapshot(rendezvous: RendezvousStore) -> Snapshot:
+    rank = rendezvous.world.rank
+    data = rendezvous.receive(f"resume/{rank}", source="rank 0's checkpoint")
+    rendezvous.show(f"resume/{rank}/taken", True)
     return from_bytes(data)
 
 
@@ -300,7 +313,8 @@ class RemoteClock:
     """Rank 0's clock, as seen from another host."""
 
     def __init__(self, ahead_ns: int) -> None:
-        self._ahead_ns, self._own = ahead_ns, SystemClock()
+        self._ahead_ns = ahead_ns
+        self._own = SystemClock()
 
     def now_ns(self) -> int:
         return self._own.now_ns() + self._ahead_ns
@@ -310,5 +324,5 @@ class RemoteClock:
 
 
 def ahead_ns(*, asked_ns: int, theirs_ns: int, answered_ns: int) -> int:
-    """How far the other clock is ahead of ours, if both ways took equally long."""
+    """How far the other clock is ahead of this one, assuming equal delay in both directions."""
     return theirs_ns - (asked_ns + answered_ns) // 2

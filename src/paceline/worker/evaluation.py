@@ -1,15 +1,15 @@
 """Evaluations of a run while it trains, and the decision to stop early.
 
 An evaluation belongs to one step of the run and to one state of the parameters: that of a step after which
-all workers hold the same, or that of a parameter server when so many gradients are applied. It changes
-nothing that is trained, and its time is no training time.
+all workers hold the same, or that of a parameter server after a number of applied gradients. It changes
+no trained state, and its time does not count as training time.
 
-`Evaluations` is what a run remembers of them: the measured values, the best weights of a run that may stop
+`Evaluations` is the state that a run keeps of them: the results, the best weights of a run that may stop
 early, and whether it stops. It is part of every checkpoint, of the state that one worker takes over from
 another, and of the state of a server's backup, so that no lost process loses or repeats a decision.
 `Evaluator` adds to it between two steps of the loop, `ServerEvaluator` between two updates of a server.
 
-The order is: measure, write to the event log, agree, remember. A process that is lost before all have agreed
+The order is: measure, write to the event log, agree, store. A process that is lost before all have agreed
 leaves at most an event that is written again for the same step, with the same metrics; readers keep one for
 each step.
 """
@@ -41,11 +41,11 @@ from paceline.transport.ports import Collective
 from paceline.worker.reporting import Report
 
 # The rows are cut into pieces whose size depends on the data alone. Each piece is
-# summed by one worker, and the sums are added in the order of pieces: so the
-# answer has the same bits whatever the number of workers. Whatever the task
-# does, the model, its mode and the dice are afterwards as they were.
+# summed by one worker, and the sums are added in the order of pieces: so the result
+# has the same bits for any number of workers. The model, its mode and the random
+# generators are restored afterwards in every case.
 
-MAX_ROWS = 256  # of a piece: what one forward pass holds at once
+MAX_ROWS = 256  # rows of a piece, which is one forward pass
 PIECES = 64  # at least, where there are as many rows: enough to share out evenly
 
 
@@ -58,9 +58,11 @@ class Validation:
     def __init__(
         self, task: Task, arena: Arena, *, seed: int, collective: Collective | None, channel: Channel
     ) -> None:
-        self._task, self._arena, self._seed = task, arena, seed
+        self._task = task
+        self._arena = arena
+        self._seed = seed
         self._collective = None if collective is None or collective.world_size == 1 else collective
-        # Plain DDP lets every rank's buffers go their own way; ours does not, but a strategy of yours may.
+        # In plain DDP the buffers of the ranks diverge; not in mode ddp here, but maybe in a user's strategy.
         self._takes_buffers = channel is Channel.TORCH
         self._vectors: dict[int, Tensor] = {}  # to be shown to the others, by length
 
@@ -70,9 +72,9 @@ class Validation:
             if isinstance(self._task, Validating):
                 return self._shared(self._task)
             with _eval_mode(self._arena.module, self._seed):
-                found = {name: float(v) for name, v in self._task.metrics(self._arena.module).items()}
+                metrics = {name: float(v) for name, v in self._task.metrics(self._arena.module).items()}
             # On a GPU two workers need not compute the same bits.
-            return dict(zip(found, self.agreed(list(found.values())), strict=True))
+            return dict(zip(metrics, self.agreed(list(metrics.values())), strict=True))
 
     def _shared(self, task: Validating) -> dict[str, float]:
         num_rows = task.validation_size()
@@ -85,14 +87,16 @@ class Validation:
         rank, world = (
             (0, 1) if self._collective is None else (self._collective.rank, self._collective.world_size)
         )
-        mine = range(rank, len(pieces), world)
+        own_pieces = range(rank, len(pieces), world)
         seen: dict[int, dict[str, float]] = {}
-        for i in mine or range(1):  # whoever has no piece learns from the first which numbers there are
+        for i in own_pieces or range(
+            1
+        ):  # a worker without a piece gets the names of the metrics from the first
             with _eval_mode(self._arena.module, self._seed + i), torch.no_grad():
                 seen[i] = task.validate(self._arena.module, pieces[i])
         names = list(next(iter(seen.values())))
         table = torch.zeros(len(pieces), len(names), dtype=torch.float64)
-        for i in mine:
+        for i in own_pieces:
             table[i] = torch.tensor([float(seen[i][name]) for name in names], dtype=torch.float64)
         total = self._in_order(table)
         sums = {name: sum(column) for name, column in zip(names, total.T.tolist(), strict=True)}
@@ -101,14 +105,14 @@ class Validation:
         return {name: value / num_rows for name, value in sums.items()}
 
     def _in_order(self, table: Tensor) -> Tensor:
-        """What all workers have found, each row by one of them."""
+        """The rows of all workers, each computed by one of them."""
         if self._collective is None:
             return table
         vector = self._vector(table.numel())
         vector.copy_(table.view(-1))
-        everybody, _ = self._collective.gather(vector)
+        vectors, _ = self._collective.gather(vector)
         whole = torch.zeros_like(table)
-        for rank, other in enumerate(everybody):
+        for rank, other in enumerate(vectors):
             part = slice(rank, None, self._collective.world_size)
             whole[part] = other.view(table.shape)[part].to(whole.device)
         return whole
@@ -120,8 +124,8 @@ class Validation:
         vector = self._vector(len(values))
         vector.copy_(torch.tensor(values, dtype=torch.float64))
         self._collective.broadcast(vector)
-        found: list[float] = vector.tolist()
-        return found
+        agreed: list[float] = vector.tolist()
+        return agreed
 
     def _vector(self, numel: int) -> Tensor:
         assert self._collective is not None, "asked only where there are others"
@@ -131,12 +135,14 @@ class Validation:
 
     @contextmanager
     def _buffers_of_rank_0(self) -> Iterator[None]:
-        layout, state = self._arena.layout, self._arena.state
+        layout = self._arena.layout
+        state = self._arena.state
         buffers = state[layout.buffers_start : layout.tail_start]
         if self._collective is None or not self._takes_buffers or not layout.buffers:
             yield
             return
-        own, common = buffers.clone(), buffers.clone()
+        own = buffers.clone()
+        common = buffers.clone()
         self._collective.broadcast(common)
         buffers.copy_(common)
         try:
@@ -147,7 +153,7 @@ class Validation:
 
 @contextmanager
 def _eval_mode(module: nn.Module, seed: int) -> Iterator[None]:
-    """In eval mode, with dice of its own; both are put back."""
+    """Eval mode with a separate seed; mode and generators are restored."""
     modes = [(part, part.training) for part in module.modules()]
     on_gpu: Sequence[int] = sorted({p.device.index for p in module.parameters() if p.is_cuda})
     with torch.random.fork_rng(devices=on_gpu):
@@ -166,18 +172,18 @@ Entry = dict[str, Any]  # Any: JSON. One evaluation, as in result.json
 
 
 class EvaluationHook(Protocol):
-    """What the training loop asks."""
+    """Evaluation as the training loop uses it."""
 
     def begins_at_end(self) -> bool:
-        """The loop begins; is there nothing left to do, as the run has stopped early?"""
+        """Whether the run has already stopped early when the loop begins."""
         ...
 
     def after_step(self, finished: StepClock, outcome: Outcome) -> Outcome:
-        """The same outcome, or, if it is time to stop, one that says so."""
+        """The same outcome, with `stop` set if the run stops early."""
         ...
 
     def conclude(self, report: Report) -> None:
-        """The loop is over: add what is to be told, and put the best weights in place."""
+        """The loop is over: complete the report, and put the best weights in place."""
         ...
 
 
@@ -213,16 +219,21 @@ class EvaluatedRow:
 
 
 class Evaluations:
-    """What a run remembers of its evaluations."""
+    """Evaluations of a run so far, with its best weights and the decision to stop."""
 
     def __init__(self, plan: Plan, arena: Arena, clock: Clock) -> None:
         assert plan.evaluation is not None, "made only where there are evaluations"
-        self._plan, self._settings, self._arena, self._clock = plan, plan.evaluation, arena, clock
+        self._plan = plan
+        self._settings = plan.evaluation
+        self._arena = arena
+        self._clock = clock
         self._seen: list[Entry] = []
         self._best: dict[str, Tensor] = {}
         self.reason = ""  # why the run stops early; empty: it does not
         self._has_begun = False
-        self._before_s, self._spent_ns, self._began_ns = 0.0, 0, 0
+        self._before_s = 0.0
+        self._spent_ns = 0
+        self._began_ns = 0
         self._own_ns = 0  # of this process
 
     @property
@@ -232,21 +243,24 @@ class Evaluations:
     def begin(self) -> None:
         """Training begins, or continues in another generation of workers."""
         if not self._has_begun:
-            self._began_ns, self._spent_ns, self._has_begun = self._clock.now_ns(), 0, True
+            self._began_ns = self._clock.now_ns()
+            self._spent_ns = 0
+            self._has_begun = True
         self.reason = self._why_to_stop(self._seen)
 
     def is_due(self, at: int) -> bool:
-        """After so many steps of the run. Not of what was under way when the run was stopped."""
+        """Whether an evaluation is due after `at` steps of the run; none is due once the run was stopped."""
         if self.reason:
             return False
         last = self._seen[-1]["step"] if self._seen else 0
         return at > last and (at >= next_evaluation(self._plan, last) or at == self._plan.steps)
 
     def measure(self, at: int, validation: Validation) -> Entry:
-        """Evaluate the parameters as they are; remembers nothing."""
-        started_ns, seconds = self._clock.now_ns(), self._training_s()
-        found = validation.metrics()
-        metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        """Evaluate the current parameters; stores no result."""
+        started_ns = self._clock.now_ns()
+        seconds = self._training_s()
+        measured = validation.metrics()
+        metrics = {name: value if math.isfinite(value) else None for name, value in measured.items()}
         return {
             "step": at,
             "samples": at * self._plan.global_batch,
@@ -256,7 +270,7 @@ class Evaluations:
         }
 
     def take(self, entry: Entry, *, is_ending: bool = False) -> None:
-        """Remember it, with the parameters as they are. `is_ending`: the run ends here for another reason."""
+        """Store an evaluation of the current parameters. `is_ending`: the run ends here anyway."""
         self._seen.append(entry)
         took_ns = round(entry["took_s"] * 1e9)
         self._spent_ns += took_ns
@@ -269,7 +283,7 @@ class Evaluations:
             self.reason = self._why_to_stop(self._seen)
 
     def row(self, entry: Entry, *, is_ending: bool = False) -> "EvaluatedRow":
-        """What is recorded of an evaluation that is not remembered yet."""
+        """Event of an evaluation that is not stored yet."""
         seen = [*self._seen, entry]
         reason = "" if is_ending else self._why_to_stop(seen)
         if not reason:
@@ -277,25 +291,25 @@ class Evaluations:
         stop = {"step": entry["step"], "best_step": self._best_step(seen), "reason": reason}
         return EvaluatedRow(_flat(entry), stop)
 
-    def conclude(self, report: Report, *, tells: bool = True) -> None:
+    def conclude(self, report: Report, *, reports: bool = True) -> None:
         if "steps_s" in report:
             report["steps_s"] = float(str(report["steps_s"])) - self._own_ns / 1e9
         else:
             report["evaluating_s"] = self._own_ns / 1e9  # the workers of a server waited meanwhile
-        if tells:
+        if reports:
             report["evaluations"] = json.dumps(self._seen)
         if self.reason:
             report["stopped_by"] = self.reason
         if not self._best:
             return
         self._put_back()
-        if tells:
+        if reports:
             best = best_index(self._values(self._seen), lower_is_better=self._settings.lower_is_better)
             assert best is not None, "weights are kept only of what was better"
             report["best"] = json.dumps({k: self._seen[best][k] for k in ("step", "metrics")})
 
     def live(self) -> Snapshot:
-        """To be copied before anything changes it."""
+        """References to the live state; copy them before the next change."""
         kept = {"seen": self._seen, "training_s": self._training_s(), "best": self._best}
         skeleton, tensors = split_tensors(kept, FACT, copy=False)
         return Snapshot(tensors, {FACT: skeleton})
@@ -303,23 +317,26 @@ class Evaluations:
     def restore(self, saved: Snapshot) -> None:
         """Continue from a checkpoint or from what another process has."""
         kept = join_tensors(saved.facts[FACT], saved.tensors)
-        self._seen, self._best, self._before_s = kept["seen"], kept["best"], kept["training_s"]
-        self._began_ns, self._spent_ns = self._clock.now_ns(), 0
+        self._seen = kept["seen"]
+        self._best = kept["best"]
+        self._before_s = kept["training_s"]
+        self._began_ns = self._clock.now_ns()
+        self._spent_ns = 0
         self.reason = self._why_to_stop(self._seen)
 
     def _training_s(self) -> float:
         return self._before_s + (self._clock.now_ns() - self._began_ns - self._spent_ns) / 1e9
 
     def _values(self, seen: list[Entry]) -> list[float | None]:
-        """What early stopping looks at, of every evaluation."""
+        """The early-stopping metric of every evaluation."""
         if not seen:
             return []
         names = seen[-1]["metrics"]
-        wanted = DEFAULT_METRICS if self._settings.metric is None else (self._settings.metric,)
-        name = next((name for name in wanted if name in names), None)
+        candidates = DEFAULT_METRICS if self._settings.metric is None else (self._settings.metric,)
+        name = next((name for name in candidates if name in names), None)
         if name is None:
             raise TrainingError(
-                f"early stopping looks at {' or '.join(wanted)}, but the task only has {', '.join(names)}",
+                f"early stopping needs {' or '.join(candidates)}, but the task has only {', '.join(names)}",
                 f"set early_stop_metric to {next(iter(names), 'one of the task')}, for example",
             )
         return [entry["metrics"][name] for entry in seen]
@@ -336,9 +353,9 @@ class Evaluations:
         best = best_index(values, lower_is_better=self._settings.lower_is_better)
         name = self._settings.metric or next(n for n in DEFAULT_METRICS if n in seen[-1]["metrics"])
         if best is None:
-            return f"{EARLY_STOP}: {name} was no number in {times}"
-        than = f"than {values[best]:.6g} after step {self._best_step(seen)}"
-        return f"{EARLY_STOP}: {name} was no better {than} in {times}"
+            return f"{EARLY_STOP}: {name} was not finite in {times}"
+        than = f"on {values[best]:.6g} after step {self._best_step(seen)}"
+        return f"{EARLY_STOP}: {name} did not improve {than} in {times}"
 
     def _best_step(self, seen: list[Entry]) -> int | None:
         best = best_index(self._values(seen), lower_is_better=self._settings.lower_is_better)
@@ -360,12 +377,15 @@ class Evaluator:
         validation: Validation,
         *,
         log: Log,
-        report: Callable[[Report], None] | None,  # None: another worker tells what was seen
-        steps: Callable[[], int] | None = None,  # of the run that are committed, where workers come and go
+        report: Callable[[Report], None] | None,  # None: another worker reports
+        steps: Callable[[], int] | None = None,  # committed steps of the run, if elastic
     ) -> None:
         self.record = record
-        self._num_workers, self._validation = plan.num_workers, validation
-        self._log, self._report, self._steps = log, report, steps
+        self._num_workers = plan.num_workers
+        self._validation = validation
+        self._log = log
+        self._report = report
+        self._steps = steps
 
     def begins_at_end(self) -> bool:
         self.record.begin()
@@ -382,7 +402,7 @@ class Evaluator:
         return dataclasses.replace(outcome, stop=outcome.stop or bool(self.record.reason))
 
     def conclude(self, report: Report) -> None:
-        self.record.conclude(report, tells=self._report is not None)
+        self.record.conclude(report, reports=self._report is not None)
 
     def _steps_done(self, finished: StepClock, outcome: Outcome) -> int:
         if self._steps is not None:
@@ -395,7 +415,7 @@ class Evaluator:
             row = self.record.row(entry, is_ending=is_ending)
             row.write(self._log)
             self._report(row.report())
-        # All remember the same times, those of the worker that writes, and not before they are written.
+        # All workers store the times of the worker that writes, and only after they are written.
         seconds, took_s = self._validation.agreed([entry["seconds"], entry["took_s"]])
         self.record.take({**entry, "seconds": seconds, "took_s": took_s}, is_ending=is_ending)
 
@@ -412,7 +432,7 @@ class Served(Protocol):
         ...
 
     def take_evaluation(self, entry: Entry) -> None:
-        """Remember it, and stop if it says so."""
+        """Store the evaluation, and stop if it decides so."""
         ...
 
 
@@ -428,8 +448,11 @@ class ServerEvaluator:
         report: Callable[[Report], None],
     ) -> None:
         assert server.evaluations is not None, "made only where there are evaluations"
-        self._server, self._record, self._validation = server, server.evaluations, validation
-        self._log, self._report = log, report
+        self._server = server
+        self._record = server.evaluations
+        self._validation = validation
+        self._log = log
+        self._report = report
 
     def after_update(self) -> None:
         """No worker is answered meanwhile, so that this version is the one that is evaluated."""
@@ -444,12 +467,12 @@ class ServerEvaluator:
 
 
 def best_weights(saved: Snapshot) -> dict[str, Tensor]:
-    """Those that a checkpoint holds beside the newest ones; none if its run keeps none."""
+    """Best weights in a checkpoint, stored in addition to the newest; empty if its run keeps none."""
     kept = saved.facts.get(FACT)
     best: dict[str, Tensor] = {} if kept is None else join_tensors(kept, saved.tensors)["best"]
     return best
 
 
 def _flat(entry: Entry) -> dict[str, Any]:  # Any: JSON
-    """As the fields of an event."""
+    """The evaluation as fields of an event."""
     return {**entry, "metrics": json.dumps(entry["metrics"])}

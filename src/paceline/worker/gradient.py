@@ -1,8 +1,7 @@
-"""How is the gradient of a share of the work computed? The same way wherever it is done.
+"""Gradient computation: the gradient of one work unit, bit by bit the same in every process.
 
-Everything that could make a difference is fixed by the plan, the share and the
-parameters: the samples, the generator's seed, the order of operations. So a
-replay in one process computes the same bits as the workers did in theirs.
+The plan, the work unit and the parameters fix everything that could make a difference: the samples, the seed
+of the generator, the order of operations. So a replay in one process computes the same bits as the workers.
 """
 
 from collections.abc import Callable
@@ -31,14 +30,14 @@ class Times(NamedTuple):
 
 
 class Source(Protocol):
-    """What the loop asks for gradients."""
+    """Source of gradients for the loop."""
 
     times_ns: Times
 
-    def compute(self, replica: Replica, share: WorkUnit, look: Callable[[], None] = lambda: None) -> float:
+    def compute(self, replica: Replica, share: WorkUnit, check: Callable[[], None] = lambda: None) -> float:
         """Leave the share's gradient in the replica's arena, and return the loss.
 
-        `look` is called between forward and backward, and may raise if the gradient is not wanted any more.
+        `check` is called between forward and backward, and may raise if the gradient is no longer needed.
         """
         ...
 
@@ -50,8 +49,10 @@ class GradientSource:
         self, plan: Plan, task: Task, device: torch.device, clock: Clock, *, ahead: bool = False
     ) -> None:
         """`ahead`: processes of this worker may load batches before they are needed."""
-        self._plan, self._task = plan, task
-        self._device, self._clock = device, clock
+        self._plan = plan
+        self._task = task
+        self._device = device
+        self._clock = clock
         self._samples = samples_of(task)
         self._stream = SampleStream(
             num_samples=len(self._samples),
@@ -69,12 +70,12 @@ class GradientSource:
     def num_samples(self) -> int:
         return len(self._samples)
 
-    def compute(self, replica: Replica, share: WorkUnit, look: Callable[[], None] = lambda: None) -> float:
+    def compute(self, replica: Replica, share: WorkUnit, check: Callable[[], None] = lambda: None) -> float:
         """Forward and backward; leaves the gradient in the arena and returns the loss."""
         now = self._clock.now_ns
         started = now()
         replica.step = share.step
-        # Dropout and the like draw the same numbers in a replay, whoever computes it.
+        # Dropout and the like draw the same numbers in a replay, and in any worker.
         torch.default_generator.manual_seed(draw_u64(self._plan.seed, share.rank, share.step) >> 1)
         if self._plan.grad_accumulation > 1:
             return self._in_parts(replica, share, started)
@@ -82,7 +83,7 @@ class GradientSource:
         got_data = now()
         loss = self._task.loss(replica.forward, batch)
         got_loss = now()
-        look()
+        check()
         replica.arena.expect_backward()
         weighted = loss if replica.loss_weight == 1.0 else loss * replica.loss_weight
         weighted.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -93,15 +94,18 @@ class GradientSource:
 
     def _in_parts(self, replica: Replica, share: WorkUnit, started: int) -> float:
         """The same mean, as the sum of its parts; each phase lasts as long as those of all parts together."""
-        now, arena = self._clock.now_ns, replica.arena
+        now = self._clock.now_ns
+        arena = replica.arena
         num_samples = share.size(self._plan.batch_sizes)
         done = 0
-        value, times = 0.0, Times(started, started, started, started)
+        value = 0.0
+        times = Times(started, started, started, started)
         arena.expect_backward()
         for part, size in self._feed.batches(share):
             done += size
             arena.expect_more(more=done < num_samples)
-            batch, weight = self._on_device(part), size / num_samples
+            batch = self._on_device(part)
+            weight = size / num_samples
             got_data = now()
             loss = self._task.loss(replica.forward, batch)
             got_loss = now()
@@ -123,7 +127,7 @@ class GradientSource:
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
 
     def _announce(self, samples: Foresighted, share: WorkUnit) -> None:
-        """Which ones this worker will most likely ask for next. Being wrong costs time and nothing else."""
+        """Announce the samples that this worker most likely needs next. A wrong guess only costs time."""
         last = min(share.step + AHEAD, self._plan.steps - 1)
         first = max(share.step, self._announced.get(share.rank, 0)) + 1
         for step in range(first, last + 1):
@@ -132,7 +136,8 @@ class GradientSource:
 
 
 def _later(so_far: Times, got_data: int, got_loss: int, ended: int) -> Times:
-    """With one part more, as if all data had come first, and then all forward passes."""
-    data, forward = got_data - so_far.backward_end, got_loss - got_data
+    """Add one part, as if all data had been loaded first and all forward passes had followed."""
+    data = got_data - so_far.backward_end
+    forward = got_loss - got_data
     data_end = so_far.data_end + data
     return Times(so_far.start, data_end, so_far.forward_end + data + forward, ended)

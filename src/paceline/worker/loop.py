@@ -1,12 +1,12 @@
-"""The one training loop. Every mode, launcher and transport runs exactly this.
+"""Training loop: the only one. Every mode, launcher and transport runs exactly this.
 
-begin_step   the strategy makes the parameters ready (and may wait), and says what to do
-compute      samples → forward → backward, the gradient lands in the arena (and is tampered with, if asked)
+begin_step   the strategy makes the parameters ready (and may wait), and returns the work unit
+compute      samples → forward → backward, the gradient lands in the arena (and is tampered with, if planned)
 delay        injected slowness, if the plan has any
-finish_step  the gradients travel, the workers agree, the update happens
+finish_step  gradients are exchanged, workers synchronize, the update is applied
 
-Under some modes the others may go on without a step that comes late. Then it is
-abandoned where it is, and the next attempt begins (see worker/watch.py).
+Under some modes the other workers may continue without a late step. Then the step is abandoned
+where it is, and the next attempt begins (`StepGuard`).
 """
 
 from dataclasses import dataclass
@@ -29,20 +29,19 @@ from paceline.worker.evaluation import NO_EVALUATION, EvaluationHook
 from paceline.worker.gradient import Source
 from paceline.worker.replica import Replica
 
-# Only the server can make a step obsolete, and only under a strategy that is Interruptible; under all others
-# a look does nothing, and sleeping is sleeping.
-
 
 class StepAbandonedError(Exception):
-    """Ends a step in the middle: the others have gone on without it."""
+    """Ends a step in the middle: the other workers have continued without it."""
 
 
 class StepGuard:
+    """Ends a step that the server has made obsolete. Only an `Interruptible` strategy has such steps."""
+
     def __init__(self, strategy: Strategy, clock: Clock) -> None:
         self._strategy = strategy if isinstance(strategy, Interruptible) else None
         self._clock = clock
 
-    def look(self) -> None:
+    def check(self) -> None:
         if self._strategy is not None and self._strategy.is_obsolete():
             raise StepAbandonedError
 
@@ -58,14 +57,14 @@ class StepGuard:
 
 
 class Control(Protocol):
-    """What the loop tells its supervisor, and is told."""
+    """Link to the supervisor: progress and notes out, stop requests in."""
 
     def wants_stop(self) -> bool: ...
 
     def finished_step(self, steps: int, loss: float) -> None: ...
 
     def note(self, text: str) -> None:
-        """One line for whoever watches the run."""
+        """One line for the terminal and the event log."""
         ...
 
 
@@ -96,30 +95,32 @@ class Worker:
     def run(self, first: StepClock) -> LoopResult:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
         stragglers = Stragglers(self.plan.stragglers, seed=self.plan.seed)
-        # Where workers share the shards of a step, how many of them one does changes.
+        # In runs whose workers share the shards of a step, a worker's number of shards per step varies.
         by_steps_of_the_run = self.plan.elastic is not None and not server_names(self.plan)
-        watch = StepGuard(self.strategy, self.clock)
+        guard = StepGuard(self.strategy, self.clock)
         if self.evaluator.begins_at_end():  # a run that has stopped early is over, also when it is resumed
             return LoopResult(first, was_stopped=True)
-        finished, abandoned, started_ns = first, 0, self.clock.now_ns()
+        finished = first
+        abandoned = 0
+        started_ns = self.clock.now_ns()
         while True:
-            begun = self.strategy.begin_step(Step(finished))
-            if begun is None:
+            start = self.strategy.begin_step(Step(finished))
+            if start is None:
                 return LoopResult(finished, was_stopped=False)
-            if isinstance(begun, Outcome):  # the others made steps, and we agreed with them
-                begun = self.evaluator.after_step(finished, begun)
-                self.saver.maybe_save(finished, begun)
-                if begun.stop:
+            if isinstance(start, Outcome):  # the others made steps, and we agreed with them
+                start = self.evaluator.after_step(finished, start)
+                self.saver.maybe_save(finished, start)
+                if start.stop:
                     return LoopResult(finished, was_stopped=True)
                 continue
-            # By attempts: the delay that made a step late must not strike its repetition again, for ever.
-            at = begun.share.step if by_steps_of_the_run else finished + abandoned
+            # Counted by attempts: the delay that made a step late must not hit every repetition of it.
+            at = start.share.step if by_steps_of_the_run else finished + abandoned
             slowness = stragglers.at(self.rank, at)
             try:
-                outcome = self._one_step(Step(finished), begun, slowness, started_ns, watch)
+                outcome = self._one_step(Step(finished), start, slowness, started_ns, guard)
             except StepAbandonedError:
                 abandoned += 1
-                self._abandon(Step(finished), begun, started_ns, watch)
+                self._abandon(Step(finished), start, started_ns, guard)
                 started_ns = self.clock.now_ns()
                 continue
             finished = StepClock(finished + 1)
@@ -129,57 +130,58 @@ class Worker:
                 return LoopResult(finished, was_stopped=True)
             started_ns = self.clock.now_ns()
 
-    def _abandon(self, step: Step, begun: Begun, started_ns: int, watch: StepGuard) -> None:
-        watch.abandon_step()
+    def _abandon(self, step: Step, start: Begun, started_ns: int, guard: StepGuard) -> None:
+        guard.abandon_step()
         if self.log.is_on:
             lasted_ns = self.clock.now_ns() - started_ns
-            position = begun.share.position(self.plan.num_workers)
-            traffic = begun.traffic
+            position = start.share.position(self.plan.num_workers)
+            traffic = start.traffic
             self.log.add_abandoned(
                 AbandonedRow(
-                    step, position, started_ns, lasted_ns, traffic.wait_ns, traffic.bytes_in, begun.version
+                    step, position, started_ns, lasted_ns, traffic.wait_ns, traffic.bytes_in, start.version
                 )
             )
 
     def _one_step(
-        self, step: Step, begun: Begun, slowness: Slowness, started_ns: int, watch: StepGuard
+        self, step: Step, start: Begun, slowness: Slowness, started_ns: int, guard: StepGuard
     ) -> Outcome:
         now = self.clock.now_ns
-        loss = self.source.compute(self.replica, begun.share, watch.look)
-        self._tamper(step, begun.share)
+        loss = self.source.compute(self.replica, start.share, guard.check)
+        self._tamper(step, start.share)
         own_norm = self._own_norm(step)
         times = self.source.times_ns
         compute_s = (times.backward_end - times.start) / 1e9
-        watch.sleep(slowness.duration_s(compute_s, self._pace_s(begun.share)) - compute_s)
+        guard.sleep(slowness.duration_s(compute_s, self._pace_s(start.share)) - compute_s)
         delayed_ns = now()
         outcome = self.strategy.finish_step(step, wants_stop=self.control.wants_stop())
         if self.log.is_on:
-            self._record(step, begun, outcome, (started_ns, delayed_ns, now()), loss, own_norm)
-        if outcome.adapted is not None and self.rank == 0:  # all decided the same; one says so
-            self._tell(outcome.adapted)
+            self._record(step, start, outcome, (started_ns, delayed_ns, now()), loss, own_norm)
+        if outcome.adapted is not None and self.rank == 0:  # all decided the same; one reports it
+            self._report_adapted(outcome.adapted)
         if outcome.skipped is not None:
-            self._tell_skipped(begun.share.step, outcome.skipped)
+            self._report_skipped(start.share.step, outcome.skipped)
         self.control.finished_step(step + 1, loss)
         return outcome
 
     def _record(
         self,
         step: Step,
-        begun: Begun,
+        start: Begun,
         outcome: Outcome,
         at_ns: tuple[int, int, int],  # when it started, when it began to agree, when it had agreed
         loss: float,
         own_norm: float | None,
     ) -> None:
         started_ns, delayed_ns, agreed_ns = at_ns
-        times, traffic = self.source.times_ns, begun.traffic + outcome.traffic
+        times = self.source.times_ns
+        traffic = start.traffic + outcome.traffic
         agreeing_ns = times.start - started_ns + agreed_ns - delayed_ns
         comm_ns = max(0, agreeing_ns - traffic.wait_ns - traffic.codec_ns - outcome.apply_ns)
         # In the order of StepRow's fields: by name it would take twice as long, at every step.
         self.log.add_step(
             StepRow(
                 step,
-                begun.share.position(self.plan.num_workers),
+                start.share.position(self.plan.num_workers),
                 started_ns,
                 times.data_end - times.start,
                 times.forward_end - times.data_end,
@@ -190,7 +192,7 @@ class Worker:
                 comm_ns,
                 outcome.apply_ns,
                 loss,
-                begun.share.size(self.plan.batch_sizes),
+                start.share.size(self.plan.batch_sizes),
                 traffic.bytes_out,
                 traffic.bytes_in,
                 outcome.version,
@@ -206,14 +208,14 @@ class Worker:
             self.log.add_custom(custom_metrics.rows_of_step(step, agreed_ns))
 
     def _own_norm(self, step: Step) -> float | None:
-        """Now and then only: a number for whoever watches, which takes a pass over the gradient."""
+        """Only every `gradient_norm_every` steps, because it takes a pass over the gradient."""
         every = self.plan.gradient_norm_every
         return self.replica.own_norm() if every and step % every == 0 and self.log.is_on else None
 
     def _tamper(self, step: Step, share: WorkUnit) -> None:
         if self.plan.elastic is None:
             tamper(self.plan, self.replica.arena, worker=self.rank, step=step)
-        else:  # the shard is bad, whoever computes it, and however often
+        else:  # the shard is faulty in any worker, and at each attempt
             tamper(self.plan, self.replica.arena, worker=share.rank, step=share.step)
 
     def _pace_s(self, share: WorkUnit) -> float:
@@ -222,14 +224,14 @@ class Worker:
             return self.plan.pace_s
         return self.plan.pace_s * share.cut.count / self.plan.batch_sizes[share.rank]
 
-    def _tell_skipped(self, step: int, shards: str) -> None:
+    def _report_skipped(self, step: int, shards: str) -> None:
         self.log.write("step_skipped", step=step, shards=shards)
-        if self.rank == 0:  # all decided the same; one says so
-            self.control.note(f"step {step} was left out: the gradient of shard {shards} is not finite")
+        if self.rank == 0:  # all decided the same; one reports it
+            self.control.note(f"step {step} was skipped: the gradient of shard {shards} is not finite")
 
-    def _tell(self, adapted: Adapted) -> None:
+    def _report_adapted(self, adapted: Adapted) -> None:
         self.log.write("adapted", **adapted.fields())
-        ways = adapted.was.value
-        if adapted.now.way is not adapted.was:
-            ways += f" → {adapted.now.way.value}"
-        self.control.note(f"after step {adapted.step}: {ways}, because {adapted.reason}")
+        policies = adapted.was.value
+        if adapted.now.policy is not adapted.was:
+            policies += f" → {adapted.now.policy.value}"
+        self.control.note(f"after step {adapted.step}: {policies}, because {adapted.reason}")

@@ -1,9 +1,9 @@
-"""The life of a participant, and those of a run that keeps its workers: a worker and its server.
+"""Life cycle of a participant; the worker and the server of a run with a fixed set of workers.
 
-`run_participant` is the life of every worker and server: the event `worker_started`, training, the event
-`worker_finished`, and one report to the launcher with the SHA-256 of the final state and, from whoever holds
-the final model, the task's metrics. What differs between participants are its arguments. Elastic ones are in
-elastic/participant.py, elastic/fsdp.py and server/participants.py; `elastic_body` says which is whose.
+`run_participant` is the life cycle of every worker and server: the event `worker_started`, training, the
+event `worker_finished`, and one report to the launcher with the SHA-256 of the final state and, from the
+participant that holds the final model, the task's metrics. Participants differ in its arguments only. Elastic
+ones are in elastic/participant.py, elastic/fsdp.py and server/participants.py; `elastic_body` chooses one.
 """
 
 import hashlib
@@ -41,13 +41,13 @@ _REFUSED = frozenset({"", ".", "..", "plan.json", "result.json"})
 
 
 def write_task_files(task: Task, metrics: Mapping[str, float], run_dir: Path) -> None:
-    """Called by whoever holds the final model, once."""
+    """Called once, by the participant that holds the final model."""
     if not isinstance(task, LeavingFiles):
         return
     for name, content in task.files(metrics).items():
         if Path(name).name != name or name in _REFUSED or name.startswith("events."):
             raise TrainingError(
-                f"the task wants to leave a file {name!r}, which is no name for a file of its own",
+                f"files() of the task returned {name!r}, which is not a plain file name",
                 "let files() return plain names, such as confusion_matrix.json",
             )
         try:
@@ -55,7 +55,7 @@ def write_task_files(task: Task, metrics: Mapping[str, float], run_dir: Path) ->
         except OSError as error:
             raise TrainingError(
                 f"cannot write {run_dir / name}: {error.strerror}",
-                f"make room; the trained weights are in {run_dir / 'checkpoints'}",
+                f"free disk space; the trained weights are in {run_dir / 'checkpoints'}",
             ) from error
 
 
@@ -65,16 +65,16 @@ _NO_FIELDS: Mapping[str, Scalar] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What a participant says at its end, in its last event and in its report."""
+    """Contents of a participant's end event and of its report."""
 
     steps: int
     reason: str | None  # done, stopped or left; None: it found all work done, and writes no event
-    facts: Callable[[], Report]  # of the report; asked for once the log is closed
+    facts: Callable[[], Report]  # of the report; called once the log is closed
     fields: Mapping[str, Scalar] = field(default_factory=dict)  # further ones of the event
 
 
 def _nothing() -> None:
-    """For a participant that has nothing to let go of."""
+    """Default for participants without resources to release."""
 
 
 def run_participant(
@@ -82,17 +82,17 @@ def run_participant(
     report: Callable[[Report], None],
     *,
     clock: int,  # steps or updates behind it
-    about: Mapping[str, Scalar] = _NO_FIELDS,  # further fields of its first event
+    fields: Mapping[str, Scalar] = _NO_FIELDS,  # further fields of its first event
     train: Callable[[], Trained],
     conclude: Callable[[Trained], Ending],
-    release: Callable[[], None] = _nothing,  # what is held while it trains, also if that fails
-    leave: Callable[[], None] = _nothing,  # what is held until its facts are known, also if anything fails
+    release: Callable[[], None] = _nothing,  # frees resources of training, also after a failure
+    leave: Callable[[], None] = _nothing,  # frees resources of the report, also after any failure
 ) -> None:
-    """The life of every participant: it says that it starts, trains, says how it ended, and reports.
+    """Life cycle of every participant: start event, training, end event, report.
 
-    If anything fails there is neither a last event nor a report: whoever runs the process tells why.
+    After a failure neither an end event nor a report is written: the entry point reports the error.
     """
-    log.write("worker_started", pid=os.getpid(), clock=clock, **about)
+    log.write("worker_started", pid=os.getpid(), clock=clock, **fields)
     try:
         try:
             trained = train()
@@ -110,7 +110,7 @@ def run_participant(
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """What a worker's loop did, and how long that took."""
+    """Result and duration of a worker's loop."""
 
     finished: StepClock
     was_stopped: bool
@@ -118,57 +118,59 @@ class TimedRun:
 
     @property
     def facts(self) -> Report:
-        """With which every worker's report begins."""
+        """First fields of every worker's report."""
         return {"steps": self.finished, "stopped": self.was_stopped, "steps_s": self.seconds}
 
 
 def timed(clock: Clock, run: Callable[[], LoopResult]) -> TimedRun:
     started_ns = clock.now_ns()
-    ran = run()
-    return TimedRun(ran.finished, ran.was_stopped, (clock.now_ns() - started_ns) / 1e9)
+    result = run()
+    return TimedRun(result.finished, result.was_stopped, (clock.now_ns() - started_ns) / 1e9)
 
 
-def work(rank: Rank, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+def work(rank: Rank, context: WorkerContext, report: Callable[[Report], None]) -> None:
     """A worker of a run that keeps its workers."""
-    built = build_worker(seat, rank, lambda text: report({"ev": "note", "text": text}), report)
+    built = build_worker(context, rank, lambda text: report({"ev": "note", "text": text}), report)
     worker = built.worker
     of_sample = sample_cost(built.task)
     tokens = {name: value for name, value in of_sample.items() if name == "tokens_per_sample"}
 
     def loop() -> LoopResult:
-        with monitor_self(seat, f"worker-{rank}"):
+        with monitor_self(context, f"worker-{rank}"):
             return worker.run(built.first)
 
     run_participant(
         worker.log,
         report,
         clock=built.first,
-        about={"node": socket.gethostname(), **tokens},
+        fields={"node": socket.gethostname(), **tokens},
         train=lambda: timed(worker.clock, loop),
-        release=lambda: _finish_writing(worker.saver),  # what was saved must not be lost with a peer
-        conclude=lambda ran: _conclude_work(built, rank, seat, ran, of_sample),
+        release=lambda: _finish_writing(worker.saver),  # a lost peer must not lose what was saved
+        conclude=lambda result: _conclude_work(built, rank, context, result, of_sample),
     )
 
 
 def _conclude_work(
-    built: BuiltWorker, rank: Rank, seat: WorkerContext, ran: TimedRun, of_sample: Mapping[str, Scalar]
+    built: BuiltWorker, rank: Rank, context: WorkerContext, result: TimedRun, of_sample: Mapping[str, Scalar]
 ) -> Ending:
     worker = built.worker
-    used = device_usage(device_of(worker.replica.arena.module))  # by training: before anything is evaluated
-    facts: Report = {**ran.facts, **of_sample, **used}
+    used = device_usage(device_of(worker.replica.arena.module))  # read before any evaluation
+    facts: Report = {**result.facts, **of_sample, **used}
     if built.channel is not Channel.STORE:
         facts["state_sha256"] = state_hash(worker.replica.whole_state())
         if isinstance(worker.saver, EndSaver):
-            worker.saver.save_at_end(ran.finished)
+            worker.saver.save_at_end(result.finished)
             _finish_writing(worker.saver)
         worker.evaluator.conclude(facts)
-        if rank == 0 or is_split(seat.plan.mode):  # a model in parts computes only where all of them are
-            metrics = evaluate(built.task, worker.replica.arena.module, seat.run_dir if rank == 0 else None)
+        if rank == 0 or is_split(context.plan.mode):  # a model in parts computes only where all of them are
+            metrics = evaluate(
+                built.task, worker.replica.arena.module, context.run_dir if rank == 0 else None
+            )
             facts |= {"metrics": metrics} if rank == 0 else {}
     worker.strategy.close()
     peak = {name: value for name, value in used.items() if name == "peak_device_bytes"}
-    reason = "stopped" if ran.was_stopped else "done"
-    return Ending(steps=ran.finished, reason=reason, fields=peak, facts=lambda: facts)
+    reason = "stopped" if result.was_stopped else "done"
+    return Ending(steps=result.finished, reason=reason, fields=peak, facts=lambda: facts)
 
 
 def _finish_writing(saver: Saver) -> None:
@@ -176,9 +178,9 @@ def _finish_writing(saver: Saver) -> None:
         saver.close()
 
 
-def serve(seat: WorkerContext, report: Callable[[Report], None]) -> None:
+def serve(context: WorkerContext, report: Callable[[Report], None]) -> None:
     """The parameter server of a run that keeps its workers."""
-    built = build_server(seat, report)
+    built = build_server(context, report)
     server = built.server
 
     def train() -> None:
@@ -193,13 +195,13 @@ def serve(seat: WorkerContext, report: Callable[[Report], None]) -> None:
         conclude=lambda _: Ending(
             steps=server.version,
             reason="done",
-            facts=lambda: server_report(server, built.task, seat.plan, seat.run_dir),
+            facts=lambda: server_report(server, built.task, context.plan, context.run_dir),
         ),
     )
 
 
 def server_report(server: ParameterServer, task: Task, plan: Plan, run_dir: Path) -> Report:
-    """What a server reports at its end; leaves the best weights in its replica where the run keeps them."""
+    """Final report of a server; loads the best weights into its replica if the run keeps them."""
     facts: Report = {
         "steps": server.version,
         "stopped": len(server.applied) < plan.total_gradients,
@@ -232,21 +234,21 @@ def state_hash(state: Mapping[str, Tensor]) -> str:
 ParticipantBody = Callable[[WorkerContext, Callable[[Report], None]], None]
 
 
-def elastic_body(plan: Plan, who: str) -> ParticipantBody:
-    # Imported when it is asked for: in the process that forks, once, and not for runs without a coordinator.
-    if who.startswith("server-"):
+def elastic_body(plan: Plan, participant: str) -> ParticipantBody:
+    # Imported on demand: once, in the process that forks, and not in runs without a coordinator.
+    if participant.startswith("server-"):
         from paceline.worker.server.participants import serve_elastic
 
-        return partial(serve_elastic, who)
-    index = int(who.removeprefix("worker-"))
+        return partial(serve_elastic, participant)
+    index = int(participant.removeprefix("worker-"))
     if server_names(plan):
         from paceline.worker.server.participants import work_with_servers
 
-        return with_self_monitor(who, partial(work_with_servers, index))
+        return with_self_monitor(participant, partial(work_with_servers, index))
     if is_split(plan.mode):
         from paceline.worker.elastic.fsdp import work_fsdp
 
-        return with_self_monitor(who, partial(work_fsdp, index))
+        return with_self_monitor(participant, partial(work_fsdp, index))
     from paceline.worker.elastic.participant import work_elastic
 
-    return with_self_monitor(who, partial(work_elastic, index))
+    return with_self_monitor(participant, partial(work_elastic, index))

@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-DRAIN_S = 5.0  # for the last lines; processes that a task left behind may hold the pipe for longer
+DRAIN_S = 5.0  # timeout for the last lines; processes left by a task may hold the pipe for longer
 _WARNING = re.compile(
     rb"(\[rank\d+\]:)?\[?[IW]\d{4} \d"  # glog, absl, c10: [W1116 21:24:51.123 file.cpp:12]
     rb"|\[[IW] \S+:\d+\]"  # c10 before torch 2.2
@@ -59,7 +59,7 @@ class RankOutput:
             pass_fds=[orders_read],
         )
         sys.stderr.flush()
-        # Python prints to the terminal itself, which progress displays look at.
+        # Python prints to the terminal directly: progress displays test whether stderr is one.
         sys.stderr = _text_of(self._terminal)
         os.dup2(lines_write, 2)
         for fd in (lines_read, lines_write, orders_read):
@@ -168,7 +168,8 @@ class _Lines:
     """Whole lines of a pipe, and at its end what is left."""
 
     def __init__(self, fd: int, take: Callable[[bytes], None]) -> None:
-        self._fd, self._take = fd, take
+        self._fd = fd
+        self._take = take
         self._rest = b""
 
     def read(self) -> bool:

@@ -35,8 +35,8 @@ class Replica:
         self.arena = self._laid_out(plan, task, device)
         self.forward: nn.Module = self.arena.module
         self.loss_weight = 1.0  # in the mean of all workers' losses, where batches differ
-        self.gradient_norm: float | None = None  # before it was last clipped; None: nobody looked
-        self.step = 0  # of the run: whose gradient was computed last, or is applied next
+        self.gradient_norm: float | None = None  # before it was last clipped; None: not measured
+        self.step = 0  # step of the run whose gradient was computed last or is applied next
         self._plan = plan
         self._task = task
         self._clock = clock
@@ -53,13 +53,13 @@ class Replica:
         return self._optimizer
 
     def prepare_optimizer(self) -> None:
-        """Before the first step: what the task returns is refused now, or not at all."""
+        """Build the optimizer before the first step, so that an invalid one is refused before training."""
         if self._optimizer is None:
             self._optimizer = self._build_optimizer()
 
     @property
     def keeps_gradients(self) -> bool:
-        """Our own optimizers only read them; clipping, or somebody else's optimizer, may change them."""
+        """Whether a step leaves the gradients unchanged: built-in optimizers do, unless they are clipped."""
         return self._plan.clip_norm is None and isinstance(self.optimizer, Sgd | Adam)
 
     def update(self, rate_factor: float = 1.0) -> int:
@@ -95,7 +95,7 @@ class Replica:
         return {name: tensor for name, tensor in self._live_tensors().items() if tensor.dim() == 0}
 
     def count_steps(self, steps: int) -> None:
-        """Let the optimizer count so many steps, as in a run that took them together."""
+        """Set the optimizer's step count, as in a run that took these steps together."""
         if isinstance(self.optimizer, Sgd | Adam):
             self.optimizer.steps = steps
         for name, number in self.optimizer_numbers().items():
@@ -107,9 +107,9 @@ class Replica:
             live: object = self.optimizer.slots
         else:
             live = self.optimizer.state_dict()  # torch's refers to the live tensors
-        found: dict[str, Tensor] = {}
-        _collect_tensors("", live, found)
-        return found
+        tensors: dict[str, Tensor] = {}
+        _collect_tensors("", live, tensors)
+        return tensors
 
     def forget_optimizer_state(self) -> None:
         self._optimizer = None
@@ -132,7 +132,7 @@ class Replica:
         self.optimizer.load_state_dict(join_tensors(saved.facts["optimizer"], saved.tensors))
 
     def restore_from(self, folder: Path, rank: int) -> Snapshot:
-        """What a worker had; what else was saved with it."""
+        """Restore a worker's state from a checkpoint; returns the state saved with it."""
         saved = read_snapshot(folder, f"worker-{rank}")
         self.restore(saved)
         return saved
@@ -142,14 +142,14 @@ class Replica:
         return self.arena.named_state()
 
     def own_state(self) -> bytes:
-        """What averaging leaves to each worker: the optimizer's state, and buffers that are counters."""
+        """State that averaging does not cover: the optimizer's state, and buffers that are counters."""
         skeleton, tensors = split_tensors(self.optimizer.state_dict(), "optimizer")
         counters = {f"counter.{name}": counter.clone() for name, counter in self._counters()}
         return to_bytes(Snapshot({**tensors, **counters}, {"optimizer": skeleton}))
 
     def restore_own_state(self, saved: bytes) -> None:
         own = from_bytes(saved)
-        self.forget_optimizer_state()  # what is not in `own` began anew there too
+        self.forget_optimizer_state()  # state that `own` lacks did not exist there either
         self.optimizer.load_state_dict(join_tensors(own.facts["optimizer"], own.tensors))
         for name, counter in self._counters():
             counter.copy_(own.tensors[f"counter.{name}"])
@@ -189,7 +189,7 @@ class Replica:
         return optimizer
 
     def own_norm(self) -> float | None:
-        """Of the gradient that was just computed here; None where nobody has the whole of it."""
+        """Norm of the gradient just computed here; None in modes where no worker has the whole gradient."""
         if self.arena.gathers_gradients:
             gradients = [self.arena.gradient_part]  # one vector: one pass
         else:
@@ -210,12 +210,12 @@ def _fitting(saved: Snapshot, name: str, shape: torch.Size) -> Tensor:
         raise misfit_error(f"it has no {name}")
     tensor = saved.tensors[name]
     if tensor.shape != shape:
-        raise misfit_error(f"{name} is {list(tensor.shape)} there and {list(shape)} here")
+        raise misfit_error(f"{name} is {list(tensor.shape)} in the checkpoint and {list(shape)} in the model")
     return tensor
 
 
 def _mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """In the order given, step by step as a collective does it, so that it has the same bits."""
+    """Weighted mean in the given order and by the operations of a collective, so that bits are equal."""
     weighted = [
         tensor if weight == 1.0 else tensor * weight for tensor, weight in zip(tensors, weights, strict=True)
     ]
@@ -226,7 +226,7 @@ def _mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def _refuse_momentum(optimizer: Optimizer) -> None:
-    """Plain SGD says that its momentum is 0; Adam and the like do not say so."""
+    """Plain SGD has the setting momentum = 0; Adam and the like have no such setting."""
     if any(group.get("momentum") != 0.0 for group in optimizer.param_groups):
         raise MisfitError(
             f"dgc keeps the momentum itself, but the task's {type(optimizer).__name__} has its own",
@@ -244,13 +244,13 @@ def _refuse_other_rates(plan: Plan, place: str) -> None:
             )
 
 
-def _collect_tensors(prefix: str, value: object, found: dict[str, Tensor]) -> None:
-    """torch's state_dict references its live tensors, however deep they are nested."""
+def _collect_tensors(prefix: str, value: object, tensors: dict[str, Tensor]) -> None:
+    """Collect the live tensors that torch's state_dict references, at any depth."""
     if isinstance(value, Tensor):
-        found[prefix] = value
+        tensors[prefix] = value
     elif isinstance(value, dict):
         for key, part in value.items():
-            _collect_tensors(f"{prefix}.{key}" if prefix else str(key), part, found)
+            _collect_tensors(f"{prefix}.{key}" if prefix else str(key), part, tensors)
     elif isinstance(value, list | tuple):
         for number, part in enumerate(value):
-            _collect_tensors(f"{prefix}.{number}", part, found)
+            _collect_tensors(f"{prefix}.{number}", part, tensors)

@@ -1,8 +1,8 @@
-"""What does a participant say about its checkpoints? To the event log, to whoever watches, to the launcher.
+"""Reports of a participant: news of its checkpoints, and errors as messages for the launcher.
 
-News come from the thread that writes; they are told by the training thread,
-because an event log has one pen. Whoever watches is told once when something
-begins to go wrong, and once when it is well again.
+The thread that writes checkpoints only queues its news. The training thread reports them, because an event
+log has a single writer. A note is sent once when checkpoints begin to fail, and once when they succeed
+again.
 """
 
 import os
@@ -20,62 +20,63 @@ Report = dict[str, Scalar | dict[str, float]]
 
 
 def ignore_report(report: Report) -> None:
-    """For participants without a launcher."""
+    """Report function of participants without a launcher."""
 
 
 class CheckpointReporter:
     def __init__(self, log: Log, report: Callable[[Report], None] = ignore_report) -> None:
-        self._log, self._report = log, report
+        self._log = log
+        self._report = report
         self._is_failing = False
-        self._told: set[str] = set()  # what is said once
+        self._noted: set[str] = set()  # topics of notes that are sent once
 
-    def tell(self, news: Iterable[WriteReport]) -> None:
-        for one in news:
-            if one.is_skipped:
-                self._skipped(one)
-            elif one.failure:
-                self._failed(one)
+    def report(self, reports: Iterable[WriteReport]) -> None:
+        for outcome in reports:
+            if outcome.is_skipped:
+                self._skipped(outcome)
+            elif outcome.failure:
+                self._failed(outcome)
             else:
-                self._written(one)
+                self._written(outcome)
 
-    def _written(self, news: WriteReport) -> None:
+    def _written(self, report: WriteReport) -> None:
         self._log.write(
             "checkpoint",
-            path=news.name,
-            step=news.step,
-            snapshot_ns=news.pause_ns,
-            write_s=news.write_s,
-            bytes=news.nbytes,
-            catalogued=news.is_catalogued,
+            path=report.name,
+            step=report.step,
+            snapshot_ns=report.pause_ns,
+            write_s=report.write_s,
+            bytes=report.nbytes,
+            catalogued=report.is_catalogued,
         )
-        removed = ",".join(map(str, news.removed))
-        self._report({"ev": "checkpoint", "path": news.name, "removed": removed})
+        removed = ",".join(map(str, report.removed))
+        self._report({"ev": "checkpoint", "path": report.name, "removed": removed})
         if self._is_failing:
             self._is_failing = False
-            self._note(f"checkpoints are written again: {news.name}")
-        if news.trouble:
-            self._once("catalogue", f"checkpoint {news.name} is not in the catalogue: {news.trouble}")
+            self._note(f"checkpoints are written again: {report.name}")
+        if report.trouble:
+            self._once("catalogue", f"checkpoint {report.name} is not in the catalogue: {report.trouble}")
 
-    def _failed(self, news: WriteReport) -> None:
-        self._log.write("checkpoint_failed", path=news.name, step=news.step, reason=news.failure)
+    def _failed(self, report: WriteReport) -> None:
+        self._log.write("checkpoint_failed", path=report.name, step=report.step, reason=report.failure)
         if not self._is_failing:
             self._is_failing = True
             self._note(
-                f"warning: checkpoint {news.name} could not be written: {news.failure}; "
-                "training goes on, and the checkpoint before it stays"
+                f"warning: checkpoint {report.name} could not be written: {report.failure}; "
+                "training continues, and the previous checkpoint is kept"
             )
 
-    def _skipped(self, news: WriteReport) -> None:
-        self._log.write("checkpoint_skipped", path=news.name, step=news.step)
+    def _skipped(self, report: WriteReport) -> None:
+        self._log.write("checkpoint_skipped", path=report.name, step=report.step)
         self._once(
             "skipped",
-            f"checkpoint {news.name} is left out: those before it are still being written; "
-            "a larger --checkpoint-every leaves out none",
+            f"checkpoint {report.name} is skipped: earlier ones are still being written; use a larger "
+            "--checkpoint-every",
         )
 
-    def _once(self, what: str, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _once(self, topic: str, text: str) -> None:
+        if topic not in self._noted:
+            self._noted.add(topic)
             self._note(text)
 
     def _note(self, text: str) -> None:
@@ -83,14 +84,14 @@ class CheckpointReporter:
 
 
 # An error of the user's task names the user's file and line. `sys.exit` in a task is such an error
-# too, whatever its code: the process that trains ends when its work is done, and not before.
+# too, with any code: the training process must not end before its work is done.
 
 Fault = dict[str, str | int | bool]
-TERMINATING_ERRORS = (Exception, SystemExit)  # what a participant may end by
+TERMINATING_ERRORS = (Exception, SystemExit)  # exceptions that end a participant
 
 
 def log_error(error: BaseException) -> None:
-    """stderr is the log. An error of ours explains itself; of any other, how it came about is needed."""
+    """Log to stderr: the message of a PacelineError, or the traceback of any other error."""
     if isinstance(error, PacelineError):
         print(f"error[{error.problems[0].code}]: {error.what}\n  fix: {error.hint}", file=sys.stderr)
     else:
@@ -119,7 +120,7 @@ def fault_of(error: BaseException, log: object) -> Fault:
 
 
 class ChildReports:
-    """What one child says, as whole lines, without ever waiting for it."""
+    """Reports of one child process, as whole lines; reading never blocks."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -132,7 +133,7 @@ class ChildReports:
                 self._rest += data
             self.has_ended = True
         except BlockingIOError:
-            pass  # nothing more for now
+            pass  # no more data for now
         *whole, self._rest = self._rest.split(b"\n")
         return whole
 

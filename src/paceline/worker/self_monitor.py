@@ -1,8 +1,9 @@
-"""What does a worker tell about where it runs? Its connections, and what its launcher cannot see.
+"""Self-monitor of a worker: samples of its connections, process, host and GPUs that its launcher cannot take.
 
-A thread of the worker looks every two seconds, and writes several looks at once. A worker that the launcher
-forked is seen by the launcher's own collector. One that somebody else started tells its process itself; the
-first on each other machine also tells that machine and its GPUs. If a look fails, training does not.
+A thread of the worker takes a sample every two seconds and writes several at once. The launcher's own
+collector samples the workers that the launcher forked. A worker that another program started (torchrun, Ray)
+samples its own process; the first one on each other host also samples that host and its GPUs. An error here
+never fails the training.
 """
 
 import os
@@ -30,85 +31,98 @@ if TYPE_CHECKING:
 
 
 EVERY_S = 2.0
-BATCH = 3  # looks that are written together
+BATCH = 3  # samples that are written together
 BY_TCP = (Transport.GLOO, Transport.NCCL, Transport.TCP)
 Row = tuple[Scalar, ...]
 ParticipantBody = Callable[[WorkerContext, Callable[[Report], None]], None]
 
 
 @contextmanager
-def monitor_self(seat: WorkerContext, who: str) -> Iterator[None]:
+def monitor_self(context: WorkerContext, participant: str) -> Iterator[None]:
     """While this worker trains."""
-    plan, foreign = seat.plan, seat.foreign
+    plan = context.plan
+    foreign = context.foreign
     is_watched = plan.events is EventDetail.FULL and plan.launcher is not Launcher.VIRTUAL
     if not is_watched or (foreign is None and plan.elastic is None and plan.transport not in BY_TCP):
         yield
         return
-    log = seat.folder.open_log(plan, who, seat.clock)
+    log = context.folder.open_log(plan, participant, context.clock)
     machine = None
     if foreign is not None and foreign.looks_at_host:
-        machine = seat.folder.open_log(plan, f"watch@{socket.gethostname()}", seat.clock)
-    look = _SelfMonitor(who, seat, log, machine, tells_process=foreign is not None)
-    thread = threading.Thread(target=look.work, name="own look", daemon=True)
+        machine = context.folder.open_log(plan, f"watch@{socket.gethostname()}", context.clock)
+    monitor = _SelfMonitor(participant, context, log, machine, tells_process=foreign is not None)
+    thread = threading.Thread(target=monitor.work, name="own look", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        look.is_over.set()
+        monitor.is_over.set()
         thread.join()
         log.close()
         if machine is not None:
             machine.close()
 
 
-def with_self_monitor(who: str, body: ParticipantBody) -> ParticipantBody:
-    """The same body of a participant, which is looked at meanwhile."""
+def with_self_monitor(participant: str, body: ParticipantBody) -> ParticipantBody:
+    """The same body of a participant, which is monitored meanwhile."""
 
-    def looked_at(seat: WorkerContext, report: Callable[[Report], None]) -> None:
-        with monitor_self(seat, who):
-            body(seat, report)
+    def monitored(context: WorkerContext, report: Callable[[Report], None]) -> None:
+        with monitor_self(context, participant):
+            body(context, report)
 
-    return looked_at
+    return monitored
 
 
 class _SelfMonitor:
     def __init__(
-        self, who: str, seat: WorkerContext, log: EventLog, machine: EventLog | None, *, tells_process: bool
+        self,
+        participant: str,
+        context: WorkerContext,
+        log: EventLog,
+        machine: EventLog | None,
+        *,
+        tells_process: bool,
     ) -> None:
-        self._who, self._clock, self._log, self._machine = who, seat.clock, log, machine
+        self._participant = participant
+        self._clock = context.clock
+        self._log = log
+        self._machine = machine
         self._links = TcpProbe(socket.gethostname())
         self._process = ProcessProbe() if tells_process and has_proc() else None
         # The run's folder may be out of reach from here; then it is this machine's own disk that may fill.
-        self._disk = seat.run_dir if seat.run_dir.is_dir() else Path("/")
+        self._disk = context.run_dir if context.run_dir.is_dir() else Path("/")
         self._rows: dict[str, list[Row]] = {}
         self.is_over = threading.Event()
 
     def work(self) -> None:
         host, gpus = (None, None) if self._machine is None else _machine_probes(self._disk)
-        looks = 0
+        samples = 0
         try:
             while not self.is_over.wait(EVERY_S):
                 self._once(host, gpus)
-                looks += 1
-                if looks % BATCH == 0:
+                samples += 1
+                if samples % BATCH == 0:
                     self._write()
             self._write()
         except (OSError, AssertionError) as error:  # a full disk ends this record, not the run
-            print(f"warning: {self._who} tells nothing more about where it runs: {error}", file=sys.stderr)
+            print(
+                f"warning: {self._participant} is no longer monitored: {error}",
+                file=sys.stderr,
+            )
         finally:
             if gpus is not None:
                 gpus.close()
 
     def _once(self, host: "HostProbe | None", gpus: "GpuProbe | None") -> None:
         now_ns = self._clock.now_ns()
-        link = self._links.look(now_ns)
+        link = self._links.sample(now_ns)
         self._keep("links", [] if link is None else [link])
         if self._process is not None:
-            self._keep("processes", self._process.look(now_ns, {self._who: os.getpid()}))
+            self._keep("processes", self._process.sample(now_ns, {self._participant: os.getpid()}))
         if host is not None:
-            self._keep("hosts", [host.look(now_ns)])
+            self._keep("hosts", [host.sample(now_ns)])
         if gpus is not None:
-            self._keep("gpus", gpus.look(now_ns))
+            self._keep("gpus", gpus.sample(now_ns))
 
     def _keep(self, kind: str, rows: Sequence[Row]) -> None:
         self._rows.setdefault(kind, []).extend(rows)
@@ -116,7 +130,7 @@ class _SelfMonitor:
     def _write(self) -> None:
         for kind, rows in self._rows.items():
             pen = self._machine if kind in ("hosts", "gpus") else self._log
-            assert pen is not None, "only who looks at the machine has rows of it"
+            assert pen is not None, "only the monitor of a machine has its rows"
             pen.write_rows(kind, rows)
         self._rows = {}
 
@@ -129,21 +143,21 @@ def _machine_probes(disk: Path) -> "tuple[HostProbe, GpuProbe]":
     return host, GpuProbe(host.node)
 
 
-# How much one sample is (tokens, floating-point operations), if the task says so; and,
-# on a GPU, which one it is and how much of its memory was ever taken.
+# The cost of one training sample (tokens, floating-point operations), if the task declares it; and,
+# on a GPU, which one it is and its peak memory.
 
 
 def sample_cost(task: Task) -> dict[str, Scalar]:
-    found: dict[str, Scalar] = {}
+    costs: dict[str, Scalar] = {}
     if isinstance(task, CountsTokens):
-        found["tokens_per_sample"] = int(task.tokens_per_sample())
+        costs["tokens_per_sample"] = int(task.tokens_per_sample())
     if isinstance(task, CountsWork):
-        found["flops_per_sample"] = float(task.flops_per_sample())
-    return found
+        costs["flops_per_sample"] = float(task.flops_per_sample())
+    return costs
 
 
 def device_usage(device: torch.device) -> dict[str, Scalar]:
-    """Empty on a CPU: what a process takes of its memory is no matter of the training alone."""
+    """Device memory usage; empty on a CPU, where process memory is not only that of training."""
     if device.type != "cuda":
         return {}
     return {

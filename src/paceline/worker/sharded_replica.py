@@ -4,7 +4,7 @@ For the loop it is a replica like others. The whole model is built once in every
 process, from the same seed, and then split, so that the numbers are those
 of any other mode. Our own optimizers work number by number, so each rank runs
 them on its parts as plain tensors; an optimizer of torch's gets torch's split
-tensors, which do right also by one that looks at whole matrices.
+tensors, which is correct also for one that works on whole matrices.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from paceline.worker.replica import Replica
 class ShardedReplica(Replica):
     def __init__(self, plan: Plan, task: Task, device: torch.device, clock: Clock) -> None:
         super().__init__(plan, task, device, clock)
-        self._local: list[nn.Parameter] = []  # what our own optimizers move
+        self._local: list[nn.Parameter] = []  # parameters of the built-in optimizers
 
     def _laid_out(self, plan: Plan, task: Task, device: torch.device) -> ShardedArena:
         model = task.model()  # on the CPU: only parts go to the device
@@ -49,7 +49,7 @@ class ShardedReplica(Replica):
         return super().update(rate_factor)
 
     def whole_state(self) -> Mapping[str, Tensor]:
-        """Put together tensor by tensor, as it is read; all ranks must read it."""
+        """The whole state, gathered tensor by tensor as it is read; all ranks must read it."""
         return self.parts.whole_state()
 
     def live(self) -> Snapshot:
@@ -61,7 +61,7 @@ class ShardedReplica(Replica):
         return Snapshot(part.tensors, {**part.facts, "optimizer": skeleton})
 
     def restore_from(self, folder: Path, rank: int) -> Snapshot:
-        """From a checkpoint of any number of ranks; what else it says."""
+        """Restore from a checkpoint of any number of ranks; returns the rest of the checkpoint."""
         reader = PartsReader(folder)
         skeleton = reader.facts["optimizer"]
         rooms = {name: self._room(reader, name) for name in tensor_names(skeleton)}
@@ -73,7 +73,8 @@ class ShardedReplica(Replica):
 
     def _room(self, reader: PartsReader, name: str) -> Tensor:
         """Split along the first dimension, as parameters are."""
-        size, dtype = reader.size(name), reader.dtype(name)
+        size = reader.size(name)
+        dtype = reader.dtype(name)
         if not reader.is_split(name):
             return torch.zeros(size, dtype=dtype)
         return zeros(size, dtype=dtype, device_mesh=self.parts.mesh, placements=[Shard(0)])
@@ -97,11 +98,11 @@ class ShardedReplica(Replica):
         return optimizer
 
     def own_norm(self) -> float | None:
-        """Each rank has a part, and asking the others would hold up the step; clipping asks them anyway."""
+        """None: each rank has a part, and a collective would delay the step; clipping needs one anyway."""
         return None
 
     def _clip(self, limit: float) -> None:
-        """By the norm of the whole gradient, of which each rank has a part."""
+        """Clip by the norm of the whole gradient, of which each rank has a part."""
         gradients = self.parts.local_gradients()
         squares = torch.stack(torch._foreach_norm(gradients)).square().sum()
         dist.all_reduce(squares)

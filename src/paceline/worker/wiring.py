@@ -1,12 +1,12 @@
 """Composition root of a participant: a plan becomes a worker or a server with its transports.
 
-Nothing here decides anything about training. It builds what the plan says from what the launcher provides
-(`WorkerContext`). Every `Worker` is made by `assemble_worker`, and adapters of `transport` are chosen here;
-the exceptions are listed in pyproject.toml.
+Nothing here decides anything about training. It builds what the plan describes from what the launcher
+provides (`WorkerContext`). Every `Worker` is made by `assemble_worker`, and adapters of `transport` are
+chosen here; the exceptions are listed in pyproject.toml.
 
-Who builds what: `build_worker` a worker of a run that keeps its workers, `build_served_worker` one behind
-elastic servers, `build_server` the parameter server of a run that keeps its workers. A worker of generations
-(elastic/participant.py, elastic/fsdp.py) and a virtual one (entry/virtual.py) are assembled by their owners.
+`build_worker` builds a worker of a run with a fixed set of workers, `build_server` its parameter server, and
+`build_served_worker` a worker behind elastic servers. A worker of generations (elastic/participant.py,
+elastic/fsdp.py) and a virtual one (entry/virtual.py) are assembled by their owners.
 """
 
 from collections.abc import Callable
@@ -74,21 +74,21 @@ from paceline.worker.server.core import ParameterServer
 
 
 def strategy_class(mode: str) -> type:
-    return builtin_strategy(mode) or load_class(mode, what="mode")
+    return builtin_strategy(mode) or load_class(mode, noun="mode")
 
 
 def channel_of(mode: str) -> Channel:
-    found = getattr(strategy_class(mode), "channel", None)
-    if not isinstance(found, Channel):
+    channel = getattr(strategy_class(mode), "channel", None)
+    if not isinstance(channel, Channel):
         raise ConfigError(
             [
                 Problem(
-                    f"the strategy {mode} does not say by what its workers agree",
+                    f"the strategy {mode} does not define how its workers communicate",
                     "give the class an attribute, such as channel = Channel.COLLECTIVE",
                 )
             ]
         )
-    return found
+    return channel
 
 
 def shared_world(plan: Plan, channel: Channel) -> SharedWorld | None:
@@ -114,7 +114,7 @@ def build_task(plan: Plan) -> Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProcess:
-    """What a worker keeps for as long as its process lives, whoever it trains with."""
+    """State of a worker process, kept across generations."""
 
     plan: Plan
     rank: Rank
@@ -155,19 +155,22 @@ class BuiltWorker:
 
 
 def build_worker(
-    seat: WorkerContext,
+    context: WorkerContext,
     rank: Rank,
     note: Callable[[str], None],
     report: Callable[[Report], None] = ignore_report,
 ) -> BuiltWorker:
-    plan, clock, folder = seat.plan, seat.clock, seat.folder
+    plan = context.plan
+    clock = context.clock
+    folder = context.folder
     set_up_torch(plan)
-    task, device = build_task(plan), _device(plan, rank if seat.foreign is None else seat.foreign.local_rank)
+    task = build_task(plan)
+    device = _device(plan, rank if context.foreign is None else context.foreign.local_rank)
     channel = channel_of(plan.mode)
     source = GradientSource(plan, task, device, clock, ahead=True)
-    if seat.foreign is not None:
-        seat.foreign.ready(source.num_samples)
-    links = _links(seat, rank, channel, device, clock)
+    if context.foreign is not None:
+        context.foreign.ready(source.num_samples)
+    links = _links(context, rank, channel, device, clock)
     replica = build_replica(plan, task, device, clock)  # after the links: it may be split over the workers
     if channel is not Channel.STORE:
         replica.prepare_optimizer()
@@ -184,7 +187,7 @@ def build_worker(
         saver = kind(plan, replica, strategy, log=log, writer=writer, report=report)
         if isinstance(evaluator, Evaluator):
             saver.also = evaluator.record.live
-        if (saved := _restored(seat, replica, rank)) is not None:
+        if (saved := _restored(context, replica, rank)) is not None:
             first = restore_strategy(strategy, saved)
             saver.begin_at(StepClock(saved.facts["at"]))
             if isinstance(evaluator, Evaluator):
@@ -194,20 +197,22 @@ def build_worker(
     strategy.prepare(replica, first)
     if rank == 0 and plan.num_workers > 1 and (remark := batch_norm_remark(plan, replica.arena.module)):
         note(remark)
-    control = WorkerControl(seat.control, rank, note)
+    control = WorkerControl(context.control, rank, note)
     process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
     worker = assemble_worker(process, replica=replica, strategy=strategy, saver=saver, evaluator=evaluator)
     return BuiltWorker(worker, task, first, channel)
 
 
 def build_served_worker(
-    seat: WorkerContext, rank: Rank, route: Route, *, log: Log, control: Control
+    context: WorkerContext, rank: Rank, route: Route, *, log: Log, control: Control
 ) -> Worker:
-    """A worker behind elastic parameter servers, of which `route` knows the primary."""
-    plan, clock, cpu = seat.plan, SystemClock(), torch.device("cpu")
+    """A worker behind elastic parameter servers; `route` finds the primary."""
+    plan = context.plan
+    clock = SystemClock()
+    cpu = torch.device("cpu")
     task = build_task(plan)
     replica = Replica(plan, task, cpu, clock)
-    store = ElasticStore(route, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s)
+    store = ElasticStore(route, rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
     store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
     links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
@@ -228,16 +233,17 @@ def evaluator_for(
 ) -> EvaluationHook:
     if plan.evaluation is None:
         return NO_EVALUATION
-    if channel is Channel.PEERS:  # of a mode of the user's own; others were refused earlier
-        what = f"workers of {plan.mode} hold the same parameters only at the end"
-        raise ConfigError([Problem(what, "leave evaluate_every and early_stop_patience out")])
-    collective, clock = links.collective, links.clock
+    if channel is Channel.PEERS:  # a user's mode; others were refused earlier
+        message = f"workers of {plan.mode} hold the same parameters only at the end"
+        raise ConfigError([Problem(message, "leave evaluate_every and early_stop_patience out")])
+    collective = links.collective
+    clock = links.clock
     if channel is Channel.TORCH and not is_split(plan.mode):  # a model in parts computes all pieces together
         collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
     validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
-    tell = report if links.rank == 0 else None  # all see the same; one says so
+    send_report = report if links.rank == 0 else None  # all observe the same; rank 0 reports it
     record = Evaluations(plan, replica.arena, clock)
-    return Evaluator(plan, record, validation, log=log, report=tell)
+    return Evaluator(plan, record, validation, log=log, report=send_report)
 
 
 # In a generation's world the first places are for training, the next for making the state equal.
@@ -254,27 +260,28 @@ def generation_evaluator(
     steps_done: Callable[[], int],
     report: Callable[[Report], None],
 ) -> EvaluationHook:
-    """The workers of a generation share the validation data, and its rank 0 tells what was measured."""
+    """The workers of a generation share the validation data, and its rank 0 reports the result."""
     if record is None:
         return NO_EVALUATION
-    plan, clock = process.plan, process.clock
+    plan = process.plan
+    clock = process.clock
     channel = MODES[plan.mode].channel
     collective: Collective | None = None
     if channel is not Channel.TORCH:
         collective = ShmCollective(
-            world, Rank(world.rank), clock=clock, timeout_s=plan.timeout_s, first_place=EVALUATING
+            world, Rank(world.rank), clock=clock, timeout_s=plan.timeout_s, first_semaphore=EVALUATING
         )
     elif not is_split(plan.mode):  # a model in parts computes all pieces together
         collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
     validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)
-    tell = report if world.rank == 0 else None
-    return Evaluator(plan, record, validation, log=process.log, report=tell, steps=steps_done)
+    send_report = report if world.rank == 0 else None
+    return Evaluator(plan, record, validation, log=process.log, report=send_report, steps=steps_done)
 
 
 def evaluate_between_updates(
     server: ParameterServer, task: Task, plan: Plan, *, log: Log, report: Callable[[Report], None]
 ) -> Callable[[], None]:
-    """What a parameter server does after an update, before anything else."""
+    """Hook that a parameter server runs directly after an update."""
     if server.evaluations is None:
         return lambda: None
     server.evaluations.begin()
@@ -283,24 +290,24 @@ def evaluate_between_updates(
     return ServerEvaluator(server, validation, log=log, report=report).after_update
 
 
-def _restored(seat: WorkerContext, replica: Replica, rank: Rank) -> Snapshot | None:
-    """What the replica goes on from; None: the run begins."""
-    if is_split(seat.plan.mode):  # from all workers' parts, of which there may have been another number
-        with seat.parts() as folder:
+def _restored(context: WorkerContext, replica: Replica, rank: Rank) -> Snapshot | None:
+    """The snapshot that the replica resumes from; None: the run begins."""
+    if is_split(context.plan.mode):  # from the parts of all workers, whose number may have differed
+        with context.parts() as folder:
             return None if folder is None else replica.restore_from(folder, rank)
-    saved = seat.folder.snapshot(f"worker-{rank}")
+    saved = context.folder.snapshot(f"worker-{rank}")
     if saved is not None:
         replica.restore(saved)
     return saved
 
 
 def batch_norm_remark(plan: Plan, model: nn.Module) -> str | None:
-    """What the number of workers does to this model, once the strategy has prepared it."""
+    """Remark on the effect of the number of workers on this model, after the strategy prepared it."""
     if not any(normalises_own_batch(layer) for layer in model.modules()):
         return None
     text = (
-        "the model has BatchNorm: each worker normalises over its own samples, so the number of workers"
-        " changes what is learned"
+        "the model has BatchNorm: each worker normalises over its own samples, so the result depends on "
+        "the number of workers"
     )
     if plan.strategy.sync_batchnorm:
         text += "; --sync-batchnorm leaves layers with a forward pass of their own as they are"
@@ -330,11 +337,13 @@ class BuiltServer:
     log: EventLog
 
 
-def build_server(seat: WorkerContext, report: Callable[[Report], None] = ignore_report) -> BuiltServer:
-    plan, clock, folder = seat.plan, seat.clock, seat.folder
+def build_server(context: WorkerContext, report: Callable[[Report], None] = ignore_report) -> BuiltServer:
+    plan = context.plan
+    clock = context.clock
+    folder = context.folder
     set_up_torch(plan)
     task = build_task(plan)
-    # Where the slots are, the parameters are: copying between them is what a server does most.
+    # Parameters are on the device of the slots: a server mostly copies between the two.
     place = torch.device("cuda", 0) if plan.transport is Transport.CUDA_IPC else torch.device("cpu")
     replica = Replica(plan, task, place, clock)
     replica.prepare_optimizer()
@@ -343,8 +352,8 @@ def build_server(seat: WorkerContext, report: Callable[[Report], None] = ignore_
     server = ParameterServer(plan, replica, kind, log=log, clock=clock)
     if (saved := folder.snapshot("server-0")) is not None:
         server.restore(saved)
-    writer = None if seat.foreign is None else folder.writer(plan, "server-0")
-    saver = ServerSaver(plan, server, root=seat.checkpoints, log=log, report=report, writer=writer)
+    writer = None if context.foreign is None else folder.writer(plan, "server-0")
+    saver = ServerSaver(plan, server, root=context.checkpoints, log=log, report=report, writer=writer)
     evaluate = evaluate_between_updates(server, task, plan, log=log, report=report)
 
     def on_applied() -> None:
@@ -352,9 +361,9 @@ def build_server(seat: WorkerContext, report: Callable[[Report], None] = ignore_
         saver.maybe_save()
 
     server.on_applied = on_applied
-    if seat.foreign is not None:
-        seat.foreign.ready(0)  # it needs none
-    return BuiltServer(server, replica, task, _host(seat, replica), saver, log)
+    if context.foreign is not None:
+        context.foreign.ready(0)  # it needs none
+    return BuiltServer(server, replica, task, _host(context, replica), saver, log)
 
 
 def _device(plan: Plan, rank: int) -> torch.device:
@@ -363,36 +372,38 @@ def _device(plan: Plan, rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _links(seat: WorkerContext, rank: Rank, channel: Channel, device: torch.device, clock: Clock) -> Links:
-    plan = seat.plan
+def _links(context: WorkerContext, rank: Rank, channel: Channel, device: torch.device, clock: Clock) -> Links:
+    plan = context.plan
     collective: Collective | None = None
     store: ParameterStore | None = None
     peers: Peers | None = None
     if plan.transport in (Transport.GLOO, Transport.NCCL):
         join_group(
             plan.transport.value,
-            store_path=str(seat.rendezvous),
+            store_path=str(context.rendezvous),
             rank=rank,
             world_size=plan.num_workers,
             timeout_s=plan.timeout_s,
-            store=None if seat.foreign is None else seat.foreign.store,
+            store=None if context.foreign is None else context.foreign.store,
         )
         if channel is Channel.COLLECTIVE:
             collective = TorchCollective(device=device, clock=clock, timeout_s=plan.timeout_s)
     elif plan.transport is Transport.TCP:
-        address = seat.server_address
-        store = TcpStore(address, rank, token=seat.token, clock=clock, timeout_s=plan.timeout_s, tls=seat.tls)
+        address = context.server_address
+        store = TcpStore(
+            address, rank, token=context.token, clock=clock, timeout_s=plan.timeout_s, tls=context.tls
+        )
     elif plan.transport is Transport.CUDA_IPC:
-        assert seat.world is not None, "the launcher makes the shared words"
-        store = CudaStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s, device=device)
+        assert context.world is not None, "the launcher makes the shared words"
+        store = CudaStore(context.world, rank, clock=clock, timeout_s=plan.timeout_s, device=device)
     elif plan.transport is Transport.SHM:
-        assert seat.world is not None, "the launcher makes the shared memory"
+        assert context.world is not None, "the launcher makes the shared memory"
         if channel is Channel.STORE:
-            store = ShmStore(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
+            store = ShmStore(context.world, rank, clock=clock, timeout_s=plan.timeout_s)
         elif channel is Channel.PEERS:
-            peers = ShmPeers(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
+            peers = ShmPeers(context.world, rank, clock=clock, timeout_s=plan.timeout_s)
         else:
-            collective = ShmCollective(seat.world, rank, clock=clock, timeout_s=plan.timeout_s)
+            collective = ShmCollective(context.world, rank, clock=clock, timeout_s=plan.timeout_s)
     return Links(
         rank=rank, world_size=plan.num_workers, clock=clock, collective=collective, store=store, peers=peers
     )
@@ -400,7 +411,7 @@ def _links(seat: WorkerContext, rank: Rank, channel: Channel, device: torch.devi
 
 @dataclass(frozen=True, slots=True)
 class InProcessWorld:
-    """What the virtual workers of one process share."""
+    """State that the virtual workers of one process share."""
 
     turns: Turns
     device: torch.device
@@ -423,7 +434,9 @@ def in_process_links(
     wrap_collective: Callable[[Rank, Collective], Collective],
     wrap_store: Callable[[Rank, ParameterStore], ParameterStore],
 ) -> Links:
-    turns, device, timeout_s = world.turns, world.device, plan.timeout_s
+    turns = world.turns
+    device = world.device
+    timeout_s = plan.timeout_s
     collective: Collective | None = None
     store: ParameterStore | None = None
     peers: Peers | None = None
@@ -440,24 +453,25 @@ def in_process_links(
     )
 
 
-def _host(seat: WorkerContext, replica: Replica) -> ShmStoreHost | TcpStoreHost:
-    layout, state = replica.arena.layout, replica.arena.state
-    if seat.plan.transport is Transport.CUDA_IPC:
-        assert seat.world is not None, "the launcher makes the shared words"
-        return CudaStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype, device=state.device)
-    shape = push_format(seat.plan, layout, Rank(0))
+def _host(context: WorkerContext, replica: Replica) -> ShmStoreHost | TcpStoreHost:
+    layout = replica.arena.layout
+    state = replica.arena.state
+    if context.plan.transport is Transport.CUDA_IPC:
+        assert context.world is not None, "the launcher makes the shared words"
+        return CudaStoreHost(context.world, numel=layout.numel, dtype=layout.dtype, device=state.device)
+    shape = push_format(context.plan, layout, Rank(0))
     push_bytes = None if shape is None else shape.slot_bytes
-    if seat.plan.transport is Transport.SHM:
-        assert seat.world is not None, "the launcher makes the shared memory"
-        return ShmStoreHost(seat.world, numel=layout.numel, dtype=layout.dtype, push_bytes=push_bytes)
-    assert seat.listener is not None, "the launcher opens the store's port"
+    if context.plan.transport is Transport.SHM:
+        assert context.world is not None, "the launcher makes the shared memory"
+        return ShmStoreHost(context.world, numel=layout.numel, dtype=layout.dtype, push_bytes=push_bytes)
+    assert context.listener is not None, "the launcher opens the store's port"
     return TcpStoreHost(
-        seat.listener,
-        num_workers=seat.plan.num_workers,
+        context.listener,
+        num_workers=context.plan.num_workers,
         numel=layout.numel,
         dtype=layout.dtype,
-        token=seat.token,
-        timeout_s=seat.plan.timeout_s,
+        token=context.token,
+        timeout_s=context.plan.timeout_s,
         push_bytes=push_bytes,
-        tls=seat.tls,
+        tls=context.tls,
     )

@@ -37,7 +37,7 @@ _STANDING = re.compile(r"term=(\d+) role=(\S+)")
 
 
 def own_host() -> str:
-    """A loopback address that nobody else uses."""
+    """An unused loopback address."""
     return "127." + ".".join(str(part % 250 + 2) for part in secrets.token_bytes(3))
 
 
@@ -157,8 +157,8 @@ class Cluster:
 
     def standing(self, node: int) -> tuple[int, str]:
         """The term and the role that it named last; cheaper than asking it."""
-        said = _STANDING.findall(self.output(node))
-        return (int(said[-1][0]), said[-1][1]) if said else (0, "")
+        matches = _STANDING.findall(self.output(node))
+        return (int(matches[-1][0]), matches[-1][1]) if matches else (0, "")
 
     def on_disk(self, node: int) -> StoredState:
         """What its folder holds; raises if any of it is damaged."""
@@ -189,8 +189,8 @@ class Cluster:
 
     async def statuses(self, nodes: list[int]) -> list[pb.NodeStatus]:
         """Of those that answer."""
-        found = await asyncio.gather(*(self.status(node) for node in nodes))
-        return [status for status in found if status is not None]
+        results = await asyncio.gather(*(self.status(node) for node in nodes))
+        return [status for status in results if status is not None]
 
     async def leader(self, among: list[int] | None = None) -> int:
         """Until one of these leads, and all of them say so."""
@@ -201,37 +201,43 @@ class Cluster:
         nodes = among or list(self.addresses)
         deadline_s = monotonic_s() + PATIENCE_S
         while True:
-            found = await self.statuses(nodes)
-            if len(found) == len(nodes) and _is_of_one_mind(found):
-                return found
-            assert monotonic_s() < deadline_s, f"nodes {nodes} do not agree: {_told(found)}\n{self._tails()}"
+            node_statuses = await self.statuses(nodes)
+            if len(node_statuses) == len(nodes) and _is_of_one_mind(node_statuses):
+                return node_statuses
+            assert monotonic_s() < deadline_s, (
+                f"nodes {nodes} do not agree: {_describe(node_statuses)}\n{self._tails()}"
+            )
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def until(self, is_true: Callable[[], bool], what: str) -> None:
+    async def until(self, is_true: Callable[[], bool], description: str) -> None:
         deadline_s = monotonic_s() + PATIENCE_S
         while not is_true():
-            assert monotonic_s() < deadline_s, f"waited {PATIENCE_S:g} s until {what}\n{self._tails()}"
+            assert monotonic_s() < deadline_s, f"waited {PATIENCE_S:g} s until {description}\n{self._tails()}"
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _tails(self) -> str:
         return "\n".join(f"--- node {node}\n{self.output(node)[-1500:]}" for node in self.processes)
 
 
-def _is_of_one_mind(found: list[pb.NodeStatus]) -> bool:
-    leaders = {status.leader for status in found}
-    terms = {status.term for status in found}
-    applied = {status.applied for status in found}
-    leading = [status.node for status in found if status.role == "leader"]
-    is_quiet = {status.commit for status in found} == applied == {status.last_index for status in found}
+def _is_of_one_mind(node_statuses: list[pb.NodeStatus]) -> bool:
+    leaders = {status.leader for status in node_statuses}
+    terms = {status.term for status in node_statuses}
+    applied = {status.applied for status in node_statuses}
+    leading = [status.node for status in node_statuses if status.role == "leader"]
+    is_quiet = (
+        {status.commit for status in node_statuses}
+        == applied
+        == {status.last_index for status in node_statuses}
+    )
     return len(leaders) == len(terms) == len(applied) == 1 and leading == list(leaders) and is_quiet
 
 
-def _told(found: list[pb.NodeStatus]) -> str:
+def _describe(node_statuses: list[pb.NodeStatus]) -> str:
     """In few words."""
     return "; ".join(
         f"node {s.node}: {s.role} of {s.leader} in term {s.term}, {s.applied}/{s.commit}/{s.last_index}, "
         f"connected to {[peer.node for peer in s.peers if peer.is_connected]}"
-        for s in found
+        for s in node_statuses
     )
 
 

@@ -18,7 +18,7 @@ from paceline.coordinator.server.tokens import Token
 Reply = TypeVar("Reply", bound=Message)
 WITHIN_S = 90.0
 PAUSE_S = 0.1  # between frames, so that the node has looked at one when the next comes
-UNSAID = Token("nobody-has-given-this-token-to-anybody")
+UNSAID = Token("a-token-that-was-never-issued")
 
 
 class Direct:
@@ -46,8 +46,8 @@ class Direct:
         return answer
 
     async def mark(self, run: str, key: str, note: str) -> pb.AlertMark:
-        asked = pb.AcknowledgeAlert(run=run, alert=key, note=note)
-        return await self.ask("Actions", "Acknowledge", asked, pb.AlertMark)
+        acknowledge_alert = pb.AcknowledgeAlert(run=run, alert=key, note=note)
+        return await self.ask("Actions", "Acknowledge", acknowledge_alert, pb.AlertMark)
 
     async def marks(self, run: str) -> pb.AlertList:
         return await self.ask("Actions", "Alerts", pb.ListAlerts(run=run), pb.AlertList)

@@ -46,19 +46,19 @@ Tell = Callable[[int, Kill], None]
 
 
 async def failovers(cluster: Cluster, kills: int, tell: Tell | None = None) -> Failovers:
-    found = Failovers()
+    result = Failovers()
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(cluster.client()) for _ in REGISTERS]
         probe = await stack.enter_async_context(cluster.client())
         for number in range(kills):
             history = History(f"kill-{number}")
-            found.histories.append(history)
-            found.kills.append(await _one(cluster, history, clients, probe))
+            result.histories.append(history)
+            result.kills.append(await _one(cluster, history, clients, probe))
             if tell is not None:
-                tell(number + 1, found.kills[-1])
-        for history in found.histories:
-            found.lost += [f"{history.run}: {key}" for key in await history.lost(probe)]
-    return found
+                tell(number + 1, result.kills[-1])
+        for history in result.histories:
+            result.lost += [f"{history.run}: {key}" for key in await history.lost(probe)]
+    return result
 
 
 async def _one(cluster: Cluster, history: History, clients: Sequence[Client], probe: Client) -> Kill:
@@ -87,8 +87,10 @@ async def _kill(cluster: Cluster, history: History, probe: Client) -> Kill:
 
 def _leading(cluster: Cluster) -> list[int]:
     """Who says that it leads; of several the one of the newest term comes last."""
-    said = {node: cluster.standing(node) for node in cluster.living()}
-    return sorted((node for node in said if said[node][1] == "leader"), key=lambda node: said[node])
+    messages = {node: cluster.standing(node) for node in cluster.living()}
+    return sorted(
+        (node for node in messages if messages[node][1] == "leader"), key=lambda node: messages[node]
+    )
 
 
 async def _moment(is_true: Callable[[], bool]) -> float:

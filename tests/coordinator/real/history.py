@@ -28,8 +28,8 @@ async def mark(client: Client, run: str, key: str, note: str = "") -> None:
 
 
 async def notes(client: Client, run: str) -> dict[str, str]:
-    found = await client.read("Actions.Alerts", pb.ListAlerts(run=run), pb.AlertList)
-    return {mark.alert: mark.note for mark in found.alerts}
+    content = await client.read("Actions.Alerts", pb.ListAlerts(run=run), pb.AlertList)
+    return {mark.alert: mark.note for mark in content.alerts}
 
 
 @dataclass(slots=True)
@@ -55,13 +55,13 @@ class History:
 
     async def read(self, client: Client) -> None:
         """All registers at once."""
-        asked = monotonic_ns()
+        requested = monotonic_ns()
         try:
-            found = await notes(client, self.run)
+            noted = await notes(client, self.run)
         except UnreachableError:
             return
         answered = monotonic_ns()
-        self.operations += [Operation(r, False, found.get(r, ""), asked, answered) for r in REGISTERS]
+        self.operations += [Operation(r, False, noted.get(r, ""), requested, answered) for r in REGISTERS]
         self.answers += 1
 
     async def mark(self, client: Client) -> None:
@@ -86,10 +86,10 @@ class History:
     async def lost(self, client: Client) -> list[str]:
         """Markers that were acknowledged and are not there."""
         try:
-            found = await notes(client, self.run)
+            noted = await notes(client, self.run)
         except RefusedError:
             return self.marked  # the run itself is not there
-        return [key for key in self.marked if key not in found]
+        return [key for key in self.marked if key not in noted]
 
     def is_linearizable(self) -> bool:
         return is_linearizable(self.operations)

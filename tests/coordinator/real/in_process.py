@@ -58,10 +58,10 @@ class Nodes:
         """Until one of them leads."""
         deadline_s = monotonic_s() + PATIENCE_S
         while True:
-            leading = [n for n, found in self.running.items() if found.node.raft.is_leader]
+            leading = [n for n, result in self.running.items() if result.node.raft.is_leader]
             if leading:
                 return leading[0]
-            assert monotonic_s() < deadline_s, "nobody leads"
+            assert monotonic_s() < deadline_s, "there is no leader"
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def client(self, *, addresses: list[str] | None = None, patience_s: float = PATIENCE_S) -> Client:

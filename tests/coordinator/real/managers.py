@@ -79,9 +79,9 @@ def names(answer: bytes) -> list[str]:
 async def open_job(
     cluster: Cluster, job: str = "job", *, min_replicas: int = 1, heartbeat_timeout_ms: int = 0
 ) -> pb.Lighthouse:
-    said = pb.OpenLighthouse(job=job, min_replicas=min_replicas, heartbeat_timeout_ms=heartbeat_timeout_ms)
+    command = pb.OpenLighthouse(job=job, min_replicas=min_replicas, heartbeat_timeout_ms=heartbeat_timeout_ms)
     async with cluster.client(role=Role.WORKER) as client:
-        return await client.write("Lighthouses.Open", said, pb.Lighthouse)
+        return await client.write("Lighthouses.Open", command, pb.Lighthouse)
 
 
 @asynccontextmanager

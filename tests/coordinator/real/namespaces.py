@@ -68,7 +68,7 @@ class SeparateCluster(Cluster):
                 self._is_cut.add((a, b))
                 _ip("-n", self._space(a), "route", "add", "blackhole", f"{self._net}.{b}/32")
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         for a, b in self._is_cut:
             _ip("-n", self._space(a), "route", "del", "blackhole", f"{self._net}.{b}/32")
         self._is_cut.clear()
@@ -95,6 +95,6 @@ class SeparateCluster(Cluster):
 
 
 def _ip(*args: str) -> None:
-    done = subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CannotError(f"`ip {' '.join(args)}` failed: {done.stderr.strip()}")
+    result = subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise CannotError(f"`ip {' '.join(args)}` failed: {result.stderr.strip()}")

@@ -22,7 +22,7 @@ class Proxy:
         self._there, self._back = asyncio.Event(), asyncio.Event()  # set: bytes pass
         self._connections: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self.mend()
+        self.heal()
 
     async def __aenter__(self) -> Self:
         host, _, port = self.listen.rpartition(":")
@@ -38,14 +38,14 @@ class Proxy:
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
 
-    def cut(self, *, there: bool = True, back: bool = True) -> None:
+    def partition(self, *, there: bool = True, back: bool = True) -> None:
         """From the side that calls to the side that is called, and the other way."""
         if there:
             self._there.clear()
         if back:
             self._back.clear()
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         self._there.set()
         self._back.set()
 
@@ -60,7 +60,7 @@ class Proxy:
         self._connections.add(task)
         self._writers.add(writer)
         try:
-            # Nobody connects over a line that is cut, in whichever direction.
+            # A link that is cut in either direction accepts no connection.
             await self._there.wait()
             await self._back.wait()
             await self._pass_on(reader, writer)
@@ -136,9 +136,9 @@ class ProxiedCluster(Cluster):
         """Nothing that these say reaches those any more; the other way stays as it is."""
         for a in speakers:
             for b in listeners:
-                self.lines[a, b].cut(back=False)
-                self.lines[b, a].cut(there=False)
+                self.lines[a, b].partition(back=False)
+                self.lines[b, a].partition(there=False)
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         for line in self.lines.values():
-            line.mend()
+            line.heal()

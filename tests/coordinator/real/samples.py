@@ -28,7 +28,7 @@ THREE = Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
 def commands() -> list[pb.Command]:
     """A short story in which nearly every command succeeds."""
     shard = pb.Shard(shard=0, uri="file:///c", bytes=3, sha256="ab" * 32)
-    told: list[tuple[str, AnyMessage]] = [
+    reported: list[tuple[str, AnyMessage]] = [
         ("open_session", pb.OpenSession(client="c", nonce="n")),
         ("name_node", pb.NodeAddress(node=4, address="127.0.0.1:7404")),
         ("create_run", pb.CreateRun(run="run", plan="{}", min_workers=1, max_workers=4, samples=100)),
@@ -56,29 +56,31 @@ def commands() -> list[pb.Command]:
         ("forget_lighthouse", pb.ForgetLighthouse(job="job")),
         ("close_session", pb.CloseSession()),
     ]
-    return [_command(number, name, what) for number, (name, what) in enumerate(told, start=1)]
+    return [
+        _command(number, name, description) for number, (name, description) in enumerate(reported, start=1)
+    ]
 
 
-def _command(number: int, name: str, what: AnyMessage) -> pb.Command:
+def _command(number: int, name: str, message: AnyMessage) -> pb.Command:
     command = pb.Command(session=min(number - 1, 1), sequence=number, by="admin")
     command.at_ms = 1_700_000_000_000 + number
-    getattr(command, name).CopyFrom(what)
+    getattr(command, name).CopyFrom(message)
     return command
 
 
 def state() -> CoordinatorState:
     """After most of that story."""
-    found = CoordinatorState()
+    coordinator_state = CoordinatorState()
     for index, command in enumerate(commands()[:18], start=1):
-        found.apply(index, command.SerializeToString())
-    return found
+        coordinator_state.apply(index, command.SerializeToString())
+    return coordinator_state
 
 
 def messages(*, term: int = 3, last: int = 5) -> list[Message]:
     """One of every kind, as a node that knows a log up to `last` would send them."""
     a, b, t, end = NodeId(2), NodeId(1), Term(term), Index(last)
     data = [command.SerializeToString() for command in commands()[:3]]
-    entries = tuple(Entry(Index(last + 1 + n), t, EntryKind.COMMAND, found) for n, found in enumerate(data))
+    entries = tuple(Entry(Index(last + 1 + n), t, EntryKind.COMMAND, result) for n, result in enumerate(data))
     member = Entry(Index(last + 1), t, EntryKind.MEMBERSHIP, encode(THREE))
     reply = Message(Kind.APPEND_REPLY, a, b, t, end, rejected=True)
     reply.hint, reply.hint_term = Index(last - 1), Term(1)
@@ -98,9 +100,9 @@ def messages(*, term: int = 3, last: int = 5) -> list[Message]:
 
 def frames(*, term: int = 3, last: int = 5) -> list[bytes]:
     one_each = messages(term=term, last=last)
-    found = [pb.Frame(cluster=CLUSTER, messages=[raft_transport.to_wire(message)]) for message in one_each]
-    found.append(pb.Frame(cluster=CLUSTER, messages=map(raft_transport.to_wire, one_each)))
-    return [frame.SerializeToString() for frame in found]
+    results = [pb.Frame(cluster=CLUSTER, messages=[raft_transport.to_wire(message)]) for message in one_each]
+    results.append(pb.Frame(cluster=CLUSTER, messages=map(raft_transport.to_wire, one_each)))
+    return [frame.SerializeToString() for frame in results]
 
 
 def snapshot_parts(*, term: int = 3, index: int = 20) -> list[bytes]:
@@ -118,22 +120,22 @@ def snapshot_in_one_part(*, term: int = 3, index: int = 20) -> bytes:
 
 def requests() -> dict[tuple[str, str], bytes]:
     """A good request for every method that does not answer for ever."""
-    told = {command.WhichOneof("what") or "": command for command in commands()}
-    found = {
-        (write.service, write.name): getattr(told[write.command], write.command).SerializeToString()
+    reported = {command.WhichOneof("what") or "": command for command in commands()}
+    results = {
+        (write.service, write.name): getattr(reported[write.command], write.command).SerializeToString()
         for write in WRITES
     }
-    found |= {(read.service, read.name): pb.GetRun(run="run").SerializeToString() for read in READS}
-    found["Nodes", "Status"] = b""
-    found["Nodes", "Add"] = pb.AddNode(node=4, address="127.0.0.1:7404").SerializeToString()
-    found["Nodes", "Remove"] = pb.RemoveNode(node=1).SerializeToString()
-    found["Nodes", "StepDown"] = pb.StepDownRequest(to=2).SerializeToString()
-    found["Nodes", "Snapshot"] = b""
-    # Of another cluster, and so refused: whatever becomes of its bytes, nobody is cut off by it.
-    found["Nodes", "Cut"] = pb.CutRequest(cluster="another", for_ms=1000).SerializeToString()
-    asked = pb.AskQuorum(job="job", requester=_REPLICA, nonce="m")
-    found["Lighthouses", "Quorum"] = asked.SerializeToString()
+    results |= {(read.service, read.name): pb.GetRun(run="run").SerializeToString() for read in READS}
+    results["Nodes", "Status"] = b""
+    results["Nodes", "Add"] = pb.AddNode(node=4, address="127.0.0.1:7404").SerializeToString()
+    results["Nodes", "Remove"] = pb.RemoveNode(node=1).SerializeToString()
+    results["Nodes", "StepDown"] = pb.StepDownRequest(to=2).SerializeToString()
+    results["Nodes", "Snapshot"] = b""
+    # From another cluster, and so refused: however its bytes are damaged, no peer is cut off.
+    results["Nodes", "Cut"] = pb.CutRequest(cluster="another", for_ms=1000).SerializeToString()
+    ask_quorum = pb.AskQuorum(job="job", requester=_REPLICA, nonce="m")
+    results["Lighthouses", "Quorum"] = ask_quorum.SerializeToString()
     beats = pb.ReplicaBeats(job="job", beats=[pb.ReplicaBeat(replica_id="r0:1", age_ms=5)])
-    found["Lighthouses", "Beat"] = beats.SerializeToString()
-    found["Members", "Live"] = pb.Beat(run="run", worker="a", incarnation=4, step=2).SerializeToString()
-    return found
+    results["Lighthouses", "Beat"] = beats.SerializeToString()
+    results["Members", "Live"] = pb.Beat(run="run", worker="a", incarnation=4, step=2).SerializeToString()
+    return results

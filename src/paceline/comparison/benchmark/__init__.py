@@ -1,1 +1,1 @@
-"""Benchmarks of other frameworks beside ours: one model, the same work, measured alike."""
+"""Benchmarks of Paceline and other frameworks: one model, the same work, the same measurement."""

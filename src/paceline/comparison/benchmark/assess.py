@@ -38,29 +38,29 @@ def describe_batch(rows: Rows) -> str:
     return f"The global batch was {batch} {sides}: {each}."
 
 
-def _speed(mine: Row, base: Row) -> str:
+def _speed(row: Row, base: Row) -> str:
     total = (
-        f"{mine.title} with {mine.workers} {'worker' if mine.workers == 1 else 'workers'} took"
-        f" {formatting.seconds(mine.total_s)} in all, {base.title} {formatting.seconds(base.total_s)}:"
-        f" a speedup of {formatting.times(mine.speedup_total.value)},"
-        f" efficiency {formatting.percent(mine.efficiency_total.value)}."
+        f"{row.title} with {row.workers} {'worker' if row.workers == 1 else 'workers'} took"
+        f" {formatting.seconds(row.total_s)} in all, {base.title} {formatting.seconds(base.total_s)}:"
+        f" a speedup of {formatting.times(row.speedup_total.value)},"
+        f" efficiency {formatting.percent(row.efficiency_total.value)}."
     )
-    if mine.speedup_steady is None or mine.efficiency_steady is None:
+    if row.speedup_steady is None or row.efficiency_steady is None:
         return f"{total} The runs were too short for a steady rate."
     return (
-        f"{total} After {mine.warm_up} it was {formatting.times(mine.speedup_steady.value)} as fast,"
-        f" efficiency {formatting.percent(mine.efficiency_steady.value)}."
+        f"{total} After {row.warm_up} it was {formatting.times(row.speedup_steady.value)} as fast,"
+        f" efficiency {formatting.percent(row.efficiency_steady.value)}."
     )
 
 
-def _caveats_quality(mine: Row, base: Row, quality: Quality | None) -> str | None:
-    if quality is None or mine.quality is None or base.quality is None or mine.quality_difference is None:
+def _caveats_quality(row: Row, base: Row, quality: Quality | None) -> str | None:
+    if quality is None or row.quality is None or base.quality is None or row.quality_difference is None:
         return None
     name = formatting.quality_name(quality).capitalize()
-    own_quality = formatting.quality(mine.quality.value, quality)
+    own_quality = formatting.quality(row.quality.value, quality)
     both = f"{own_quality}, against {formatting.quality(base.quality.value, quality)}"
     unit = " points" if quality.is_share else ""
-    return f"{name} was {both}: {formatting.quality_difference(mine.quality_difference, quality)}{unit}."
+    return f"{name} was {both}: {formatting.quality_difference(row.quality_difference, quality)}{unit}."
 
 
 def find_warnings(rows: Rows, baseline: str, quality: Quality | None, machine: Machine) -> Iterator[str]:
@@ -69,13 +69,16 @@ def find_warnings(rows: Rows, baseline: str, quality: Quality | None, machine: M
         yield describe_batch(rows)
     if len({row.samples for row in rows.values()}) > 1:
         listed = ", ".join(f"{row.title} {row.samples:,}" for row in rows.values())
-        yield f"Not all trained on as many samples, so total times are of different work: {listed}."
+        yield (
+            "The contenders trained on different numbers of samples, so total times cover different "
+            f"work: {listed}."
+        )
     if repeats < _ENOUGH_REPEATS:
         known = "One repeat has no spread" if repeats == 1 else f"{repeats} repeats have wide intervals"
-        yield f"{known}: a difference may be chance (--repeats {_ENOUGH_REPEATS})."
+        yield f"{known}: a difference may be noise (--repeats {_ENOUGH_REPEATS})."
     if machine.load > _BUSY * machine.processors:
         yield (
-            f"The machine was busy before the first run: {machine.load:.1f} processes were at work on"
+            f"The machine was busy before the first run: {machine.load:.1f} processes were running on"
             f" {machine.processors} processors, so all times may be too long."
         )
     yield from _about_processors(rows, machine)
@@ -101,18 +104,18 @@ def _about_starts(rows: Rows) -> Iterator[str]:
     ]
     if slow:
         yield (
-            f"Most of the total time was spent before the first step ({', '.join(slow)}): total times are of"
-            " starting, not of training; train longer, or look at the steady rate."
+            f"Most of the total time was spent before the first step ({', '.join(slow)}): total times "
+            "measure startup, not training; train longer, or compare the steady rate."
         )
 
 
 def _about_quality(rows: Rows, baseline: str, quality: Quality | None) -> Iterator[str]:
     if quality is None:
-        yield "No accuracy and no loss that all have was measured, so only times are compared."
+        yield "The contenders have no accuracy or loss in common, so only times are compared."
         return
     if rows[baseline].quality is None:
         name = formatting.quality_name(quality)
-        yield f"{rows[baseline].title} has no finite {name}, so nobody is compared to it."
+        yield f"{rows[baseline].title} has no finite {name}, so no contender is compared with it."
     for row in rows.values():
         difference = row.quality_difference
         if quality.is_share and difference is not None and difference.value < -ALLOWED_LOSS:
@@ -120,37 +123,37 @@ def _about_quality(rows: Rows, baseline: str, quality: Quality | None) -> Iterat
                 f"{row.title} lost {-100 * difference.value:.1f} points of {formatting.quality_name(quality)}"
             )
             is_faster = row.speedup_total.value > 1
-            cost = "what it gained in time cost accuracy" if is_faster else "and it was not faster either"
+            cost = "the speedup cost accuracy" if is_faster else "and it was not faster"
             yield f"{lost}, more than {100 * ALLOWED_LOSS:g}: {cost}."
 
 
 def describe_method(rows: Rows) -> dict[str, str]:
     left_out = "; ".join(dict.fromkeys(f"without {row.warm_up}" for row in rows.values()))
     return {
-        "Order": "Everybody once in every round, one after another; who is first changes.",
+        "Order": "Every contender runs once per round, one after another; the order rotates.",
         "Batch": describe_batch(rows),
         "Total time": "From the call to its result: processes, imports, the cluster, the training, the end.",
         "Start": "From the call to the beginning of the first step.",
         "Steady rate": f"Samples a second of all workers together, {left_out}.",
-        "Speedup": "The baseline over the contender, of total times and of steady rates; efficiency is that"
-        " over its workers.",
+        "Speedup": "Baseline divided by contender, of total times and of steady rates; efficiency is "
+        "speedup divided by workers.",
     }
 
 
-Runs = Mapping[str, Sequence[Measured]]  # by name, in the order of the rounds; everybody in every round
+Runs = Mapping[str, Sequence[Measured]]  # by name, in the order of the rounds; each is in every round
 
 
 def compare(runs: Runs, *, baseline: str, subject: str, task: str, machine: Machine) -> Benchmark:
-    """Every contender beside the baseline; `subject` is the one whose speedup was asked for."""
+    """Compare every contender with the baseline; `subject` is the one whose speedup is reported."""
     assert baseline in runs, "there is a baseline"
     assert subject in runs, "there is a subject"
-    assert len({len(mine) for mine in runs.values()}) == 1, "everybody is in every round"
-    quality = best_named([{**run.metrics} for mine in runs.values() for run in mine])
+    assert len({len(group) for group in runs.values()}) == 1, "every contender is in every round"
+    quality = best_named([{**run.metrics} for group in runs.values() for run in group])
     names = [baseline, *(name for name in runs if name != baseline)]
     rows = {name: _row(runs[name], runs[baseline], quality) for name in names}
     batches = {row.global_batch for row in rows.values()}
     base = rows[baseline]
-    mine = rows[subject]
+    row = rows[subject]
     started = sorted(
         (r.started_unix_s, f"{name}-{n + 1}") for name, rs in runs.items() for n, r in enumerate(rs)
     )
@@ -159,12 +162,12 @@ def compare(runs: Runs, *, baseline: str, subject: str, task: str, machine: Mach
         task=task,
         baseline=baseline,
         subject=subject,
-        num_workers=mine.workers,
-        speedup=mine.speedup_total.value,
-        efficiency=mine.efficiency_total.value,
-        speedup_steady=None if mine.speedup_steady is None else mine.speedup_steady.value,
-        efficiency_steady=None if mine.efficiency_steady is None else mine.efficiency_steady.value,
-        accuracy_lost=_lost(base, mine, quality),
+        num_workers=row.workers,
+        speedup=row.speedup_total.value,
+        efficiency=row.efficiency_total.value,
+        speedup_steady=None if row.speedup_steady is None else row.speedup_steady.value,
+        efficiency_steady=None if row.efficiency_steady is None else row.efficiency_steady.value,
+        accuracy_lost=_lost(base, row, quality),
         repeats=len(runs[baseline]),
         global_batch=batches.pop() if len(batches) == 1 else None,
         quality=quality,
@@ -177,17 +180,17 @@ def compare(runs: Runs, *, baseline: str, subject: str, task: str, machine: Mach
     )
 
 
-def _row(mine: Sequence[Measured], base: Sequence[Measured], quality: Quality | None) -> Row:
-    totals = [run.total_s for run in mine]
-    first = mine[0]
+def _row(runs: Sequence[Measured], base: Sequence[Measured], quality: Quality | None) -> Row:
+    totals = [run.total_s for run in runs]
+    first = runs[0]
     total_s = statistics.median(totals)
-    typical = min(mine, key=lambda run: abs(run.total_s - total_s))
-    steady = [run.steady_samples_per_s for run in mine]
-    begun = [run.first_step_s for run in mine]
-    total = _quotient([run.total_s for run in base], totals, is_base=mine is base)
+    typical = min(runs, key=lambda run: abs(run.total_s - total_s))
+    steady = [run.steady_samples_per_s for run in runs]
+    first_steps_s = [run.first_step_s for run in runs]
+    total = _quotient([run.total_s for run in base], totals, is_base=runs is base)
     assert total is not None, "every run took its time"
     # Seconds for a sample: the quotient of times is that of rates, upside down.
-    rate = _quotient(_inverse(base), _inverse(mine), is_base=mine is base)
+    rate = _quotient(_inverse(base), _inverse(runs), is_base=runs is base)
     return Row(
         name=first.name,
         title=first.title,
@@ -200,8 +203,8 @@ def _row(mine: Sequence[Measured], base: Sequence[Measured], quality: Quality | 
         epochs=typical.epochs,
         total_s=total_s,
         total_s_all=tuple(totals),
-        first_step_s=_median(begun),
-        first_step_s_all=tuple(begun),
+        first_step_s=_median(first_steps_s),
+        first_step_s_all=tuple(first_steps_s),
         steady_samples_per_s=_median(steady),
         steady_samples_per_s_all=tuple(steady),
         warm_up=first.warm_up,
@@ -209,9 +212,9 @@ def _row(mine: Sequence[Measured], base: Sequence[Measured], quality: Quality | 
         efficiency_total=_over(total, first.workers),
         speedup_steady=rate,
         efficiency_steady=None if rate is None else _over(rate, first.workers),
-        metrics={name: _mean([run.metrics.get(name) for run in mine]) for name in first.metrics},
-        quality=_quality(mine, quality),
-        quality_difference=None if mine is base else _difference(mine, base, quality),
+        metrics={name: _mean([run.metrics.get(name) for run in runs]) for name in first.metrics},
+        quality=_quality(runs, quality),
+        quality_difference=None if runs is base else _difference(runs, base, quality),
         history=typical.history,
         cluster=typical.cluster,
         facts=typical.facts,
@@ -223,11 +226,11 @@ def _inverse(runs: Sequence[Measured]) -> list[float] | None:
     return [1 / rate for rate in rates if rate] if all(rates) else None
 
 
-def _quotient(base: list[float] | None, mine: list[float] | None, *, is_base: bool) -> Estimate | None:
-    if base is None or mine is None:
+def _quotient(base: list[float] | None, values: list[float] | None, *, is_base: bool) -> Estimate | None:
+    if base is None or values is None:
         return None
-    value = statistics.median(base) / statistics.median(mine)
-    return _estimate(value, None if is_base else quotient_interval(base, mine))
+    value = statistics.median(base) / statistics.median(values)
+    return _estimate(value, None if is_base else quotient_interval(base, values))
 
 
 def _over(estimate: Estimate, workers: int) -> Estimate:
@@ -235,15 +238,15 @@ def _over(estimate: Estimate, workers: int) -> Estimate:
     return Estimate(value=estimate.value / workers, low=low, high=high)
 
 
-def _quality(mine: Sequence[Measured], quality: Quality | None) -> Estimate | None:
-    values = _values(mine, quality)
+def _quality(runs: Sequence[Measured], quality: Quality | None) -> Estimate | None:
+    values = _values(runs, quality)
     return None if values is None else _estimate(statistics.fmean(values), mean_interval(values))
 
 
 def _difference(
-    mine: Sequence[Measured], base: Sequence[Measured], quality: Quality | None
+    runs: Sequence[Measured], base: Sequence[Measured], quality: Quality | None
 ) -> Estimate | None:
-    ours = _values(mine, quality)
+    ours = _values(runs, quality)
     theirs = _values(base, quality)
     if ours is None or theirs is None:
         return None
@@ -252,18 +255,18 @@ def _difference(
 
 
 def _values(runs: Sequence[Measured], quality: Quality | None) -> list[float] | None:
-    """None: nobody asks, or one of them is not a number."""
+    """None: not requested, or one of them is not a number."""
     if quality is None:
         return None
-    found = [run.metrics.get(quality.name) for run in runs]
-    known = [value for value in found if value is not None and math.isfinite(value)]
-    return known if len(known) == len(found) else None
+    values = [run.metrics.get(quality.name) for run in runs]
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return known if len(known) == len(values) else None
 
 
-def _lost(base: Row, mine: Row, quality: Quality | None) -> float | None:
-    if quality is None or not quality.is_share or base.quality is None or mine.quality is None:
+def _lost(base: Row, row: Row, quality: Quality | None) -> float | None:
+    if quality is None or not quality.is_share or base.quality is None or row.quality is None:
         return None
-    return base.quality.value - mine.quality.value
+    return base.quality.value - row.quality.value
 
 
 def _estimate(value: float, interval: Interval | None) -> Estimate:

@@ -47,7 +47,7 @@ def versions() -> dict[str, Json]:
 
 
 def multi_worker_strategy() -> Any:  # Any: TensorFlow's own
-    """Where the others are is in TF_CONFIG, which Ray Train has set."""
+    """Strategy over all workers; Ray Train sets their addresses in TF_CONFIG."""
     import tensorflow as tf
 
     return tf.distribute.MultiWorkerMirroredStrategy()
@@ -103,14 +103,14 @@ def train(
     rank: int = 0,
     strategy: Any = None,  # Any: TensorFlow's own; None: this process alone
 ) -> dict[str, Json]:
-    """`model.fit` and `model.evaluate`; what came of them."""
+    """Run `model.fit` and `model.evaluate`; returns their results."""
     import tf_keras
 
-    # The first worker's weights are everybody's; what dropout leaves out differs between workers.
+    # All workers start from the first worker's weights; what dropout leaves out differs between workers.
     tf_keras.utils.set_random_seed(settings.seed + rank)
     with nullcontext() if strategy is None else strategy.scope():
         model = compiled_model(settings, normalisation)
-    validation, validation_steps = _looked_at(part.validation, strategy)
+    validation, validation_steps = _evaluated_on(part.validation, strategy)
     began_s = monotonic_s()
     busy_s = _processor_s()
     done = model.fit(
@@ -124,7 +124,7 @@ def train(
     )
     fit_s = monotonic_s() - began_s
     busy_s = _processor_s() - busy_s
-    test, test_steps = _looked_at(part.test, strategy)
+    test, test_steps = _evaluated_on(part.test, strategy)
     measured = model.evaluate(test, steps=test_steps, return_dict=True, verbose=0)
     return {
         "fit_seconds": fit_s,
@@ -143,7 +143,7 @@ def _processor_s() -> float:
 
 
 def _hash_of(model: Any) -> str:  # Any: a Keras model
-    """Of what is trained; each worker reads its own copy."""
+    """Hash of the trained weights; each worker reads its own copy."""
     hashed = hashlib.sha256()
     for variable in model.trainable_variables:
         hashed.update(variable.numpy().tobytes())
@@ -199,24 +199,24 @@ def _trained_on(part: Part, strategy: Any) -> Any:  # Any: TensorFlow's own
     images, labels = (tf.constant(column) for column in part.training)
     batches = part.steps.reshape(-1, part.steps.shape[2])
 
-    def made(_: object = None) -> Any:  # Any: TensorFlow's own
+    def make_data(_: object = None) -> Any:  # Any: TensorFlow's own
         rows = tf.data.Dataset.from_tensor_slices(batches)
         return _own_threads(
             rows.map(lambda row: (tf.gather(images, row), tf.gather(labels, row))).prefetch(2)
         )
 
-    return made() if strategy is None else strategy.distribute_datasets_from_function(made)
+    return make_data() if strategy is None else strategy.distribute_datasets_from_function(make_data)
 
 
-def _looked_at(of: tuple[Bytes, Labels], strategy: Any) -> tuple[Any, int]:  # Any: TensorFlow's own
-    """These images once, and again: Keras goes on where it was when it looks the next time."""
+def _evaluated_on(of: tuple[Bytes, Labels], strategy: Any) -> tuple[Any, int]:  # Any: TensorFlow's own
+    """These images once, and again: Keras continues where it was when it looks the next time."""
     import tensorflow as tf
 
-    def made(_: object = None) -> Any:  # Any: TensorFlow's own
+    def make_data(_: object = None) -> Any:  # Any: TensorFlow's own
         return _own_threads(tf.data.Dataset.from_tensor_slices(of).batch(EVALUATED_AT_ONCE).repeat())
 
     steps = math.ceil(len(of[0]) / EVALUATED_AT_ONCE)
-    return (made() if strategy is None else strategy.distribute_datasets_from_function(made)), steps
+    return (make_data() if strategy is None else strategy.distribute_datasets_from_function(make_data)), steps
 
 
 def _own_threads(dataset: Any) -> Any:  # Any: TensorFlow's own

@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one process is given. Images are (N, 32, 32, 3) bytes, as TensorFlow wants them."""
+    """Data of one process. Images are (N, 32, 32, 3) bytes, the layout of TensorFlow."""
 
     training: tuple[Bytes, Labels]
     steps: Rows  # (epochs, steps, images of a step): rows of `training`

@@ -26,7 +26,7 @@ _DEATH = re.compile(r"Worker exit type: (\w+) Worker exit detail: ([^.\n]*)")
 
 def failure_of(error: BaseException, log: str) -> TrainingError:
     """The first worker that is to blame, else the trainer itself; the log has everything."""
-    hint = f"see what the workers said in {log}"
+    hint = f"see the workers' output in {log}"
     failures = getattr(error, "worker_failures", None)
     if failures:
         rank, cause = min(failures.items(), key=lambda item: (_is_consequence(item[1]), item[0]))
@@ -36,7 +36,7 @@ def failure_of(error: BaseException, log: str) -> TrainingError:
 
 
 def sentence(error: BaseException) -> str:
-    """What an error says, without the traceback that came with it as text."""
+    """Message of an error, without the traceback in its text."""
     text = str(error).strip()
     if (death := _DEATH.search(text)) is not None:
         return f"its process died ({death[2].strip()})"
@@ -48,7 +48,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _is_consequence(error: BaseException) -> bool:
-    """When one is gone, the collective operations of the others fail too."""
+    """Whether the error follows from a lost worker: collective operations of the others then fail too."""
     text = str(error)
     return "UnavailableError" in text or "AbortedError" in text or "CancelledError" in text
 
@@ -68,7 +68,7 @@ def on_ray(order: Order, note: LogFunction) -> dict[str, Json]:
 
 
 def _with_log(order: Order, train: Callable[[], dict[str, Json]]) -> dict[str, Json]:
-    """Whatever goes wrong is one error that says where all of it is."""
+    """Turn any failure into one error that names the log."""
     try:
         return train()
     except PacelineError:
@@ -152,10 +152,10 @@ def _scale(pictures: Pictures) -> dict[str, Json]:
 
 
 def end_of(reports: list[dict[str, Json]], log: str) -> dict[str, Json]:
-    """Rank 0's, after a look at the others: all must have ended with the same weights."""
-    first = min(reports, key=lambda said: int(str(said["rank"])))
-    if len({said["weights_sha256"] for said in reports}) != 1 or first["replicas"] != len(reports):
-        what = "the workers did not end with the same weights, so they did not train one model"
-        raise TrainingError(what, f"see {log}")
-    busy = [float(str(said["processor_seconds"])) for said in reports]
+    """Report of rank 0, after a check that all ended with the same weights."""
+    first = min(reports, key=lambda report: int(str(report["rank"])))
+    if len({report["weights_sha256"] for report in reports}) != 1 or first["replicas"] != len(reports):
+        message = "the workers ended with different weights, so they did not train one model"
+        raise TrainingError(message, f"see {log}")
+    busy = [float(str(report["processor_seconds"])) for report in reports]
     return {**first, "processor_seconds": sum(busy)}

@@ -29,7 +29,7 @@ Loop = Callable[[dict[str, object]], None]
 
 
 class FailedError(Exception):
-    """What Ray Train raised."""
+    """Error of Ray Train."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -37,17 +37,17 @@ class FailedError(Exception):
 
 
 def connect(address: str, *, num_cpus: int) -> None:
-    """To a cluster, or (`local`) to a Ray that is started here; workers' output comes here."""
-    usual: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.INFO}
+    """Connect to a cluster, or (`local`) to a Ray started here; workers' output is forwarded here."""
+    options: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.INFO}
     if address == "local":
-        usual |= {"num_cpus": num_cpus, "include_dashboard": False}
+        options |= {"num_cpus": num_cpus, "include_dashboard": False}
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        ray.init(address=address, **usual)
+        ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         hint = "the same versions of Ray and Python are needed here and on every node"
-        what = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise NotReadyError(f"Ray at {address} does not take us: {what}", hint) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise NotReadyError(f"Ray at {address} refused the connection: {reason}", hint) from error
     for number, handler in before.items():  # Ray has put its own there
         signal.signal(number, handler)
 
@@ -57,7 +57,7 @@ def close() -> None:
 
 
 def cluster() -> dict[str, Json]:
-    """What it has in all."""
+    """Total resources of the cluster."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
     def total(of: str) -> float:
@@ -73,7 +73,7 @@ def cluster() -> dict[str, Json]:
 
 
 class ReportsFile(UserCallback):  # type: ignore[misc]  # Ray has no types
-    """Lives in Ray's controller, which is on the driver's node: writes what each round of reports says."""
+    """Runs in Ray's controller, on the driver's node: writes each round of reports."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -120,16 +120,16 @@ def _followed(trainer: Any, reports: Path) -> Iterator[list[dict[str, Json]]]:  
     def run() -> None:
         try:
             trainer.fit()
-        except BaseException as error:  # told to whoever follows, below
+        except BaseException as error:  # sent to the process that follows, below
             raised.append(error)
 
-    # Not in the main thread: signals stay ours, and are heard while it trains.
+    # Not in the main thread: signals stay with this process, and are handled while it trains.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     with reports.open(encoding="utf-8") as file:
         is_over = False
         while not is_over:
-            is_over = not thread.is_alive()  # asked before the last look
+            is_over = not thread.is_alive()  # checked before the last read
             yield from _new_lines(file)
             if not is_over:
                 SystemClock().sleep(POLL_S)
@@ -154,14 +154,14 @@ def worker_rank() -> int:
     return int(ray.train.get_context().get_world_rank())
 
 
-def take(parts: object, number: int) -> Any:  # Any: whatever was put there
+def take(parts: object, number: int) -> Any:  # Any: any stored object
     assert isinstance(parts, list), "one part for each worker"
     return ray.get(parts[number])
 
 
-def report(said: Mapping[str, Json]) -> None:
+def report(values: Mapping[str, Json]) -> None:
     """All workers must do so equally often."""
-    ray.train.report(dict(said))
+    ray.train.report(dict(values))
 
 
 # Ray Train calls `train_loop` in each worker's process, with TF_CONFIG set. Every epoch is reported by all

@@ -40,20 +40,22 @@ def check_packages(
     if tensorflow is None:
         raise MissingPackageError("benchmark keras needs TensorFlow, which is not installed", INSTALL)
     if _two(tensorflow) < OLDEST:
-        least = ".".join(map(str, OLDEST))
-        raise NotReadyError(f"TensorFlow {tensorflow} is installed, but {least} or later is needed", INSTALL)
+        minimum = ".".join(map(str, OLDEST))
+        raise NotReadyError(
+            f"TensorFlow {tensorflow} is installed, but {minimum} or later is needed", INSTALL
+        )
     keras = _first(("tf-keras",), version_of)
     if keras is None:
-        what = "benchmark keras needs tf-keras, the Keras for several workers, which is not installed"
-        raise NotReadyError(what, INSTALL)
+        message = "benchmark keras needs tf-keras, the Keras for several workers, which is not installed"
+        raise NotReadyError(message, INSTALL)
     if _two(keras) != _two(tensorflow):
-        wanted = ".".join(map(str, _two(tensorflow)))
-        what = f"tf-keras {keras} is installed beside TensorFlow {tensorflow}: they must be of one version"
-        raise NotReadyError(what, f"pip install 'tf-keras=={wanted}.*'")
+        version = ".".join(map(str, _two(tensorflow)))
+        message = f"tf-keras {keras} and TensorFlow {tensorflow} are installed, but their versions must match"
+        raise NotReadyError(message, f"pip install 'tf-keras=={version}.*'")
     client.check_version(version_of)
     missing = [name for name in _OF_RAY_TRAIN if not is_there(name)]
     if missing:
-        raise MissingPackageError(f"Ray Train needs {' and '.join(missing)}, not installed here", INSTALL)
+        raise MissingPackageError(f"Ray Train needs {' and '.join(missing)}, which is not installed", INSTALL)
 
 
 def check_data(settings: KerasSettings) -> KerasSettings:
@@ -64,13 +66,13 @@ def check_data(settings: KerasSettings) -> KerasSettings:
 
 
 def check_cluster(address: str, settings: KerasSettings) -> None:
-    """Somebody else's cluster must answer, and be large enough; one that we start is as large as need be."""
+    """An existing cluster must answer, and be large enough; one that is started here always is."""
     if address.startswith("ray://"):
-        what = (
+        message = (
             f"address is {address}, but Ray Train runs on a machine of the cluster, not through Ray's client"
         )
         hint = "run this on a node with --address auto, as scripts/run-benchmark.sh does"
-        raise ConfigError([Problem(what, hint, "--address")])
+        raise ConfigError([Problem(message, hint, "--address")])
     if address == "local":
         return
     ray = client.connect(address, num_cpus=1)
@@ -84,7 +86,7 @@ def check_cluster(address: str, settings: KerasSettings) -> None:
 
 
 def too_small(nodes: list[Node], settings: KerasSettings) -> str | None:
-    """What is needed beside what there is; None: it is enough."""
+    """Required and available resources; None if they suffice."""
     ranks = range(settings.num_workers)
     bundles = [Bundle(who=f"worker-{rank}", cpus=settings.threads) for rank in ranks]
     return None if fits(bundles, nodes, Placement.PACK) else capacity_table(bundles, nodes, Placement.PACK)
@@ -114,7 +116,7 @@ def benchmark_keras(
     *,
     address: str,
     repeats: int,
-    tell: Callable[[UpcomingRun], None],
+    notify: Callable[[UpcomingRun], None],
     note: LogFunction,
 ) -> Benchmark:
     """Everything that can be refused is refused first; then both sides are run, and everything is written."""
@@ -134,7 +136,7 @@ def benchmark_keras(
         subject=RAY,
         repeats=repeats,
         seed=settings.seed,
-        tell=tell,
+        notify=notify,
         note=note,
     )
 

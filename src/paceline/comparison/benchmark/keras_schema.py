@@ -11,7 +11,7 @@ from paceline.comparison.benchmark.schema import Cluster, HistoryPoint, Measured
 from paceline.core.errors import ConfigError, Problem
 from paceline.plan.codec import Json
 
-VALIDATION_SHARE = 10  # one training image of so many is held out, for the callbacks to look at
+VALIDATION_SHARE = 10  # one training image in this many is held out for the callbacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +42,21 @@ class KerasSettings:
 
 
 def check_settings(settings: KerasSettings) -> None:
-    """ConfigError with everything that cannot work, whatever the data is."""
+    """ConfigError with all settings that cannot work with any data."""
     problems = []
     workers = settings.num_workers
     if settings.batch_size % workers:
         fitting = -(-settings.batch_size // workers) * workers
         problems.append(
             Problem(
-                f"batch-size is {settings.batch_size}, which {workers} workers cannot share equally",
-                f"write --batch-size {fitting}: it is the batch of all workers together",
+                f"batch-size is {settings.batch_size}, which is not divisible by {workers} workers",
+                f"write --batch-size {fitting} (the global batch of all workers)",
                 "--batch-size",
             )
         )
     if not 0 <= settings.dropout < 0.5:
-        what = f"dropout is {settings.dropout:g}, but it must be 0 or more, and below 0.5"
-        problems.append(Problem(what, "write for example --dropout 0.25", "--dropout"))
+        message = f"dropout is {settings.dropout:g}, but it must be 0 or more, and below 0.5"
+        problems.append(Problem(message, "write for example --dropout 0.25", "--dropout"))
     if problems:
         raise ConfigError(problems)
 
@@ -71,16 +71,16 @@ class Counts:
 
 
 def counts_of(read: int, test: int, settings: KerasSettings) -> Counts:
-    """What is left when every worker is to have equally many; ConfigError if that is less than one step."""
+    """Counts that give every worker equally many; ConfigError if that is less than one step."""
     workers = settings.num_workers
     validation = max(workers, read // VALIDATION_SHARE // workers * workers)
     training = (read - validation) // workers * workers
     if training < settings.batch_size or test < workers:
-        what = f"{read} training and {test} test images are too few for {workers} workers"
-        what += f" and steps of {settings.batch_size}"
+        message = f"{read} training and {test} test images are too few for {workers} workers"
+        message += f" and steps of {settings.batch_size}"
         need = settings.batch_size * VALIDATION_SHARE // (VALIDATION_SHARE - 1) + 2 * workers
         hint = f"use --subset {need} or more, or a smaller --batch-size"
-        raise ConfigError([Problem(what, hint, "--subset")])
+        raise ConfigError([Problem(message, hint, "--subset")])
     return Counts(training=training, validation=validation, test=test // workers * workers)
 
 
@@ -93,7 +93,7 @@ _SHOWN = ("loss", "accuracy", "val_loss", "val_accuracy", "learning_rate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReport:
-    """What a side has answered."""
+    """Report of one side."""
 
     images: Message
     epochs: tuple[Message, ...]
@@ -114,20 +114,20 @@ class ProcessReport:
 
 
 def format_epoch(epoch: Message, epochs: int) -> str:
-    """For a person who waits."""
+    """Progress line of an epoch."""
     loss = number(epoch, "loss")
     accuracy = number(epoch, "val_accuracy")
-    said = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, validation accuracy {100 * accuracy:.1f} %"
-    return f"     {said}, {number(epoch, 'seconds'):.1f} s"
+    line = f"epoch {epoch['epoch']} of {epochs}: loss {loss:.3f}, validation accuracy {100 * accuracy:.1f} %"
+    return f"     {line}, {number(epoch, 'seconds'):.1f} s"
 
 
 def measured_of(
-    told: ProcessReport, settings: KerasSettings, *, called_unix_s: float, total_s: float
+    report: ProcessReport, settings: KerasSettings, *, called_unix_s: float, total_s: float
 ) -> Measured:
-    assert told.epochs, "a side that ended has trained at least one epoch"
-    workers = 1 if told.cluster is None else settings.num_workers
-    per_epoch = int(number(told.images, "training")) // settings.batch_size * settings.batch_size
-    steps = per_epoch // settings.batch_size * len(told.epochs)
+    assert report.epochs, "a side that ended has trained at least one epoch"
+    workers = 1 if report.cluster is None else settings.num_workers
+    per_epoch = int(number(report.images, "training")) // settings.batch_size * settings.batch_size
+    steps = per_epoch // settings.batch_size * len(report.epochs)
     return Measured(
         name="",  # names and titles are the caller's
         title="",
@@ -137,15 +137,15 @@ def measured_of(
         worker_batch=settings.batch_size // workers,
         steps=steps,
         samples=steps * settings.batch_size,
-        epochs=float(len(told.epochs)),
+        epochs=float(len(report.epochs)),
         total_s=total_s,
-        first_step_s=max(0.0, number(told.epochs[0], "began_unix_s") - called_unix_s),
-        steady_samples_per_s=steady_rate_of(told.epochs, per_epoch),
+        first_step_s=max(0.0, number(report.epochs[0], "began_unix_s") - called_unix_s),
+        steady_samples_per_s=steady_rate_of(report.epochs, per_epoch),
         warm_up="the first epoch",
-        metrics={name: number(told.end, name) for name in ("test_accuracy", "test_loss")},
-        history=_history(told.epochs),
-        cluster=_cluster(told.cluster),
-        facts=_facts(told, settings, workers),
+        metrics={name: number(report.end, name) for name in ("test_accuracy", "test_loss")},
+        history=_history(report.epochs),
+        cluster=_cluster(report.cluster),
+        facts=_facts(report, settings, workers),
     )
 
 
@@ -167,23 +167,23 @@ def _history(epochs: Sequence[Message]) -> tuple[HistoryPoint, ...]:
     )
 
 
-def _cluster(said: Message | None) -> Cluster | None:
-    if said is None:
+def _cluster(row: Message | None) -> Cluster | None:
+    if row is None:
         return None
     return Cluster(
-        nodes=int(number(said, "nodes")),
-        cpus=number(said, "cpus"),
-        gpus=number(said, "gpus"),
-        memory_bytes=int(number(said, "memory_bytes")),
+        nodes=int(number(row, "nodes")),
+        cpus=number(row, "cpus"),
+        gpus=number(row, "gpus"),
+        memory_bytes=int(number(row, "memory_bytes")),
     )
 
 
-def _facts(told: ProcessReport, settings: KerasSettings, workers: int) -> dict[str, str]:
-    end = told.end
-    images = told.images
+def _facts(report: ProcessReport, settings: KerasSettings, workers: int) -> dict[str, str]:
+    end = report.end
+    images = report.images
     busy = number(end, "processor_seconds") / max(number(end, "fit_seconds"), 1e-9)
     norm = "over the global batch" if settings.has_shared_norm else "over each worker's batch"
-    found = {
+    facts = {
         "images": ", ".join(f"{name} {images[name]}" for name in ("training", "validation", "test")),
         "parameters": f"{number(end, 'parameters'):,.0f}",
         "threads": f"{settings.threads}" + (f" in each of {workers} processes" if workers > 1 else ""),
@@ -192,13 +192,13 @@ def _facts(told: ProcessReport, settings: KerasSettings, workers: int) -> dict[s
         "TensorFlow": str(end["tensorflow"]),
         "tf_keras": str(end["tf_keras"]),
     }
-    if told.cluster is not None:
-        found |= {
-            "Ray": str(told.cluster["ray"]),
+    if report.cluster is not None:
+        facts |= {
+            "Ray": str(report.cluster["ray"]),
             "batch normalisation": norm,
             "weights": "equal on all workers",
         }
-    return found
+    return facts
 
 
 def number(message: Message, name: str) -> float:

@@ -60,13 +60,13 @@ def _bars(
     benchmark: Benchmark, of: Callable[[Row], Estimate | None], shown: Callable[[float], str]
 ) -> tuple[Bar, ...]:
     numbers = colours(benchmark)
-    found = []
+    bars = []
     for name, row in benchmark.rows.items():
         if (estimate := of(row)) is not None:
             parts = ((row.title, numbers[name], estimate.value),)
             note = shown(estimate.value)
-            found.append(Bar(label=row.title, parts=parts, note=note, error=_error(estimate)))
-    return tuple(found)
+            bars.append(Bar(label=row.title, parts=parts, note=note, error=_error(estimate)))
+    return tuple(bars)
 
 
 def _time(benchmark: Benchmark) -> BarFigure:
@@ -79,7 +79,7 @@ def _time(benchmark: Benchmark) -> BarFigure:
         name="time",
         title="Where the time went",
         x="seconds from the call to its result",
-        says="Total time of each, and which part of it had passed when the first step began.",
+        says="Total time of each, split at the start of the first step.",
         bars=tuple(bars),
     )
 
@@ -95,8 +95,8 @@ def _curves(benchmark: Benchmark) -> list[LineFigure]:
             title=f"{metric.replace('_', ' ').capitalize()} by epoch",
             x="epochs",
             y=metric.replace("_", " "),
-            says=f"{metric.replace('_', ' ').capitalize()} of one repeat of each. Where lines lie together,"
-            " they learn alike.",
+            says=f"{metric.replace('_', ' ').capitalize()} of one repeat of each. Overlapping lines mean "
+            "equal learning per epoch.",
             lines=tuple(
                 Line(
                     label=benchmark.rows[name].title,
@@ -123,9 +123,9 @@ def benchmark_page(benchmark: Benchmark) -> str:
         title,
         tag("h1", title),
         tag("p", f"{len(benchmark.rows)} contenders, {repeats}.", class_="soft"),
-        _said(benchmark),
+        _result_section(benchmark),
         tag("h2", "The numbers"),
-        scrolling("Times, rates and quality of everybody", _table(benchmark)),
+        scrolling("Times, rates and quality of all contenders", _table(benchmark)),
         tag("h2", "Pictures"),
         tag("div", [draw(figure) for figure in figures_of(benchmark)], class_="figures"),
         tag("h2", "How it was measured"),
@@ -133,20 +133,20 @@ def benchmark_page(benchmark: Benchmark) -> str:
     )
 
 
-def _said(benchmark: Benchmark) -> Markup:
-    first, *others = benchmark.says
-    said = tag(
+def _result_section(benchmark: Benchmark) -> Markup:
+    first, *details = benchmark.says
+    result = tag(
         "div",
-        tag("h2", "What it was worth", style="margin-top:0"),
+        tag("h2", "Result", style="margin-top:0"),
         tag("p", first, class_="headline"),
-        tag("ul", [tag("li", text) for text in others]),
+        tag("ul", [tag("li", text) for text in details]),
         class_="verdict",
     )
     items = [tag("li", text) for text in benchmark.warnings]
     if not items:
-        return tag("section", said, aria_label="Result")
-    warned = tag("div", tag("h2", "Before you believe it"), tag("ul", items), class_="verdict warnings")
-    return tag("section", said, warned, aria_label="Result")
+        return tag("section", result, aria_label="Result")
+    warned = tag("div", tag("h2", "Limitations"), tag("ul", items), class_="verdict warnings")
+    return tag("section", result, warned, aria_label="Result")
 
 
 def _table(benchmark: Benchmark) -> Markup:
@@ -161,8 +161,8 @@ def _table(benchmark: Benchmark) -> Markup:
         shown = row.title + (" (baseline)" if name == benchmark.baseline else "")
         body.append(tag("tr", tag("th", chip, shown, scope="row"), _cells(benchmark, row)))
     caption = (
-        "Medians of the repeats; small print: 95 % intervals. Total: from the call to its result. Start: to"
-        " the beginning of the first step. Steady: without the beginning."
+        "Medians of the repeats; small print: 95 % intervals. Total: from the call to its result. "
+        "Start: until the first step. Steady: without the warm-up."
     )
     top = [tag("th", "who", scope="col"), *(tag("th", h, scope="col", class_="number") for h in heads)]
     return tag("table", tag("caption", caption), tag("thead", tag("tr", top)), tag("tbody", body))
@@ -217,7 +217,7 @@ def _machine(machine: Machine) -> dict[str, str]:
 
 
 def _more(benchmark: Benchmark) -> dict[str, str]:
-    found = {}
+    facts_by_title = {}
     for row in benchmark.rows.values():
         facts = [f"{name}: {value}" for name, value in row.facts.items()]
         if row.cluster is not None:
@@ -225,5 +225,5 @@ def _more(benchmark: Benchmark) -> dict[str, str]:
             memory = f", {c.memory_bytes / 2**30:.1f} GiB" if c.memory_bytes else ""
             facts.append(f"cluster of {c.nodes} nodes, {c.cpus:g} CPUs, {c.gpus:g} GPUs{memory}")
         if facts:
-            found[row.title] = "; ".join(facts)
-    return {**found, "Paceline": benchmark.paceline, "Runs, as started": ", ".join(benchmark.order)}
+            facts_by_title[row.title] = "; ".join(facts)
+    return {**facts_by_title, "Paceline": benchmark.paceline, "Runs, as started": ", ".join(benchmark.order)}

@@ -1,4 +1,4 @@
-"""Ray Train backend of the benchmarks: runs a training loop of ours in a trainer, unchanged.
+"""Ray Train backend of the benchmarks: runs a training loop of Paceline in a trainer, unchanged.
 
 Ray Train is what we are compared with, so nothing of it is changed but where it writes. `run_trainer` is
 called in a process of its own (launchers/isolated.py), because a trainer imports its framework.
@@ -27,15 +27,15 @@ _TRAINERS = {
 
 def check_train() -> str:
     """NotReadyError unless Ray Train can be imported; its version. Nothing is imported."""
-    found = check_version()
+    version = check_version()
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingPackageError(f"Ray Train needs {' and '.join(missing)}, which is not installed", INSTALL)
-    return found
+    return version
 
 
 def look(order: dict[str, Json], _note: Callable[[str], None]) -> dict[str, Json]:
-    """What the cluster has; NotReadyError if so many workers have no room on it, whoever else is there."""
+    """Resources of the cluster; NotReadyError if they cannot hold this number of workers."""
     with closing(_connected(order)):
         return cluster_facts()
 
@@ -54,7 +54,7 @@ def run_trainer(order: dict[str, Json], _note: Callable[[str], None]) -> dict[st
 
 
 def cluster_facts() -> dict[str, Json]:
-    """Of the cluster that this process is connected to: nodes, cpus, gpus, memory_bytes."""
+    """Facts of the connected cluster: nodes, cpus, gpus, memory_bytes."""
     import ray
 
     has = ray.cluster_resources()
@@ -67,44 +67,46 @@ def cluster_facts() -> dict[str, Json]:
 
 
 def report(metrics: dict[str, float]) -> None:
-    """Inside a loop: tell Ray Train, as its manual asks for each epoch."""
+    """Report metrics to Ray Train from a loop, once per epoch as in its manual."""
     import ray.train
 
     ray.train.report(metrics)
 
 
 def _connected(order: dict[str, Json]) -> RayClient:
-    address, workers = str(order["address"]), int(str(order["num_workers"]))
+    address = str(order["address"])
+    workers = int(str(order["num_workers"]))
     each = int(str(order["cpus_per_worker"]))
     ray = connect(address, num_cpus=workers * each)
     bundles = [Bundle(who=f"worker-{rank}", cpus=each) for rank in range(workers)]
     nodes = ray.nodes()
     if not fits(bundles, nodes, Placement.PACK):
         ray.close()
-        what = f"the Ray at {address} is too small\n{capacity_table(bundles, nodes, Placement.PACK)}"
-        raise NotReadyError(what, "use fewer workers, --threads-per-worker 1, or add nodes")
+        message = f"the Ray at {address} is too small\n{capacity_table(bundles, nodes, Placement.PACK)}"
+        raise NotReadyError(message, "use fewer workers, --threads-per-worker 1, or add nodes")
     return ray
 
 
 def _fit(order: dict[str, Json]) -> Json:
-    """In a thread: in the main one Ray Train would take Ctrl-C, and exit as if all were well."""
-    trainer, found = _trainer(order), dict[str, Any]()  # Any: Ray's own result, or what it raised
+    """Run in a thread: in the main one Ray Train would handle Ctrl-C, and exit without an error."""
+    trainer = _trainer(order)
+    outcome: dict[str, Any] = {}  # Any: Ray's own result, or what it raised
 
     def fit() -> None:
         try:
-            found["result"] = trainer.fit()
+            outcome["result"] = trainer.fit()
         except BaseException as error:
-            found["error"] = error
+            outcome["error"] = error
 
     thread = threading.Thread(target=fit, daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_PULSE_S)
-    if (error := found.get("error")) is not None:
+    if (error := outcome.get("error")) is not None:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        hint = "the log of this turn has the whole traceback"
+        hint = "the log of this run has the whole traceback"
         raise TrainingError(f"Ray Train failed: {lines[-1]}", hint) from error
-    value: Json = found["result"].return_value
+    value: Json = outcome["result"].return_value
     return value
 
 
@@ -124,7 +126,7 @@ def _trainer(order: dict[str, Json]) -> Any:  # Any: Ray's own
     )
 
 
-def _loop(said: dict[str, Any]) -> Json:  # Any: JSON, as Ray hands it over
-    module, _, name = str(said["loop"]).partition(":")
-    answer: Json = getattr(importlib.import_module(module), name)(said["config"])
+def _loop(order: dict[str, Any]) -> Json:  # Any: JSON, as Ray hands it over
+    module, _, name = str(order["loop"]).partition(":")
+    answer: Json = getattr(importlib.import_module(module), name)(order["config"])
     return answer

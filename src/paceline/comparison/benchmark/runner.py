@@ -51,13 +51,13 @@ def remove_results(folder: Path) -> None:
 
 
 def results_of(benchmark: Benchmark) -> dict[str, dict[str, Json]]:
-    """By file name: `baseline_results.json`, and `ray_results_2workers.json` for each of the others."""
-    found = {}
+    """Results by file name: `baseline_results.json`, and `ray_results_2workers.json` for each other."""
+    results = {}
     for name, row in benchmark.rows.items():
         is_baseline = name == benchmark.baseline
         file = "baseline_results.json" if is_baseline else f"{name}_results_{row.workers}workers.json"
-        found[file] = _result(benchmark, row, is_baseline=is_baseline)
-    return found
+        results[file] = _result(benchmark, row, is_baseline=is_baseline)
+    return results
 
 
 def _result(benchmark: Benchmark, row: Row, *, is_baseline: bool) -> dict[str, Json]:
@@ -140,7 +140,7 @@ LogFunction = Callable[[str], None]  # one line for a person
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """Who takes part. `run` trains once, in this folder with this seed, and says what it saw."""
+    """A contender. `run` trains once, in this folder with this seed, and returns the measurements."""
 
     name: str  # of its files; the baseline's is BASELINE
     title: str
@@ -149,7 +149,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpcomingRun:
-    """What is told before each turn."""
+    """The event before each turn."""
 
     title: str
     number: int  # from 1, of all turns
@@ -165,11 +165,11 @@ def benchmark(
     subject: str,
     repeats: int,
     seed: int,
-    tell: Callable[[UpcomingRun], None],
+    notify: Callable[[UpcomingRun], None],
     note: LogFunction,
 ) -> Benchmark:
-    """Run everybody `repeats` times, in turns, write it all into `out`, and answer with what was found."""
-    by_name = {one.name: one for one in contenders}
+    """Run every contestant `repeats` times, in turns, write all files into `out`, and return the result."""
+    by_name = {contender.name: contender for contender in contenders}
     order = order_of(list(by_name), repeats, seed)
     folders = {(name, n): out / "runs" / f"{name}-{n + 1}" for n, names in enumerate(order) for name in names}
     out.mkdir(parents=True, exist_ok=True)
@@ -185,26 +185,31 @@ def benchmark(
             for name in names:
                 left_s = (monotonic_s() - began_s) / done * (len(folders) - done) if done else None
                 done += 1
-                tell(UpcomingRun(title=by_name[name].title, number=done, count=len(folders), left_s=left_s))
-                found = _turn(by_name[name], folders[name, number], seed + number, note)
-                runs[name].append(found)
+                notify(UpcomingRun(title=by_name[name].title, number=done, count=len(folders), left_s=left_s))
+                measured = _turn(by_name[name], folders[name, number], seed + number, note)
+                runs[name].append(measured)
         found_out = compare(runs, baseline=BASELINE, subject=subject, task=task, machine=machine)
         write_all(found_out, out)
         return found_out
 
 
-def _turn(one: Contender, folder: Path, seed: int, note: LogFunction) -> Measured:
+def _turn(contender: Contender, folder: Path, seed: int, note: LogFunction) -> Measured:
     if folder.exists():
-        shutil.rmtree(folder)  # `_may_be_replaced` has seen that it is one of ours
+        shutil.rmtree(folder)  # `_may_be_replaced` has checked that Paceline made it
     folder.mkdir(parents=True)
-    (folder / MEASURED).write_text("{}\n")  # so that half a turn is known as one of ours too
+    (folder / MEASURED).write_text("{}\n")  # marks an incomplete run as made by Paceline
     started_s = unix_now_s()
-    measured = replace(one.run(folder, seed, note), name=one.name, title=one.title, started_unix_s=started_s)
+    measured = replace(
+        contender.run(folder, seed, note),
+        name=contender.name,
+        title=contender.title,
+        started_unix_s=started_s,
+    )
     write_measured(measured, folder / MEASURED)
     return measured
 
 
 def _may_be_replaced(folder: Path) -> None:
     if folder.exists() and not (folder / MEASURED).is_file():
-        what = f"{folder} is there, but is no turn of a benchmark, so it is not replaced"
-        raise ConfigError([Problem(what, "name another folder with --out", "--out")])
+        message = f"{folder} exists, but is not a run of a benchmark, so it is not replaced"
+        raise ConfigError([Problem(message, "name another folder with --out", "--out")])

@@ -20,7 +20,7 @@ RUN_SCHEMA = "paceline.benchmark-run/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """What was known after so many epochs."""
+    """Metrics after a number of epochs."""
 
     epoch: float  # 1.0: after the first one; 0.5: in the middle of it
     seconds: float  # since the first step began
@@ -29,7 +29,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a cluster had in all."""
+    """Total resources of a cluster."""
 
     nodes: int
     cpus: float
@@ -40,14 +40,14 @@ class Cluster:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     name: str  # of its files: baseline, ray, ssgd
-    title: str  # for people, short: it stands beside a bar
+    title: str  # short display name, next to a bar
     framework: str  # whose loop it was: keras, torch, paceline
     workers: int
     global_batch: int  # samples of a step, over all workers
-    worker_batch: int  # of which each worker takes so many
+    worker_batch: int  # samples per worker and step
     steps: int  # of each worker
     samples: int  # of all workers together
-    epochs: float | None  # None: nobody knows how many samples there are
+    epochs: float | None  # None: the number of samples is unknown
     total_s: float  # from the call to its result
     first_step_s: float | None  # from the call to the beginning of the first step
     steady_samples_per_s: float | None  # None: too short to have a steady part
@@ -55,7 +55,7 @@ class Measured:
     metrics: dict[str, float | None]  # of the finished model
     history: tuple[HistoryPoint, ...] = ()
     cluster: Cluster | None = None  # None: no cluster had part in it
-    facts: dict[str, str] = field(default_factory=dict)  # whatever else a reader should know
+    facts: dict[str, str] = field(default_factory=dict)  # further facts for the reader
     started_unix_s: float = 0.0
     schema: str = RUN_SCHEMA
 
@@ -67,15 +67,15 @@ def write_measured(run: Measured, path: Path) -> None:
 
 def read_measured(path: Path) -> Measured:
     try:
-        found = decode(Measured, path.read_text(encoding="utf-8"), schema=RUN_SCHEMA)
+        measured = decode(Measured, path.read_text(encoding="utf-8"), schema=RUN_SCHEMA)
     except (OSError, ValueError) as error:
         raise DamagedRecordError(f"cannot read {path}: {error}", "run the benchmark again") from error
-    assert isinstance(found, Measured), "decode(Measured, …) builds one"
-    return found
+    assert isinstance(measured, Measured), "decode(Measured, …) builds one"
+    return measured
 
 
 def steady_rate(starts_s: list[float], batch: int, warm_up: int) -> float | None:
-    """Samples/s of one worker from the times at which its steps began, after so many of them."""
+    """Samples/s of one worker from the start times of its steps, after `warm_up` of them."""
     counted = len(starts_s) - 1 - warm_up
     if counted < 1 or starts_s[-1] <= starts_s[warm_up]:
         return None
@@ -127,7 +127,7 @@ class Benchmark:
     paceline: str
     task: str
     baseline: str  # its name
-    subject: str  # whose speedup is asked for
+    subject: str  # the contender whose speedup is reported
     num_workers: int  # of the subject, as are the five that follow
     speedup: float
     efficiency: float

@@ -1,4 +1,4 @@
-"""Runner of `paceline benchmark torch`: plain torch, DDP, Ray Train and modes of ours.
+"""Runner of `paceline benchmark torch`: plain torch, DDP, Ray Train and Paceline modes.
 
 Every contender trains the same model on the same samples with the same global batch, in processes that are
 started for it: each pays for its own imports and its own cluster. See docs/guides/benchmark.md.
@@ -26,19 +26,21 @@ LogFunction = Callable[[str], None]
 
 
 def contenders_of(layout: Layout, *, num_samples: int) -> list[Contender]:
-    """The baseline first, then others' ways, then ours."""
+    """The baseline first, then other frameworks, then Paceline."""
     measure = _Measuring(num_samples)
     alone = layout.alone
     together = layout.together
-    found = [Contender(name=BASELINE, title="torch alone", run=measure.plain(alone))]
+    contenders = [Contender(name=BASELINE, title="torch alone", run=measure.plain(alone))]
     if DDP in layout.peers:
-        found.append(Contender(name=DDP, title="torch DDP", run=measure.plain(together)))
+        contenders.append(Contender(name=DDP, title="torch DDP", run=measure.plain(together)))
     if RAY_TRAIN in layout.peers:
-        assert layout.address is not None, "whoever uses Ray knows where it is"
+        assert layout.address is not None, "a contender on Ray has an address"
         run = measure.ray_train(together, layout.address)
-        found.append(Contender(name=RAY_TRAIN, title="Ray Train", run=run))
-    found += [Contender(name=own.name, title=own.title, run=measure.ours(own.plan)) for own in layout.ours]
-    return found
+        contenders.append(Contender(name=RAY_TRAIN, title="Ray Train", run=run))
+    contenders += [
+        Contender(name=own.name, title=own.title, run=measure.ours(own.plan)) for own in layout.ours
+    ]
+    return contenders
 
 
 def check_cluster(layout: Layout, folder: Path, note: LogFunction) -> None:
@@ -68,62 +70,62 @@ class _Measuring:
 
     def plain(self, plan: Plan) -> Callable[[Path, int, LogFunction], Measured]:
         def run(folder: Path, seed: int, note: LogFunction) -> Measured:
-            mine = replace(plan, seed=seed)
-            said: dict[str, Json] = {"plan": dumps(mine), "meet": str((folder / "meet").resolve())}
-            orders = [{**said, "rank": rank} for rank in range(plan.num_workers)]
+            seeded = replace(plan, seed=seed)
+            order: dict[str, Json] = {"plan": dumps(seeded), "meet": str((folder / "meet").resolve())}
+            orders = [{**order, "rank": rank} for rank in range(plan.num_workers)]
             env = {**_ONE_HOST, "OMP_NUM_THREADS": str(plan.threads_per_worker)}
             entry = "paceline.worker.entry.torch_baseline:rank_main"
             answered = run_isolated(entry, orders, log=folder / "rank.log", note=note, env=env)
-            return self._of_loop(mine, answered, answered.values[0])
+            return self._of_loop(seeded, answered, answered.values[0])
 
         return run
 
     def ray_train(self, plan: Plan, address: str) -> Callable[[Path, int, LogFunction], Measured]:
         def run(folder: Path, seed: int, note: LogFunction) -> Measured:
-            mine = replace(plan, seed=seed)
-            order = _trainer_order(mine, address, folder)
+            seeded = replace(plan, seed=seed)
+            order = _trainer_order(seeded, address, folder)
             entry = "paceline.comparison.benchmark.ray_train:run_trainer"
             answered = run_isolated(entry, [order], log=folder / "driver.log", note=note)
             value = answered.values[0]["value"]
             assert isinstance(value, dict), "the loop answers with an object"
-            return self._of_loop(mine, answered, value, _cluster(answered.values[0]["cluster"]))
+            return self._of_loop(seeded, answered, value, _cluster(answered.values[0]["cluster"]))
 
         return run
 
     def ours(self, plan: Plan) -> Callable[[Path, int, LogFunction], Measured]:
         def run(folder: Path, seed: int, note: LogFunction) -> Measured:
             place = folder / "run"
-            mine = replace(plan, seed=seed)
-            order: dict[str, Json] = {"plan": dumps(mine), "run_dir": str(place)}
-            entry = "paceline.comparison.benchmark.torch_runner:train_apart"
+            seeded = replace(plan, seed=seed)
+            order: dict[str, Json] = {"plan": dumps(seeded), "run_dir": str(place)}
+            entry = "paceline.comparison.benchmark.torch_runner:train_in_subprocess"
             answered = run_isolated(entry, [order], log=folder / "command.log", note=note)
-            return self._of_run(mine, answered, read_run(place), _cluster(answered.values[0]["cluster"]))
+            return self._of_run(seeded, answered, read_run(place), _cluster(answered.values[0]["cluster"]))
 
         return run
 
     def _of_loop(
-        self, plan: Plan, answered: IsolatedResult, said: dict[str, Json], cluster: Cluster | None = None
+        self, plan: Plan, answered: IsolatedResult, report: dict[str, Json], cluster: Cluster | None = None
     ) -> Measured:
-        """Of what rank 0 of a plain loop says; its peers wait for it at every step."""
-        starts_s = _numbers(said["starts_s"])
-        losses = _numbers(said["losses"])
+        """Measurement by rank 0 of a plain loop; its peers wait for it at every step."""
+        starts_s = _numbers(report["starts_s"])
+        losses = _numbers(report["losses"])
         rate = steady_rate(starts_s, plan.batch_sizes[0], default_warm_up(plan.steps))
-        metrics = said["metrics"]
+        metrics = report["metrics"]
         assert isinstance(metrics, dict), "metrics come by name"
         return replace(
             self._measured(plan, answered, "torch"),
-            first_step_s=float(str(said["first_step_unix_s"])) - answered.called_unix_s,
+            first_step_s=float(str(report["first_step_unix_s"])) - answered.called_unix_s,
             steady_samples_per_s=None if rate is None else rate * plan.num_workers,
             metrics={name: float(str(value)) for name, value in metrics.items()},
             history=self._history(plan, list(zip(starts_s, losses, strict=True))),
             cluster=cluster,
-            facts={"torch": str(said["torch"])},
+            facts={"torch": str(report["torch"])},
         )
 
     def _of_run(
         self, plan: Plan, answered: IsolatedResult, run: RunMeasured, cluster: Cluster | None
     ) -> Measured:
-        """Of a run folder: every worker has its own rate, and steps of all make one curve."""
+        """Measurement from a run folder: every worker has its own rate, and steps of all make one curve."""
         first_ns = first_step_ns(run.history)
         warm_up = default_warm_up(plan.steps)
         rates = [
@@ -166,17 +168,17 @@ class _Measuring:
         """The mean training loss of stretches of equal length; `losses` are of gradients, as they came."""
         length = max(1, -(-len(losses) // CURVE_POINTS))
         per_gradient = plan.total_samples / max(1, len(losses)) / self.num_samples
-        found = []
+        points = []
         for begin in range(0, len(losses), length):
-            some = losses[begin : begin + length]
-            mean = sum(loss for _, loss in some) / len(some)
-            epoch = (begin + len(some)) * per_gradient
-            found.append(HistoryPoint(epoch=epoch, seconds=some[-1][0], metrics={"training_loss": mean}))
-        return tuple(found)
+            window = losses[begin : begin + length]
+            mean = sum(loss for _, loss in window) / len(window)
+            epoch = (begin + len(window)) * per_gradient
+            points.append(HistoryPoint(epoch=epoch, seconds=window[-1][0], metrics={"training_loss": mean}))
+        return tuple(points)
 
 
-def train_apart(order: dict[str, Json], note: LogFunction) -> dict[str, Json]:
-    """In a process of its own: one run of ours, as `paceline train` makes it; on Ray, what there is."""
+def train_in_subprocess(order: dict[str, Json], note: LogFunction) -> dict[str, Json]:
+    """Train one Paceline run, as by `paceline train`; returns the facts of the Ray cluster, if any."""
     from contextlib import closing
 
     from paceline.training.run import train
@@ -195,7 +197,7 @@ def train_apart(order: dict[str, Json], note: LogFunction) -> dict[str, Json]:
             result = train(plan, run_dir, watcher, warm=launcher)
             cluster = cluster_facts()
     if result["stopped_early"]:
-        raise KeyboardInterrupt  # half a run says nothing
+        raise KeyboardInterrupt  # an incomplete run is no result
     return {"cluster": cluster}
 
 
@@ -218,15 +220,15 @@ def _trainer_order(plan: Plan, address: str, folder: Path) -> dict[str, Json]:
     }
 
 
-def _cluster(said: Json) -> Cluster | None:
-    if not isinstance(said, dict):
+def _cluster(value: Json) -> Cluster | None:
+    if not isinstance(value, dict):
         return None
-    nodes, memory = (int(str(said[name])) for name in ("nodes", "memory_bytes"))
+    nodes, memory = (int(str(value[name])) for name in ("nodes", "memory_bytes"))
     return Cluster(
-        nodes=nodes, cpus=float(str(said["cpus"])), gpus=float(str(said["gpus"])), memory_bytes=memory
+        nodes=nodes, cpus=float(str(value["cpus"])), gpus=float(str(value["gpus"])), memory_bytes=memory
     )
 
 
-def _numbers(said: Json) -> list[float]:
-    assert isinstance(said, list), "numbers come in a list"
-    return [float(str(value)) for value in said]
+def _numbers(value: Json) -> list[float]:
+    assert isinstance(value, list), "numbers come in a list"
+    return [float(str(value)) for value in value]

@@ -22,7 +22,7 @@ from paceline.plan.codec import Json
 
 
 def comparison_page(comparison: Comparison) -> str:
-    title = f"{comparison.task}: what was distributing worth?"
+    title = f"{comparison.task}: comparison of strategies"
     counts = " and ".join(str(n) for n in formatting.worker_counts(comparison.cells, comparison.baseline))
     repeats = "one repeat" if comparison.repeats == 1 else f"{comparison.repeats} repeats"
     return page(
@@ -37,7 +37,7 @@ def comparison_page(comparison: Comparison) -> str:
         _verdict(comparison),
         tag("h2", "The numbers"),
         scrolling("Speed and quality of every mode", _speed_table(comparison)),
-        tag("h2", "What it cost"),
+        tag("h2", "Cost"),
         scrolling("Bytes, staleness and waiting of every mode", _cost_table(comparison)),
         tag("h2", "Pictures"),
         tag("div", [draw(figure) for figure in figures_of(comparison)], class_="figures"),
@@ -74,7 +74,7 @@ def _warnings(warnings: Iterable[str]) -> Markup | str:
     items = [tag("li", text) for text in warnings]
     if not items:
         return ""
-    return tag("div", tag("h2", "Before you believe it"), tag("ul", items), class_="verdict warnings")
+    return tag("div", tag("h2", "Limitations"), tag("ul", items), class_="verdict warnings")
 
 
 def _speed_table(comparison: Comparison) -> Markup:
@@ -84,8 +84,8 @@ def _speed_table(comparison: Comparison) -> Markup:
     heads = ("workers", "time", "speedup", "efficiency", quality, difference, "time to target")
     rows = [_speed_row(comparison, cell) for cell in comparison.cells.values()]
     caption = (
-        "Time is the median of the repeats. Small print: the fastest and the slowest repeat, 95 % intervals,"
-        " and what they say about the difference to the baseline."
+        "Time is the median of the repeats. Small print: the fastest and the slowest repeat, 95 % "
+        "confidence intervals, and the significance of the difference to the baseline."
     )
     return _table(caption, heads, rows, comparison)
 
@@ -130,7 +130,7 @@ def _each(cell: Cell) -> str:
 
 
 def _estimate_cell(
-    text: str, key: str, estimate: Estimate, digits: int, factor: float, said: str = ""
+    text: str, key: str, estimate: Estimate, digits: int, factor: float, note: str = ""
 ) -> Markup:
     """The value, and under it the interval and what that means."""
     sure = formatting.between(estimate, digits, factor)
@@ -139,18 +139,18 @@ def _estimate_cell(
         for end, value in (("low", estimate.low), ("high", estimate.high))
         if value is not None
     ]
-    notes = [tag("span", note, class_="note") for note in (sure, said) if note]
+    notes = [tag("span", note, class_="note") for note in (sure, note) if note]
     value = tag("span", text, data_key=f"{key}/value", data_value=f"{estimate.value!r}")
     return tag("td", value, notes, ends, class_="number")
 
 
 def _cost_table(comparison: Comparison) -> Markup:
     heads = (
-        "loss at the end",
+        "final loss",
         "sent",
         "received",
         "staleness, mean",
-        "staleness, most",
+        "staleness, max",
         "waiting",
         "samples/s",
         "each repeat",
@@ -176,7 +176,8 @@ def _cost_table(comparison: Comparison) -> Markup:
             ]
         )
     caption = (
-        "Bytes of all workers together, mean of the repeats. Staleness: updates between reading and applying."
+        "Bytes sent and received by all workers, mean of the repeats. Staleness: updates between "
+        "reading and applying."
     )
     return _table(caption, heads, rows, comparison)
 
@@ -230,10 +231,10 @@ def _scaling(comparison: Comparison) -> list[Markup]:
         )
         for mode, s in comparison.scaling.items()
     ]
-    heads = [tag("th", h, scope="col", class_="number") for h in ("serial share", "speedup at most")]
+    heads = [tag("th", h, scope="col", class_="number") for h in ("serial share", "maximum speedup")]
     caption = (
-        "Amdahl's law, fitted to all numbers of workers: the share of the work that more workers do not"
-        " shorten, and the speedup that it allows at most."
+        "Amdahl's law, fitted to all numbers of workers: the serial share of the work, and the "
+        "maximum speedup that it allows."
     )
     table = tag(
         "table",
@@ -254,9 +255,9 @@ def _machine(machine: Machine) -> dict[str, str]:
 
 def _runs(comparison: Comparison) -> dict[str, str]:
     data = ", ".join(sorted({cell.data for cell in comparison.cells.values() if cell.data}))
-    found = {"Data": data} if data else {}
+    rows = {"Data": data} if data else {}
     return {
-        **found,
+        **rows,
         "Paceline": comparison.paceline,
         "Runs, as started": ", ".join(comparison.order),
     }
@@ -320,14 +321,14 @@ def _row(cell: Cell) -> dict[str, str | int | float | None]:
 
 
 def results_of(comparison: Comparison) -> dict[str, dict[str, Json]]:
-    """By file name: `baseline_results.json`, and `ssgd_results_4workers.json` for each contender."""
-    found = {}
+    """Results by file name: `baseline_results.json`, and `ssgd_results_4workers.json` for each contender."""
+    results = {}
     for label, cell in comparison.cells.items():
         is_baseline = label == comparison.baseline
         stem = label.rpartition("-")[0]
         name = "baseline_results.json" if is_baseline else f"{stem}_results_{cell.workers}workers.json"
-        found[name] = _result(comparison, cell, is_baseline=is_baseline)
-    return found
+        results[name] = _result(comparison, cell, is_baseline=is_baseline)
+    return results
 
 
 def _result(comparison: Comparison, cell: Cell, *, is_baseline: bool) -> dict[str, Json]:

@@ -29,10 +29,13 @@ class LineFigure:
     title: str
     x: str
     y: str
-    says: str  # what it shows, for those who do not see it
+    says: str  # text alternative
     lines: tuple[Line, ...]
     has_log_y: bool = False
     from_zero: bool = False
+
+
+Colour = int | str  # a number of the palette, or the name of a phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Bar:
     """One bar, of one or several parts: (name, colour, length)."""
 
     label: str
-    parts: tuple[tuple[str, int, float], ...]
+    parts: tuple[tuple[str, Colour, float], ...]
     note: str
     error: tuple[float, float] | None = None
 
@@ -66,7 +69,7 @@ def loss_figure(
     title: str,
     x: str,
     curves: Sequence[tuple[str, tuple[tuple[float, float | None], ...]]],
-    says: str,
+    caption: str,
 ) -> LineFigure | None:
     lines = tuple(
         Line(label=label, colour=number, points=points)
@@ -78,7 +81,7 @@ def loss_figure(
     values = [y for line in lines for _, y in line.points if y is not None]
     is_wide = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     return LineFigure(
-        name=name, title=title, x=x, y="training loss", says=says, lines=lines, has_log_y=is_wide
+        name=name, title=title, x=x, y="training loss", says=caption, lines=lines, has_log_y=is_wide
     )
 
 
@@ -118,16 +121,16 @@ def _finite(value: float | None) -> float | None:
 
 def phase_figure(phases: dict[str, dict[str, float]], names: dict[str, str]) -> BarFigure | None:
     """Shares of the workers' time, by contender; None: nothing was recorded."""
-    shown = [p for p in PHASES if any(mine.get(p, 0.0) >= 0.005 for mine in phases.values())]
+    shown = [p for p in PHASES if any(shares.get(p, 0.0) >= 0.005 for shares in phases.values())]
     if not shown:
         return None
     bars = tuple(
         Bar(
             label=names[label],
-            parts=tuple((p, PHASES.index(p), mine.get(p, 0.0)) for p in shown),
-            note=f"{formatting.percent(mine.get('wait', 0.0))} waiting",
+            parts=tuple((p, p, shares.get(p, 0.0)) for p in shown),
+            note=f"{formatting.percent(shares.get('wait', 0.0))} waiting",
         )
-        for label, mine in phases.items()
+        for label, shares in phases.items()
     )
     waits = "; ".join(
         f"{names[label]} waits {formatting.percent(m.get('wait', 0.0))}" for label, m in phases.items()
@@ -136,7 +139,7 @@ def phase_figure(phases: dict[str, dict[str, float]], names: dict[str, str]) -> 
         name="phases",
         title="Where the time goes",
         x="share of the workers' time",
-        says=f"Shares of the workers' time: {waits}. Delay is the pace and the slowness that were asked for.",
+        says=f"Shares of the workers' time: {waits}. Delay is the configured pace and straggler delay.",
         bars=bars,
         is_share=True,
     )
@@ -155,17 +158,18 @@ def staleness_figure(
         lines.append(Line(label=names[label], colour=numbers[label], points=points, has_marks=True))
     return LineFigure(
         name="staleness",
-        title="How stale gradients were",
+        title="Staleness",
         x="updates between reading and applying",
         y="share of gradients",
-        says="Which share of the gradients was how many updates old when it was applied.",
+        says="Distribution of gradient staleness: updates applied between reading the parameters and "
+        "applying the gradient.",
         lines=tuple(lines),
         from_zero=True,
     )
 
 
 def figures_of(comparison: Comparison) -> list[Figure]:
-    found: list[Figure | None] = [
+    figures: list[Figure | None] = [
         _loss_over_time(comparison),
         _loss_over_samples(comparison),
         *_evaluations(comparison),
@@ -180,7 +184,7 @@ def figures_of(comparison: Comparison) -> list[Figure]:
             colours(comparison),
         ),
     ]
-    return [figure for figure in found if figure is not None]
+    return [figure for figure in figures if figure is not None]
 
 
 def colours(comparison: Comparison) -> dict[str, int]:
@@ -210,12 +214,12 @@ def _loss_over_samples(comparison: Comparison) -> LineFigure | None:
             (formatting.names(comparison)[label], tuple(zip(c.curve.samples, c.curve.loss, strict=True)))
             for label, c in comparison.cells.items()
         ],
-        "Training loss of every mode against samples. Where lines lie together, modes learn alike.",
+        "Training loss of every mode against samples. Overlapping lines mean equal learning per sample.",
     )
 
 
 def _evaluations(comparison: Comparison) -> list[LineFigure]:
-    """One for each metric that was looked at on the way."""
+    """One for each metric that was evaluated during training."""
     names = formatting.names(comparison)
     numbers = colours(comparison)
     evaluated = {
@@ -251,15 +255,15 @@ def _speedup_lines(comparison: Comparison, counts: Sequence[int]) -> LineFigure:
     for mode in dict.fromkeys(
         c.mode for label, c in comparison.cells.items() if label != comparison.baseline
     ):
-        mine = sorted((c for c in comparison.cells.values() if c.mode == mode), key=lambda c: c.workers)
-        colour = numbers[mine[0].label]
+        cells = sorted((c for c in comparison.cells.values() if c.mode == mode), key=lambda c: c.workers)
+        colour = numbers[cells[0].label]
         lines.append(
             Line(
                 label=mode,
                 colour=colour,
-                points=tuple((float(c.workers), c.speedup.value) for c in mine),
+                points=tuple((float(c.workers), c.speedup.value) for c in cells),
                 has_marks=True,
-                errors=tuple(_error(c.speedup.low, c.speedup.high) for c in mine),
+                errors=tuple(_error(c.speedup.low, c.speedup.high) for c in cells),
             )
         )
         if mode in comparison.scaling:

@@ -2,7 +2,7 @@
 
 from paceline.comparison.schema import Cell, Comparison, Estimate, Quality, Target
 
-WIDEST = 10.0  # an interval whose ends differ by a larger factor says nothing, and is not shown
+WIDEST = 10.0  # an interval whose ends differ by a larger factor is not informative, and is not shown
 
 
 def times(value: float) -> str:
@@ -14,7 +14,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def points(difference: float) -> str:
-    """Of a hundred: `+0.3`, `−1.2`."""
+    """Difference in percentage points: `+0.3`, `−1.2`."""
     return f"{100 * difference:+.1f}".replace("-", "−")
 
 
@@ -25,7 +25,9 @@ def seconds(value: float | None) -> str:
 
 
 def megabytes(count: int) -> str:
-    return "–" if count == 0 else f"{count / 1e6:.2f} MB" if count < 1e8 else f"{count / 1e6:.0f} MB"
+    if count == 0:
+        return "–"
+    return f"{count / 1e6:.2f} MB" if count < 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def between(estimate: Estimate, digits: int = 2, factor: float = 1.0) -> str:
@@ -53,10 +55,10 @@ def quality_name(judged_by: Quality) -> str:
     return judged_by.name.replace("_", " ")
 
 
-def target(found: Target) -> str:
-    if found.is_share:
-        return f"a {found.what.replace('_', ' ')} of {percent(found.value, 1)}"
-    return f"a {found.what.replace('_', ' ')} of {found.value:.3g}"
+def target(goal: Target) -> str:
+    if goal.is_share:
+        return f"a {goal.what.replace('_', ' ')} of {percent(goal.value, 1)}"
+    return f"a {goal.what.replace('_', ' ')} of {goal.value:.3g}"
 
 
 def cell_name(cell: Cell, comparison_counts: int) -> str:

@@ -52,20 +52,20 @@ def _about(runs: Sequence[Measured]) -> Markup:
         workers = "1 worker" if plan.processes == 1 else f"{plan.processes} workers"
         text = f"Task {plan.task}, mode {plan.mode}, {workers}, {plan.steps:,} steps."
         if runs[0].stopped_by:
-            text += f" It was stopped before its end, by {runs[0].stopped_by}."
+            text += f" It was stopped before its end by {runs[0].stopped_by}."
     elif len(samples) == 1 and len(tasks) == 1:
         text = f"All trained {tasks.pop()} on {samples.pop():,} samples."
     else:
         text = (
-            "These runs did not do the same work, so their times cannot simply be compared;"
-            " paceline compare makes runs that can."
+            "These runs did not do the same work, so their times are not comparable; paceline compare "
+            "trains runs that are."
         )
     return tag("p", text, class_="soft")
 
 
 def _numbers(runs: Sequence[Measured], names: Sequence[str]) -> Markup:
     metrics = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    heads = ["mode", "workers", "time", "samples/s", "loss at the end"]
+    heads = ["mode", "workers", "time", "samples/s", "final loss"]
     heads += [name.replace("_", " ") for name in metrics]
     heads += ["sent", "received", "staleness", "waiting"]
     body = [
@@ -82,7 +82,7 @@ def _numbers(runs: Sequence[Measured], names: Sequence[str]) -> Markup:
 
 
 def _row(run: Measured, name: str, metrics: Sequence[str]) -> list[Markup]:
-    stale = "–" if run.staleness is None else f"{run.staleness.mean:.2f}, most {run.staleness.max}"
+    stale = "–" if run.staleness is None else f"{run.staleness.mean:.2f}, max {run.staleness.max}"
     busy = sum(run.phases_s.values())
     hides = hides_waiting(run.plan.mode)  # torch waits inside backward
     waiting = "hidden" if hides or not busy else formatting.percent(run.phases_s["wait"] / busy)
@@ -110,7 +110,7 @@ def _finite(value: float | None) -> float | None:
 
 def run_figures(runs: Sequence[Measured], names: Sequence[str]) -> list[Figure]:
     curves = [(name, downsample(run.points, CURVE_POINTS)) for run, name in zip(runs, names, strict=True)]
-    found: list[Figure | None] = [
+    figures: list[Figure | None] = [
         loss_figure(
             "loss-over-time",
             "Loss over time",
@@ -140,7 +140,7 @@ def run_figures(runs: Sequence[Measured], names: Sequence[str]) -> list[Figure]:
             {name: number for number, name in enumerate(names)},
         ),
     ]
-    return [figure for figure in found if figure is not None]
+    return [figure for figure in figures if figure is not None]
 
 
 def _phases(
@@ -155,8 +155,8 @@ def _phases(
             for rank, rows in sorted(runs[0].history.steps.items())
         }
     shares = {
-        label: {p: value / (sum(mine.values()) or 1.0) for p, value in mine.items()}
-        for label, mine in sums.items()
+        label: {p: value / (sum(phases.values()) or 1.0) for p, value in phases.items()}
+        for label, phases in sums.items()
     }
     return shares, {label: label for label in shares}
 

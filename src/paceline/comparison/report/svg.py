@@ -1,4 +1,4 @@
-"""SVG drawings of figures: inside a page, and as files of their own under plots/.
+"""SVG drawings of figures: inside a page, and as separate files under plots/.
 
 In a page a drawing takes the page's colours, light or dark. A file is complete by itself: it holds
 its style, its title and its legend, and the same numbers give the same bytes. Text stays text, and
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.comparison.report import formatting
-from paceline.comparison.report.figures import Bar, BarFigure, Figure, Line, LineFigure
+from paceline.comparison.report.figures import Bar, BarFigure, Colour, Figure, Line, LineFigure
 from paceline.core.html import Markup, raw, tag
 from paceline.core.html_page import picture_style
 
@@ -27,27 +27,27 @@ class Scale:
     is_log: bool = False
 
     def at(self, value: float) -> float:
-        low, high, here = (
+        low, high, position = (
             map(math.log10, (self.low, self.high, value)) if self.is_log else (self.low, self.high, value)
         )
-        return self.first + (here - low) / (high - low) * (self.last - self.first)
+        return self.first + (position - low) / (high - low) * (self.last - self.first)
 
     def ticks(self, count: int = 5) -> list[float]:
-        found = _log_ticks(self.low, self.high) if self.is_log else _ticks(self.low, self.high, count)
-        return found or [self.low, self.high]
+        ticks = _log_ticks(self.low, self.high) if self.is_log else _ticks(self.low, self.high, count)
+        return ticks or [self.low, self.high]
 
 
 def scale_for(
     values: Sequence[float], first: float, last: float, *, from_zero: bool = False, is_log: bool = False
 ) -> Scale:
-    """From the least to the most of these, with a little room."""
+    """Scale from the minimum to the maximum of these, with a margin."""
     low = min(values)
     high = max(values)
     if is_log:
         return Scale(low / 1.08, high * 1.08, first, last, is_log=True)
     low = min(0.0, low) if from_zero else low
-    room = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
-    return Scale(low if low in (0.0, 1.0) else low - room, high + room, first, last)
+    margin = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
+    return Scale(low if low in (0.0, 1.0) else low - margin, high + margin, first, last)
 
 
 def tick_text(value: float) -> str:
@@ -66,8 +66,8 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
 
 def _log_ticks(low: float, high: float) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [m * 10.0**k for k in powers for m in (1, 2, 5) if low <= m * 10.0**k <= high]
-    return [t for t in found if math.log10(t).is_integer()] if len(found) > 7 else found
+    ticks = [m * 10.0**k for k in powers for m in (1, 2, 5) if low <= m * 10.0**k <= high]
+    return [t for t in ticks if math.log10(t).is_integer()] if len(ticks) > 7 else ticks
 
 
 WIDTH = 480.0
@@ -85,7 +85,7 @@ _LEGEND_GAP = 14.0
 _SAMPLE = 28.0  # a legend's line and the space behind it
 _CHARACTER = 6.8  # width, roughly: text is laid out by the viewer
 COLOURS = 8
-_FURTHEST = 1.25  # beyond so many times the largest value an interval is cut off: it would hide the values
+_FURTHEST = 1.25  # an interval is cut off beyond this multiple of the largest value: it would hide the values
 
 
 def draw(figure: Figure) -> Markup:
@@ -137,7 +137,7 @@ def svg_file(figure: Figure) -> str:
     return f"{document}\n"
 
 
-def _file_legend(keys: Sequence[tuple[str, int, str | None]], top: float) -> tuple[list[Markup], float]:
+def _file_legend(keys: Sequence[tuple[str, Colour, str | None]], top: float) -> tuple[list[Markup], float]:
     """Keys from left to right in as many rows as they need, and the height of the rows."""
     items: list[Markup] = []
     left = _LEGEND_GAP
@@ -157,11 +157,13 @@ def _file_legend(keys: Sequence[tuple[str, int, str | None]], top: float) -> tup
     return items, bottom - top + 1.5 * _LEGEND_ROW if keys else 0.0
 
 
-def colour_class(number: int) -> str:
-    return "plain" if number < 0 else f"c{number % COLOURS}"
+def colour_class(colour: Colour) -> str:
+    if isinstance(colour, str):
+        return f"phase_{colour}"
+    return "plain" if colour < 0 else f"c{colour % COLOURS}"
 
 
-def _legend_keys(figure: Figure) -> list[tuple[str, int, str | None]]:
+def _legend_keys(figure: Figure) -> list[tuple[str, Colour, str | None]]:
     """Of (label, colour, dashes); bars of one part are labelled themselves."""
     if isinstance(figure, LineFigure):
         return [(line.label, line.colour, _dash(line)) for line in figure.lines]
@@ -247,19 +249,19 @@ def _line(line: Line, x: Scale, y: Scale) -> Iterator[Markup]:
 
 def _pieces(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
     """Between the points that are not known."""
-    found: list[list[tuple[float, float]]] = [[]]
+    pieces: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:
-            found.append([])
+            pieces.append([])
         else:
-            found[-1].append((x, y))
-    return [piece for piece in found if piece]
+            pieces[-1].append((x, y))
+    return [piece for piece in pieces if piece]
 
 
 def _dash(line: Line) -> str | None:
     if line.is_dashed:
         return "5 4"
-    return "9 3" if line.colour >= COLOURS else None  # colours begin anew
+    return "9 3" if line.colour >= COLOURS else None  # colours repeat
 
 
 def _bars(figure: BarFigure) -> tuple[list[Markup], float]:
@@ -277,8 +279,10 @@ def _bars(figure: BarFigure) -> tuple[list[Markup], float]:
     for number, bar in enumerate(figure.bars):
         body += _bar(bar, x, _TOP + _ROW * number)
     if figure.mark is not None:
-        here = x.at(figure.mark[0])
-        body.append(tag("line", x1=here, x2=here, y1=_TOP, y2=bottom, class_="plain", stroke_dasharray="5 4"))
+        position = x.at(figure.mark[0])
+        body.append(
+            tag("line", x1=position, x2=position, y1=_TOP, y2=bottom, class_="plain", stroke_dasharray="5 4")
+        )
     under = figure.x if figure.mark is None else f"{figure.x} (dashed: {figure.mark[1]})"
     body.append(tag("text", under, x=(_LABEL + WIDTH - _NOTE) / 2, y=height - 6, class_="middle"))
     return body, height

@@ -55,73 +55,78 @@ OnReady = Callable[[StatusReport], None]
 
 
 class AllEndedError(PacelineError):
-    """No node is left."""
+    """All nodes have ended."""
 
     exit_code = ExitCode.DEGRADED
     code = "E507"
 
 
 def run_nodes(
-    folder: Path, nodes: int | None, token_file: Path | None, say: OnMessage, on_ready: OnReady
+    folder: Path, nodes: int | None, token_file: Path | None, notify: OnMessage, on_ready: OnReady
 ) -> None:
-    """Until Ctrl-C or SIGTERM, or until no node is left (AllEndedError)."""
+    """Run until Ctrl-C or SIGTERM, or until no node is left (AllEndedError)."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _exclusive(folder):
-        asyncio.run(_Up(folder, plan_nodes(folder, nodes), token_file, say, on_ready).run())
+    with _exclusive_lock(folder):
+        asyncio.run(_LocalGroup(folder, plan_nodes(folder, nodes), token_file, notify, on_ready).run())
 
 
 def plan_nodes(folder: Path, nodes: int | None) -> NodesFile:
-    """The cluster of this folder; a new one on free ports if there is none."""
+    """The group of this folder; a new one on free ports if there is none."""
     if (folder / nodes_file.FILE_NAME).exists():
-        found = nodes_file.read_nodes_file(folder)
-        if nodes is not None and nodes != len(found.nodes):
-            what = f"{folder} holds a cluster of {len(found.nodes)} nodes, not {nodes}"
-            raise ClusterOptionError([Problem(what, "leave out --nodes, or give another --dir", "--nodes")])
-        return found
+        existing = nodes_file.read_nodes_file(folder)
+        if nodes is not None and nodes != len(existing.nodes):
+            message = f"{folder} holds a cluster of {len(existing.nodes)} nodes, not {nodes}"
+            raise ClusterOptionError(
+                [Problem(message, "leave out --nodes, or give another --dir", "--nodes")]
+            )
+        return existing
     ports = free_ports(nodes or DEFAULT_NODES)
-    made = NodesFile(
-        # A name of its own: should another cluster get its ports one day, they do not listen to each other.
+    created = NodesFile(
+        # A unique name: if another group gets its ports later, the nodes ignore each other.
         cluster=f"local-{secrets.token_hex(4)}",
         nodes={number: f"127.0.0.1:{port}" for number, port in enumerate(ports, start=1)},
     )
-    made.write(folder)
-    return made
+    created.write(folder)
+    return created
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on right now."""
-    found: list[int] = []
+    """Ports on which no process listens right now."""
+    ports: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
-            return found
+        ports.append(port)
+        if len(ports) == count:
+            return ports
     raise PortError(
         f"this machine has no {count} free ports from {PORTS[0]} to {PORTS[-1]}",
-        "stop something that listens",
+        "stop a process that listens on one of them",
     )
 
 
 def start_command(
-    number: int, cluster: NodesFile, data_dir: str, more: Sequence[str] = (), *, listen: str | None = None
+    number: int, cluster: NodesFile, data_dir: str, flags: Sequence[str] = (), *, listen: str | None = None
 ) -> list[str]:
-    """What follows `paceline` to start one node of a cluster."""
+    """The arguments of `paceline` that start one node of a group."""
     peers = ",".join(f"{node}={address}" for node, address in cluster.nodes.items())
     command = ["coordinator", "start", "--id", str(number), "--peers", peers, "--data-dir", data_dir]
     command += ["--cluster", cluster.cluster]
-    return [*command, *(() if listen is None else ("--listen", listen)), *more]
+    return [*command, *(() if listen is None else ("--listen", listen)), *flags]
 
 
-class _Up:
+class _LocalGroup:
     def __init__(
-        self, folder: Path, cluster: NodesFile, token_file: Path | None, say: OnMessage, on_ready: OnReady
+        self, folder: Path, cluster: NodesFile, token_file: Path | None, notify: OnMessage, on_ready: OnReady
     ) -> None:
-        self._folder, self._file, self._token_file = folder, cluster, token_file
-        self._say, self._on_ready = say, on_ready
+        self._folder = folder
+        self._file = cluster
+        self._token_file = token_file
+        self._notify = notify
+        self._on_ready = on_ready
         self._processes: dict[int, Process] = {}
 
     async def run(self) -> None:
@@ -130,10 +135,11 @@ class _Up:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         for node in self._file.nodes:
             self._processes[node] = await self._start(node)
-        following = [asyncio.create_task(self._follow(node)) for node in self._processes]
-        all_ended = asyncio.gather(*following)
-        stopping, ready = asyncio.create_task(stop.wait()), asyncio.create_task(self._tell_leader())
-        waiting: set[asyncio.Future[Any]] = {stopping, all_ended, ready}  # Any: each gives something else
+        forwarding = [asyncio.create_task(self._forward_output(node)) for node in self._processes]
+        all_ended = asyncio.gather(*forwarding)
+        stopping = asyncio.create_task(stop.wait())
+        ready = asyncio.create_task(self._wait_until_ready())
+        waiting: set[asyncio.Future[Any]] = {stopping, all_ended, ready}  # Any: their results differ
         try:
             while not (stopping.done() or all_ended.done()):
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -145,40 +151,40 @@ class _Up:
             await self._stop()
             await all_ended
         if not stop.is_set():
-            raise AllEndedError("no node is left", "see above why they ended; their logs are kept")
+            raise AllEndedError("all nodes have ended", "see their output above; their logs are kept")
 
     async def _start(self, node: int) -> Process:
-        more = ["--stop-with-stdin"]
-        more += [] if self._token_file is None else ["--token-file", str(self._token_file)]
-        command = start_command(node, self._file, str(self._folder / f"node-{node}"), more)
+        flags = ["--stop-with-stdin"]
+        flags += [] if self._token_file is None else ["--token-file", str(self._token_file)]
+        command = start_command(node, self._file, str(self._folder / f"node-{node}"), flags)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "paceline", *command),
             stdin=PIPE,
             stdout=PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for us: we stop them in order
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops them in order
         )
         pid_file(self._folder, node).write_text(f"{process.pid}\n", encoding="utf-8")
-        self._say(f"node {node}: {self._file.nodes[node]} pid {process.pid}")
+        self._notify(f"node {node}: {self._file.nodes[node]} pid {process.pid}")
         return process
 
-    async def _follow(self, node: int) -> None:
-        """Pass on what it says, and say how it ended."""
+    async def _forward_output(self, node: int) -> None:
+        """Forward the output of a node, and report its end."""
         process = self._processes[node]
         assert process.stdout is not None, "its output is piped to us"
         async for line in process.stdout:
-            self._say(f"node {node} | {line.decode(errors='replace').rstrip()}")
+            self._notify(f"node {node} | {line.decode(errors='replace').rstrip()}")
         code = await process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         left = sum(other.returncode is None for other in self._processes.values())
-        self._say(f"node {node} {how}; {left} of {len(self._processes)} run")
+        self._notify(f"node {node} {how}; {left} of {len(self._processes)} are running")
 
-    async def _tell_leader(self) -> None:
-        token_file = self._token_file or user_token_file()  # of the nodes, whatever PACELINE_TOKEN says
-        where = EndpointOptions(usual_folder=self._folder, folder=self._folder, token_file=token_file)
+    async def _wait_until_ready(self) -> None:
+        token_file = self._token_file or user_token_file()  # that of the nodes, regardless of PACELINE_TOKEN
+        options = EndpointOptions(usual_folder=self._folder, folder=self._folder, token_file=token_file)
         while True:
             try:
-                report = await status.fetch_status(self._found(where), patience_s=STATUS_TIMEOUT_S)
+                report = await status.fetch_status(self._find_endpoints(options), patience_s=STATUS_TIMEOUT_S)
             except UnreachableError:
                 report = None  # they have only just been started
             if report is not None and self._is_ready(report):
@@ -187,13 +193,13 @@ class _Up:
             await asyncio.sleep(POLL_S)
 
     def _is_ready(self, report: StatusReport) -> bool:
-        """Somebody leads, and whoever has not ended takes part."""
+        """There is a leader, and every node that still runs is connected."""
         living = {node for node, process in self._processes.items() if process.returncode is None}
         return report.leader is not None and living.isdisjoint(report.missing)
 
-    def _found(self, where: EndpointOptions) -> Endpoints:
+    def _find_endpoints(self, options: EndpointOptions) -> Endpoints:
         try:
-            return find_endpoints(where)
+            return find_endpoints(options)
         except NotReadyError as error:  # the first node has not made its tokens yet
             raise UnreachableError(error.what, error.hint) from error
 
@@ -206,22 +212,22 @@ class _Up:
             _, late = await asyncio.wait(waiting, timeout=STOP_S)
             for process, wait in zip(living, waiting, strict=True):
                 if wait in late:
-                    self._say(
-                        f"process {process.pid} does not stop, and is killed: its disk has all it promised"
+                    self._notify(
+                        f"process {process.pid} does not stop, and is killed; acknowledged writes are on disk"
                     )
                     process.kill()
             await asyncio.gather(*waiting)
 
 
 @contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
+def _exclusive_lock(folder: Path) -> Iterator[None]:
     fd = os.open(folder / "up.lock", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InUseError(
-                f"the cluster in {folder} runs already",
+                f"the cluster in {folder} is already running",
                 "stop the other `up`, or give another folder with --dir",
             ) from error
         yield
@@ -229,11 +235,9 @@ def _exclusive(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-# Each container sees its own certificate and key, read-only, and never the
-# authority's key. What it writes goes to a volume of its own.
-
 COMPOSE_PORT = 7400
-DATA, PKI = "/data", "/pki"
+DATA = "/data"
+PKI = "/pki"
 _HEADER = """\
 # Written by `paceline coordinator up --compose`. Start it with `docker compose -f {name} up -d`.
 # The image needs `paceline` on its path, and a user that may write to {data} and read the keys below.
@@ -254,9 +258,9 @@ def write_compose(path: Path, nodes: int, image: str, tls_dir: Path) -> None:
 
 
 def pki_command(nodes: int, tls_dir: Path) -> str:
-    """What makes the certificates that the file mounts."""
-    named = " ".join(f"--node {number}={_name(number)}" for number in range(1, nodes + 1))
-    return f"paceline coordinator init-pki --out {tls_dir} {named}"
+    """The command that creates the certificates that the file mounts."""
+    node_flags = " ".join(f"--node {number}={_name(number)}" for number in range(1, nodes + 1))
+    return f"paceline coordinator init-pki --out {tls_dir} {node_flags}"
 
 
 def compose_config(base: Path, nodes: int, image: str, tls_dir: Path) -> dict[str, "Json"]:

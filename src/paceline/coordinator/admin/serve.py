@@ -8,7 +8,7 @@ RUN_DIR/coordinator, survives the process, and is shown by `paceline coordinator
 
 A node stops when its disk fails, because it cannot know what the disk holds. The embedded node
 is then reopened under the same address, from the data on disk, until it succeeds; no command
-that was acknowledged is lost. `news` reports the failure, its cause, and the recovery.
+that was acknowledged is lost. `take_messages` returns the failure, its cause, and the recovery.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ from paceline.core.errors import PacelineError
 def shutdown_event(*, also_by_stdin: bool) -> asyncio.Event:
     """Set by SIGTERM, SIGHUP and Ctrl-C.
 
-    With `also_by_stdin` also once nobody holds the other end of stdin any more: whoever started
-    this process has ended, however suddenly.
+    With `also_by_stdin` also when stdin closes: then the parent process has ended, however suddenly.
     """
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in environ.stop_signals():
         loop.add_signal_handler(number, stop.set)
     if also_by_stdin:
@@ -51,8 +51,9 @@ def shutdown_event(*, also_by_stdin: bool) -> asyncio.Event:
 
 
 async def run_until_stopped(stop: asyncio.Event, ending: Coroutine[None, None, None]) -> None:
-    """Raises what `ending` raises, if the service ends by itself."""
-    stopping, ended = asyncio.create_task(stop.wait()), asyncio.create_task(ending)
+    """Wait for `stop`; raises the error of `ending` if the service ends before that."""
+    stopping = asyncio.create_task(stop.wait())
+    ended = asyncio.create_task(ending)
     try:
         await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
@@ -72,52 +73,43 @@ def _read_stdin(stop: asyncio.Event) -> None:
 OnNote = Callable[[Note], None]
 
 
-def serve(settings: Settings, say: OnNote, *, stops_with_stdin: bool = False) -> None:
-    """Until it is told to stop; a failing disk ends it with a StorageError."""
+def serve(settings: Settings, notify: OnNote, *, stops_with_stdin: bool = False) -> None:
+    """Run until a signal; a failing disk ends it with a StorageError."""
     _allow_many_files()
-    asyncio.run(_serve(settings, say, stops_with_stdin))
+    asyncio.run(_serve(settings, notify, stops_with_stdin))
 
 
-async def _serve(settings: Settings, say: OnNote, stops_with_stdin: bool) -> None:
-    coordinator = Coordinator(settings, say)
+async def _serve(settings: Settings, notify: OnNote, stops_with_stdin: bool) -> None:
+    coordinator = Coordinator(settings, notify)
     stop = shutdown_event(also_by_stdin=stops_with_stdin)
     await coordinator.start()
-    # What was loaded until now stays: a full collection, which stops everything, need not look at it again.
+    # Everything loaded so far is permanent: a full collection, which stops the loop, need not scan it.
     gc.freeze()
-    say(Note("listening", {"address": coordinator.address, "cluster": settings.cluster}))
+    notify(Note("listening", {"address": coordinator.address, "cluster": settings.cluster}))
     try:
         await run_until_stopped(stop, coordinator.ended())
     finally:
         await coordinator.stop()
-    say(Note("stopped"))
+    notify(Note("stopped"))
 
 
 def _allow_many_files() -> None:
-    """Every connection is a file; the usual soft limit of 1,024 is one for programs that use select()."""
+    """Every connection is a file; the default soft limit of 1,024 is meant for programs that use select()."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-#     with EmbeddedNode(run_dir) as node:
-#         node.client.write("Runs.Create", pb.CreateRun(run="a"), pb.Run)
-#
-# The same code as any node, alone in its cluster: what was written survives this
-# process, in RUN_DIR/coordinator, and `paceline coordinator status --dir` looks at it.
-#
-# A node whose disk fails ends, because it cannot know what is on the disk. It is then
-# opened again under its address, from what the disk holds, as often as it takes; nothing
-# that was answered is lost. `news` says what is wrong with which folder, and when it is over.
-
 EMBEDDED_FOLDER = "coordinator"
 EMBEDDED_NODE = NodeId(1)
 EMBEDDED_CLUSTER = "embedded"
-# There is no other node to wait for, so it leads after one tick.
+# A group of one elects itself after one tick.
 EMBEDDED_PACE = Pace(tick_s=0.02, election_ticks=1, heartbeat_ticks=1)
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # before it is opened again
+FIRST_PAUSE_S = 0.2  # before it is reopened
+MAX_PAUSE_S = 10.0
 
 
 class EmbeddedNode:
-    """Leads when the constructor returns; `client` is an admin's."""
+    """A node that leads when the constructor returns; `client` has the role admin."""
 
     def __init__(self, run_dir: Path, *, patience_s: float = 10.0) -> None:
         self.folder = run_dir / EMBEDDED_FOLDER
@@ -136,10 +128,10 @@ class EmbeddedNode:
         with ExitStack() as stack:
             background = Background()
             stack.callback(background.close)
-            self._coordinator = Coordinator(self._settings, self._hear)
+            self._coordinator = Coordinator(self._settings, self._on_note)
             background.call(self._coordinator.start())
             self.address = self._coordinator.address
-            self._keeping = background.call(self._keep_open())
+            self._supervisor = background.call(self._start_supervisor())
             stack.callback(lambda: background.call(self._stop()))
             NodesFile(cluster=EMBEDDED_CLUSTER, nodes={EMBEDDED_NODE: self.address}).write(self.folder)
             stack.callback((self.folder / nodes_file.FILE_NAME).unlink, missing_ok=True)
@@ -158,58 +150,59 @@ class EmbeddedNode:
         self.close()
 
     def close(self) -> None:
-        """Stop listening, and finish what is being written."""
+        """Stop listening, and finish pending writes."""
         self._stack.close()
 
-    def news(self) -> list[str]:
-        """What its user must know since the last call: that it failed and why, that it works again."""
-        found = []
+    def take_messages(self) -> list[str]:
+        """Messages for the user since the last call: failures with their causes, and recoveries."""
+        lines = []
         with suppress(queue.Empty):
             while True:
-                found.append(self._news.get_nowait())
-        return found
+                lines.append(self._news.get_nowait())
+        return lines
 
-    def _hear(self, note: Note) -> None:
+    def _on_note(self, note: Note) -> None:
         gap_s = int(str(note.facts.get("gap_ms", 0))) / 1000
         if gap_s >= self._settings.lease_s:  # shorter ones happen on a busy machine
-            self._news.put(f"the run stood still for {gap_s:.1f} s; all participants have whole leases again")
+            self._news.put(f"the process was suspended for {gap_s:.1f} s; all leases were renewed")
 
-    # In the background loop.
+    # These run in the background loop.
 
-    async def _keep_open(self) -> "asyncio.Task[None]":
-        return asyncio.create_task(self._open_again_and_again())
+    async def _start_supervisor(self) -> "asyncio.Task[None]":
+        return asyncio.create_task(self._supervise())
 
     async def _stop(self) -> None:
-        self._keeping.cancel()
+        self._supervisor.cancel()
         with suppress(asyncio.CancelledError):
-            await self._keeping
+            await self._supervisor
         await self._coordinator.stop()
 
-    async def _open_again_and_again(self) -> None:
+    async def _supervise(self) -> None:
         while True:
             try:
                 await self._coordinator.ended()
             except PacelineError as error:
                 self._news.put(f"the run's coordinator failed: {error.what}; {error.hint}")
-            except Exception as error:  # a bug: the run must not go without a coordinator for it
+            except Exception as error:  # a bug must not leave the run without a coordinator
                 self._news.put(f"the run's coordinator failed: {type(error).__name__}: {error}")
             await self._coordinator.stop()
-            await self._open_again()
-            self._news.put(f"the run's coordinator works again, from what {self._settings.data_dir} holds")
+            await self._reopen()
+            self._news.put(f"the run's coordinator has recovered from {self._settings.data_dir}")
 
-    async def _open_again(self) -> None:
-        pause_s, last_what = FIRST_PAUSE_S, ""
+    async def _reopen(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        last_what = ""
         while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
-            coordinator = Coordinator(replace(self._settings, listen=self.address), self._hear)
+            coordinator = Coordinator(replace(self._settings, listen=self.address), self._on_note)
             try:
                 await coordinator.start(after_failure=True)
             except (PacelineError, OSError) as error:
-                what = error.what if isinstance(error, PacelineError) else f"{self.folder}: {error}"
-                if what != last_what:
-                    self._news.put(f"the run's coordinator cannot be opened again yet: {what}")
-                    last_what = what
+                message = error.what if isinstance(error, PacelineError) else f"{self.folder}: {error}"
+                if message != last_what:
+                    self._news.put(f"the run's coordinator cannot be opened again yet: {message}")
+                    last_what = message
                 continue
             self._coordinator = coordinator
             return

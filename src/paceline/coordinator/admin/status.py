@@ -25,24 +25,27 @@ from paceline.core.disk import SecretError
 from paceline.core.errors import ClusterOptionError, PacelineError, Problem
 from paceline.events.schema import CoordinatorRow, Timings
 
-LEADER, LEARNER, NOT_A_MEMBER, UNREACHABLE = "leader", "learner", "outside", "no answer"
+LEADER = "leader"
+LEARNER = "learner"
+NOT_A_MEMBER = "outside"
+UNREACHABLE = "no response"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """One node, by its own words, and by the leader's where only the leader knows."""
+    """One node, by its own status, and by the leader's for what only the leader tracks."""
 
-    node: int | None  # None: nobody answers at this address, and nobody knows it
+    node: int | None  # None: no response from this address, and no other node lists it
     address: str
     role: str
     is_voter: bool = False
-    term: int | None = None  # from here on None: it is not known
+    term: int | None = None  # in this and the next fields None means unknown
     commit: int | None = None
     applied: int | None = None
     snapshot: int | None = None
     up_s: float | None = None
-    lag: int | None = None  # entries that it lacks, says the leader
-    is_connected: bool | None = None  # to the leader, says the leader
+    lag: int | None = None  # entries that it lacks, according to the leader
+    is_connected: bool | None = None  # connection to the leader, as reported by the leader
     problem: str = ""
 
     @property
@@ -58,11 +61,11 @@ class StatusReport:
     term: int
     nodes: tuple[NodeRow, ...]
     sessions: int
-    leases: int  # of workers that live, says the leader
+    leases: int  # leases of live workers, as reported by the leader
 
     @property
     def missing(self) -> list[int]:
-        """Voters that do not answer, or that the leader does not reach."""
+        """Voters that do not answer, or that the leader cannot reach."""
         return [
             line.node
             for line in self.nodes
@@ -79,13 +82,13 @@ class StatusReport:
 @dataclass(frozen=True, slots=True)
 class _Answers:
     by_node: dict[int, pb.NodeStatus]
-    address: dict[int, str]  # where each of them was asked
-    silent: dict[str, str]  # what is wrong, by address
+    address: dict[int, str]  # at which each of them answered
+    silent: dict[str, str]  # the problem, by address
     refusals: list[RefusedError]
 
 
 async def fetch_status(cluster: Endpoints, *, patience_s: float, only: bool = False) -> StatusReport:
-    """Ask these nodes, and (unless `only` these matter) those that they know. UnreachableError: nobody."""
+    """Query these nodes, and (without `only`) their peers. UnreachableError: none answers."""
     async with cluster.client(patience_s) as client:
         answers = _Answers({}, {}, {}, [])
         await _query(client, cluster.addresses, answers)
@@ -96,16 +99,16 @@ async def fetch_status(cluster: Endpoints, *, patience_s: float, only: bool = Fa
             raise answers.refusals[0]
         problems = "; ".join(f"{address}: {why}" for address, why in answers.silent.items())
         raise UnreachableError(
-            f"no node of the coordinator answers ({problems})",
-            "see that the nodes run, and that these are their addresses (--at HOST:PORT)",
+            f"no node of the coordinator responds ({problems})",
+            "check that the nodes are running at these addresses (--at HOST:PORT)",
         )
     return _report(answers, only=only)
 
 
 async def _query(client: Client, addresses: Iterable[str], answers: _Answers) -> None:
-    asked = list(addresses)
-    found = await asyncio.gather(*(_query_node(client, address) for address in asked))
-    for address, answer in zip(asked, found, strict=True):
+    queried = list(addresses)
+    responses = await asyncio.gather(*(_query_node(client, address) for address in queried))
+    for address, answer in zip(queried, responses, strict=True):
         if isinstance(answer, pb.NodeStatus):
             answers.by_node[answer.node] = answer
             answers.address[answer.node] = address
@@ -127,9 +130,9 @@ async def _query_node(client: Client, address: str) -> pb.NodeStatus | RefusedEr
 
 def describe_failure(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "it does not answer in time"
+        return "it does not respond in time"
     details = (error.details() or error.code().name).partition("\n")[0]
-    # gRPC tells the whole way: failed to connect to all addresses; last error: UNKNOWN: ipv4:…: refused
+    # gRPC reports the whole chain: failed to connect to all addresses; last error: UNKNOWN: ipv4:…: refused
     return details.rpartition(": ")[2] if "last error: " in details else details
 
 
@@ -147,8 +150,8 @@ def _report(answers: _Answers, *, only: bool) -> StatusReport:
     newest = _newest(answers.by_node.values())
     names = sorted({status.cluster for status in answers.by_node.values()})
     if len(names) > 1:
-        what = f"these addresses belong to different clusters: {', '.join(names)}"
-        raise ClusterOptionError([Problem(what, "name the nodes of one cluster", "--at")])
+        message = f"these addresses belong to different clusters: {', '.join(names)}"
+        raise ClusterOptionError([Problem(message, "name the nodes of one cluster", "--at")])
     peers = {peer.node: peer for peer in newest.peers}
     shown = set(answers.by_node) if only else {*peers, *answers.by_node}
     lines = [_node_row(node, answers, newest, peers.get(node)) for node in sorted(shown)]
@@ -170,7 +173,7 @@ def _report(answers: _Answers, *, only: bool) -> StatusReport:
 
 
 def _newest(answers: Iterable[pb.NodeStatus]) -> pb.NodeStatus:
-    """The leader of the highest term, else whoever knows most: only it knows how far the others are."""
+    """The leader of the highest term, which tracks the others' progress; else the most advanced node."""
     return max(answers, key=lambda s: (s.role == LEADER, s.term, s.commit, -s.node))
 
 
@@ -183,13 +186,13 @@ def _node_row(node: int, answers: _Answers, newest: pb.NodeStatus, peer: pb.Peer
         role = NOT_A_MEMBER
     elif status is not None and not is_voter:
         role = LEARNER
-    found = NodeRow(node=node, address=address, role=role, is_voter=is_voter)
+    row = NodeRow(node=node, address=address, role=role, is_voter=is_voter)
     if peer is not None and newest.role == LEADER:
-        found = replace(found, lag=peer.lag, is_connected=peer.is_connected)
+        row = replace(row, lag=peer.lag, is_connected=peer.is_connected)
     if status is None:
-        return replace(found, problem=answers.silent.get(address, ""))
+        return replace(row, problem=answers.silent.get(address, ""))
     return replace(
-        found,
+        row,
         term=status.term,
         commit=status.commit,
         applied=status.applied,
@@ -202,7 +205,7 @@ PROBE_TIMEOUT_S = 1.0
 
 
 class CoordinatorProbe:
-    """Finds the coordinator in the run's folder as soon as it is written there."""
+    """Samples the coordinator of a run, once its endpoint is in the run's folder."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -210,17 +213,17 @@ class CoordinatorProbe:
         self._addresses: list[str] = []
 
     def rows(self, at_ns: int) -> list[CoordinatorRow]:
-        client = self._found()
+        client = self._connect()
         if client is None:
             return []
-        rows = self._look(client, at_ns)
-        # When the run ends its coordinator may end with it: that it is silent then is no news.
-        return rows if self._is_there() else []
+        rows = self._sample(client, at_ns)
+        # A coordinator may end with its run: its silence is not an outage then.
+        return rows if self._is_published() else []
 
-    def _look(self, client: BlockingClient, at_ns: int) -> list[CoordinatorRow]:
-        answers = {address: self._ask(client, address) for address in self._addresses}
-        there = [status for status, _ in answers.values() if status is not None]
-        newest = max(there, key=lambda s: (s.role == LEADER, s.term, s.commit), default=None)
+    def _sample(self, client: BlockingClient, at_ns: int) -> list[CoordinatorRow]:
+        answers = {address: self._query_status(client, address) for address in self._addresses}
+        statuses = [status for status, _ in answers.values() if status is not None]
+        newest = max(statuses, key=lambda s: (s.role == LEADER, s.term, s.commit), default=None)
         peers = {} if newest is None else {peer.node: peer for peer in newest.peers}
         self._addresses += sorted({p.address for p in peers.values() if p.address} - set(self._addresses))
         by_address = {peer.address: peer for peer in peers.values()}
@@ -234,25 +237,25 @@ class CoordinatorProbe:
             self._client.close()
             self._client = None
 
-    def _found(self) -> BlockingClient | None:
-        if self._client is None and self._is_there():
-            # Half written, or gone again with the run: then it is found at the next look, or never.
+    def _connect(self) -> BlockingClient | None:
+        if self._client is None and self._is_published():
+            # Half written, or already gone with the run: retried at the next sample.
             with suppress(PacelineError, SecretError, json.JSONDecodeError, OSError):
-                seat = run_endpoint.find_endpoint(self._run_dir)
-                where = endpoints.EndpointOptions(
-                    usual_folder=self._run_dir, at=seat.addresses, token_file=seat.token_file
+                endpoint = run_endpoint.find_endpoint(self._run_dir)
+                options = endpoints.EndpointOptions(
+                    usual_folder=self._run_dir, at=endpoint.addresses, token_file=endpoint.token_file
                 )
-                found = endpoints.find_endpoints(where)
-                self._client = BlockingClient(found.addresses, found.access, patience_s=PROBE_TIMEOUT_S)
-                self._addresses = list(found.addresses)
+                target = endpoints.find_endpoints(options)
+                self._client = BlockingClient(target.addresses, target.access, patience_s=PROBE_TIMEOUT_S)
+                self._addresses = list(target.addresses)
         return self._client
 
-    def _is_there(self) -> bool:
-        """A run that is at work says in its folder where its coordinator is."""
+    def _is_published(self) -> bool:
+        """A training run has its coordinator's endpoint in its folder."""
         return (self._run_dir / run_endpoint.FILE_NAME).exists()
 
     @staticmethod
-    def _ask(client: BlockingClient, address: str) -> tuple[pb.NodeStatus | None, float | None]:
+    def _query_status(client: BlockingClient, address: str) -> tuple[pb.NodeStatus | None, float | None]:
         began_s = monotonic_s()
         try:
             status = client.of_node(address, "Status", pb.StatusRequest())
@@ -300,11 +303,11 @@ def _sample_row(
 
 
 def _encode_timings(timings: pb.Timings) -> str | None:
-    """None: it counts by other bounds, or is of an older version and does not count."""
-    found = Timings.of(timings.counts, timings.total_s)
-    return None if found is None else found.word()
+    """None: other bounds, or an older version without timings."""
+    parsed = Timings.of(timings.counts, timings.total_s)
+    return None if parsed is None else parsed.word()
 
 
 def _encode_round_trips(status: pb.NodeStatus) -> str | None:
-    told = [(peer.node, _encode_timings(peer.round_trip_timings)) for peer in status.peers]
-    return ";".join(f"{node}={word}" for node, word in told if word is not None) or None
+    encoded = [(peer.node, _encode_timings(peer.round_trip_timings)) for peer in status.peers]
+    return ";".join(f"{node}={word}" for node, word in encoded if word is not None) or None

@@ -24,12 +24,12 @@ from paceline.coordinator.server.storage import RecordKind, StorageError, Stored
 from paceline.coordinator.state.machine import CoordinatorState
 from paceline.core.errors import ClusterOptionError, ExitCode, PacelineError, Problem
 
-MAX_REREADS = 20  # times, when a running node changes its files meanwhile
+MAX_REREADS = 20  # if a running node changes its files meanwhile
 _REPLACE = "do not start this node from it: delete the folder and add the node again under a new number"
 
 
 class DamagedError(PacelineError):
-    """A node's folder does not hold what it must."""
+    """A node's folder is damaged."""
 
     exit_code = ExitCode.GATE_FAILED
     code = "E508"
@@ -40,7 +40,7 @@ class RunLine:
     run: str
     phase: str
     generation: int
-    workers: int  # that live
+    workers: int  # live workers
     checkpoints: int  # that are committed
     committed_step: int
 
@@ -48,7 +48,7 @@ class RunLine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     node: int
-    is_in_use: bool  # by a node that runs
+    is_in_use: bool  # used by a running node
     files: int
     records: int
     torn_bytes: int
@@ -59,7 +59,7 @@ class Verified:
     first_index: int
     last_index: int
     commands: int
-    unknown_commands: int  # of a newer version
+    unknown_commands: int  # commands of a newer version
     voters: tuple[int, ...]
     learners: tuple[int, ...]
     runs: tuple[RunLine, ...]
@@ -68,24 +68,24 @@ class Verified:
 
 
 def verify(folder: Path) -> Verified:
-    """What is in there; a DamagedError if it cannot be trusted."""
-    found, node = _read_steadily(folder)
-    entries = found.entries
-    _check_terms(folder, found)
-    state, commands, unknown = _replay(folder, found)
-    members = Memberships(RaftLog(found.snapshot, entries)).latest
+    """The content of a node's folder; a DamagedError if it is damaged."""
+    stored, node = _read_consistently(folder)
+    entries = stored.entries
+    _check_terms(folder, stored)
+    state, commands, unknown = _replay(folder, stored)
+    members = Memberships(RaftLog(stored.snapshot, entries)).latest
     return Verified(
         node=node,
         is_in_use=_is_in_use(folder),
-        files=found.files,
-        records=found.records,
-        torn_bytes=found.torn_bytes,
-        term=found.hard_state.term,
-        vote=found.hard_state.vote,
-        snapshot_index=found.snapshot.index,
-        snapshot_bytes=len(found.snapshot.data),
+        files=stored.files,
+        records=stored.records,
+        torn_bytes=stored.torn_bytes,
+        term=stored.hard_state.term,
+        vote=stored.hard_state.vote,
+        snapshot_index=stored.snapshot.index,
+        snapshot_bytes=len(stored.snapshot.data),
         first_index=entries[0].index if entries else 0,
-        last_index=entries[-1].index if entries else found.snapshot.index,
+        last_index=entries[-1].index if entries else stored.snapshot.index,
         commands=commands,
         unknown_commands=unknown,
         voters=tuple(sorted(members.voters)),
@@ -96,27 +96,25 @@ def verify(folder: Path) -> Verified:
     )
 
 
-def _read_steadily(folder: Path) -> tuple[StoredState, NodeId]:
-    """A node that runs may put a snapshot in the place of its log at any time: then look again."""
+def _read_consistently(folder: Path) -> tuple[StoredState, NodeId]:
+    """A running node may replace its log by a snapshot at any time: then read again."""
     before = _files(folder)
     if not before:
-        what = f"{folder} holds no log of a coordinator node"
-        raise ClusterOptionError(
-            [Problem(what, "give what a node was started with as --data-dir", "DATA_DIR")]
-        )
+        message = f"{folder} holds no log of a coordinator node"
+        raise ClusterOptionError([Problem(message, "give the --data-dir of a node", "DATA_DIR")])
     for _ in range(MAX_REREADS):
         try:
             node = _node_of(before)
             _check_snapshots(before)
-            found = read_folder(folder, node, Membership(frozenset()))
+            stored = read_folder(folder, node, Membership(frozenset()))
             failure: Exception | None = None
         except (OSError, ValueError, struct.error, StorageError, DamagedError) as error:
             failure = error
         after = _files(folder)
         if after == before:
             if failure is None:
-                return found, node
-            raise _damaged(folder, failure) from failure
+                return stored, node
+            raise _as_error(folder, failure) from failure
         before = after
     raise StorageError(
         f"the files in {folder} change faster than they can be read", "stop the node, or verify a copy"
@@ -127,7 +125,7 @@ def _files(folder: Path) -> list[Path]:
     return [*sorted(folder.glob("wal-*.log")), *sorted(folder.glob("snapshot-*.bin"))]
 
 
-def _damaged(folder: Path, failure: Exception) -> PacelineError:
+def _as_error(folder: Path, failure: Exception) -> PacelineError:
     if isinstance(failure, DamagedError):
         return failure
     if isinstance(failure, StorageError):
@@ -140,7 +138,7 @@ def _damaged(folder: Path, failure: Exception) -> PacelineError:
 
 
 def _node_of(files: Sequence[Path]) -> NodeId:
-    """Whose log it is: every file begins with that."""
+    """The node that owns the files: every file begins with its number."""
     for path in files:
         with path.open("rb") as file:
             first = next(records.read_records(file.read(1 << 12)), None)
@@ -148,44 +146,50 @@ def _node_of(files: Sequence[Path]) -> NodeId:
             content = json.loads(first[2])
             if isinstance(content, dict) and isinstance(content.get("node"), int):
                 return NodeId(content["node"])
-    raise DamagedError(f"no file in {files[0].parent} says which node it belongs to", _REPLACE)
+    raise DamagedError(f"no file in {files[0].parent} records which node it belongs to", _REPLACE)
 
 
 def _check_snapshots(files: Sequence[Path]) -> None:
     for path in files:
         if path.suffix == ".bin":
             data = path.read_bytes()
-            found = list(records.read_records(data))
-            kinds = [kind for _, kind, _ in found]
-            if kinds != [RecordKind.FORMAT, RecordKind.SNAPSHOT] or found[-1][0] != len(data):
-                raise DamagedError(f"{path} is no whole snapshot: its checksum does not match", _REPLACE)
+            entries = list(records.read_records(data))
+            kinds = [kind for _, kind, _ in entries]
+            if kinds != [RecordKind.FORMAT, RecordKind.SNAPSHOT] or entries[-1][0] != len(data):
+                raise DamagedError(
+                    f"{path} is not a complete snapshot: its checksum does not match", _REPLACE
+                )
 
 
-def _check_terms(folder: Path, found: StoredState) -> None:
-    """Terms never go back in a log, and a node has seen every term that is in its log."""
-    before = found.snapshot.term
-    for entry in found.entries:
+def _check_terms(folder: Path, stored: StoredState) -> None:
+    """Terms never decrease in a log, and the current term is at least that of the last entry."""
+    before = stored.snapshot.term
+    for entry in stored.entries:
         if entry.term < before:
-            what = f"{folder}: entry {entry.index} is of term {entry.term}, after one of term {before}"
-            raise DamagedError(what, _REPLACE)
+            message = f"{folder}: entry {entry.index} is of term {entry.term}, after one of term {before}"
+            raise DamagedError(message, _REPLACE)
         before = entry.term
-    if found.hard_state.term < before:
-        what = (
-            f"{folder}: the node has entries of term {before}, but says its term is {found.hard_state.term}"
+    if stored.hard_state.term < before:
+        message = (
+            f"{folder}: the node has entries of term {before}, but its stored term is "
+            f"{stored.hard_state.term}"
         )
-        raise DamagedError(what, _REPLACE)
+        raise DamagedError(message, _REPLACE)
 
 
-def _replay(folder: Path, found: StoredState) -> tuple[CoordinatorState, int, int]:
+def _replay(folder: Path, stored: StoredState) -> tuple[CoordinatorState, int, int]:
     """(the state, how many commands led from the snapshot to it, how many of them are unknown)."""
     try:
-        state = CoordinatorState.restore(found.snapshot.data)
+        state = CoordinatorState.restore(stored.snapshot.data)
     except DecodeError as error:
         raise DamagedError(f"the snapshot in {folder} holds no state: {error}", _REPLACE) from error
-    if state.applied > found.snapshot.index:
-        what = f"the snapshot in {folder} says {found.snapshot.index}, but its state is of {state.applied}"
-        raise DamagedError(what, _REPLACE)
-    commands = [entry for entry in found.entries if entry.kind is EntryKind.COMMAND]
+    if state.applied > stored.snapshot.index:
+        message = (
+            f"the snapshot in {folder} is recorded as of entry {stored.snapshot.index}, but its state is "
+            f"of entry {state.applied}"
+        )
+        raise DamagedError(message, _REPLACE)
+    commands = [entry for entry in stored.entries if entry.kind is EntryKind.COMMAND]
     for entry in commands:
         state.apply(entry.index, entry.data)
     return state, len(commands), sum(not _is_known(entry) for entry in commands)
@@ -211,7 +215,7 @@ def _runs(state: CoordinatorState) -> Iterator[RunLine]:
 
 
 def _is_in_use(folder: Path) -> bool:
-    """Does a node hold its lock? Asked without taking it for longer than the question."""
+    """Whether a node holds its lock; the test takes the lock only for a moment."""
     try:
         fd = os.open(folder / "lock", os.O_RDONLY)
     except FileNotFoundError:

@@ -30,9 +30,6 @@ from paceline.coordinator.state.machine import MAX_LONG_COMMAND_BYTES
 from paceline.core.clock import monotonic_s
 from paceline.core.errors import ExitCode, PacelineError
 
-# A stream costs a quarter of what a call for each write would. When it breaks,
-# whoever waits on it hears so; the client opens another one, to whoever leads.
-
 Metadata = tuple[tuple[str, str], ...]
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -47,64 +44,64 @@ class WriteStream:
         self.is_over = False
         self._call = write(metadata=metadata)
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[pb.Answer]] = {}
-        self._sending = asyncio.Lock()  # gRPC takes one message of a stream at a time
-        self._listening = asyncio.create_task(self._listen())
+        self._pending: dict[int, asyncio.Future[pb.Answer]] = {}
+        self._send_lock = asyncio.Lock()  # gRPC takes one message of a stream at a time
+        self._receiver = asyncio.create_task(self._receive())
 
     async def ask(self, command: pb.Command, timeout_s: float) -> pb.Outcome:
-        """What came of it; AioRpcError as if it had been a call of its own."""
+        """The outcome of a command; raises AioRpcError as a unary call would."""
         number = next(self._numbers)
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answer = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send(pb.Ask(id=number, command=command))
-                return _outcome(await waiting)
+                return _outcome_or_raise(await answer)
         except TimeoutError as error:
-            what = f"no answer within {timeout_s:g} s"
-            raise _failure(grpc.StatusCode.DEADLINE_EXCEEDED, what) from error
+            message = f"no response within {timeout_s:g} s"
+            raise _failure(grpc.StatusCode.DEADLINE_EXCEEDED, message) from error
         finally:
-            del self._waiting[number]
-            if waiting.done() and not waiting.cancelled():
-                waiting.exception()  # looked at: the stream may have ended while we were still sending
+            del self._pending[number]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # retrieved: the stream may have ended while the request was sent
 
     async def close(self) -> None:
         self._call.cancel()
         with suppress(asyncio.CancelledError):
-            await self._listening
+            await self._receiver
 
     async def _send(self, ask: pb.Ask) -> None:
         try:
-            async with self._sending:
+            async with self._send_lock:
                 await self._call.write(ask)
         except asyncio.InvalidStateError as error:  # it ended between two writes
             raise _failure(grpc.StatusCode.UNAVAILABLE, "the stream has ended") from error
         except grpc.aio.AioRpcError as error:
-            raise _broken(error) from error
+            raise _as_unavailable(error) from error
 
-    async def _listen(self) -> None:
+    async def _receive(self) -> None:
         ended: BaseException = _failure(grpc.StatusCode.UNAVAILABLE, "the node ended the stream")
         try:
             while isinstance(answer := await self._call.read(), pb.Answer):
-                waiting = self._waiting.get(answer.id)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
+                pending = self._pending.get(answer.id)
+                if pending is not None and not pending.done():
+                    pending.set_result(answer)
         except grpc.aio.AioRpcError as error:
-            ended = _broken(error)
+            ended = _as_unavailable(error)
         finally:
             self.is_over = True
-            for waiting in self._waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(ended)
+            for pending in self._pending.values():
+                if not pending.done():
+                    pending.set_exception(ended)
 
 
-def _outcome(answer: pb.Answer) -> pb.Outcome:
+def _outcome_or_raise(answer: pb.Answer) -> pb.Outcome:
     if answer.HasField("declined"):
-        said = answer.declined
-        code = _CODES.get(said.code, grpc.StatusCode.UNKNOWN)
-        facts = (((methods.WHY, said.why),) if said.why else ()) + (
-            ((methods.LEADER, said.leader),) if said.leader else ()
+        declined = answer.declined
+        code = _CODES.get(declined.code, grpc.StatusCode.UNKNOWN)
+        metadata = (((methods.WHY, declined.why),) if declined.why else ()) + (
+            ((methods.LEADER, declined.leader),) if declined.leader else ()
         )
-        raise _failure(code, f"{said.what}\n{said.hint}", facts)
+        raise _failure(code, f"{declined.what}\n{declined.hint}", metadata)
     refusal = answer.outcome.refusal
     if answer.outcome.HasField("refusal"):
         code = methods.CODES.get(refusal.why, grpc.StatusCode.UNKNOWN)
@@ -112,38 +109,40 @@ def _outcome(answer: pb.Answer) -> pb.Outcome:
     return answer.outcome
 
 
-def _broken(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-    """A stream whose connection is cut while something is sent ends with an error of gRPC's own core."""
+def _as_unavailable(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+    """A connection that is lost during a write ends the stream with INTERNAL; report it as UNAVAILABLE."""
     if error.code() is grpc.StatusCode.INTERNAL:
         return _failure(grpc.StatusCode.UNAVAILABLE, f"the connection was lost: {error.details()}")
     return error
 
 
-def _failure(code: grpc.StatusCode, details: str, facts: Metadata = ()) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*facts), details)
+def _failure(code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), details)
 
 
 Dial = Callable[[str], grpc.aio.Channel]
 Reply = TypeVar("Reply", bound=Message)
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-# How long to wait before asking again, at first and in the end: soon enough for an election, and not so often
-# that a thousand clients keep those who elect from it.
-FIRST_PAUSE_S, MAX_PAUSE_S, BACKOFF = 0.025, 0.3, 1.4
-ATTEMPT_S = 2.0  # for one node to answer
+# Backoff between attempts: short enough for an election, and long enough that a thousand clients do not
+# disturb it.
+FIRST_PAUSE_S = 0.025
+MAX_PAUSE_S = 0.3
+BACKOFF = 1.4
+ATTEMPT_S = 2.0  # timeout for one node to respond
 MAX_IN_FLIGHT = 256  # writes without an answer; a session keeps no more than 1,000 answers
 FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class RefusedError(PacelineError):
-    """The cluster agreed that this cannot be."""
+    """The coordinator refused the request."""
 
     exit_code = ExitCode.BAD_CONFIG
     code = "E502"
 
-    def __init__(self, what: str, hint: str, why: str) -> None:
-        super().__init__(what, hint)
+    def __init__(self, message: str, hint: str, why: str) -> None:
+        super().__init__(message, hint)
         self.why = why  # a name of the proto's Why, or of a gRPC status
 
 
@@ -155,7 +154,7 @@ class NotAllowedError(RefusedError):
 
 
 class NotNowError(RefusedError):
-    """It could be done in another state of the cluster."""
+    """The request is valid, but not in the present state."""
 
     exit_code = ExitCode.DEGRADED
     code = "E504"
@@ -175,17 +174,19 @@ class Client:
         self, addresses: Sequence[str], dial: Dial, *, metadata: Metadata = (), patience_s: float = 10.0
     ) -> None:
         assert addresses, "a client needs the address of at least one node"
-        self._addresses, self._dial = list(addresses), dial
-        self._metadata, self._patience_s = metadata, patience_s
+        self._addresses = list(addresses)
+        self._dial = dial
+        self._metadata = metadata
+        self._patience_s = patience_s
         self._stack = AsyncExitStack()
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._asking: dict[str, WriteStream] = {}  # streams of writes
+        self._write_streams: dict[str, WriteStream] = {}  # indexed by address
         self._leader = self._addresses[0]
         self._session: pb.Session | None = None
         self._opening = asyncio.Lock()
         self._numbers = itertools.count(1)
-        self._room = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self._open: set[int] = set()  # numbers whose answers we wait for
+        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._unanswered: set[int] = set()  # sequence numbers without an answer
         self._is_given_up = False
 
     async def __aenter__(self) -> Self:
@@ -197,53 +198,55 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        for asking in self._asking.values():
-            await asking.close()
+        for stream in self._write_streams.values():
+            await stream.close()
         await self._stack.aclose()
 
     def give_up(self) -> None:
-        """The cluster is not waited for any more: calls fail, those under way after their present attempt."""
+        """Stop waiting for the coordinator: new calls fail, and open ones after their present attempt."""
         self._is_given_up = True
 
     async def write(self, name: str, request: Message, reply: type[Reply]) -> Reply:
         """`await client.write("Runs.Create", pb.CreateRun(…), pb.Run)`: done once, even if sent twice."""
         write = _WRITES[name]
         assert write.reply is reply, f"{name} answers with {write.reply.__name__}"
-        async with self._room:
-            found: Reply = await self._write_once(write, request)
-            return found
+        async with self._in_flight:
+            result: Reply = await self._write_once(write, request)
+            return result
 
-    async def _write_once(self, write: Write, request: Message) -> Any:  # Any: `write` says what it is
+    async def _write_once(self, write: Write, request: Message) -> Any:  # Any: the type depends on `write`
         while True:
-            session = await self._session_open()
+            session = await self._open_session()
             number = next(self._numbers)
-            self._open.add(number)
-            command = pb.Command(session=session.session, sequence=number, first_open=min(self._open))
+            self._unanswered.add(number)
+            command = pb.Command(session=session.session, sequence=number, first_open=min(self._unanswered))
             getattr(command, write.command).CopyFrom(request)
             try:
-                _check_size(command)  # a larger one would take others on the stream with it
-                outcome = await self._of_leader(partial(self._write, command))
+                _check_size(command)  # a larger one would break the stream for other commands
+                outcome = await self._call_leader(partial(self._write, command))
                 return getattr(outcome, write.result)
             except RefusedError as error:
                 if error.why != pb.Why.Name(pb.NO_SESSION):
                     raise
-                # Refused before it was looked at: a new session cannot do it twice.
+                # Refused before it was applied: a new session cannot apply it twice.
                 if self._session is session:
                     self._session = None
             finally:
-                self._open.discard(number)
+                self._unanswered.discard(number)
 
     async def read(self, name: str, request: Message, reply: type[Reply]) -> Reply:
         read = _READS[name]
         assert read.reply is reply, f"{name} answers with {read.reply.__name__}"
-        return await self._ask(path(read.service, read.name), request, reply)
+        return await self._call_method(path(read.service, read.name), request, reply)
 
     async def manage(self, name: str, request: Message) -> pb.NodeStatus:
-        """Ask the leader for a change of the cluster itself: Add, Remove, StepDown."""
-        return await self._ask(path("Nodes", name), request, pb.NodeStatus, attempt_s=self._patience_s)
+        """Change the membership or the leader: Add, Remove, StepDown."""
+        return await self._call_method(
+            path("Nodes", name), request, pb.NodeStatus, attempt_s=self._patience_s
+        )
 
     async def of_node(self, address: str, name: str, request: Message) -> pb.NodeStatus:
-        """Ask one node, whoever leads: Status, Snapshot."""
+        """Call one node, leader or not: Status, Snapshot."""
         return await self._call(address, path("Nodes", name), request, pb.NodeStatus, self._patience_s)
 
     def watch(self, address: str, request: pb.WatchRequest) -> AsyncIterator[pb.Change]:
@@ -254,7 +257,7 @@ class Client:
         return aiter(call(request, metadata=self._metadata))
 
     def live(self, beats: AsyncIterator[pb.Beat]) -> AsyncIterator[pb.Order]:
-        """Signs of life to whoever led last; orders back, until the stream breaks (grpc.aio.AioRpcError)."""
+        """Heartbeats to the last known leader, orders back, until the stream breaks (AioRpcError)."""
         call = self._channel(self._leader).stream_stream(
             path("Members", "Live"), pb.Beat.SerializeToString, pb.Order.FromString
         )
@@ -266,74 +269,75 @@ class Client:
         return self._leader
 
     def doubt_leader(self) -> None:
-        """Whoever led last is silent: the next question goes to another node first."""
-        self._turn_away(self._leader, "", itertools.cycle(self._addresses))
+        """The last known leader is silent: the next call goes to another node first."""
+        self._switch_leader(self._leader, "", itertools.cycle(self._addresses))
 
-    async def _session_open(self) -> pb.Session:
+    async def _open_session(self) -> pb.Session:
         async with self._opening:
             if self._session is None:
                 opening = pb.OpenSession(client="paceline", nonce=secrets.token_hex(16))
-                self._session = await self._ask(path("Sessions", "Open"), opening, pb.Session)
+                self._session = await self._call_method(path("Sessions", "Open"), opening, pb.Session)
             return self._session
 
-    async def _ask(
+    async def _call_method(
         self, method: str, request: Message, reply: type[Reply], *, attempt_s: float = ATTEMPT_S
     ) -> Reply:
-        def ask(address: str, timeout_s: float) -> Awaitable[Reply]:
+        def call(address: str, timeout_s: float) -> Awaitable[Reply]:
             return self._call(address, method, request, reply, timeout_s)
 
-        return await self._of_leader(ask, attempt_s)
+        return await self._call_leader(call, attempt_s)
 
     async def _write(self, command: pb.Command, address: str, timeout_s: float) -> pb.Outcome:
-        asking = self._asking.get(address)
-        if asking is None or asking.is_over:
-            if asking is not None:
-                await asking.close()
-            asking = self._asking[address] = WriteStream(self._channel(address), self._metadata)
-        return await asking.ask(command, timeout_s)
+        stream = self._write_streams.get(address)
+        if stream is None or stream.is_over:
+            if stream is not None:
+                await stream.close()
+            stream = self._write_streams[address] = WriteStream(self._channel(address), self._metadata)
+        return await stream.ask(command, timeout_s)
 
-    async def _of_leader(
-        self, ask: Callable[[str, float], Awaitable[Found]], attempt_s: float = ATTEMPT_S
-    ) -> Found:
-        """What the leader answers, wherever it is by now; `ask` takes an address and how long it may take."""
+    async def _call_leader(
+        self, call: Callable[[str, float], Awaitable[Result]], attempt_s: float = ATTEMPT_S
+    ) -> Result:
+        """The result of `call` at the current leader; `call` takes an address and a timeout."""
         until_s = monotonic_s() + self._patience_s
-        others = itertools.cycle(self._addresses)
-        last, pause_s = "nobody was asked", FIRST_PAUSE_S
+        fallbacks = itertools.cycle(self._addresses)
+        last = "no node was contacted"
+        pause_s = FIRST_PAUSE_S
         while (left_s := until_s - monotonic_s()) > 0 and not self._is_given_up:
-            asked = self._leader
+            address = self._leader
             try:
-                return await ask(asked, min(attempt_s, left_s))
+                return await call(address, min(attempt_s, left_s))
             except grpc.aio.AioRpcError as error:
                 if error.code() not in FAILED:
                     raise refused(error) from error
-                last = f"{asked}: {error.details()}".partition("\n")[0]
-                self._turn_away(asked, _fact(error, methods.LEADER), others)
-                if _fact(error, methods.LEADER) in ("", asked):
+                last = f"{address}: {error.details()}".partition("\n")[0]
+                self._switch_leader(address, _trailing(error, methods.LEADER), fallbacks)
+                if _trailing(error, methods.LEADER) in ("", address):
                     await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
                     pause_s = min(pause_s * BACKOFF, MAX_PAUSE_S)
         if self._is_given_up:
-            raise UnreachableError("the coordinator was given up", "look at it, and ask again")
+            raise UnreachableError("the coordinator is unreachable", "check it, then retry")
         raise UnreachableError(
-            f"no leader answered within {self._patience_s:g} s (the last word was: {last})",
-            f"look at `paceline coordinator status --at {','.join(self._addresses)}`",
+            f"no leader responded within {self._patience_s:g} s (last error: {last})",
+            f"check the nodes: `paceline coordinator status --at {','.join(self._addresses)}`",
         )
 
-    def _turn_away(self, asked: str, leader: str, others: "itertools.cycle[str]") -> None:
-        if self._leader != asked:
-            return  # another call has found out meanwhile
-        if leader and leader != asked:
+    def _switch_leader(self, failed: str, leader: str, fallbacks: "itertools.cycle[str]") -> None:
+        if self._leader != failed:
+            return  # another call has already switched
+        if leader and leader != failed:
             self._leader = leader
         else:
             self._leader = next(
-                address for address in others if address != asked or len(self._addresses) == 1
+                address for address in fallbacks if address != failed or len(self._addresses) == 1
             )
 
     async def _call(
         self, address: str, method: str, request: Message, reply: type[Reply], timeout_s: float
     ) -> Reply:
         call = self._channel(address).unary_unary(method, type(request).SerializeToString, reply.FromString)
-        found: Reply = await call(request, metadata=self._metadata, timeout=timeout_s)
-        return found
+        response: Reply = await call(request, metadata=self._metadata, timeout=timeout_s)
+        return response
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
@@ -352,17 +356,17 @@ def _check_size(command: pb.Command) -> None:
         raise RefusedError(f"this request has {size} bytes", hint, pb.Why.Name(pb.INVALID))
 
 
-def _fact(error: grpc.aio.AioRpcError, key: str) -> str:
+def _trailing(error: grpc.aio.AioRpcError, key: str) -> str:
     return next((str(value) for name, value in error.trailing_metadata() or () if name == key), "")
 
 
 def refused(error: grpc.aio.AioRpcError) -> RefusedError:
-    """What a node answered, in its own words."""
-    what, _, hint = (error.details() or "").partition("\n")
-    why = _fact(error, methods.WHY) or error.code().name
+    """The error of a refused call, with the message of the node."""
+    message, _, hint = (error.details() or "").partition("\n")
+    why = _trailing(error, methods.WHY) or error.code().name
     kind = RefusedError
     if error.code() in NOT_ALLOWED:
         kind = NotAllowedError
     elif why == pb.Why.Name(pb.NOT_NOW):
         kind = NotNowError
-    return kind(what or why, hint or "look at the node's own output", why)
+    return kind(message or why, hint or "see the node's output", why)

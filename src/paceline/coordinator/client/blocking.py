@@ -23,27 +23,24 @@ from paceline.coordinator.server import security
 from paceline.coordinator.server.tls import Certificate
 from paceline.coordinator.server.tokens import Token
 
-# One for the whole process, started by the first who needs it and stopped after
-# the last: gRPC's poller is happiest with a single loop.
-
 Result = TypeVar("Result")
 
 
 class Background:
-    """A share in the loop. Whoever has one closes it."""
+    """A reference to the shared event loop; its holder must close it."""
 
     def __init__(self) -> None:
-        self._shared = _Shared.taken()
+        self._shared = _Shared.acquire()
         self._is_open = True
 
-    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: what it awaits is its own affair
-        """What the coroutine returns or raises. Ctrl-C while waiting cancels it."""
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: what it awaits does not matter
+        """Run the coroutine and return or raise its result. Ctrl-C cancels it."""
         assert self._is_open, "it was closed"
         future = asyncio.run_coroutine_threadsafe(coroutine, self._shared.loop)
         try:
             return future.result()
         except CancelledError as error:
-            raise RuntimeError("the background loop was stopped while somebody waited for it") from error
+            raise RuntimeError("the background loop was stopped while a caller waited for it") from error
         except KeyboardInterrupt:
             future.cancel()
             raise
@@ -56,7 +53,7 @@ class Background:
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._shared.give_back()
+            self._shared.release()
 
 
 class _Shared:
@@ -70,14 +67,14 @@ class _Shared:
         self._thread.start()
 
     @classmethod
-    def taken(cls) -> "_Shared":
+    def acquire(cls) -> "_Shared":
         with cls._lock:
             if cls._current is None:
                 cls._current = _Shared()
             cls._current._users += 1
             return cls._current
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -138,7 +135,7 @@ class BlockingClient:
 
 
 async def _client(addresses: Sequence[str], access: Token | Certificate, patience_s: float) -> Client:
-    """Made where it is used: its locks and channels belong to the loop."""
+    """Created inside the loop, to which its locks and channels belong."""
     return Client(
         addresses,
         lambda address: security.open_channel(address, access),

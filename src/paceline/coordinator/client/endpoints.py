@@ -17,15 +17,15 @@ from paceline.core import environ
 from paceline.core.disk import SecretError
 from paceline.core.errors import ClusterOptionError, Problem
 
-# Every question is asked anew: who was not there a moment ago may be there now.
+# Commands do not share failed connections: a node that was down a moment ago may be up now.
 _OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointOptions:
-    """What the user said about the cluster to talk to."""
+    """The user's options about which coordinator to call."""
 
-    usual_folder: Path  # looked at when nothing was said
+    usual_folder: Path  # the default, without options and environment
     at: tuple[str, ...] = ()
     folder: Path | None = None
     token_file: Path | None = None
@@ -35,7 +35,7 @@ class EndpointOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """A cluster that can be called."""
+    """Addresses of a coordinator, and the credentials to call it."""
 
     addresses: tuple[str, ...]
     access: Token | Certificate
@@ -49,35 +49,36 @@ class Endpoints:
         )
 
 
-def find_endpoints(where: EndpointOptions) -> Endpoints:
-    addresses, folder = where.at, where.folder
+def find_endpoints(options: EndpointOptions) -> Endpoints:
+    addresses = options.at
+    folder = options.folder
     if not addresses and folder is None:
         addresses = addresses_from_environment()
         if not addresses:
-            folder = where.usual_folder
+            folder = options.usual_folder
     if not addresses:
-        assert folder is not None, "a folder was said, or the usual one is taken"
+        assert folder is not None, "a folder is given, or the default is used"
         addresses = tuple(nodes_file.read_nodes_file(folder).nodes.values())
-    access = _client_access(where, folder)
+    access = _client_access(options, folder)
     if isinstance(access, Token):
         for address in addresses:
             security.check_private(address, "init-pki")
     return Endpoints(addresses=addresses, access=access)
 
 
-def _client_access(where: EndpointOptions, folder: Path | None) -> Token | Certificate:
-    """A certificate, else a token: of the file that was said, the environment, the folder, the user."""
-    if where.tls_dir is not None:
-        return security.client_access(tls_dir=where.tls_dir, tls_name=where.tls_name)
-    if where.token_file is not None:
-        return security.client_access(token_file=where.token_file)
+def _client_access(options: EndpointOptions, folder: Path | None) -> Token | Certificate:
+    """A certificate, else a token: of the given file, the environment, the folder, or the user."""
+    if options.tls_dir is not None:
+        return security.client_access(tls_dir=options.tls_dir, tls_name=options.tls_name)
+    if options.token_file is not None:
+        return security.client_access(token_file=options.token_file)
     if environ.token() is not None:
         return security.client_access()
-    own = None if folder is None else folder / tokens.TOKENS_NAME
-    path = own if own is not None and own.exists() else user_token_file()
+    folder_tokens = None if folder is None else folder / tokens.TOKENS_NAME
+    path = folder_tokens if folder_tokens is not None and folder_tokens.exists() else user_token_file()
     if not path.exists():
         raise SecretError(
-            f"there is no token in {path}, and the coordinator answers nobody without one",
+            f"there is no token in {path}, and the coordinator requires one",
             "start a node on this machine as this user, or give --token-file FILE or --tls-dir DIR",
         )
     return security.client_access(token_file=path)
@@ -86,7 +87,7 @@ def _client_access(where: EndpointOptions, folder: Path | None) -> Token | Certi
 def node_credentials(
     node: int, addresses: Sequence[str], data_dir: Path, token_file: Path | None, tls_dir: Path | None
 ) -> Tokens | Certificate:
-    """What the node at the first address asks of its callers. A token never goes further than loopback."""
+    """Credentials of the node at the first address. A token never leaves loopback."""
     if tls_dir is None:
         for address in addresses:
             security.check_private(address, f"init-pki --out pki --node {node}=HOST")
@@ -95,7 +96,7 @@ def node_credentials(
             token_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise SecretError(
-                f"cannot make the folder {token_file.parent}: {error.strerror}",
+                f"cannot create the folder {token_file.parent}: {error.strerror}",
                 "give a file where this user may write, with --token-file FILE",
             ) from error
     return security.node_security(addresses[0], node, data_dir, token_file=token_file, tls_dir=tls_dir)
@@ -106,7 +107,7 @@ def user_token_file() -> Path:
 
 
 def addresses_from_environment() -> tuple[str, ...]:
-    """What PACELINE_COORDINATOR says: addresses, or the folder of `paceline coordinator up`."""
+    """PACELINE_COORDINATOR: addresses, or the folder of `paceline coordinator up`."""
     text = environ.coordinator() or ""
     if text and (Path(text) / nodes_file.FILE_NAME).exists():
         return tuple(nodes_file.read_nodes_file(Path(text)).nodes.values())
@@ -115,9 +116,9 @@ def addresses_from_environment() -> tuple[str, ...]:
 
 def split_addresses(text: str, where: str) -> tuple[str, ...]:
     """`HOST:PORT,HOST:PORT` as addresses; none for an empty text."""
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    for address in found:
+    addresses = tuple(part.strip() for part in text.split(",") if part.strip())
+    for address in addresses:
         if not nodes_file.is_address(address):
-            what = f"{address!r} is no address"
-            raise ClusterOptionError([Problem(what, "write HOST:PORT, for example 127.0.0.1:7401", where)])
-    return found
+            message = f"{address!r} is not an address"
+            raise ClusterOptionError([Problem(message, "write HOST:PORT, for example 127.0.0.1:7401", where)])
+    return addresses

@@ -11,7 +11,7 @@ from paceline.core.errors import ClusterOptionError, Problem
 FILE_NAME = "cluster.json"
 KILLS_NAME = "kills.jsonl"  # nodes killed by `paceline coordinator kill`, and the leader at that time
 SCHEMA = "paceline.cluster/1"
-_HINT = "say --at HOST:PORT, set PACELINE_COORDINATOR, or start a cluster with `paceline coordinator up`"
+_HINT = "use --at HOST:PORT, set PACELINE_COORDINATOR, or start a cluster with `paceline coordinator up`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class NodesFile:
 def read_nodes_file(folder: Path) -> NodesFile:
     path = folder / FILE_NAME
     if not path.exists():
-        what = f"it was not said where the coordinator is, and there is no {path}"
-        raise ClusterOptionError([Problem(what, _HINT, "--dir")])
+        message = f"no coordinator address is given, and there is no {path}"
+        raise ClusterOptionError([Problem(message, _HINT, "--dir")])
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
@@ -39,8 +39,8 @@ def read_nodes_file(folder: Path) -> NodesFile:
             raise ValueError("it names no nodes")
         return NodesFile(cluster=str(content["cluster"]), nodes=nodes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"{path} does not say where a cluster is: {error}"
-        raise ClusterOptionError([Problem(what, _HINT, "--dir")]) from error
+        message = f"{path} does not describe a cluster: {error}"
+        raise ClusterOptionError([Problem(message, _HINT, "--dir")]) from error
 
 
 def pid_file(folder: Path, node: int) -> Path:

@@ -35,7 +35,7 @@ from paceline.coordinator.raft.types import (
     Term,
 )
 
-Dice = Callable[[int], int]  # a number from 0 to below the argument
+RandRange = Callable[[int], int]  # a number from 0 to below the argument
 
 
 class Role(Enum):
@@ -47,11 +47,11 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """In ticks. An election begins after `election` to twice that without a leader."""
+    """Intervals in ticks. An election begins after `election` to twice that without a leader."""
 
     election: int = 10
     heartbeat: int = 2
-    append_bytes: int = 1 << 20  # of entries in one message
+    append_bytes: int = 1 << 20  # size of the entries in one message
 
 
 class Raft:
@@ -61,10 +61,10 @@ class Raft:
         hard_state: HardState,
         log: RaftLog,
         *,
-        dice: Dice,
+        randrange: RandRange,
         timing: Timing | None = None,
     ) -> None:
-        """A node as its disk remembers it. It always begins as a follower."""
+        """Restore a node from its persistent state. It always starts as a follower."""
         self.me = me
         self.log = log
         self.timing = timing or Timing()
@@ -72,20 +72,20 @@ class Raft:
         self.vote = hard_state.vote
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
-        self._dice = dice
+        self._randrange = randrange
         self._memberships = Memberships(log)
         self._written = hard_state
-        self._snapshot: Snapshot | None = None  # received, not handed out yet
+        self._snapshot: Snapshot | None = None  # received, not yet returned by `ready`
         self._outbox: list[Message] = []
         self._votes: dict[NodeId, bool] = {}
         self._leading: Leading | None = None
         self._reads_served: list[tuple[int, Index]] = []
         self._reads_lost: list[int] = []
-        self._membership_index = Index(0)  # of the newest membership entry proposed here
+        self._membership_index = Index(0)  # index of the newest membership entry proposed here
         self._elapsed = 0
         self._draw_timeout()
 
-    # What the shell may ask.
+    # Queries of the shell.
 
     @property
     def membership(self) -> Membership:
@@ -105,7 +105,7 @@ class Raft:
 
     @property
     def round(self) -> int:
-        """Of our newest sign of life; 0 unless we lead."""
+        """Number of this leader's newest heartbeat round; 0 on other nodes."""
         return 0 if self._leading is None else self._leading.round
 
     def propose(self, data: bytes) -> tuple[Index, Term] | None:
@@ -134,10 +134,10 @@ class Raft:
         return entry.index, entry.term
 
     def read(self, id: int) -> bool:
-        """Ask to read what is committed by now; False: we cannot say. The answer comes with `ready`."""
+        """Request a linearizable read; False if this node cannot serve it. `ready` returns the result."""
         if self._leading is None or not self._has_committed_in_term():
             return False
-        # Only a sign of life that is sent after the question can prove that we still lead (6.4).
+        # Only a heartbeat sent after the request can prove that this node still leads (6.4).
         self._leading.reads.append(Read(id, self.log.commit, self._leading.round + 1))
         self._leading.wants_round = True
         return True
@@ -178,7 +178,7 @@ class Raft:
     def lost_touch(self, node: NodeId) -> None:
         """Its connection broke. If it leads, that is as if it had been silent for a while: we act sooner.
 
-        This moves our clock, nothing else. Whoever still hears the leader refuses our pre-vote.
+        This moves our clock, nothing else. A node that still receives from the leader refuses our pre-vote.
         """
         if node == self.leader and self._leading is None:
             self._elapsed = max(self._elapsed, self.timing.election)
@@ -204,7 +204,7 @@ class Raft:
         self._snapshot = None
         return ready
 
-    # What other nodes say.
+    # Messages of other nodes.
 
     def step(self, message: Message) -> None:
         if message.term > self.term:
@@ -231,10 +231,10 @@ class Raft:
                     self._campaign(Role.CANDIDATE, is_transfer=True)
 
     def _takes_newer_term(self, message: Message) -> bool:
-        """Go on with this message? A newer term makes us a follower, except where it is only asked about."""
+        """Whether to process this message. A newer term makes this node a follower, except in a pre-vote."""
         kind = message.kind
         if kind in (Kind.PRE_VOTE, Kind.VOTE) and not message.is_transfer and self._hears_a_leader():
-            return False  # whoever still hears the leader does not help to replace it (6, 9.6)
+            return False  # a node that still receives from the leader does not help to replace it (6, 9.6)
         is_only_asked = kind is Kind.PRE_VOTE or (kind is Kind.PRE_VOTE_REPLY and not message.rejected)
         if not is_only_asked:
             self._become_follower(message.term)
@@ -244,10 +244,10 @@ class Raft:
         return self.leader is not None and self._elapsed < self.timing.election
 
     def _answer_the_past(self, message: Message) -> None:
-        """Tell a node that lives in an older term about ours, so that it stops."""
+        """Send this node's term to a sender in an older term, so that it steps down."""
         if message.kind in (Kind.APPEND, Kind.SNAPSHOT):
-            # Only the term is news. The sender may lead again by now, in our term, and must not take an
-            # answer to what it said long ago (its round above all) for one to what it says now.
+            # Only the term matters. The sender may lead again by now, in this term, and must not take a reply
+            # to an old message (above all its round) for a reply to a current one.
             self._outbox.append(Message(Kind.APPEND_REPLY, self.me, message.sender, self.term, rejected=True))
         elif message.kind is Kind.PRE_VOTE:
             self._outbox.append(
@@ -257,8 +257,8 @@ class Raft:
     # Elections.
 
     def _may_campaign(self) -> bool:
-        """Also a node that an open change removes: it may be the only one that has the change (4.2.2)."""
-        return any(self.me in found.voters for found in self._memberships.since(self.log.commit))
+        """Whether to campaign, also as a node that an open change removes: only it may have it (4.2.2)."""
+        return any(self.me in membership.voters for membership in self._memberships.since(self.log.commit))
 
     def _campaign(self, role: Role, *, is_transfer: bool = False) -> None:
         self._stop_leading()
@@ -287,7 +287,7 @@ class Raft:
         if grants and is_real:
             self.vote = message.sender
             self._elapsed = 0
-        # A granted pre-vote answers in the term that was asked about; everything else in our own.
+        # A granted pre-vote is answered in the requested term; everything else in this node's term.
         term = message.term if grants else self.term
         self._outbox.append(Message(reply, self.me, message.sender, term, rejected=not grants))
 
@@ -332,12 +332,12 @@ class Raft:
         self.leader = self.me
         self._elapsed = 0
         self._leading = Leading(self.me, self.log.last_index)
-        # Others are only asked once the disk knows the term. Who needs nobody else must wait for it still, or
+        # Votes are only requested once the disk holds the term. A single voter must wait for it too, or
         # could lead the same term twice, with other entries, after a crash.
         self._leading.is_term_on_disk = any(
             self._votes.get(node, False) for node in self._votes.keys() - {self.me}
         )
-        # What an older leader may have left uncommitted counts as an open change (4.1).
+        # Entries that an older leader may have left uncommitted count as an open change (4.1).
         self._membership_index = self.log.last_index
         self._leading.follow(self.membership)
         self.log.append(self.term, EntryKind.NOTHING, b"")
@@ -349,12 +349,12 @@ class Raft:
             self._leading = None
 
     def _draw_timeout(self) -> None:
-        self._timeout = self.timing.election + self._dice(self.timing.election)
+        self._timeout = self.timing.election + self._randrange(self.timing.election)
 
     # Following.
 
     def _follow(self, leader: NodeId) -> None:
-        """A sign of life of this term's leader."""
+        """Handle a message of this term's leader."""
         assert self.role is not Role.LEADER, f"two leaders in term {self.term}: {self.me} and {leader}"
         self.role = Role.FOLLOWER
         self.leader = leader
@@ -449,7 +449,7 @@ class Raft:
             self._reads_served += leading.confirmed_reads(self.membership)
 
     def _agreement(self, message: Message) -> Index:
-        """Where our log may agree with one that has `hint_term` at `hint`: skips a whole term at once."""
+        """Last index at which the logs may agree, given `hint_term` at `hint`: skips a whole term at once."""
         return self.log.disagreement(message.hint, message.hint_term)[0]
 
     def _advance_commit(self) -> None:
@@ -461,7 +461,7 @@ class Raft:
             self._commit_to(agreed)
 
     def _may_commit(self, index: Index) -> bool:
-        """Only entries of our own term are committed by counting (paper figure 8)."""
+        """Whether counting commits `index`: only entries of the current term (paper figure 8)."""
         return self.log.term(index) == self.term
 
     def _commit_to(self, index: Index) -> None:

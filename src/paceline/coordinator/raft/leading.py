@@ -13,8 +13,8 @@ from paceline.coordinator.raft.types import Entry, Index, Kind, Membership, Mess
 @dataclass(slots=True)
 class Read:
     id: int
-    index: Index  # what was committed when it was asked
-    round: int  # the sign of life whose answers confirm it
+    index: Index  # commit index at the time of the request
+    round: int  # the heartbeat round whose replies confirm it
 
 
 @dataclass(slots=True)
@@ -25,18 +25,18 @@ class Leading:
     is_term_on_disk: bool = True
     round: int = 0
     reads: list[Read] = field(default_factory=list)
-    wants_round: bool = False  # a read waits for a sign of life that is newer than it
-    is_beating: bool = False  # everybody gets a sign of life now
+    wants_round: bool = False  # a read waits for a newer heartbeat round
+    is_beating: bool = False  # all nodes get a heartbeat now
     heartbeat_elapsed: int = 0
     transferee: NodeId | None = None
-    transfer_age: int = 0  # ticks since it was asked for
+    transfer_age: int = 0  # ticks since the request
 
     def follow(self, membership: Membership) -> None:
         """Progress is kept of exactly those who take part."""
-        others = membership.everybody - {self.me}
-        for node in others - self.progress.keys():
+        peers = membership.nodes - {self.me}
+        for node in peers - self.progress.keys():
             self.progress[node] = Progress(next=Index(self.last_index + 1))
-        for node in self.progress.keys() - others:
+        for node in self.progress.keys() - peers:
             del self.progress[node]
 
     def is_caught_up(self, node: NodeId, commit: Index) -> bool:
@@ -49,7 +49,7 @@ class Leading:
         return matches[membership.quorum - 1]
 
     def confirmed_round(self, membership: Membership) -> int:
-        """The newest sign of life that a majority has answered."""
+        """The newest heartbeat round that a majority has answered."""
         rounds = [self.round if n == self.me else self.progress[n].round for n in membership.voters]
         rounds.sort(reverse=True)
         return rounds[membership.quorum - 1]
@@ -63,14 +63,14 @@ class Leading:
         return served
 
     def heard_from_majority(self, membership: Membership) -> bool:
-        """Since it was last asked, did a majority answer? (check quorum, 6.2)"""
+        """Whether a majority has replied since the last call (check quorum, 6.2)."""
         active = sum(node == self.me or self.progress[node].is_active for node in membership.voters)
         for progress in self.progress.values():
             progress.is_active = False
         return active >= membership.quorum
 
     def tick(self, patience: int) -> None:
-        """After a while a handover is given up, and a snapshot that nobody acknowledged is sent again."""
+        """After `patience` ticks, abort a transfer, and resend an unacknowledged snapshot."""
         self.transfer_age += 1
         if self.transfer_age >= patience:
             self.transferee = None
@@ -82,9 +82,9 @@ class Leading:
                     progress.in_flight = 0
 
     def fill(self, outbox: list[Message], log: RaftLog, term: Term, append_bytes: int) -> None:
-        """One message to everybody who lacks entries; to all when it is time for a sign of life.
+        """One message to every node that lacks entries; to all nodes when a heartbeat is due.
 
-        What is committed is told with either, not by a message of its own: under load the next entries
+        The commit index is sent with either, not in a separate message: under load the next entries
         are close behind, and such messages would cost as much as the entries themselves.
         """
         if self.wants_round:
@@ -95,7 +95,7 @@ class Leading:
             if progress.sending is not Sending.SNAPSHOT and progress.next <= log.snapshot.index:
                 progress.sent_snapshot(log.snapshot.index)
                 outbox.append(Message(Kind.SNAPSHOT, self.me, node, term, snapshot=log.snapshot))
-            is_told = False  # entries are a sign of life, too
+            is_told = False  # entries count as a heartbeat, too
             while not progress.is_paused() and progress.next <= log.last_index:
                 entries = log.slice(progress.next, append_bytes)
                 outbox.append(self._append(node, log, term, entries))
@@ -107,7 +107,7 @@ class Leading:
 
     def _sign_of_life(self, node: NodeId, log: RaftLog, term: Term) -> Message:
         if self.progress[node].sending is Sending.SNAPSHOT:
-            # It has no log that we could build on: say only that we live.
+            # It has no log that we could build on: send only a heartbeat.
             return Message(Kind.APPEND, self.me, node, term, round=self.round)
         return self._append(node, log, term, ())
 

@@ -16,7 +16,7 @@ class RaftLog:
         self._entries: list[Entry] = list(entries)
         self.stable = self.last_index
         self.commit: Index = snapshot.index
-        self.applied: Index = snapshot.index  # handed out for applying
+        self.applied: Index = snapshot.index  # returned for applying
 
     @property
     def last_index(self) -> Index:
@@ -37,11 +37,11 @@ class RaftLog:
         return self.term(index) == term
 
     def is_up_to_date(self, index: Index, term: Term) -> bool:
-        """Is a log that ends so at least as new as ours? (paper 5.4.1)"""
+        """Whether a log with this last entry is at least as up to date as this one (paper 5.4.1)."""
         return term > self.last_term or (term == self.last_term and index >= self.last_index)
 
     def slice(self, first: Index, limit_bytes: int) -> tuple[Entry, ...]:
-        """Entries from `first` on, of about so many bytes, but at least one if there is one."""
+        """Entries from `first` on, up to about `limit_bytes`, but at least one if any exists."""
         start = first - self.snapshot.index - 1
         size = 0
         end = start
@@ -96,9 +96,9 @@ class RaftLog:
         end = min(self.commit, self.stable)
         if end <= self.applied:
             return []
-        found = self.between(Index(self.applied + 1), end)
+        entries = self.between(Index(self.applied + 1), end)
         self.applied = end
-        return found
+        return entries
 
     def compact(self, snapshot: Snapshot) -> None:
         """Forget the log up to the snapshot of what was applied."""
@@ -118,5 +118,5 @@ class RaftLog:
 
 
 def empty_snapshot(membership: Membership) -> Snapshot:
-    """Where a new cluster begins."""
+    """Initial snapshot of a new coordinator group."""
     return Snapshot(Index(0), Term(0), membership, b"")

@@ -23,24 +23,24 @@ class Memberships:
 
     def cut(self, first: Index) -> None:
         """The log was cut off from here on."""
-        self._newer = [(index, found) for index, found in self._newer if index < first]
+        self._newer = [(index, membership) for index, membership in self._newer if index < first]
         self.latest = self._newer[-1][1] if self._newer else self._base
 
     def at(self, index: Index) -> Membership:
         """The one that holds at an entry, for a snapshot that ends there."""
-        found = self._base
+        latest = self._base
         for start, membership in self._newer:
             if start <= index:
-                found = membership
-        return found
+                latest = membership
+        return latest
 
     def since(self, index: Index) -> list[Membership]:
         """The one that holds at an entry, and all that follow it."""
-        return [self.at(index), *(found for start, found in self._newer if start > index)]
+        return [self.at(index), *(membership for start, membership in self._newer if start > index)]
 
     def compact(self, index: Index) -> None:
         self._base = self.at(index)
-        self._newer = [(start, found) for start, found in self._newer if start > index]
+        self._newer = [(start, membership) for start, membership in self._newer if start > index]
 
     def restore(self, membership: Membership) -> None:
         self._base = self.latest = membership
@@ -48,27 +48,27 @@ class Memberships:
 
 
 def encode(membership: Membership) -> bytes:
-    found = {"voters": sorted(membership.voters), "learners": sorted(membership.learners)}
-    return json.dumps(found).encode()
+    document = {"voters": sorted(membership.voters), "learners": sorted(membership.learners)}
+    return json.dumps(document).encode()
 
 
 def decode(data: bytes) -> Membership:
     """ValueError: this is none."""
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except RecursionError as error:
         raise ValueError("a membership is not nested so deeply") from error
-    if not isinstance(found, dict) or found.keys() != {"voters", "learners"}:
+    if not isinstance(document, dict) or document.keys() != {"voters", "learners"}:
         raise ValueError("a membership has voters and learners")
-    return Membership(_nodes(found["voters"]), _nodes(found["learners"]))
+    return Membership(_nodes(document["voters"]), _nodes(document["learners"]))
 
 
-def _nodes(found: object) -> frozenset[NodeId]:
-    if not isinstance(found, list) or not all(isinstance(node, int) for node in found):
+def _nodes(value: object) -> frozenset[NodeId]:
+    if not isinstance(value, list) or not all(isinstance(node, int) for node in value):
         raise ValueError("nodes are whole numbers")
-    return frozenset(NodeId(node) for node in found)
+    return frozenset(NodeId(node) for node in value)
 
 
 def is_one_step(old: Membership, new: Membership) -> bool:
-    """May one change lead from the old to the new? At most one voter more or fewer (4.1)."""
+    """Whether one change leads from `old` to `new`: at most one voter more or fewer (4.1)."""
     return len(old.voters ^ new.voters) <= 1 and bool(new.voters) and not new.voters & new.learners

@@ -26,13 +26,13 @@ class Progress:
     match: Index = NOWHERE  # it certainly has everything up to here
     sending: Sending = Sending.PROBE
     in_flight: int = 0
-    is_active: bool = True  # heard of since the last check
-    round: int = 0  # the newest sign of life that it answered
+    is_active: bool = True  # received from since the last check
+    round: int = 0  # the newest heartbeat round that it answered
     snapshot_index: Index = NOWHERE
     snapshot_age: int = 0  # ticks since it was sent
 
     def is_caught_up(self, commit: Index) -> bool:
-        """May it decide with others? It answered lately, and has nearly all that is committed (4.2.1)."""
+        """Whether it may vote: it replied recently, and has nearly all committed entries (4.2.1)."""
         return self.is_active and self.match > NOWHERE and self.match + NEARLY_ALL >= commit
 
     def is_paused(self) -> bool:
@@ -55,7 +55,7 @@ class Progress:
         self.snapshot_age = 0
 
     def acknowledged(self, index: Index) -> bool:
-        """It has everything up to here; is that news?"""
+        """Record that it has everything up to `index`; whether that is new."""
         self.in_flight = max(0, self.in_flight - 1)
         is_news = index > self.match
         self.match = max(self.match, index)
@@ -63,7 +63,7 @@ class Progress:
             return is_news
         self.next = max(self.next, Index(self.match + 1))
         if self.next == self.match + 1:
-            self.in_flight = 0  # also what was lost on the way, or whose answer was
+            self.in_flight = 0  # includes lost messages and messages with lost replies
         if self.sending is not Sending.REPLICATE:
             self.sending = Sending.REPLICATE
             self.in_flight = 0
@@ -71,14 +71,14 @@ class Progress:
         return is_news
 
     def rejected(self, index: Index, hint: Index) -> bool:
-        """It does not have the entry at `index`; is that news, or an old answer?"""
+        """Record that it lacks the entry at `index`; False for an outdated reply."""
         is_newest = index == self.next - 1
         if self.sending is Sending.SNAPSHOT or (index <= self.match and not is_newest):
             return False
         if self.sending is Sending.PROBE and not is_newest:
             return False
-        # Never below what it has: an answer may be older than an acknowledgement. Unless it says so of what
-        # we asked last: then its disk has lost what it had acknowledged, and it must get that again.
+        # Never below its known entries: a reply may be older than an acknowledgement. The exception is a
+        # rejection of the latest append: its disk has lost acknowledged entries, which must be sent again.
         lowest = Index(1) if index <= self.match else Index(self.match + 1)
         self.next = max(lowest, min(index, Index(hint + 1)))
         self.sending = Sending.PROBE

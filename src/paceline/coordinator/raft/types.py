@@ -1,7 +1,7 @@
 """Data types of Raft: log entries, membership, persistent state, messages. No behaviour.
 
 Names follow the paper (Ongaro and Ousterhout 2014) and the thesis (Ongaro
-2014); section numbers in comments are the thesis's unless they say "paper".
+2014); section numbers in comments are the thesis's unless marked "paper".
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Membership:
     learners: frozenset[NodeId] = frozenset()
 
     @property
-    def everybody(self) -> frozenset[NodeId]:
+    def nodes(self) -> frozenset[NodeId]:
         return self.voters | self.learners
 
     @property
@@ -57,21 +57,21 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What must be on disk before anything that depends on it is said (paper figure 2)."""
+    """State that must be on disk before any message that depends on it is sent (paper figure 2)."""
 
     term: Term
     vote: NodeId | None
 
 
 class Kind(IntEnum):
-    PRE_VOTE = 1  # would you vote for me? Changes nothing, so a cut-off node cannot disturb (9.6)
+    PRE_VOTE = 1  # asks for a vote without changing state, so a partitioned node cannot disrupt (9.6)
     PRE_VOTE_REPLY = 2
     VOTE = 3
     VOTE_REPLY = 4
-    APPEND = 5  # entries, the commit index, and a sign of life
+    APPEND = 5  # entries, the commit index, and a heartbeat
     APPEND_REPLY = 6
     SNAPSHOT = 7
-    TIMEOUT_NOW = 8  # campaign at once: leadership is handed over (3.10)
+    TIMEOUT_NOW = 8  # campaign at once: leadership transfer (3.10)
 
 
 @dataclass(slots=True)
@@ -81,20 +81,20 @@ class Message:
     to: NodeId
     term: Term
     index: Index = NOWHERE  # the entry before `entries`; the candidate's last; acknowledged up to here
-    log_term: Term = NO_TERM  # of that entry
+    log_term: Term = NO_TERM  # term of that entry
     entries: tuple[Entry, ...] = ()
     commit: Index = NOWHERE
     rejected: bool = False
-    hint: Index = NOWHERE  # after a rejection: where our logs may still agree
+    hint: Index = NOWHERE  # after a rejection: last index at which the logs may agree
     hint_term: Term = NO_TERM
-    round: int = 0  # of the sender's signs of life; a reply repeats it, which confirms leadership
+    round: int = 0  # heartbeat round of the sender; a reply repeats it, which confirms leadership
     is_transfer: bool = False  # this vote was ordered by the leader itself, so its lease does not count
     snapshot: Snapshot | None = None
 
 
 @dataclass(slots=True)
 class Ready:
-    """What the shell must do now: persist, then send, then apply. `early` may be sent before persisting.
+    """Work of the shell: persist, then send, then apply. `early` may be sent before persisting.
 
     Early messages are a leader's appends: it does not count itself until its own disk has them.
     """

@@ -14,12 +14,12 @@ MOST_TERMS = 1 << 32  # that another node can be ahead of us
 
 
 def why_malformed(message: Message) -> str | None:
-    """What is wrong with it, whoever gets it; None: nothing."""
+    """The defect of a message for any receiver; None: it is valid."""
     largest = max(message.index, message.commit, message.hint, message.round, message.sender, message.to)
     if largest > LARGEST:
         return f"a number as large as {largest}"
     if message.sender < 1 or message.to < 1:
-        return "a message from nobody or to nobody"
+        return "a message without sender or recipient"
     if message.log_term > message.term or message.hint_term > message.term:
         return f"entries of a later term than the sender's {message.term}"
     if message.entries and message.kind is not Kind.APPEND:
@@ -28,7 +28,7 @@ def why_malformed(message: Message) -> str | None:
 
 
 def why_impossible(raft: Raft, message: Message) -> str | None:
-    """What cannot be true of it, as this node stands; None: it may be true."""
+    """Why no correct peer can have sent this message in the current state; None if it may be valid."""
     if message.term > raft.term + MOST_TERMS:
         return f"term {message.term}, far beyond term {raft.term}"
     if message.term != raft.term:
@@ -40,13 +40,13 @@ def why_impossible(raft: Raft, message: Message) -> str | None:
         if message.index > raft.log.last_index:
             return f"it has entry {message.index}, and the last one is {raft.log.last_index}"
         if message.round > raft.round:
-            return f"it heard sign of life {message.round}, and the last one was {raft.round}"
+            return f"it acknowledges heartbeat {message.round}, but the last one was {raft.round}"
     return None
 
 
 def is_sane(membership: Membership) -> bool:
-    everybody = membership.everybody
-    is_numbered = all(1 <= node <= LARGEST for node in everybody)
+    nodes = membership.nodes
+    is_numbered = all(1 <= node <= LARGEST for node in nodes)
     return bool(membership.voters) and is_numbered and not membership.voters & membership.learners
 
 

@@ -1,7 +1,7 @@
 """Access policy: roles of callers, the roles that each method admits, and rate limits.
 
 A method that is not in the table is refused to every role, so a new method stays closed until
-its row is written. See docs/guides/coordinator-security.md.
+its row is written. See docs/guides/coordinator.md.
 
 Rates are limited by token buckets. A bucket holds up to `burst` requests and is refilled by
 `per_s` every second; a request that finds it empty is refused. A full bucket is dropped, since
@@ -17,7 +17,7 @@ PACKAGE = "paceline.cluster.v1"
 
 
 class Role(Enum):
-    NODE = "node"  # a coordinator node; only nodes may speak Raft
+    NODE = "node"  # a coordinator node; only nodes may call the Raft service
     ADMIN = "admin"
     WORKER = "worker"
     VIEWER = "viewer"
@@ -32,7 +32,7 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """How a certificate says it."""
+        """The identity as a URI of a certificate."""
         return f"{_SCHEME}{self.role.value}/{self.name}"
 
 
@@ -50,7 +50,7 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def from_uri(uri: str) -> Identity | None:
-    """Who a certificate with this URI belongs to; None for a URI that is not one of ours."""
+    """Identity of a certificate with this URI; None for a foreign URI."""
     role, _, name = uri.removeprefix(_SCHEME).partition("/")
     known = next((r for r in Role if r.value == role), None)
     if not uri.startswith(_SCHEME) or known is None or not NAME_PATTERN.fullmatch(name):
@@ -61,7 +61,7 @@ def from_uri(uri: str) -> Identity | None:
 _NODES = frozenset({Role.NODE})
 _ADMINS = frozenset({Role.ADMIN})
 _WORKERS = frozenset({Role.WORKER, Role.ADMIN})
-# Nodes hold all of the state anyway: they may look at it.
+# Nodes store the whole state anyway, so they may read it.
 _ALL_ROLES = frozenset(Role)
 
 _TABLE = {
@@ -108,11 +108,11 @@ _TABLE = {
         "Open": _WORKERS,
         "Close": _WORKERS,
         "Write": _WORKERS,
-    },  # and what is written, by its own row
+    },  # each command of a Write stream is checked by its own row
     "Watch": {"Changes": _ALL_ROLES},
 }
 
-# By full name, such as /paceline.cluster.v1.Runs/Create.
+# Indexed by full name, such as /paceline.cluster.v1.Runs/Create.
 METHODS: dict[str, frozenset[Role]] = {
     f"/{PACKAGE}.{service}/{method}": roles
     for service, methods in _TABLE.items()
@@ -121,7 +121,7 @@ METHODS: dict[str, frozenset[Role]] = {
 
 
 def roles_for(method: str) -> frozenset[Role]:
-    """The roles that may call this method; none for a method that nobody decided about."""
+    """The roles that may call this method; none for a method without a row."""
     return METHODS.get(method, frozenset())
 
 
@@ -132,11 +132,6 @@ def short_name(method: str) -> str:
 
 def describe_roles(roles: frozenset[Role]) -> str:
     return " or ".join(role.value for role in Role if role in roles)
-
-
-# A bucket of `burst` requests fills up by `per_s` every second; a request that finds it
-# empty is refused. A bucket that is full again is forgotten: it says nothing that a new
-# one would not say, so a stream of strangers does not fill the memory.
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +146,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a node takes from its clients; other nodes are not limited."""
+    """Limits of a node's clients; other nodes are not limited."""
 
-    # Of one identity from one host: a whole machine full of workers that share one certificate.
+    # Per identity and host: all workers of a machine may share one certificate.
     per_caller: Rate = Rate(10_000, 10_000)
     overall: Rate = Rate(20_000, 20_000)
     # Refusals for want of a good token, for one host.
@@ -161,44 +156,47 @@ class Limits:
     message_bytes: int = 4 << 20
     streams_per_connection: int = 4096
     calls_at_once: int = 16_384
-    # A connection that does not greet, or that nothing is asked on, is closed: each is a file.
+    # A connection without a handshake, or without calls, is closed: each one is an open file.
     greeting_ms: int = 5_000
     idle_ms: int = 30_000
 
 
 class Buckets:
-    """One bucket for each key, made when it is first asked for."""
+    """One token bucket for each key, created on first use."""
 
-    def __init__(self, rate: Rate, *, most: int = 4096) -> None:
-        self.rate, self._most = rate, most
+    def __init__(self, rate: Rate, *, max_keys: int = 4096) -> None:
+        self.rate = rate
+        self._max_keys = max_keys
         self._left: dict[Hashable, tuple[float, float]] = {}  # requests left, and when that was true
 
     def __len__(self) -> int:
         return len(self._left)
 
     def wait_s(self, key: Hashable, now_s: float) -> float:
-        """Take one request out of the bucket and return 0, or say how long to wait until there is one."""
-        per_s, burst = self.rate.per_s, self.rate.burst
-        known = self._left.get(key)
-        if known is None:
-            if len(self._left) >= self._most:
-                self._forget(now_s)
+        """Take one request from the bucket and return 0, or return the seconds until one is available."""
+        per_s = self.rate.per_s
+        burst = self.rate.burst
+        entry = self._left.get(key)
+        if entry is None:
+            if len(self._left) >= self._max_keys:
+                self._evict(now_s)
             left = burst
         else:
-            left = min(burst, known[0] + (now_s - known[1]) * per_s)
+            left = min(burst, entry[0] + (now_s - entry[1]) * per_s)
         if left < 1:
-            # Not stored: what was stored still says the same.
+            # Not stored: the stored entry is still valid.
             return (1 - left) / per_s
         self._left[key] = (left - 1, now_s)
         return 0.0
 
-    def _forget(self, now_s: float) -> None:
-        """Forget the buckets that are full again; if there are none, the older half.
+    def _evict(self, now_s: float) -> None:
+        """Drop the buckets that are full again; if there are none, the older half.
 
-        The older half is forgiven what it took: better than an unlimited memory.
+        The older half gets full buckets again, which bounds the memory.
         """
-        per_s, burst = self.rate.per_s, self.rate.burst
+        per_s = self.rate.per_s
+        burst = self.rate.burst
         kept = [(k, v) for k, v in self._left.items() if v[0] + (now_s - v[1]) * per_s < burst]
-        if len(kept) >= self._most:
+        if len(kept) >= self._max_keys:
             kept = sorted(kept, key=lambda item: item[1][1])[len(kept) // 2 :]
         self._left = dict(kept)

@@ -17,17 +17,18 @@ ORDERS = frozenset({"run", "generation", "server", "action"})
 
 
 class TooOldError(Exception):
-    """What came after that index is not all known here any more."""
+    """Some changes after that index are no longer in memory."""
 
 
 class ChangeFeed:
     def __init__(self) -> None:
         self._changes: deque[pb.Change] = deque(maxlen=MAX_CHANGES)
         self._forgotten = 0  # changes up to this index may be missing
-        self._all, self._orders = asyncio.Event(), asyncio.Event()
+        self._any_change = asyncio.Event()
+        self._any_order = asyncio.Event()
 
     def restart(self, index: int) -> None:
-        """Everything up to this index was taken over at once, without its changes."""
+        """The state up to this index was replaced at once (a snapshot), without single changes."""
         self._changes.clear()
         self._forgotten = index
         self.wake()
@@ -38,35 +39,36 @@ class ChangeFeed:
                 self._forgotten = self._changes[0].index
             self._changes.append(change)
         if changes:
-            self._all = _woken(self._all)
+            self._any_change = _wake_waiters(self._any_change)
         if any(change.WhichOneof("what") in ORDERS for change in changes):
-            self._orders = _woken(self._orders)
+            self._any_order = _wake_waiters(self._any_order)
 
     def wake(self) -> None:
-        """Let everybody look up, for instance because this node does not lead any more."""
-        self._all, self._orders = _woken(self._all), _woken(self._orders)
+        """Wake all watchers, for instance because this node lost leadership."""
+        self._any_change = _wake_waiters(self._any_change)
+        self._any_order = _wake_waiters(self._any_order)
 
     async def watch(
         self, after: int, run: str = "", *, only_orders: bool = False
     ) -> AsyncIterator[list[pb.Change]]:
-        """All changes behind this index, for ever; an empty list: somebody said `wake`."""
+        """All changes after this index, without end; an empty list after `wake`."""
         while True:
-            bell = self._orders if only_orders else self._all
+            event = self._any_order if only_orders else self._any_change
             if after < self._forgotten:
                 raise TooOldError
-            behind = self._behind(after)
-            after = behind[-1].index if behind else after
-            yield [change for change in behind if _concerns(change, run, only_orders)]
-            await bell.wait()
+            newer = self._newer_than(after)
+            after = newer[-1].index if newer else after
+            yield [change for change in newer if _concerns(change, run, only_orders)]
+            await event.wait()
 
-    def _behind(self, after: int) -> list[pb.Change]:
-        found: list[pb.Change] = []
+    def _newer_than(self, after: int) -> list[pb.Change]:
+        newer: list[pb.Change] = []
         for change in reversed(self._changes):
             if change.index <= after:
                 break
-            found.append(change)
-        found.reverse()
-        return found
+            newer.append(change)
+        newer.reverse()
+        return newer
 
 
 def _concerns(change: pb.Change, run: str, only_orders: bool) -> bool:
@@ -76,6 +78,6 @@ def _concerns(change: pb.Change, run: str, only_orders: bool) -> bool:
     return not run or (kind not in ("node", "lighthouse") and getattr(change, kind).run == run)
 
 
-def _woken(bell: asyncio.Event) -> asyncio.Event:
-    bell.set()
+def _wake_waiters(event: asyncio.Event) -> asyncio.Event:
+    event.set()
     return asyncio.Event()

@@ -28,17 +28,17 @@ from paceline.coordinator.server.access_policy import (
 from paceline.coordinator.server.partitions import Partitions
 from paceline.core import clock
 
-# Set while a method runs: who called it.
+# The identity of the caller, set while a method runs.
 caller: ContextVar[Identity] = ContextVar("caller")
 
-# Set too: what each further request of a stream pays, as a call of its own would.
-toll: ContextVar["Toll"] = ContextVar("toll")
+# Rate limit of each further request of a stream, counted as a separate call. Also set while a method runs.
+rate_check: ContextVar["RateCheck"] = ContextVar("rate_check")
 
 # Any: the messages differ from method to method. Quoted: only the type stubs know the parameters.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-_Found: TypeAlias = "Handler | None"
-Toll: TypeAlias = "Callable[[], Refused | None]"
+_MaybeHandler: TypeAlias = "Handler | None"
+RateCheck: TypeAlias = "Callable[[], Refused | None]"
 _Code = grpc.StatusCode
 
 
@@ -50,7 +50,7 @@ class Refused:
     what: str
     hint: str
 
-    async def answer(self, context: Context) -> Never:
+    async def abort(self, context: Context) -> Never:
         await context.abort(self.code, f"{self.what}\n{self.hint}")
 
 
@@ -61,7 +61,7 @@ class Authenticator(Protocol):
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """In front of every method of a node."""
+    """Interceptor in front of every method of a node."""
 
     def __init__(
         self,
@@ -69,21 +69,22 @@ class Guard(grpc.aio.ServerInterceptor):
         limits: Limits | None = None,
         *,
         now_s: Callable[[], float] = clock.monotonic_s,
-        cuts: Partitions | None = None,
+        partitions: Partitions | None = None,
     ) -> None:
         limits = limits or Limits()
-        self.cuts = cuts or Partitions()
-        self._proof, self._now_s = proof, now_s
+        self.partitions = partitions or Partitions()
+        self._proof = proof
+        self._now_s = now_s
         self._per_caller = Buckets(limits.per_caller)
         self._overall = Buckets(limits.overall)
         self._failures = Buckets(limits.failures)
-        self._guarded: dict[str, tuple[Handler, Handler]] = {}  # by method: as it was, as it is guarded
+        self._guarded: dict[str, tuple[Handler, Handler]] = {}  # by method: the handler, and its guarded form
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Found]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_MaybeHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Found:
+    ) -> _MaybeHandler:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         kept = self._guarded.get(method)
@@ -96,26 +97,26 @@ class Guard(grpc.aio.ServerInterceptor):
         return guarded
 
     def identify(self, context: Context) -> Identity | Refused:
-        """Who is calling; or why no call of theirs is taken now."""
-        found = self._proof.identify(context)
-        if isinstance(found, Refused):
-            return self._failed(_host(context), found)
-        # Nodes are not limited: a cluster that is busy must still be able to agree.
-        if found.role is Role.NODE:
-            return found
-        return self.pay((_host(context), found.name)) or found
+        """The identity of the caller, or why its call is refused."""
+        identity = self._proof.identify(context)
+        if isinstance(identity, Refused):
+            return self._failed(_host(context), identity)
+        # Nodes are not limited: a busy group must still be able to reach consensus.
+        if identity.role is Role.NODE:
+            return identity
+        return self.check_rate((_host(context), identity.name)) or identity
 
-    def pay(self, who: tuple[str, str]) -> Refused | None:
-        """For one request of this host and name."""
+    def check_rate(self, caller: tuple[str, str]) -> Refused | None:
+        """Count one request of this host and name against the rate limits."""
         now_s = self._now_s()
-        wait_s = self._per_caller.wait_s(who, now_s) or self._overall.wait_s("", now_s)
+        wait_s = self._per_caller.wait_s(caller, now_s) or self._overall.wait_s("", now_s)
         return self._too_many(wait_s) if wait_s else None
 
     def _too_many(self, wait_s: float) -> Refused:
         return Refused(
             _Code.RESOURCE_EXHAUSTED,
-            f"too many requests: one caller may send {self._per_caller.rate.per_s:g} in a second, "
-            f"all together {self._overall.rate.per_s:g}",
+            f"too many requests: one caller may send {self._per_caller.rate.per_s:g} per second, all "
+            f"callers together {self._overall.rate.per_s:g}",
             f"wait {max(wait_s, 0.001):.3f} s and send it again",
         )
 
@@ -131,19 +132,19 @@ class Guard(grpc.aio.ServerInterceptor):
         )
 
     def _unknown(self, method: str) -> Handler:
-        """For a method that is not here, or that nobody decided about."""
+        """Handler of a method that does not exist or has no row in the access policy."""
 
         async def refuse(_: object, context: Context) -> None:
-            found = self.identify(context)
-            # Strangers are told that they are strangers, whatever they ask for.
-            if isinstance(found, Refused):
-                await found.answer(context)
+            identity = self.identify(context)
+            # An unauthenticated caller is refused as such for every method.
+            if isinstance(identity, Refused):
+                await identity.abort(context)
             missing = Refused(
                 _Code.UNIMPLEMENTED,
                 f"this node has no method {method[:100]!r}",
                 "run the same version of paceline on both sides",
             )
-            await missing.answer(context)
+            await missing.abort(context)
 
         return grpc.stream_unary_rpc_method_handler(refuse)
 
@@ -152,8 +153,10 @@ class _Guarded:
     """One method behind the guard."""
 
     def __init__(self, guard: Guard, method: str, handler: Handler) -> None:
-        self._guard, self._method, self._inner = guard, method, handler
-        self._roles = tuple(roles_for(method))  # found faster than in a set: enums are hashed in Python
+        self._guard = guard
+        self._method = method
+        self._inner = handler
+        self._roles = tuple(roles_for(method))  # faster than a set: enums are hashed in Python
         # Any: the messages differ from method to method.
         behaviour: Any = (
             handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
@@ -161,48 +164,49 @@ class _Guarded:
         self._is_generator = inspect.isasyncgenfunction(behaviour)
         assert self._is_generator or inspect.iscoroutinefunction(behaviour), f"{method} must be async"
         self._behaviour = behaviour
-        self._takes_one = not handler.request_streaming
+        self._takes_one_request = not handler.request_streaming
 
     def handler(self) -> Handler:
-        reads, writes = self._read, self._inner.response_serializer
+        reads = self._read
+        writes = self._inner.response_serializer
         if self._inner.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._many_answers, reads, writes)
-        return grpc.stream_unary_rpc_method_handler(self._one_answer, reads, writes)
+            return grpc.stream_stream_rpc_method_handler(self._stream_responses, reads, writes)
+        return grpc.stream_unary_rpc_method_handler(self._unary_response, reads, writes)
 
-    async def _one_answer(self, requests: AsyncIterator[Any], context: Context) -> Any:
-        held: Any = _HeldCall(context, self._guard.cuts, self._method)  # Any: as good as a context
+    async def _unary_response(self, requests: AsyncIterator[Any], context: Context) -> Any:
+        held: Any = _HeldCall(context, self._guard.partitions, self._method)  # Any: as good as a context
         try:
-            answer = await self._behaviour(await self._admit(requests, held), held)
-            await held.until_heard()
-            return answer
+            response = await self._behaviour(await self._admit(requests, held), held)
+            await held.wait_until_healed()
+            return response
         except _UnreadableError:
-            await self._unreadable().answer(context)
+            await self._unreadable().abort(context)
 
-    async def _many_answers(self, requests: AsyncIterator[Any], context: Context) -> None:
-        held: Any = _HeldCall(context, self._guard.cuts, self._method)  # Any: as good as a context
+    async def _stream_responses(self, requests: AsyncIterator[Any], context: Context) -> None:
+        held: Any = _HeldCall(context, self._guard.partitions, self._method)  # Any: as good as a context
         try:
             request = await self._admit(requests, held)
             if not self._is_generator:
                 await self._behaviour(request, held)
                 return
-            async with aclosing(self._behaviour(request, held)) as answers:
-                async for answer in answers:
-                    await held.write(answer)
+            async with aclosing(self._behaviour(request, held)) as responses:
+                async for response in responses:
+                    await held.write(response)
         except _UnreadableError:
-            await self._unreadable().answer(context)
+            await self._unreadable().abort(context)
 
     async def _admit(self, requests: AsyncIterator[Any], context: Any) -> Any:
-        """What the method is to be called with, once it is known who calls."""
-        await context.until_heard()
-        found = self._guard.identify(context)
-        if isinstance(found, Refused):
-            await found.answer(context)
-        if found.role not in self._roles:
-            await not_allowed(found, self._method).answer(context)
-        caller.set(found)
-        if not self._takes_one:
-            toll.set(partial(self._guard.pay, (_host(context), found.name)))
-            return context.heard(requests)
+        """Check the caller, then return the argument of the method: a request, or a stream of them."""
+        await context.wait_until_healed()
+        identity = self._guard.identify(context)
+        if isinstance(identity, Refused):
+            await identity.abort(context)
+        if identity.role not in self._roles:
+            await not_allowed(identity, self._method).abort(context)
+        caller.set(identity)
+        if not self._takes_one_request:
+            rate_check.set(partial(self._guard.check_rate, (_host(context), identity.name)))
+            return context.receive(requests)
         request = await context.read()
         if request is grpc.aio.EOF:
             raise _UnreadableError
@@ -218,32 +222,34 @@ class _Guarded:
     def _unreadable(self) -> Refused:
         return Refused(
             _Code.INVALID_ARGUMENT,
-            f"the request to {short_name(self._method)} is no message that this node can read",
+            f"the request to {short_name(self._method)} is not a message that this node can parse",
             "send the message that cluster.proto names for this method",
         )
 
 
 class _HeldCall:
-    """A call's context; while its caller is cut off nothing of the call is heard, and nothing is said."""
+    """A call's context that holds back requests and responses while its caller is partitioned."""
 
-    def __init__(self, context: Context, cuts: Partitions, method: str) -> None:
-        self._context, self._cuts, self._method = context, cuts, method
+    def __init__(self, context: Context, partitions: Partitions, method: str) -> None:
+        self._context = context
+        self._partitions = partitions
+        self._method = method
 
-    async def until_heard(self) -> None:
-        if self._cuts.are_some:  # asked for every message, and nearly always there are none
-            await self._cuts.until_heard(self._context.peer(), self._method)
+    async def wait_until_healed(self) -> None:
+        if self._partitions.is_active:  # checked for every message, and nearly always false
+            await self._partitions.wait_until_healed(self._context.peer(), self._method)
 
-    async def heard(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def receive(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
-            await self.until_heard()
+            await self.wait_until_healed()
             yield request
 
     async def write(self, answer: Any) -> None:
-        await self.until_heard()
+        await self.wait_until_healed()
         await self._context.write(answer)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", facts: Any = ()) -> None:
-        await self.until_heard()
+        await self.wait_until_healed()
         await self._context.abort(code, details, facts)
 
     def __getattr__(self, name: str) -> Any:  # all else is the context's own
@@ -255,7 +261,7 @@ class _UnreadableError(Exception):
 
 
 def _host(context: Context) -> str:
-    """Where a call comes from, without the port: all connections of one host count together."""
+    """Address of the caller without the port: all connections of one host count together."""
     return context.peer().rpartition(":")[0]
 
 

@@ -11,16 +11,18 @@ from paceline.coordinator.raft.types import HardState, Index, Kind, Message, Nod
 from paceline.core.clock import monotonic_s
 from paceline.events.schema import Timings
 
-REPLY_TIMEOUT_S = 5.0  # an answer that takes longer was lost: another message is timed
+REPLY_TIMEOUT_S = 5.0  # a reply that takes longer was lost: another message is timed
 
 
 class LatencyMetrics:
     def __init__(self, me: NodeId, term: Term) -> None:
-        self._me, self._term = me, term
-        self.commit, self.fsync = Timings(), Timings()
+        self._me = me
+        self._term = term
+        self.commit = Timings()
+        self.fsync = Timings()
         self.round_trip: dict[NodeId, Timings] = {}
-        self.elections = 0  # that this node stood in
-        self.proposals_failed = 0  # whose outcome this node could not tell, or which it had no room for
+        self.elections = 0  # elections in which this node was a candidate
+        self.proposals_failed = 0  # with unknown outcome, or rejected because the queue was full
         self._proposed: deque[tuple[Index, float, int]] = deque()  # the last of a batch, when, how many
         self._sent: dict[NodeId, tuple[Index, float]] = {}  # the last entry of the message that is timed
 
@@ -36,7 +38,7 @@ class LatencyMetrics:
             self.commit.add(monotonic_s() - since_s, count)
 
     def stood(self, now: HardState | None) -> None:
-        """A node that votes for itself in a new term stands in an election."""
+        """A node that votes for itself in a new term is a candidate in an election."""
         if now is not None and now.term > self._term:
             self._term = now.term
             self.elections += now.vote == self._me
@@ -49,10 +51,10 @@ class LatencyMetrics:
                     self._sent[message.to] = (message.entries[-1].index, now_s)
 
     def heard(self, message: Message) -> None:
-        known = self._sent.get(message.sender)
-        if known is not None and message.kind is Kind.APPEND_REPLY and message.index >= known[0]:
+        timed = self._sent.get(message.sender)
+        if timed is not None and message.kind is Kind.APPEND_REPLY and message.index >= timed[0]:
             if not message.rejected:
-                self.round_trip.setdefault(message.sender, Timings()).add(monotonic_s() - known[1])
+                self.round_trip.setdefault(message.sender, Timings()).add(monotonic_s() - timed[1])
             del self._sent[message.sender]
 
     def lost_touch(self, other: NodeId) -> None:

@@ -20,11 +20,6 @@ from paceline.coordinator.state import queries
 from paceline.coordinator.state.generations import Later, last_joined, next_generation
 from paceline.core.clock import StandstillDetector, boottime_s, monotonic_s
 
-# Signs of life stay on the leader; only losses enter the log. A lease is counted from the last sign of
-# life, from when the leader began to lead, or from the end of the leader's last standstill, whichever is
-# latest: a leader that did not run has received no signs, so after a gap every worker holds a whole lease
-# again before any is judged. Pure: the time is given.
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Holder:
@@ -56,7 +51,7 @@ class Leases:
         return holder in self._heard_s
 
     def closed(self, holder: Holder, now_s: float) -> None:
-        """Its connection ended without a goodbye: it may come back, but soon."""
+        """Its connection ended unexpectedly: it has `grace_s` to reconnect."""
         if holder in self._heard_s:
             self._closed_s[holder] = now_s
 
@@ -69,15 +64,15 @@ class Leases:
         self._closed_s.clear()
 
     def take_expired(self, now_s: float, attentive_since_s: float = -math.inf) -> list[tuple[Holder, str]]:
-        """The workers that are lost now, each with the reason; they hold nothing any more.
+        """Remove the expired leases, and return their holders, each with the reason.
 
-        `attentive_since_s`: when the last standstill of this process ended (`clock.Attention`).
+        `attentive_since_s`: when the last standstill of this process ended (`StandstillDetector`).
         """
-        found = sorted(
+        expired = sorted(
             holder for holder in self._heard_s if self._until_s(holder, attentive_since_s) <= now_s
         )
-        lost = [(holder, self._reason(holder)) for holder in found]
-        for holder in found:
+        lost = [(holder, self._reason(holder)) for holder in expired]
+        for holder in expired:
             self.end(holder)
         return lost
 
@@ -91,8 +86,8 @@ class Leases:
 
     def _reason(self, holder: Holder) -> str:
         if holder in self._closed_s:
-            return f"its connection ended and it did not come back within {self.grace_s:g} s"
-        return f"no sign of life for {self.lease_s:g} s"
+            return f"its connection ended and it did not reconnect within {self.grace_s:g} s"
+        return f"no heartbeat for {self.lease_s:g} s"
 
 
 LEASE_POLL_S = 0.05
@@ -106,79 +101,81 @@ class LeaseMonitor:
         attention: StandstillDetector,
         on_standstill: Callable[[float], None],
     ) -> None:
-        self._node, self._leases = node, leases
-        self._attention, self._on_standstill = attention, on_standstill
+        self._node = node
+        self._leases = leases
+        self._attention = attention
+        self._on_standstill = on_standstill
         self._attentive_since_s = attention.since_s
-        self._term = 0  # the one that we lead in and keep leases for
+        self._term = 0  # term in which this node leads and tracks leases; 0: not leading
 
     async def run(self) -> None:
         following = asyncio.create_task(self._follow_workers())
-        self._look()
+        self._check_standstill()
         try:
             while True:
                 await asyncio.sleep(LEASE_POLL_S)
-                self._notice_leadership()
-                for holder, reason in self._leases.take_expired(monotonic_s(), self._look()):
-                    await self._lose(holder, reason)
+                self._update_leadership()
+                for holder, reason in self._leases.take_expired(monotonic_s(), self._check_standstill()):
+                    await self._propose_loss(holder, reason)
         finally:
             following.cancel()
 
-    def _look(self) -> float:
-        since_s = self._attention.look(monotonic_s(), boottime_s())
+    def _check_standstill(self) -> float:
+        since_s = self._attention.update(monotonic_s(), boottime_s())
         if since_s != self._attentive_since_s:
             self._attentive_since_s = since_s
             self._on_standstill(self._attention.gap_s)
         return since_s
 
-    def _notice_leadership(self) -> None:
+    def _update_leadership(self) -> None:
         raft = self._node.raft
         if not raft.is_leader:
             self._term = 0
             self._leases.clear()
         elif self._term != raft.term:
             self._term = raft.term
-            # We heard nobody yet, and those who live need time to find us.
-            living = [Holder(*found) for found in queries.living(self._node.state)]
+            # No heartbeats have arrived yet, and live workers need time to find the new leader.
+            living = [Holder(*worker) for worker in queries.living(self._node.state)]
             self._leases.restart(living, monotonic_s())
 
     async def _follow_workers(self) -> None:
-        """Whoever joins holds a lease from then on, also before the first sign of life."""
+        """A worker holds a lease from when it joins, also before its first heartbeat."""
         while True:
             try:
                 async for changes in self._node.feed.watch(self._node.applied):
                     for change in changes:
                         if change.HasField("worker") and self._term:
-                            self._take(change.worker)
+                            self._on_worker(change.worker)
             except TooOldError:
-                self._term = 0  # look at everybody again
+                self._term = 0  # grant fresh leases to all workers of the state
 
-    def _take(self, worker: pb.Worker) -> None:
+    def _on_worker(self, worker: pb.Worker) -> None:
         holder = Holder(worker.run, worker.worker, worker.incarnation)
         if worker.phase not in (pb.WORKER_JOINED, pb.WORKER_ACTIVE):
             self._leases.end(holder)
         elif not self._leases.holds(holder):
             self._leases.heard(holder, monotonic_s())
 
-    async def _lose(self, holder: Holder, reason: str) -> None:
+    async def _propose_loss(self, holder: Holder, reason: str) -> None:
         lost = pb.LoseWorker(
             run=holder.run, worker=holder.worker, incarnation=holder.incarnation, reason=reason
         )
         try:
             await self._node.propose(pb.Command(lose_worker=lost))
         except NotLeaderError:
-            return  # the new leader grants it a new lease, and will notice too
+            return  # the new leader grants it a fresh lease, and will detect the loss too
         except TooBusyError:
-            self._leases.heard(holder, monotonic_s() - self._leases.lease_s)  # at the next look again
+            self._leases.heard(holder, monotonic_s() - self._leases.lease_s)  # again at the next poll
 
 
-GENERATION_POLL_S = 0.5  # a new leader looks at everything at least this often
+GENERATION_POLL_S = 0.5  # upper bound, also for a new leader
 
 
 class GenerationManager:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._changed = asyncio.Event()
-        # Of each run the newest incarnation, and when it was first seen here.
+        # Newest incarnation of each run, and when this node first read it.
         self._joins: dict[str, tuple[int, float]] = {}
 
     async def run(self) -> None:
@@ -186,8 +183,8 @@ class GenerationManager:
         try:
             while True:
                 wait_s = await self._form_all() if self._node.raft.is_leader else GENERATION_POLL_S
-                # Not wait_for: on Python 3.11 it forgets that we were stopped if something changes just then.
-                with suppress(TimeoutError):  # then it is time to look again
+                # Not wait_for: on Python 3.11 it loses a cancellation if the event is set just then.
+                with suppress(TimeoutError):  # then it is time to check again
                     async with asyncio.timeout(wait_s):
                         await self._changed.wait()
                 self._changed.clear()
@@ -203,15 +200,16 @@ class GenerationManager:
                 self._changed.set()
 
     async def _form_all(self) -> float:
-        """Form what is due; how long until something else may be."""
-        wait_s, runs = GENERATION_POLL_S, self._node.state.runs
+        """Form the generations that are due; return the seconds until another may be."""
+        wait_s = GENERATION_POLL_S
+        runs = self._node.state.runs
         self._joins = {run: seen for run, seen in self._joins.items() if run in runs}
         for run, record in list(runs.items()):
-            found = next_generation(record, self._waited_ms(run, last_joined(record)))
-            if isinstance(found, Later):
-                wait_s = min(wait_s, max(0.001, found.in_ms / 1000))
-            elif found is not None:
-                await self._propose(found)
+            decision = next_generation(record, self._waited_ms(run, last_joined(record)))
+            if isinstance(decision, Later):
+                wait_s = min(wait_s, max(0.001, decision.in_ms / 1000))
+            elif decision is not None:
+                await self._propose(decision)
         return wait_s
 
     def _waited_ms(self, run: str, newest: int) -> int:
@@ -224,7 +222,7 @@ class GenerationManager:
 
     async def _propose(self, forming: pb.FormGeneration) -> None:
         try:
-            # A refusal means that something changed meanwhile, and then we are woken again.
+            # A refusal means that something changed meanwhile, and the change wakes this task again.
             await self._node.propose(pb.Command(form_generation=forming))
         except (NotLeaderError, TooBusyError):
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.raft.core import Dice, Raft, Timing
+from paceline.coordinator.raft.core import Raft, RandRange, Timing
 from paceline.coordinator.raft.types import (
     Entry,
     EntryKind,
@@ -33,17 +33,17 @@ from paceline.coordinator.state import queries
 from paceline.coordinator.state.machine import CoordinatorState
 from paceline.core.clock import monotonic_s, unix_now_s
 
-MAX_TICKS = 3  # made up for at once: a process that was frozen must not think that all others were silent
+MAX_TICKS = 3  # after a gap: a process that was frozen must not conclude that all others were silent
 MAX_WAITING = 20_000  # commands without an answer
 
 Send = Callable[[Iterable[Message]], None]
-ReportInvalid = Callable[[str], None]  # about a message that no node that works as it should could have sent
+ReportInvalid = Callable[[str], None]  # about a message that no correct node can send
 LogPosition = tuple[Index, Term]
 T = TypeVar("T")
 
 
 class NotLeaderError(Exception):
-    """Somebody else leads, or nobody does, or leadership was lost before the answer was known."""
+    """Another node leads, or none does, or leadership was lost before the outcome was known."""
 
 
 class TooBusyError(Exception):
@@ -52,13 +52,13 @@ class TooBusyError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a node spends its time. With the defaults a lost leader is replaced within 200 to 450 ms."""
+    """Timing of a node. With the defaults a lost leader is replaced within 200 to 450 ms."""
 
     tick_s: float = 0.02
     election_ticks: int = 10
     heartbeat_ticks: int = 2
     snapshot_every: int = 20_000  # entries
-    snapshot_bytes: int = 64 << 20  # or of entries so long together: they are in memory, too
+    snapshot_bytes: int = 64 << 20  # or of entries with this total size: they are in memory, too
 
     @property
     def timing(self) -> Timing:
@@ -67,10 +67,10 @@ class Pace:
 
 @dataclass(slots=True)
 class _Inbox:
-    """What came in since the last round of the loop."""
+    """Input since the last round of the loop."""
 
     messages: list[tuple[Message, ReportInvalid]] = field(default_factory=list)
-    broken: list[NodeId] = field(default_factory=list)  # whose connection to us has ended
+    broken: list[NodeId] = field(default_factory=list)  # nodes whose connection to this one has ended
     commands: list[tuple[pb.Command, "asyncio.Future[pb.Outcome]"]] = field(default_factory=list)
     reads: list["asyncio.Future[None]"] = field(default_factory=list)
     changes: list[tuple[Membership, "asyncio.Future[None]"]] = field(default_factory=list)
@@ -80,35 +80,45 @@ class _Inbox:
 
 class Node:
     def __init__(
-        self, me: NodeId, storage: Storage, found: StoredState, *, send: Send, dice: Dice, pace: Pace
+        self,
+        me: NodeId,
+        storage: Storage,
+        stored: StoredState,
+        *,
+        send: Send,
+        randrange: RandRange,
+        pace: Pace,
     ) -> None:
-        self.me, self.pace, self.feed = me, pace, ChangeFeed()
-        self.state = CoordinatorState.restore(found.snapshot.data)
-        self.raft = Raft(me, found.hard_state, found.log(), dice=dice, timing=pace.timing)
-        self.applied = found.snapshot.index
+        self.me = me
+        self.pace = pace
+        self.feed = ChangeFeed()
+        self.state = CoordinatorState.restore(stored.snapshot.data)
+        self.raft = Raft(me, stored.hard_state, stored.log(), randrange=randrange, timing=pace.timing)
+        self.applied = stored.snapshot.index
         self._applied_bytes = 0  # since the snapshot
         self.on_change: Callable[[], None] = lambda: None  # role, leader, term, membership or addresses
-        self._storage, self._send = storage, send
-        self._hard_state = found.hard_state
-        self.measured = LatencyMetrics(me, found.hard_state.term)
+        self._storage = storage
+        self._send = send
+        self._hard_state = stored.hard_state
+        self.latency = LatencyMetrics(me, stored.hard_state.term)
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator-disk")
         self._wake = asyncio.Event()
         self._inbox = _Inbox()
         self._answers: dict[LogPosition, asyncio.Future[pb.Outcome]] = {}
         self._changing: dict[LogPosition, asyncio.Future[None]] = {}
         self._reading: dict[int, asyncio.Future[None]] = {}
-        self._due: list[tuple[int, Index]] = []  # reads that wait for being applied up to there
+        self._reads_due: list[tuple[int, Index]] = []  # reads, and the index that must be applied first
         self._next_read = 0
         self._ticked_s = monotonic_s()
-        self._elapsed_s = 0.0  # a standstill does not count: the clients may have stood still too
+        self._elapsed_s = 0.0  # excludes freezes: the clients may have been frozen too
         self._elapsed_term = Term(0)
         self.feed.restart(self.applied)
-        self._seen = self._standing()
+        self._published = self._public_state()
 
-    # What the services ask for.
+    # Called by the services.
 
-    def deliver(self, message: Message, complain: ReportInvalid) -> None:
-        self._inbox.messages.append((message, complain))
+    def deliver(self, message: Message, report_invalid: ReportInvalid) -> None:
+        self._inbox.messages.append((message, report_invalid))
         self._wake.set()
 
     def lost_touch(self, other: NodeId) -> None:
@@ -116,17 +126,17 @@ class Node:
         self._wake.set()
 
     async def propose(self, command: pb.Command) -> pb.Outcome:
-        """What came of it, once it is applied here. NotLeaderError: whether it will be is unknown."""
+        """The outcome, once the command is applied here. NotLeaderError: it may or may not be applied."""
         return await self.submit(command)
 
     def submit(self, command: pb.Command) -> "asyncio.Future[pb.Outcome]":
-        """The same, for those who do not wait for one before they send the next."""
+        """The same without waiting, for pipelined callers."""
         if not self.raft.is_leader:
             raise NotLeaderError
         if len(self._answers) + len(self._inbox.commands) > MAX_WAITING:
-            self.measured.proposals_failed += 1
+            self.latency.proposals_failed += 1
             raise TooBusyError
-        answer: asyncio.Future[pb.Outcome] = self._promise()
+        answer: asyncio.Future[pb.Outcome] = self._new_future()
         self._inbox.commands.append((command, answer))
         return answer
 
@@ -134,45 +144,46 @@ class Node:
         """Wait until everything that was committed before this call is applied here (6.4)."""
         if not self.raft.is_leader:
             raise NotLeaderError
-        read: asyncio.Future[None] = self._promise()
+        read: asyncio.Future[None] = self._new_future()
         self._inbox.reads.append(read)
         await read
 
     async def change(self, membership: Membership) -> None:
-        """Until it is committed; NotLeaderError also when another change is under way."""
-        done: asyncio.Future[None] = self._promise()
+        """Change the membership and wait for the commit; NotLeaderError also during another change."""
+        done: asyncio.Future[None] = self._new_future()
         self._inbox.changes.append((membership, done))
         await done
 
     async def hand_over(self, to: NodeId) -> None:
-        """Until it was asked for: the other one leads soon after, or we go on."""
-        asked: asyncio.Future[None] = self._promise()
-        self._inbox.handovers.append((to, asked))
-        await asked
+        """Wait until the transfer has started: the other node leads soon after, or this one continues."""
+        accepted: asyncio.Future[None] = self._new_future()
+        self._inbox.handovers.append((to, accepted))
+        await accepted
 
     async def snapshot(self) -> None:
-        taken: asyncio.Future[None] = self._promise()
+        taken: asyncio.Future[None] = self._new_future()
         self._inbox.snapshots.append(taken)
         await taken
 
     # The loop.
 
     async def run(self) -> None:
-        """Until it is cancelled. A StorageError ends it too: what a disk may have lost cannot be promised."""
+        """Run until cancelled, or until a StorageError: a node must not confirm data that it lost."""
         ticker = asyncio.create_task(self._wake_every_tick())
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                inbox, self._inbox = self._inbox, _Inbox()
-                self._take_in(inbox)
-                while await self._carry_out(self.raft.ready()):
+                inbox = self._inbox
+                self._inbox = _Inbox()
+                self._process(inbox)
+                while await self._advance(self.raft.ready()):
                     pass
                 await self._compact(inbox.snapshots)
-                self._notice()
+                self._publish_changes()
         finally:
             ticker.cancel()
-            self._give_up()
+            self._fail_waiting()
             self._disk.shutdown(wait=True)
 
     async def _wake_every_tick(self) -> None:
@@ -180,24 +191,24 @@ class Node:
             await asyncio.sleep(self.pace.tick_s)
             self._wake.set()
 
-    def _take_in(self, inbox: _Inbox) -> None:
-        for message, complain in inbox.messages:
+    def _process(self, inbox: _Inbox) -> None:
+        for message, report_invalid in inbox.messages:
             if (why := why_impossible(self.raft, message)) is None:
-                self.measured.heard(message)
+                self.latency.heard(message)
                 self.raft.step(message)
             else:
-                complain(why)
+                report_invalid(why)
         for other in inbox.broken:
             self.raft.lost_touch(other)
-            self.measured.lost_touch(other)
+            self.latency.lost_touch(other)
         self._tick()
         for command, answer in inbox.commands:
             command.at_ms = int(unix_now_s() * 1000)
             command.elapsed_ms = self._take_elapsed_ms()
-            _keep(self._answers, self.raft.propose(command.SerializeToString()), answer)
+            _register(self._answers, self.raft.propose(command.SerializeToString()), answer)
         if inbox.commands:  # all were taken in, or none
             is_taken = self.raft.is_leader and not self.raft.is_handing_over
-            self.measured.proposed(self.raft.log.last_index, len(inbox.commands), is_taken=is_taken)
+            self.latency.proposed(self.raft.log.last_index, len(inbox.commands), is_taken=is_taken)
         for read in inbox.reads:
             self._next_read += 1
             if self.raft.read(self._next_read):
@@ -205,12 +216,12 @@ class Node:
             else:
                 _fail(read, NotLeaderError())
         for membership, done in inbox.changes:
-            _keep(self._changing, self.raft.change(membership), done)
-        for to, asked in inbox.handovers:
+            _register(self._changing, self.raft.change(membership), done)
+        for to, accepted in inbox.handovers:
             if self.raft.transfer(to):
-                _answer(asked, None)
+                _answer(accepted, None)
             else:
-                _fail(asked, NotLeaderError())
+                _fail(accepted, NotLeaderError())
 
     def _tick(self) -> None:
         now_s = monotonic_s()
@@ -221,7 +232,7 @@ class Node:
         self._elapsed_s += min(missed, MAX_TICKS) * self.pace.tick_s
 
     def _take_elapsed_ms(self) -> int:
-        """What this node has run since its previous command in this term, or since it leads."""
+        """Running time since the previous command of this term, or since the start of leadership."""
         if self._elapsed_term != self.raft.term:
             self._elapsed_term = self.raft.term
             self._elapsed_s = 0.0
@@ -229,18 +240,18 @@ class Node:
         self._elapsed_s -= elapsed_ms / 1000
         return elapsed_ms
 
-    async def _carry_out(self, ready: Ready) -> bool:
-        """Was there anything to do? Then there may be more."""
+    async def _advance(self, ready: Ready) -> bool:
+        """Whether there was anything to do: then there may be more."""
         self._send(ready.early)
-        self.measured.sent(ready.early)
-        self.measured.stood(ready.hard_state)
+        self.latency.sent(ready.early)
+        self.latency.stood(ready.hard_state)
         if ready.must_persist:
             await self._persist(ready)
         self._send(ready.messages)
         for entry in ready.committed:
             self._apply(entry)
-        self.measured.applied(self.applied)
-        self._due += ready.reads
+        self.latency.applied(self.applied)
+        self._reads_due += ready.reads
         for id in ready.lost_reads:
             _fail(self._reading.pop(id), NotLeaderError())
         self._serve_reads()
@@ -251,11 +262,11 @@ class Node:
         if ready.hard_state is not None:
             self._hard_state = ready.hard_state
         if ready.snapshot is None:
-            what = (ready.hard_state, ready.entries)
-            if ready.early:  # they are on their way while our disk works
-                await loop.run_in_executor(self._disk, self._save, *what)
-            else:  # nobody hears of it before it is written: a thread would only cost time
-                self._save(*what)
+            records = (ready.hard_state, ready.entries)
+            if ready.early:  # they travel while our disk writes
+                await loop.run_in_executor(self._disk, self._save, *records)
+            else:  # no message waits for the write: a thread would only cost time
+                self._save(*records)
         else:
             whole = (ready.snapshot, self._hard_state, ready.entries)
             await loop.run_in_executor(self._disk, self._storage.save_snapshot, *whole)
@@ -269,56 +280,56 @@ class Node:
     def _save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
         began_s = monotonic_s()
         self._storage.save(hard_state, entries)
-        self.measured.fsync.add(monotonic_s() - began_s)
+        self.latency.fsync.add(monotonic_s() - began_s)
 
     def _apply(self, entry: Entry) -> None:
         self.applied = entry.index
         self._applied_bytes += len(entry.data)
-        place = (entry.index, entry.term)
+        position = (entry.index, entry.term)
         if entry.kind is EntryKind.COMMAND:
             applied = self.state.apply(entry.index, entry.data)
             self.feed.add(applied.changes)
-            if (answer := self._answers.pop(place, None)) is not None:
+            if (answer := self._answers.pop(position, None)) is not None:
                 _answer(answer, applied.outcome)
-        elif (done := self._changing.pop(place, None)) is not None:
+        elif (done := self._changing.pop(position, None)) is not None:
             _answer(done, None)
 
     def _serve_reads(self) -> None:
-        for id, index in self._due:
+        for id, index in self._reads_due:
             if index <= self.applied:
                 _answer(self._reading.pop(id), None)
-        self._due = [(id, index) for id, index in self._due if index > self.applied]
+        self._reads_due = [(id, index) for id, index in self._reads_due if index > self.applied]
 
-    async def _compact(self, asked: list["asyncio.Future[None]"]) -> None:
-        """Put the state in the place of a long log, or because somebody asked."""
+    async def _compact(self, requested: list["asyncio.Future[None]"]) -> None:
+        """Replace a long log by a snapshot of the state, also on request."""
         length = self.applied - self.raft.log.snapshot.index
         is_long = length >= self.pace.snapshot_every or self._applied_bytes >= self.pace.snapshot_bytes
-        if is_long or (asked and length > 0):
+        if is_long or (requested and length > 0):
             self._applied_bytes = 0
             snapshot = self.raft.compact(self.applied, self.state.snapshot())
             rest = self.raft.log.between(Index(self.applied + 1), self.raft.log.last_index)
-            what = (snapshot, self._hard_state, rest)
-            await asyncio.get_running_loop().run_in_executor(self._disk, self._storage.save_snapshot, *what)
-        for taken in asked:
+            args = (snapshot, self._hard_state, rest)
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._storage.save_snapshot, *args)
+        for taken in requested:
             _answer(taken, None)
 
-    # What others must hear of.
+    # Changes that are reported to others.
 
-    def _standing(self) -> tuple[object, ...]:
+    def _public_state(self) -> tuple[object, ...]:
         raft = self.raft
         return raft.role, raft.leader, raft.term, raft.membership, queries.addresses(self.state)
 
-    def _notice(self) -> None:
+    def _publish_changes(self) -> None:
         if not self.raft.is_leader and (self._answers or self._changing or self._reading):
-            self._give_up()
-        if (standing := self._standing()) != self._seen:
-            self._seen = standing
+            self._fail_waiting()
+        if (state := self._public_state()) != self._published:
+            self._published = state
             self.feed.wake()
             self.on_change()
 
-    def _give_up(self) -> None:
-        """We do not lead any more: whether these will be applied is for others to say."""
-        self.measured.gave_up(len(self._answers))
+    def _fail_waiting(self) -> None:
+        """Leadership is lost: whether these will be applied is unknown."""
+        self.latency.gave_up(len(self._answers))
         for answer in self._answers.values():
             _fail(answer, NotLeaderError())
         for waiting in (*self._changing.values(), *self._reading.values()):
@@ -326,24 +337,24 @@ class Node:
         self._answers.clear()
         self._changing.clear()
         self._reading.clear()
-        self._due.clear()
+        self._reads_due.clear()
 
-    def _promise(self) -> "asyncio.Future[T]":
+    def _new_future(self) -> "asyncio.Future[T]":
         self._wake.set()
         return asyncio.get_running_loop().create_future()
 
 
-def _keep(
-    waiting: dict[LogPosition, "asyncio.Future[T]"], place: LogPosition | None, answer: "asyncio.Future[T]"
+def _register(
+    waiting: dict[LogPosition, "asyncio.Future[T]"], position: LogPosition | None, answer: "asyncio.Future[T]"
 ) -> None:
-    if place is None:
+    if position is None:
         _fail(answer, NotLeaderError())
     else:
-        waiting[place] = answer
+        waiting[position] = answer
 
 
 def _answer(waiting: "asyncio.Future[T]", value: T) -> None:
-    if not waiting.done():  # whoever asked may have gone away
+    if not waiting.done():  # the caller may have gone away
         waiting.set_result(value)
 
 

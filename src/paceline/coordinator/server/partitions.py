@@ -19,14 +19,14 @@ from paceline.core.clock import monotonic_s
 def local_ports_of(pids: Collection[int]) -> set[int]:
     """The local TCP ports of these processes."""
     inodes = {inode for pid in pids for inode in _sockets_of(pid)}
-    found = set()
+    ports = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(FileNotFoundError):  # a machine without IPv6
             for row in Path(table).read_text().splitlines()[1:]:
                 fields = row.split()
                 if fields[9] in inodes:
-                    found.add(int(fields[1].rpartition(":")[2], 16))
-    return found
+                    ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
 
 
 def _sockets_of(pid: int) -> Iterator[str]:
@@ -39,68 +39,71 @@ def _sockets_of(pid: int) -> Iterator[str]:
 
 
 MAX_PARTITION_S = 300.0
-_NEVER_PARTITIONED = ("Nodes", "Raft")  # of the latter single messages are dropped, by their sender
+_NEVER_PARTITIONED = ("Nodes", "Raft")  # for Raft, the sender drops single messages
 
 
 @dataclass(slots=True)
 class _Partition:
     nodes: frozenset[NodeId]
     pids: frozenset[int]
-    others: bool  # all but those processes are cut off
+    others: bool  # partition all processes but those in `pids`
     until_s: float
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
-    known: dict[str, bool] = field(default_factory=dict)  # by connection: is it cut?
+    is_held: dict[str, bool] = field(default_factory=dict)  # by connection
 
 
 class Partitions:
     def __init__(self, ports: Callable[[Collection[int]], set[int]] = local_ports_of) -> None:
         self._ports = ports
-        self._cut: _Partition | None = None
+        self._partition: _Partition | None = None
 
-    def cut(
+    def partition(
         self, for_s: float, *, nodes: Collection[NodeId] = (), pids: Collection[int] = (), others: bool
     ) -> None:
-        """From now on, in the place of what was cut before."""
-        assert 0 < for_s <= MAX_PARTITION_S, "whoever asks is told"
-        self.mend()
-        cut = _Partition(frozenset(nodes), frozenset(pids), others, monotonic_s() + for_s)
-        cut.timer = asyncio.get_running_loop().call_later(for_s, self._mend, cut)
-        self._cut = cut
+        """Start a partition now; it replaces an earlier one."""
+        assert 0 < for_s <= MAX_PARTITION_S, "the service checks the duration"
+        self.heal()
+        partition = _Partition(frozenset(nodes), frozenset(pids), others, monotonic_s() + for_s)
+        partition.timer = asyncio.get_running_loop().call_later(for_s, self._heal, partition)
+        self._partition = partition
 
-    def mend(self) -> None:
-        if self._cut is not None:
-            self._mend(self._cut)
+    def heal(self) -> None:
+        if self._partition is not None:
+            self._heal(self._partition)
 
     @property
-    def are_some(self) -> bool:
-        return self._cut is not None
+    def is_active(self) -> bool:
+        return self._partition is not None
 
-    def left_s(self) -> float:
-        """0: nothing is cut."""
-        return 0.0 if self._cut is None else max(0.001, self._cut.until_s - monotonic_s())
+    def remaining_s(self) -> float:
+        """Seconds until the partition heals; 0 without one."""
+        return 0.0 if self._partition is None else max(0.001, self._partition.until_s - monotonic_s())
 
     def drops(self, other: NodeId) -> bool:
-        """Do no messages pass between this node and that one?"""
-        return self._cut is not None and other in self._cut.nodes
+        """Whether messages between this node and that one are dropped."""
+        return self._partition is not None and other in self._partition.nodes
 
-    async def until_heard(self, peer: str, method: str) -> None:
-        """A call from there goes on at once, or when what cuts it off is mended."""
-        while (cut := self._cut) is not None and self._is_cut(cut, peer, method):
-            await cut.is_over.wait()
+    async def wait_until_healed(self, peer: str, method: str) -> None:
+        """Return at once, or when the partition that holds this caller heals."""
+        while (partition := self._partition) is not None and self._is_partitioned(partition, peer, method):
+            await partition.is_over.wait()
 
-    def _is_cut(self, cut: _Partition, peer: str, method: str) -> bool:
-        if not (cut.pids or cut.others) or method.rpartition("/")[0].rpartition(".")[2] in _NEVER_PARTITIONED:
+    def _is_partitioned(self, partition: _Partition, peer: str, method: str) -> bool:
+        if (
+            not (partition.pids or partition.others)
+            or method.rpartition("/")[0].rpartition(".")[2] in _NEVER_PARTITIONED
+        ):
             return False
-        if peer not in cut.known:  # a connection stays its process's
+        if peer not in partition.is_held:  # a connection never changes its process
             port = peer.rpartition(":")[2]
-            is_named = port.isdecimal() and int(port) in self._ports(cut.pids)
-            cut.known[peer] = is_named is not cut.others
-        return cut.known[peer]
+            is_named = port.isdecimal() and int(port) in self._ports(partition.pids)
+            partition.is_held[peer] = is_named is not partition.others
+        return partition.is_held[peer]
 
-    def _mend(self, cut: _Partition) -> None:
-        if cut.timer is not None:
-            cut.timer.cancel()
-        cut.is_over.set()
-        if self._cut is cut:
-            self._cut = None
+    def _heal(self, partition: _Partition) -> None:
+        if partition.timer is not None:
+            partition.timer.cancel()
+        partition.is_over.set()
+        if self._partition is partition:
+            self._partition = None

@@ -37,12 +37,12 @@ from paceline.coordinator.state import queries
 from paceline.coordinator.state.machine import CoordinatorState
 from paceline.core.errors import PacelineError
 
-FRAME_BYTES = 2 << 20  # of messages in one frame; below what a server takes
+FRAME_BYTES = 2 << 20  # messages of one frame; below the limit of a server
 PART_BYTES = 1 << 20  # of a snapshot
 
 
 class BadFrameError(ValueError):
-    """Another node, or somebody who pretends to be one, sent what no node sends."""
+    """A frame that no correct node sends."""
 
 
 def to_wire(message: Message) -> pb.RaftMessage:
@@ -63,40 +63,45 @@ def to_wire(message: Message) -> pb.RaftMessage:
     )
 
 
-def from_wire(found: pb.RaftMessage) -> Message:
+def from_wire(wire: pb.RaftMessage) -> Message:
     try:
-        kind = Kind(found.kind)
-        entries = tuple(Entry(Index(e.index), Term(e.term), EntryKind(e.kind), e.data) for e in found.entries)
+        kind = Kind(wire.kind)
+        entries = tuple(Entry(Index(e.index), Term(e.term), EntryKind(e.kind), e.data) for e in wire.entries)
     except ValueError as error:
         raise BadFrameError(f"a message of an unknown kind: {error}") from error
     message = Message(
         kind,
-        NodeId(found.sender),
-        NodeId(found.to),
-        Term(found.term),
-        Index(found.index),
-        Term(found.log_term),
+        NodeId(wire.sender),
+        NodeId(wire.to),
+        Term(wire.term),
+        Index(wire.index),
+        Term(wire.log_term),
         entries,
-        Index(found.commit),
+        Index(wire.commit),
     )
-    message.rejected, message.round, message.is_transfer = found.rejected, found.round, found.is_transfer
-    message.hint, message.hint_term = Index(found.hint), Term(found.hint_term)
+    message.rejected = wire.rejected
+    message.round = wire.round
+    message.is_transfer = wire.is_transfer
+    message.hint = Index(wire.hint)
+    message.hint_term = Term(wire.hint_term)
     if (why := why_malformed(message)) is not None:
         raise BadFrameError(why)
     return message
 
 
 def to_frames(cluster: str, messages: Iterable[Message]) -> Iterator[pb.Frame]:
-    """As few frames as fit."""
-    frame, size = pb.Frame(cluster=cluster), 0
+    """Pack messages into as few frames as possible."""
+    frame = pb.Frame(cluster=cluster)
+    size = 0
     for message in messages:
-        found = to_wire(message)
-        cost = found.ByteSize()
-        if frame.messages and size + cost > FRAME_BYTES:
+        wire = to_wire(message)
+        wire_bytes = wire.ByteSize()
+        if frame.messages and size + wire_bytes > FRAME_BYTES:
             yield frame
-            frame, size = pb.Frame(cluster=cluster), 0
-        frame.messages.append(found)
-        size += cost
+            frame = pb.Frame(cluster=cluster)
+            size = 0
+        frame.messages.append(wire)
+        size += wire_bytes
     if frame.messages:
         yield frame
 
@@ -120,9 +125,10 @@ def to_parts(cluster: str, message: Message) -> Iterator[pb.SnapshotPart]:
 
 
 async def from_parts(parts: AsyncIterable[pb.SnapshotPart], *, most_bytes: int) -> tuple[str, Message]:
-    """The cluster that it is meant for, and the message with its whole snapshot, if it verifies."""
+    """The name of the receiving group, and the message with its verified snapshot."""
     first: pb.SnapshotPart | None = None
-    data, crc = bytearray(), None
+    data = bytearray()
+    crc = None
     async for part in parts:
         if first is None:
             first = part
@@ -144,13 +150,13 @@ async def from_parts(parts: AsyncIterable[pb.SnapshotPart], *, most_bytes: int) 
 
 def _check_snapshot(message: Message, snapshot: Snapshot) -> None:
     if message.kind is not Kind.SNAPSHOT or not is_sane(snapshot.membership):
-        raise BadFrameError("a snapshot that is none")
+        raise BadFrameError("an invalid snapshot")
     if not 1 <= snapshot.index <= LARGEST or not 1 <= snapshot.term <= message.term:
         raise BadFrameError(f"a snapshot up to entry {snapshot.index} of term {snapshot.term}")
     try:
         applied = CoordinatorState.restore(snapshot.data).applied
     except DecodeError as error:
-        raise BadFrameError("a snapshot of what is no state") from error
+        raise BadFrameError("a snapshot without a valid state") from error
     if applied > snapshot.index:
         raise BadFrameError(f"a snapshot up to entry {snapshot.index} with entry {applied} in it")
 
@@ -160,8 +166,8 @@ RECONNECT_S = 0.05
 CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # Not a pause, in spite of its name: how long a connection may take to come about. Far away and with TLS,
-    # or on a busy machine, a short time would never be enough.
+    # Despite its name this is the time limit for establishing a connection. With TLS over a long distance, or
+    # on a busy machine, a short limit would never suffice.
     ("grpc.min_reconnect_backoff_ms", 2_000),
 )
 
@@ -170,15 +176,17 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class Peer:
-    """The way to one other node."""
+    """The stream to one other node."""
 
     def __init__(self, cluster: str, address: str, dial: Dial, metadata: Metadata) -> None:
         self.address = address
         self.is_connected = False
-        self._cluster, self._dial, self._metadata = cluster, dial, metadata
+        self._cluster = cluster
+        self._dial = dial
+        self._metadata = metadata
         self._waiting: deque[Message] = deque(maxlen=MAX_QUEUED_MESSAGES)
         self._wake = asyncio.Event()
-        self._tasks = {asyncio.create_task(self._keep_talking())}
+        self._tasks = {asyncio.create_task(self._run())}
         self._installing: asyncio.Task[None] | None = None
 
     def send(self, message: Message) -> None:
@@ -193,18 +201,18 @@ class Peer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _keep_talking(self) -> None:
+    async def _run(self) -> None:
         while True:
             try:
                 async with self._dial(self.address) as channel:
-                    await self._talk(channel)
+                    await self._stream(channel)
             except (grpc.aio.AioRpcError, PacelineError):
-                pass  # it is down, or refuses us, or has no address we may call: `status` shows it
+                pass  # it is down, refuses the call, or has no usable address: `status` shows it
             self.is_connected = False
             await asyncio.sleep(RECONNECT_S)
 
-    async def _talk(self, channel: grpc.aio.Channel) -> None:
-        # Whatever waited while it was down is old news by now.
+    async def _stream(self, channel: grpc.aio.Channel) -> None:
+        # Messages that waited while it was down are stale.
         self._waiting.clear()
         await channel.channel_ready()
         talk = channel.stream_unary(
@@ -215,7 +223,7 @@ class Peer:
         try:
             await call
         finally:
-            call.cancel()  # also when it has ended: what it still waits for belongs to the next one
+            call.cancel()  # also after its end, so that it consumes no message of the next stream
 
     async def _frames(self) -> AsyncIterator[pb.Frame]:
         while True:
@@ -252,21 +260,24 @@ class Peer:
 
 
 class Peers:
-    """The ways to all others; follows the address book."""
+    """Streams to all other nodes; they follow the address book."""
 
     def __init__(self, me: NodeId, cluster: str, dial: Dial, metadata: Metadata) -> None:
-        self._me, self._cluster, self._dial, self._metadata = me, cluster, dial, metadata
+        self._me = me
+        self._cluster = cluster
+        self._dial = dial
+        self._metadata = metadata
         self._peers: dict[NodeId, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def follow(self, book: Mapping[NodeId, str]) -> None:
-        """Exactly these, at these addresses, from now on."""
+    def follow(self, addresses: Mapping[NodeId, str]) -> None:
+        """Connect to exactly these nodes, at these addresses."""
         for node, peer in list(self._peers.items()):
-            if book.get(node) != peer.address:
+            if addresses.get(node) != peer.address:
                 closing = asyncio.create_task(self._peers.pop(node).close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-        for node, address in book.items():
+        for node, address in addresses.items():
             if node != self._me and node not in self._peers:
                 self._peers[node] = Peer(self._cluster, address, self._dial, self._metadata)
 
@@ -289,12 +300,14 @@ _SAME_VERSION = "run the same version on all nodes"
 
 
 class RaftService:
-    def __init__(self, node: Node, cluster: str, cuts: Partitions) -> None:
-        self._node, self._cluster, self._cuts = node, cluster, cuts
+    def __init__(self, node: Node, cluster: str, partitions: Partitions) -> None:
+        self._node = node
+        self._cluster = cluster
+        self._partitions = partitions
 
     def handler(self) -> grpc.GenericRpcHandler:
         talk = grpc.stream_unary_rpc_method_handler(
-            self._talk,
+            self._stream,
             request_deserializer=pb.Frame.FromString,
             response_serializer=pb.Heard.SerializeToString,
         )
@@ -305,19 +318,17 @@ class RaftService:
         )
         return service("Raft", {"Talk": talk, "Install": install})
 
-    async def _talk(self, frames: AsyncIterable[pb.Frame], context: Context) -> pb.Heard:
+    async def _stream(self, frames: AsyncIterable[pb.Frame], context: Context) -> pb.Heard:
         senders: set[NodeId] = set()
-        complaints: list[str] = []
+        invalid: list[str] = []
         try:
             async for frame in frames:
                 await self._check_cluster(frame.cluster, context)
                 for message in await self._messages(frame, context):
-                    await self._deliver(message, complaints.append, context)
+                    await self._deliver(message, invalid.append, context)
                     senders.add(message.sender)
-                if complaints:  # about earlier ones: a connection that says such things is not kept
-                    await services.abort_invalid(
-                        context, f"a node cannot say: {complaints[0]}", _SAME_VERSION
-                    )
+                if invalid:  # from earlier frames: a connection with invalid messages is closed
+                    await services.abort_invalid(context, f"invalid message: {invalid[0]}", _SAME_VERSION)
         finally:
             for sender in senders:
                 self._node.lost_touch(sender)
@@ -325,48 +336,49 @@ class RaftService:
 
     async def _messages(self, frame: pb.Frame, context: Context) -> list[Message]:
         try:
-            found = [from_wire(message) for message in frame.messages]
+            messages = [from_wire(message) for message in frame.messages]
         except BadFrameError as error:
             await services.abort_invalid(context, str(error), _SAME_VERSION)
-        if any(message.kind is Kind.SNAPSHOT for message in found):
+        if any(message.kind is Kind.SNAPSHOT for message in messages):
             await services.abort_invalid(context, "a snapshot message without its snapshot", _SAME_VERSION)
-        return found
+        return messages
 
     async def _install(self, parts: AsyncIterable[pb.SnapshotPart], context: Context) -> pb.Heard:
         try:
             cluster, message = await from_parts(parts, most_bytes=SNAPSHOT_BYTES)
         except BadFrameError as error:
-            await services.abort_invalid(context, str(error), "the sender tries again by itself")
+            await services.abort_invalid(context, str(error), "the sender retries automatically")
         await self._check_cluster(cluster, context)
-        await self._deliver(message, _drop, context)
+        await self._deliver(message, _ignore_invalid, context)
         return pb.Heard()
 
     async def _check_cluster(self, cluster: str, context: Context) -> None:
         if cluster != self._cluster:
-            what = f"this node belongs to the cluster {self._cluster!r}, not to {cluster!r}"
-            await services.abort_invalid(context, what, "correct --peers or --cluster")
+            message = f"this node belongs to the cluster {self._cluster!r}, not to {cluster!r}"
+            await services.abort_invalid(context, message, "correct --peers or --cluster")
 
-    async def _deliver(self, message: Message, complain: ReportInvalid, context: Context) -> None:
+    async def _deliver(self, message: Message, report_invalid: ReportInvalid, context: Context) -> None:
         if message.to != self._node.me or message.sender == self._node.me:
             what = f"a message from node {message.sender} to node {message.to} reached node {self._node.me}"
             await services.abort_invalid(context, what, "correct the addresses in --peers")
         if not may_speak_for(caller.get(), message.sender):
             what = f"a message from node {message.sender} came with the certificate of {caller.get().name}"
             await services.abort_invalid(context, what, "give each node its own certificate")
-        if not self._cuts.drops(message.sender):
-            self._node.deliver(message, complain)
+        if not self._partitions.drops(message.sender):
+            self._node.deliver(message, report_invalid)
 
 
-def _drop(why: str) -> None:
-    """A stream for one message is over by itself."""
+def _ignore_invalid(why: str) -> None:
+    """Ignore invalid messages: the stream carries one message and then ends."""
 
 
 class AddressBook:
     def __init__(self, node: Node, started_with: Mapping[NodeId, str]) -> None:
-        self._node, self._started_with = node, dict(started_with)
+        self._node = node
+        self._started_with = dict(started_with)
 
-    def is_at(self, node: NodeId, address: str) -> None:
-        """It was started without an address of its own, and has found one."""
+    def set_address(self, node: NodeId, address: str) -> None:
+        """Set the address of a node that was started with port 0, once its port is known."""
         self._started_with[node] = address
 
     def address(self, node: NodeId) -> str:
@@ -377,9 +389,10 @@ class AddressBook:
         return "" if leader is None else self.address(leader)
 
     def others(self) -> dict[NodeId, str]:
-        """Those to talk to: everybody who takes part, as far as we know where they are."""
+        """Addresses of all other members, as far as known."""
         raft = self._node.raft
-        found = {other: self.address(other) for other in raft.membership.everybody - {self._node.me}}
-        if raft.leader is not None and raft.leader not in found and raft.leader != self._node.me:
-            found[raft.leader] = self.address(raft.leader)  # it leads us while we learn who takes part
-        return {other: address for other, address in found.items() if address}
+        addresses = {other: self.address(other) for other in raft.membership.nodes - {self._node.me}}
+        if raft.leader is not None and raft.leader not in addresses and raft.leader != self._node.me:
+            # The leader of a node that has not received the membership yet.
+            addresses[raft.leader] = self.address(raft.leader)
+        return {other: address for other, address in addresses.items() if address}

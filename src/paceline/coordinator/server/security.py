@@ -2,7 +2,7 @@
 
 A token travels in plain text, so it never leaves the machine: without TLS an address that is not
 loopback is refused, for listening and for calling. With TLS the certificate identifies the
-caller, and no token is needed. See docs/guides/coordinator-security.md.
+caller, and no token is needed. See docs/guides/coordinator.md.
 """
 
 from ipaddress import ip_address
@@ -27,8 +27,8 @@ _NO_TOKEN = Refused(
 )
 _WRONG_TOKEN = Refused(
     grpc.StatusCode.UNAUTHENTICATED,
-    "the token of this call is not one of this node's",
-    "take it from the tokens.json that this node uses: --token-file FILE or PACELINE_TOKEN",
+    "this node does not accept the token of this call",
+    "use the token in the tokens.json of this node: --token-file FILE or PACELINE_TOKEN",
 )
 _NO_ROLE = Refused(
     grpc.StatusCode.UNAUTHENTICATED,
@@ -50,33 +50,33 @@ class TokenAuthenticator:
 
 
 class CertificateAuthenticator:
-    """gRPC has verified the certificate against our authority before a call comes here."""
+    """gRPC has already verified the certificate against our authority."""
 
     def __init__(self) -> None:
-        # By connection, and by the names in its certificate: a port may come back with another one.
+        # Indexed by connection and certificate names: a port may be reused with another certificate.
         self._known: dict[tuple[str, tuple[bytes, ...]], Identity] = {}
 
     def identify(self, context: Context) -> Identity | Refused:
-        # To read all that is known of a certificate takes long: once in a connection is enough.
+        # Reading a certificate is slow: once per connection is enough.
         connection = (context.peer(), tuple(context.peer_identities() or ()))
         known = self._known.get(connection)
         if known is not None:
             return known
-        # Only URIs count: the other names of a certificate may be anything that its holder asked for.
+        # Only URIs count: the holder may have chosen the other names freely.
         names = context.auth_context().get("peer_uri", ())
-        found = identity_of([name.decode(errors="replace") for name in names])
-        if found is None:
+        identity = identity_of([name.decode(errors="replace") for name in names])
+        if identity is None:
             return _NO_ROLE
         if len(self._known) >= _MAX_CONNECTIONS:
             self._known.clear()
-        self._known[connection] = found
-        return found
+        self._known[connection] = identity
+        return identity
 
 
 Options = list[tuple[str, int]]
 _ALL_HOSTS = ("0.0.0.0", "::")
 LAST_PORT = (1 << 16) - 1
-ANSWER_BYTES = 64 << 20  # the longest answer that a client takes
+ANSWER_BYTES = 64 << 20  # the largest response that a client accepts
 
 
 def node_security(
@@ -87,7 +87,7 @@ def node_security(
     token_file: Path | None = None,
     tls_dir: Path | None = None,
 ) -> Tokens | Certificate:
-    """What a node that listens there asks of its callers, and proves to other nodes."""
+    """The credentials of a node: what it requires of callers, and presents to other nodes."""
     if tls_dir is not None:
         return tls.load_node_certificate(tls_dir, node)
     host = host_of(address)
@@ -96,7 +96,7 @@ def node_security(
 
 
 def peer_access(security: Tokens | Certificate) -> Token | Certificate:
-    """What a node shows to other nodes."""
+    """Credential that a node presents to other nodes."""
     return security.of(Role.NODE) if isinstance(security, Tokens) else security
 
 
@@ -107,14 +107,14 @@ def client_access(
     tls_name: str | None = None,
     role: Role = Role.ADMIN,
 ) -> Token | Certificate:
-    """What a client shows. `role` is the one it would like, where a file holds tokens of several."""
+    """Credential of a client. `role`: the preferred role if a file holds tokens of several."""
     if tls_dir is not None:
         return tls.load_client_certificate(tls_dir, tls_name)
     return tokens.read_token(token_file, role=role)
 
 
 def call_metadata(access: Token | Certificate) -> tuple[tuple[str, str], ...]:
-    """To be sent with every call."""
+    """Metadata of every call."""
     return access.metadata if isinstance(access, Token) else ()
 
 
@@ -134,20 +134,20 @@ def open_channel(
 
 
 def new_server(
-    security: Tokens | Certificate, limits: Limits | None = None, cuts: Partitions | None = None
+    security: Tokens | Certificate, limits: Limits | None = None, partitions: Partitions | None = None
 ) -> grpc.aio.Server:
     """A server with a guard in front of everything that is added to it."""
     limits = limits or Limits()
     proof = TokenAuthenticator(security) if isinstance(security, Tokens) else CertificateAuthenticator()
     return grpc.aio.server(
-        interceptors=[Guard(proof, limits, cuts=cuts)],
+        interceptors=[Guard(proof, limits, partitions=partitions)],
         options=server_options(limits),
         maximum_concurrent_rpcs=limits.calls_at_once,
     )
 
 
 def listen(server: grpc.aio.Server, address: str, security: Tokens | Certificate) -> int:
-    """Bind; the port, which the system has chosen if the address says 0."""
+    """Bind, and return the port, which the system chooses for port 0."""
     try:
         if isinstance(security, Certificate):
             port = server.add_secure_port(address, security.for_server())
@@ -157,13 +157,13 @@ def listen(server: grpc.aio.Server, address: str, security: Tokens | Certificate
     except RuntimeError as error:
         raise PortError(
             f"cannot listen on {address}",
-            "see that this machine has the address, and that no other process uses the port",
+            "check that the address belongs to this machine and that no other process uses the port",
         ) from error
     return port
 
 
 def check_private(address: str, command: str) -> None:
-    """Refuse an address where others could read a token on its way."""
+    """Refuse an address at which others could read a token in transit."""
     if not is_loopback(host_of(address)):
         raise SecretError(
             f"{address} can be reached from other machines, and needs TLS",
@@ -172,11 +172,11 @@ def check_private(address: str, command: str) -> None:
 
 
 def check_address(address: str, security: Tokens | Certificate) -> None:
-    """Refuse an address at which nodes with this proof cannot call each other."""
+    """Refuse an address at which nodes with these credentials cannot call each other."""
     host_of(address)
     if int(address.rpartition(":")[2]) > LAST_PORT or len(address) > 255:
         raise NotReadyError(
-            f"{address[:300]!r} is no address", f"write HOST:PORT, the port up to {LAST_PORT}"
+            f"{address[:300]!r} is not an address", f"write HOST:PORT, the port up to {LAST_PORT}"
         )
     if isinstance(security, Tokens):
         check_private(address, "init-pki")
@@ -185,7 +185,7 @@ def check_address(address: str, security: Tokens | Certificate) -> None:
 def host_of(address: str) -> str:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or not host:
-        raise NotReadyError(f"{address!r} is no address", "write HOST:PORT, for example 127.0.0.1:7400")
+        raise NotReadyError(f"{address!r} is not an address", "write HOST:PORT, for example 127.0.0.1:7400")
     return host.removeprefix("[").removesuffix("]")
 
 
@@ -195,22 +195,22 @@ def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return False  # a name: it may mean another machine tomorrow
+        return False  # a name: it may resolve to another machine later
 
 
 def server_options(limits: Limits) -> Options:
     return [
         ("grpc.max_receive_message_length", limits.message_bytes),
         ("grpc.max_concurrent_streams", limits.streams_per_connection),
-        # A small compressed message may be a huge one: only plain ones are taken (bit 0).
+        # A small compressed message may expand to a huge one: only plain ones are accepted (bit 0).
         ("grpc.compression_enabled_algorithms_bitset", 1),
-        # Two nodes on one port would each get some of the calls, without a word.
+        # Two nodes on one port would each get some of the calls, without an error.
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", limits.greeting_ms),
         ("grpc.max_connection_idle_ms", limits.idle_ms),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        # Clients may ask for signs of life, at most this often.
+        # Clients may send keepalive pings, at most this often.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]
@@ -219,14 +219,14 @@ def server_options(limits: Limits) -> Options:
 def channel_options() -> Options:
     return [
         ("grpc.max_receive_message_length", ANSWER_BYTES),
-        # A proxy from the environment would be given the token.
+        # A proxy from the environment would receive the token.
         ("grpc.enable_http_proxy", 0),
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # A node that comes back is found soon.
+        # Reconnect soon after a node restarts.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),
     ]

@@ -34,10 +34,12 @@ class Note:
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return " ".join(f"{key}={_text(value)}" for key, value in {"event": self.event, **self.facts}.items())
+        return " ".join(
+            f"{key}={_format_fact(value)}" for key, value in {"event": self.event, **self.facts}.items()
+        )
 
 
-def _text(value: Fact) -> str:
+def _format_fact(value: Fact) -> str:
     match value:
         case tuple():
             return ",".join(map(str, value))
@@ -56,123 +58,132 @@ OnNote = Callable[[Note], None]
 class Settings:
     node: NodeId
     listen: str  # host:port; port 0 takes any
-    peers: Mapping[NodeId, str]  # of the cluster, ourselves among them unless we join it later
+    peers: Mapping[NodeId, str]  # of the group, including this node unless it joins later
     data_dir: Path
-    proof: Tokens | Certificate  # what callers must show
+    proof: Tokens | Certificate  # credentials required of callers
     cluster: str = "paceline"
-    is_joining: bool = False  # the others take us in: until then we neither vote nor campaign
+    is_joining: bool = False  # a leader adds this node: until then it neither votes nor campaigns
     pace: Pace = field(default_factory=Pace)
-    lease_s: float = 3.0  # of silence until a worker is lost
-    grace_s: float = 0.5  # after its connection ended
+    lease_s: float = 3.0  # silence until a worker is declared lost
+    grace_s: float = 0.5  # grace period after its connection ended
 
 
 class Coordinator:
-    """One node, from its first breath to its last."""
+    """One node: `start`, wait for `ended`, `stop`."""
 
-    def __init__(self, settings: Settings, say: OnNote) -> None:
-        self._settings, self._say = settings, say
+    def __init__(self, settings: Settings, notify: OnNote) -> None:
+        self._settings = settings
+        self._notify = notify
         self.address = settings.listen
         self._access = security.peer_access(settings.proof)
-        self._cuts = Partitions()
+        self._partitions = Partitions()
         self._tasks: list[asyncio.Task[None]] = []
-        self._said: Note | None = None
+        self._last_note: Note | None = None
         self._stack = AsyncExitStack()
 
     async def start(self, *, after_failure: bool = False) -> None:
-        """Listening when this returns; whether anybody leads is another question."""
+        """The node listens when this returns; there may be no leader yet."""
         try:
             await self._start(after_failure)
         except BaseException:
-            await self._stack.aclose()  # the folder may be tried again, also in this process
+            await self._stack.aclose()  # so that the folder can be opened again, also in this process
             raise
 
     async def _start(self, after_failure: bool) -> None:
-        s = self._settings
-        for address in s.peers.values():
-            security.check_address(address, s.proof)
-        storage = Storage(s.data_dir, s.node)
+        settings = self._settings
+        for address in settings.peers.values():
+            security.check_address(address, settings.proof)
+        storage = Storage(settings.data_dir, settings.node)
         self._stack.callback(storage.close)
-        members = frozenset(s.peers) - ({s.node} if s.is_joining else frozenset())
-        found = storage.load(Membership(members), after_failure=after_failure)
-        if found.torn_bytes:
-            self._say(
-                Note("repaired", {"torn_bytes": found.torn_bytes})
-            )  # a crash had left them half written
-        self._peers = Peers(s.node, s.cluster, self._dial, security.call_metadata(self._access))
+        members = frozenset(settings.peers) - ({settings.node} if settings.is_joining else frozenset())
+        stored = storage.load(Membership(members), after_failure=after_failure)
+        if stored.torn_bytes:
+            # Half written when the process crashed.
+            self._notify(Note("repaired", {"torn_bytes": stored.torn_bytes}))
+        self._peers = Peers(settings.node, settings.cluster, self._dial, security.call_metadata(self._access))
         self._stack.push_async_callback(self._peers.close)
-        dice = random.Random(f"{s.node}:{monotonic_s()}")
-        self.node = Node(s.node, storage, found, send=self._send, dice=dice.randrange, pace=s.pace)
-        self._book = AddressBook(self.node, s.peers)
-        leases = Leases(s.lease_s, s.grace_s)
-        self.services = NodeServices(
-            self.node, self._peers, self._book, leases, s.cluster, self._check_address, self._faults()
+        rng = random.Random(f"{settings.node}:{monotonic_s()}")
+        self.node = Node(
+            settings.node, storage, stored, send=self._send, randrange=rng.randrange, pace=settings.pace
         )
-        # A beat that is late by this much is no worker's fault: a worker beats four times in a lease.
-        attention = StandstillDetector(slack_s=s.lease_s / HEARTBEATS_PER_LEASE)
-        desk = LighthouseService(self.node, self._book.leader_address, attention)
-        await self._listen(leases, desk)
-        self.node.on_change = self._follow_change
-        self._follow_change()
-        keeper = LeaseMonitor(self.node, leases, attention, self._resumed)
-        others = (keeper, GenerationManager(self.node), desk)
-        for body in (self.node.run(), *(other.run() for other in others)):
-            self._tasks.append(asyncio.create_task(body))
+        self._address_book = AddressBook(self.node, settings.peers)
+        leases = Leases(settings.lease_s, settings.grace_s)
+        self.services = NodeServices(
+            self.node,
+            self._peers,
+            self._address_book,
+            leases,
+            settings.cluster,
+            self._check_address,
+            self._injectable_partitions(),
+        )
+        # A worker sends four heartbeats per lease: a poll that is one interval late means a standstill.
+        attention = StandstillDetector(slack_s=settings.lease_s / HEARTBEATS_PER_LEASE)
+        lighthouses = LighthouseService(self.node, self._address_book.leader_address, attention)
+        await self._listen(leases, lighthouses)
+        self.node.on_change = self._on_change
+        self._on_change()
+        lease_monitor = LeaseMonitor(self.node, leases, attention, self._on_standstill)
+        tasks = (lease_monitor, GenerationManager(self.node), lighthouses)
+        for coroutine in (self.node.run(), *(task.run() for task in tasks)):
+            self._tasks.append(asyncio.create_task(coroutine))
 
     async def ended(self) -> None:
-        """Until something in here fails, with that error."""
+        """Wait until a task of the node fails, and raise its error."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     async def stop(self) -> None:
-        """Stop listening, finish what is being written, and be gone."""
-        self._cuts.mend()  # else those who wait would be waited for
+        """Stop listening, finish pending writes, and release everything."""
+        self._partitions.heal()  # so that held calls end
         await self._server.stop(grace=0.2)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
 
-    async def _listen(self, leases: Leases, desk: LighthouseService) -> None:
-        s, node = self._settings, self.node
-        self._server = security.new_server(s.proof, cuts=self._cuts)
-        streams = Streams(node, self._book, leases)
-        raft = RaftService(node, s.cluster, self._cuts).handler()
-        leader = self._book.leader_address
+    async def _listen(self, leases: Leases, lighthouses: LighthouseService) -> None:
+        settings = self._settings
+        node = self.node
+        self._server = security.new_server(settings.proof, partitions=self._partitions)
+        streams = Streams(node, self._address_book, leases)
+        raft = RaftService(node, settings.cluster, self._partitions).handler()
+        leader = self._address_book.leader_address
         handlers = [*client_services(node, leader), WriteService(node, leader).handler(), raft]
         handlers.append(self.services.handler())
-        self._server.add_generic_rpc_handlers((*handlers, *streams.handlers(), desk.handler()))
-        port = security.listen(self._server, s.listen, s.proof)
-        host, _, asked = s.listen.rpartition(":")
+        self._server.add_generic_rpc_handlers((*handlers, *streams.handlers(), lighthouses.handler()))
+        port = security.listen(self._server, settings.listen, settings.proof)
+        host, _, port_given = settings.listen.rpartition(":")
         self.address = f"{host}:{port}"
-        if int(asked) == 0:
-            self._book.is_at(s.node, self.address)
+        if int(port_given) == 0:
+            self._address_book.set_address(settings.node, self.address)
         await self._server.start()
 
     def _check_address(self, address: str) -> None:
         security.check_address(address, self._settings.proof)
 
     def _send(self, messages: Iterable[Message]) -> None:
-        self._peers.send(message for message in messages if not self._cuts.drops(message.to))
+        self._peers.send(message for message in messages if not self._partitions.drops(message.to))
 
-    def _faults(self) -> Partitions | None:
-        """Beyond one machine nobody breaks anything by a call."""
-        return self._cuts if security.is_loopback(security.host_of(self._settings.listen)) else None
+    def _injectable_partitions(self) -> Partitions | None:
+        """None beyond loopback: there faults cannot be injected by a call."""
+        return self._partitions if security.is_loopback(security.host_of(self._settings.listen)) else None
 
     def _dial(self, address: str) -> grpc.aio.Channel:
         return security.open_channel(address, self._access, list(CHANNEL_OPTIONS))
 
-    def _resumed(self, gap_s: float) -> None:
-        self._say(Note("resumed", {"gap_ms": int(gap_s * 1000)}))
+    def _on_standstill(self, gap_s: float) -> None:
+        self._notify(Note("resumed", {"gap_ms": int(gap_s * 1000)}))
 
-    def _follow_change(self) -> None:
+    def _on_change(self) -> None:
         raft = self.node.raft
-        self._peers.follow(self._book.others())
+        self._peers.follow(self._address_book.others())
         facts: dict[str, Fact] = {"term": raft.term, "role": raft.role.value, "leader": raft.leader}
         facts["voters"] = tuple(sorted(raft.membership.voters))
         if raft.membership.learners:
             facts["learners"] = tuple(sorted(raft.membership.learners))
         note = Note("state", facts)
-        if note != self._said:  # an address may have changed, which is no news
-            self._said = note
-            self._say(note)
+        if note != self._last_note:  # a changed address alone is not logged
+            self._last_note = note
+            self._notify(note)

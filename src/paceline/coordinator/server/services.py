@@ -22,24 +22,24 @@ async def abort_refused(context: Context, refusal: pb.Refusal) -> NoReturn:
 
 
 async def abort_not_leader(context: Context, leader_address: str) -> NoReturn:
-    """Nothing is wrong with the request: somebody else must hear it, or it must be asked again."""
-    what = f"the leader is {leader_address}" if leader_address else "there is no leader right now"
+    """The request is valid: the client must send it to the leader, or retry."""
+    reason = f"the leader is {leader_address}" if leader_address else "there is no leader right now"
     facts = ((methods.WHY, methods.NOT_LEADER), (methods.LEADER, leader_address))
-    await _abort(context, grpc.StatusCode.UNAVAILABLE, f"{what}\nask again there, or a moment later", facts)
+    await _abort(context, grpc.StatusCode.UNAVAILABLE, f"{reason}\nretry there, or in a moment", facts)
 
 
 async def abort_too_busy(context: Context) -> NoReturn:
-    what = "more commands wait for an answer than this node keeps\nsend fewer at once"
-    await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, what, ())
+    message = "too many commands are pending on this node\nsend fewer at once"
+    await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, message, ())
 
 
 async def abort_too_old(context: Context) -> NoReturn:
-    what = "changes since then are not all known here any more\nread everything again, then watch from now on"
-    await _abort(context, grpc.StatusCode.OUT_OF_RANGE, what, ())
+    message = "changes since then are no longer available\nread everything again, then start a new watch"
+    await _abort(context, grpc.StatusCode.OUT_OF_RANGE, message, ())
 
 
-async def abort_invalid(context: Context, what: str, hint: str) -> NoReturn:
-    await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"{what}\n{hint}", ((methods.WHY, "INVALID"),))
+async def abort_invalid(context: Context, message: str, hint: str) -> NoReturn:
+    await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"{message}\n{hint}", ((methods.WHY, "INVALID"),))
 
 
 async def _abort(
@@ -64,7 +64,7 @@ def client_services(node: Node, leader_address: LeaderAddress) -> list[grpc.Gene
         handlers.setdefault(read.service, {})[read.name] = unary(
             _reader(node, read, leader_address), read.request, read.reply
         )
-    return [service(name, found) for name, found in handlers.items()]
+    return [service(name, by_method) for name, by_method in handlers.items()]
 
 
 def unary(handle: Handle, request: type[Message], reply: type[Message]) -> Handler:
@@ -80,14 +80,14 @@ def service(name: str, handlers: dict[str, Handler]) -> grpc.GenericRpcHandler:
 def _writer(node: Node, write: Write, leader_address: LeaderAddress) -> Handle:
     async def handle(request: Any, context: Context) -> Message:
         command = pb.Command(by=caller.get().name)
-        if not _take_session(command, context.invocation_metadata() or ()):
+        if not _set_session(command, context.invocation_metadata() or ()):
             await abort_invalid(
-                context, "the session's numbers are no numbers", "send whole numbers, or none"
+                context, "the session's numbers are not numbers", "send whole numbers, or none"
             )
         getattr(command, write.command).CopyFrom(request)
         if (size := command.ByteSize()) > MAX_LONG_COMMAND_BYTES:  # it would not fit into a frame either
-            what = f"this request has {size} bytes"
-            await abort_invalid(context, what, f"send {MAX_LONG_COMMAND_BYTES} bytes at most")
+            message = f"this request has {size} bytes"
+            await abort_invalid(context, message, f"send {MAX_LONG_COMMAND_BYTES} bytes at most")
         try:
             outcome = await node.propose(command)
         except NotLeaderError:
@@ -96,13 +96,13 @@ def _writer(node: Node, write: Write, leader_address: LeaderAddress) -> Handle:
             await abort_too_busy(context)
         if outcome.HasField("refusal"):
             await abort_refused(context, outcome.refusal)
-        found: Message = getattr(outcome, write.result)
-        return found
+        result: Message = getattr(outcome, write.result)
+        return result
 
     return handle
 
 
-def _take_session(command: pb.Command, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+def _set_session(command: pb.Command, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
     for key, value in metadata:
         if key in _FIELDS:
             try:
@@ -116,28 +116,28 @@ _FIELDS = {methods.SESSION: "session", methods.SEQUENCE: "sequence", methods.FIR
 
 
 def _reader(node: Node, read: Read, leader_address: LeaderAddress) -> Handle:
-    answer = _ANSWERS[read.request]
+    query = _QUERIES[read.request]
 
     async def handle(request: Any, context: Context) -> Message:
         try:
             await node.agree()
         except NotLeaderError:
             await abort_not_leader(context, leader_address())
-        found = answer(node.state, request)
-        if isinstance(found, pb.Refusal):
-            await abort_refused(context, found)
-        return found
+        result = query(node.state, request)
+        if isinstance(result, pb.Refusal):
+            await abort_refused(context, result)
+        return result
 
     return handle
 
 
 # Any: each method has its own request.
-_ANSWERS: dict[type[Message], Callable[[CoordinatorState, Any], Message]] = {
-    pb.GetRun: lambda state, asked: queries.run(state, asked.run),
-    pb.ListRuns: lambda state, asked: queries.runs(state, asked.with_ended),
-    pb.ListWorkers: lambda state, asked: queries.workers(state, asked.run, asked.with_ended),
-    pb.ListCheckpoints: lambda state, asked: queries.checkpoints(state, asked.run, asked.with_open),
-    pb.ListActions: lambda state, asked: queries.actions(state, asked.run),
-    pb.ListAlerts: lambda state, asked: queries.alerts(state, asked.run),
+_QUERIES: dict[type[Message], Callable[[CoordinatorState, Any], Message]] = {
+    pb.GetRun: lambda state, request: queries.run(state, request.run),
+    pb.ListRuns: lambda state, request: queries.runs(state, request.with_ended),
+    pb.ListWorkers: lambda state, request: queries.workers(state, request.run, request.with_ended),
+    pb.ListCheckpoints: lambda state, request: queries.checkpoints(state, request.run, request.with_open),
+    pb.ListActions: lambda state, request: queries.actions(state, request.run),
+    pb.ListAlerts: lambda state, request: queries.alerts(state, request.run),
     pb.ListLighthouses: lambda state, _: queries.lighthouses(state),
 }

@@ -41,9 +41,6 @@ from paceline.coordinator.raft.types import (
 from paceline.core.disk import DurableFiles, DurableFolder
 from paceline.core.errors import NotReadyError
 
-# All numbers are little-endian. The CRC covers kind and payload, and the length
-# is part of it, so that a wrong length cannot make wrong bytes verify.
-
 _HEAD = struct.Struct("<IIB")  # length of the payload, CRC-32, kind
 _ENTRY = struct.Struct("<QQB")
 _HARD_STATE = struct.Struct("<QBQ")
@@ -62,7 +59,7 @@ _KINDS = frozenset(RecordKind)
 _KIND_BYTE = re.compile(b"[\x01-\x04]")  # the members of RecordKind
 _KIND_OFFSET = _HEAD.size - 1
 _SECTOR_BYTES = 512
-FORMAT = {"format": "paceline.raft/1"}
+FORMAT_HEADER = {"format": "paceline.raft/1"}
 
 
 def record(kind: RecordKind, payload: bytes) -> bytes:
@@ -71,7 +68,7 @@ def record(kind: RecordKind, payload: bytes) -> bytes:
 
 
 def format_record(node: NodeId) -> bytes:
-    return record(RecordKind.FORMAT, json.dumps({**FORMAT, "node": node}, sort_keys=True).encode())
+    return record(RecordKind.FORMAT, json.dumps({**FORMAT_HEADER, "node": node}, sort_keys=True).encode())
 
 
 def hard_state_record(state: HardState) -> bytes:
@@ -117,13 +114,13 @@ def is_torn_end(data: bytes, start: int) -> bool:
 
 
 def _has_record_behind(data: bytes, start: int) -> bool:
-    """Every offset is a candidate: a damaged length says nothing about where the next record begins."""
+    """Whether a valid record follows. A damaged length does not locate it, so every offset is tried."""
     candidates = _KIND_BYTE.finditer(data, start + 1 + _KIND_OFFSET)
-    return any(_verified_end(data, found.start() - _KIND_OFFSET) is not None for found in candidates)
+    return any(_verified_end(data, match.start() - _KIND_OFFSET) is not None for match in candidates)
 
 
 def _verified_end(data: bytes, start: int) -> int | None:
-    """Where the record at `start` ends; None: there is no record that verifies."""
+    """End of the record at `start`; None if no valid record is there."""
     if start + _HEAD.size > len(data):
         return None
     length, crc, kind = _HEAD.unpack_from(data, start)
@@ -152,18 +149,18 @@ def to_snapshot(payload: bytes) -> Snapshot:
 
 
 NUM_SNAPSHOTS = 2
-_NOT_TRUSTED = "this node cannot be trusted any more: delete its folder and add it as a new node"
+_NOT_TRUSTED = "this node can no longer be trusted: delete its folder and add it as a new node"
 
 
 class StorageError(NotReadyError):
-    """The disk does not hold, or does not take, what it must."""
+    """The disk cannot be read or written, or its data is damaged."""
 
     code = "E509"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What is on disk, and what was left out on the way."""
+    """The data on disk, and what was left out while reading."""
 
     hard_state: HardState
     snapshot: Snapshot
@@ -171,7 +168,7 @@ class StoredState:
     torn_bytes: int
     files: int
     records: int
-    is_unfinished: bool = False  # a crash came between a snapshot and the file that goes with it
+    is_unfinished: bool = False  # a crash occurred between a snapshot and its log file
 
     def log(self) -> RaftLog:
         return RaftLog(self.snapshot, self.entries)
@@ -181,31 +178,32 @@ class Storage:
     """One node's folder. Only one process may use it."""
 
     def __init__(self, folder: Path, node: NodeId, *, files: DurableFiles | None = None) -> None:
-        self._folder, self._node = folder, node
+        self._folder = folder
+        self._node = node
         self._lock: int | None = None
         if files is None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(folder / "lock")
+            self._lock = _lock_file(folder / "lock")
         self._files = files or DurableFolder(folder)
         self._number = 0
 
     def load(self, first: Membership, *, after_failure: bool = False) -> StoredState:
-        """Read everything, leave out what was torn, and be ready to write on.
+        """Read everything, leave out a torn end, and get ready to append.
 
-        `first` is who takes part in a log that has just begun; from then on the folder says so.
-        `after_failure`: a write or a sync has failed, so what was read counts only once it is written again.
+        `first` is the membership of a new log; later the folder holds the membership.
+        `after_failure`: a write or a sync has failed, so the data counts only once it is written again.
         """
-        found = read_files(self._folder, self._files, self._node, first)
+        stored = read_files(self._folder, self._files, self._node, first)
         numbers = _wal_numbers(self._files)
         self._number = numbers[-1] if numbers else 0
         if not numbers:
-            # Nodes that believed in different voters could each find a majority: this is not asked twice.
-            self._write_snapshot(found.snapshot)
+            # Written once: nodes that assumed different voters could each find a majority.
+            self._write_snapshot(stored.snapshot)
             self._begin_file([])
-        elif found.torn_bytes or found.is_unfinished or after_failure:
-            self._begin_file(_needed(found.hard_state, found.entries))
+        elif stored.torn_bytes or stored.is_unfinished or after_failure:
+            self._begin_file(_encode_log(stored.hard_state, stored.entries))
             self._remove_old()
-        return found
+        return stored
 
     def save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
         """Append, in one write; on disk when this returns."""
@@ -214,12 +212,12 @@ class Storage:
         if parts:
             assert self._number > 0, "load() comes first"
             with self._writing():
-                self._files.append(_wal(self._number), b"".join(parts))
+                self._files.append(_wal_name(self._number), b"".join(parts))
 
     def save_snapshot(self, snapshot: Snapshot, hard_state: HardState, entries: Sequence[Entry]) -> None:
-        """The snapshot, and in a new file all that is still needed beside it; the rest is deleted."""
+        """Write the snapshot and a new WAL file with everything still needed, then delete the rest."""
         self._write_snapshot(snapshot)
-        self._begin_file(_needed(hard_state, entries))
+        self._begin_file(_encode_log(hard_state, entries))
         self._remove_old()
 
     def close(self) -> None:
@@ -234,17 +232,17 @@ class Storage:
             self._files.write_whole(f"snapshot-{snapshot.index:020d}.bin", whole)
 
     def _begin_file(self, parts: Sequence[bytes]) -> None:
-        """A new file appears whole, under its name, or not at all."""
+        """Create a file atomically: it exists complete under its name, or not."""
         self._number += 1
         data = b"".join([format_record(self._node), *parts])
         with self._writing():
-            self._files.write_whole(_wal(self._number), data)
+            self._files.write_whole(_wal_name(self._number), data)
 
     def _remove_old(self) -> None:
         with self._writing():
             for number in _wal_numbers(self._files):
                 if number < self._number:
-                    self._files.remove(_wal(number))
+                    self._files.remove(_wal_name(number))
             for name in _snapshot_names(self._files)[NUM_SNAPSHOTS:]:
                 self._files.remove(name)
 
@@ -253,11 +251,12 @@ class Storage:
         try:
             yield
         except OSError as error:
-            # What is on disk now is unknown: this node must stop, and find out when it starts again.
+            # The content of the disk is unknown now: the node must stop, and read it when it starts again.
             number = errno.errorcode.get(error.errno or 0, str(error.errno))
             raise StorageError(
                 f"cannot write to {self._folder}: {error.strerror} ({number})",
-                "free some space or repair the disk, then start this node again; nothing promised is lost",
+                "free disk space or repair the disk, then start this node again; no acknowledged write is "
+                "lost",
             ) from error
 
 
@@ -267,19 +266,20 @@ def read_folder(folder: Path, node: NodeId, first: Membership) -> StoredState:
 
 
 def read_files(folder: Path, files: DurableFiles, node: NodeId, first: Membership) -> StoredState:
-    """Everything that the files say; the folder is only named in what goes wrong."""
+    """Everything that the files hold; `folder` is only used in error messages."""
     snapshot = _newest_snapshot(folder, files, node) or empty_snapshot(first)
     numbers = _wal_numbers(files)
     if not numbers:
         return StoredState(HardState(Term(0), None), snapshot, [], 0, 0, 0)
-    found = _read_wal(folder / _wal(numbers[-1]), files.read(_wal(numbers[-1])), node)
-    found = _after_snapshot(snapshot, replace(found, files=len(numbers)))
-    _check_whole(folder, snapshot, found.entries)
-    return found
+    stored = _read_wal(folder / _wal_name(numbers[-1]), files.read(_wal_name(numbers[-1])), node)
+    stored = _after_snapshot(snapshot, replace(stored, files=len(numbers)))
+    _check_contiguous(folder, snapshot, stored.entries)
+    return stored
 
 
 def _read_wal(path: Path, data: bytes, node: NodeId) -> StoredState:
-    hard_state, entries = HardState(Term(0), None), list[Entry]()
+    hard_state = HardState(Term(0), None)
+    entries = list[Entry]()
     count = end = 0
     for end, kind, payload in read_records(data):  # noqa: B007 - the last end is needed
         count += 1
@@ -299,27 +299,27 @@ def _read_wal(path: Path, data: bytes, node: NodeId) -> StoredState:
     return StoredState(hard_state, empty_snapshot(Membership(frozenset())), entries, torn, 1, count)
 
 
-def _after_snapshot(snapshot: Snapshot, found: StoredState) -> StoredState:
-    """What of a log is still needed beside the snapshot?
+def _after_snapshot(snapshot: Snapshot, stored: StoredState) -> StoredState:
+    """The part of a log that is still needed in addition to the snapshot.
 
-    A log that begins before the snapshot is older than it: a crash came in between. If it has another entry
-    where the snapshot ends, all that follows is another leader's, which the snapshot has overruled.
+    A log that begins before the snapshot is older than it, after a crash in between. If it has another entry
+    where the snapshot ends, its later entries conflict with the snapshot and are dropped.
     """
-    found = replace(found, snapshot=snapshot)
-    if found.hard_state.term < snapshot.term:
-        found = replace(found, hard_state=HardState(snapshot.term, None), is_unfinished=True)
-    if not found.entries or found.entries[0].index > snapshot.index:
-        return found
-    agrees = any(e.index == snapshot.index and e.term == snapshot.term for e in found.entries)
-    kept = [e for e in found.entries if e.index > snapshot.index] if agrees else []
-    return replace(found, entries=kept, is_unfinished=True)
+    stored = replace(stored, snapshot=snapshot)
+    if stored.hard_state.term < snapshot.term:
+        stored = replace(stored, hard_state=HardState(snapshot.term, None), is_unfinished=True)
+    if not stored.entries or stored.entries[0].index > snapshot.index:
+        return stored
+    agrees = any(e.index == snapshot.index and e.term == snapshot.term for e in stored.entries)
+    kept = [e for e in stored.entries if e.index > snapshot.index] if agrees else []
+    return replace(stored, entries=kept, is_unfinished=True)
 
 
-def _needed(hard_state: HardState, entries: Sequence[Entry]) -> list[bytes]:
+def _encode_log(hard_state: HardState, entries: Sequence[Entry]) -> list[bytes]:
     return [hard_state_record(hard_state), *(entry_record(entry) for entry in entries)]
 
 
-def _check_whole(folder: Path, snapshot: Snapshot, entries: Sequence[Entry]) -> None:
+def _check_contiguous(folder: Path, snapshot: Snapshot, entries: Sequence[Entry]) -> None:
     for number, entry in enumerate(entries, start=snapshot.index + 1):
         if entry.index != number:
             raise StorageError(f"{folder} has no entry {number}, though it has later ones", _NOT_TRUSTED)
@@ -330,18 +330,18 @@ def _check_format(path: Path, payload: bytes, node: NodeId) -> None:
     if record(RecordKind.FORMAT, payload) != expected:
         raise StorageError(
             f"{path} belongs to another node or version: {payload.decode(errors='replace')}",
-            f"give node {node} a folder of its own with --data-dir",
+            f"give node {node} its own folder with --data-dir",
         )
 
 
 def _newest_snapshot(folder: Path, files: DurableFiles, node: NodeId) -> Snapshot | None:
-    """An older one cannot take its place: what was promised in between would be forgotten."""
+    """An older one cannot replace it: acknowledged entries in between would be lost."""
     for name in _snapshot_names(files)[:1]:
-        found = [(kind, payload) for _, kind, payload in read_records(files.read(name))]
-        if len(found) != 2 or found[1][0] is not RecordKind.SNAPSHOT:
+        records = [(kind, payload) for _, kind, payload in read_records(files.read(name))]
+        if len(records) != 2 or records[1][0] is not RecordKind.SNAPSHOT:
             raise StorageError(f"{folder / name} is damaged", _NOT_TRUSTED)
-        _check_format(folder / name, found[0][1], node)
-        return to_snapshot(found[1][1])
+        _check_format(folder / name, records[0][1], node)
+        return to_snapshot(records[1][1])
     return None
 
 
@@ -352,16 +352,16 @@ def _snapshot_names(files: DurableFiles) -> list[str]:
     )
 
 
-def _wal(number: int) -> str:
+def _wal_name(number: int) -> str:
     return f"wal-{number:08d}.log"
 
 
 def _wal_numbers(files: DurableFiles) -> list[int]:
-    found = (name for name in files.names() if name.startswith("wal-") and name.endswith(".log"))
-    return sorted(int(name.removeprefix("wal-").removesuffix(".log")) for name in found)
+    names = (name for name in files.names() if name.startswith("wal-") and name.endswith(".log"))
+    return sorted(int(name.removeprefix("wal-").removesuffix(".log")) for name in names)
 
 
-def _locked(path: Path) -> int:
+def _lock_file(path: Path) -> int:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -369,6 +369,6 @@ def _locked(path: Path) -> int:
         os.close(fd)
         raise StorageError(
             f"{path.parent} is used by another process",
-            "stop that one, or give this node a folder of its own with --data-dir",
+            "stop that process, or give this node its own folder with --data-dir",
         ) from error
     return fd

@@ -14,7 +14,7 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server import services
 from paceline.coordinator.server.access_policy import Identity, roles_for
 from paceline.coordinator.server.change_feed import TooOldError
-from paceline.coordinator.server.guard import Context, Refused, Toll, caller, not_allowed, toll
+from paceline.coordinator.server.guard import Context, RateCheck, Refused, caller, not_allowed, rate_check
 from paceline.coordinator.server.leader_tasks import Holder, Leases
 from paceline.coordinator.server.node import Node, NotLeaderError, TooBusyError
 from paceline.coordinator.server.raft_transport import AddressBook
@@ -23,12 +23,14 @@ from paceline.coordinator.state import queries
 from paceline.coordinator.state.machine import MAX_LONG_COMMAND_BYTES
 from paceline.core.clock import monotonic_s
 
-HEARTBEATS_PER_LEASE = 4  # that a leader gives a worker at least
+HEARTBEATS_PER_LEASE = 4  # minimum number of heartbeat intervals per lease
 
 
 class Streams:
     def __init__(self, node: Node, book: AddressBook, leases: Leases) -> None:
-        self._node, self._book, self._leases = node, book, leases
+        self._node = node
+        self._book = book
+        self._leases = leases
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         live = grpc.stream_stream_rpc_method_handler(
@@ -52,58 +54,60 @@ class Streams:
             await services.abort_too_old(context)
 
     async def _live(self, beats: AsyncIterable[pb.Beat], context: Context) -> AsyncIterator[pb.Order]:
-        coming = aiter(beats)
-        first = await anext(coming, None)
+        incoming = aiter(beats)
+        first = await anext(incoming, None)
         if first is None:
             return
         holder = Holder(first.run, first.worker, first.incarnation)
         await self._check_leader(context)
         await self._check_alive(holder, context)
         self._leases.heard(holder, monotonic_s())
-        listening = asyncio.create_task(self._listen(coming, holder))
+        receiving = asyncio.create_task(self._receive_beats(incoming, holder))
         try:
-            yield self._sign()
-            async for order in self._orders(first.run, listening, context):
+            yield self._heartbeat()
+            async for order in self._orders(first.run, receiving, context):
                 yield order
-            # It hung up, or was given up meanwhile: then it must know.
+            # The worker closed the stream, or was declared lost meanwhile: then it gets the error.
             await self._check_leader(context)
             await self._check_alive(holder, context)
         except TooOldError:
             await services.abort_too_old(context)
         finally:
-            listening.cancel()
+            receiving.cancel()
             self._leases.closed(holder, monotonic_s())
 
     async def _orders(
-        self, run: str, listening: "asyncio.Task[None]", context: Context
+        self, run: str, receiving: "asyncio.Task[None]", context: Context
     ) -> AsyncIterator[pb.Order]:
-        """Until the worker is not listened to any more. When there is no news, a sign of life of ours.
+        """Orders until the worker's stream ends; heartbeats of the leader while there are none.
 
-        A line that is cut is silent: without it the worker could not tell a quiet leader from a lost one.
+        A partitioned link is silent: without heartbeats an idle leader could not be told from a lost one.
         """
         feed = self._node.feed.watch(self._node.applied, run, only_orders=True)
-        sign_s = self._leases.lease_s / HEARTBEATS_PER_LEASE
-        news = asyncio.ensure_future(anext(feed))
+        heartbeat_s = self._leases.lease_s / HEARTBEATS_PER_LEASE
+        next_changes = asyncio.ensure_future(anext(feed))
         try:
-            while not listening.done():
-                await asyncio.wait((news, listening), timeout=sign_s, return_when=asyncio.FIRST_COMPLETED)
-                if listening.done() and not news.done():
+            while not receiving.done():
+                await asyncio.wait(
+                    (next_changes, receiving), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if receiving.done() and not next_changes.done():
                     return
                 await self._check_leader(context)
-                if not news.done():
-                    yield self._sign()
+                if not next_changes.done():
+                    yield self._heartbeat()
                     continue
-                for change in news.result():
+                for change in next_changes.result():
                     yield pb.Order(change=change)
-                news = asyncio.ensure_future(anext(feed))
+                next_changes = asyncio.ensure_future(anext(feed))
         finally:
-            news.cancel()
+            next_changes.cancel()
 
-    def _sign(self) -> pb.Order:
+    def _heartbeat(self) -> pb.Order:
         return pb.Order(lease_ms=int(self._leases.lease_s * 1000))
 
-    async def _listen(self, beats: AsyncIterator[pb.Beat], holder: Holder) -> None:
-        """Until it hangs up, or speaks although its lease has run out."""
+    async def _receive_beats(self, beats: AsyncIterator[pb.Beat], holder: Holder) -> None:
+        """Renew the lease until the stream ends, or until a heartbeat arrives after the lease expired."""
         async for _ in beats:
             if not self._leases.holds(holder):
                 return
@@ -115,15 +119,11 @@ class Streams:
 
     async def _check_alive(self, holder: Holder, context: Context) -> None:
         if not queries.is_living(self._node.state, holder.run, holder.worker, holder.incarnation):
-            what = (
-                f"worker {holder.worker} of run {holder.run} does not live as {holder.incarnation} any more"
-            )
-            await services.abort_refused(context, pb.Refusal(why=pb.FENCED, what=what, hint="join again"))
+            message = f"worker {holder.worker} of run {holder.run} is no longer alive as {holder.incarnation}"
+            await services.abort_refused(context, pb.Refusal(why=pb.FENCED, what=message, hint="join again"))
 
 
-# What may be written by whom is asked for each of them, as if it were a call of its own.
-
-MAX_OPEN_WRITES = 1024  # writes of one stream without an answer; then it is not read any more
+MAX_OPEN_WRITES = 1024  # unanswered writes of one stream; at the limit it is not read further
 _PATHS = {write.command: path(write.service, write.name) for write in WRITES}
 _ALLOWED = {command: tuple(roles_for(method)) for command, method in _PATHS.items()}
 _Code = grpc.StatusCode
@@ -131,7 +131,8 @@ _Code = grpc.StatusCode
 
 class WriteService:
     def __init__(self, node: Node, leader_address: Callable[[], str]) -> None:
-        self._node, self._leader_address = node, leader_address
+        self._node = node
+        self._leader_address = leader_address
 
     def handler(self) -> grpc.GenericRpcHandler:
         write = grpc.stream_stream_rpc_method_handler(
@@ -142,98 +143,105 @@ class WriteService:
         return service("Sessions", {"Write": write})
 
     async def _write(self, asks: AsyncIterable[pb.Ask], context: Context) -> None:
-        talk = _WriteStream(self._node, self._leader_address, caller.get(), toll.get())
-        listening = asyncio.create_task(talk.listen(asks))
-        listening.add_done_callback(lambda _: talk.wake())
+        stream = _WriteStream(self._node, self._leader_address, caller.get(), rate_check.get())
+        receiving = asyncio.create_task(stream.receive(asks))
+        receiving.add_done_callback(lambda _: stream.wake())
         try:
-            await talk.answer(context, listening)
+            await stream.send_answers(context, receiving)
         finally:
-            listening.cancel()
+            receiving.cancel()
 
 
 class _WriteStream:
-    """One stream, from both sides."""
+    """One stream of writes: requests in, answers out in the order in which they are known."""
 
-    def __init__(self, node: Node, leader_address: Callable[[], str], by: Identity, toll: Toll) -> None:
-        self._node, self._leader_address, self._by, self._toll = node, leader_address, by, toll
+    def __init__(
+        self, node: Node, leader_address: Callable[[], str], caller: Identity, rate_check: RateCheck
+    ) -> None:
+        self._node = node
+        self._leader_address = leader_address
+        self._caller = caller
+        self._check_rate = rate_check
         self._room = asyncio.Semaphore(MAX_OPEN_WRITES)
-        self._open = 0
+        self._in_flight = 0
         self._answers: list[pb.Answer] = []
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
         self._wake.set()
 
-    async def listen(self, asks: AsyncIterable[pb.Ask]) -> None:
+    async def receive(self, asks: AsyncIterable[pb.Ask]) -> None:
         async for ask in asks:
             await self._room.acquire()
-            self._take(ask)
+            self._submit(ask)
 
-    async def answer(self, context: Context, listening: "asyncio.Task[None]") -> None:
-        """Until the caller has hung up and knows everything."""
+    async def send_answers(self, context: Context, receiving: "asyncio.Task[None]") -> None:
+        """Send responses until the caller has closed its side and all are sent."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            answers, self._answers = self._answers, []
+            answers = self._answers
+            self._answers = []
             for answer in answers:
                 await context.write(answer)
                 self._room.release()
-            if listening.done() and not (self._open or self._answers):
-                listening.result()
+            if receiving.done() and not (self._in_flight or self._answers):
+                receiving.result()
                 return
 
-    def _take(self, ask: pb.Ask) -> None:
+    def _submit(self, ask: pb.Ask) -> None:
         command = ask.command
         if (refused := self._why_not(command)) is not None:
-            self._say(pb.Answer(id=ask.id, declined=_declined(refused)))
+            self._respond(pb.Answer(id=ask.id, declined=_declined(refused)))
             return
-        command.by = self._by.name
+        command.by = self._caller.name
         try:
             applying = self._node.submit(command)
         except (NotLeaderError, TooBusyError) as error:
-            self._say(pb.Answer(id=ask.id, declined=self._failed(error)))
+            self._respond(pb.Answer(id=ask.id, declined=self._failed(error)))
             return
-        self._open += 1
+        self._in_flight += 1
         applying.add_done_callback(partial(self._applied, ask.id))
 
     def _why_not(self, command: pb.Command) -> Refused | None:
-        if (too_many := self._toll()) is not None:
+        if (too_many := self._check_rate()) is not None:
             return too_many
-        what = command.WhichOneof("what")
-        method = _PATHS.get(what or "")
-        if what is None or method is None:
+        command_name = command.WhichOneof("what")
+        method = _PATHS.get(command_name or "")
+        if command_name is None or method is None:
             return Refused(
                 _Code.INVALID_ARGUMENT,
-                f"{what or 'nothing'} cannot be written by a client",
+                f"{command_name or 'nothing'} cannot be written by a client",
                 "send one of the commands that cluster.proto has a method for",
             )
-        if self._by.role not in _ALLOWED[what]:
-            return not_allowed(self._by, method)
+        if self._caller.role not in _ALLOWED[command_name]:
+            return not_allowed(self._caller, method)
         if (size := command.ByteSize()) > MAX_LONG_COMMAND_BYTES:
             hint = f"send {MAX_LONG_COMMAND_BYTES} bytes at most"
             return Refused(_Code.INVALID_ARGUMENT, f"this request has {size} bytes", hint)
         return None
 
     def _applied(self, id: int, applying: "asyncio.Future[pb.Outcome]") -> None:
-        self._open -= 1
+        self._in_flight -= 1
         error = applying.exception()
         if error is None:
-            self._say(pb.Answer(id=id, outcome=applying.result()))
+            self._respond(pb.Answer(id=id, outcome=applying.result()))
         else:
-            self._say(pb.Answer(id=id, declined=self._failed(error)))
+            self._respond(pb.Answer(id=id, declined=self._failed(error)))
 
     def _failed(self, error: BaseException) -> pb.Declined:
         if isinstance(error, TooBusyError):
-            what = "more commands wait for an answer than this node keeps"
-            return _declined(Refused(_Code.RESOURCE_EXHAUSTED, what, "send fewer at once"))
+            message = "too many commands are pending on this node"
+            return _declined(Refused(_Code.RESOURCE_EXHAUSTED, message, "send fewer at once"))
         assert isinstance(error, NotLeaderError), f"a command ends in no other way: {error!r}"
         leader = self._leader_address()
-        what = f"the leader is {leader}" if leader else "there is no leader right now"
-        said = _declined(Refused(_Code.UNAVAILABLE, what, "ask again there, or a moment later"))
-        said.why, said.leader = NOT_LEADER, leader
-        return said
+        message = f"the leader is {leader}" if leader else "there is no leader right now"
+        declined = _declined(Refused(_Code.UNAVAILABLE, message, "retry there, or in a moment"))
+        declined.why = NOT_LEADER
+        declined.leader = leader
+        return declined
 
-    def _say(self, answer: pb.Answer) -> None:
+    def _respond(self, answer: pb.Answer) -> None:
         self._answers.append(answer)
         self._wake.set()
 

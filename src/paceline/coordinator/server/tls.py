@@ -44,7 +44,7 @@ _PREFERENCE = (Role.ADMIN, Role.WORKER, Role.VIEWER)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate that was looked at, its key, and the authority that it trusts."""
+    """A checked certificate, its key, and the authority that it trusts."""
 
     identity: Identity
     authority: bytes = field(repr=False)
@@ -52,7 +52,7 @@ class Certificate:
     key: bytes = field(repr=False)
 
     def for_server(self) -> grpc.ServerCredentials:
-        """Nobody speaks to this server without a certificate of the same authority."""
+        """Callers need a certificate of the same authority (mutual TLS)."""
         return grpc.ssl_server_credentials(
             [(self.key, self.chain)], root_certificates=self.authority, require_client_auth=True
         )
@@ -62,17 +62,17 @@ class Certificate:
 
 
 def load_node_certificate(folder: Path, node: int) -> Certificate:
-    found = load_certificate(folder, node_name(node))
-    if found.identity != Identity(node_name(node), Role.NODE):
+    certificate = load_certificate(folder, node_name(node))
+    if certificate.identity != Identity(node_name(node), Role.NODE):
         raise SecretError(
-            f"{folder / node_name(node)}.crt belongs to {found.identity.uri}, not to node {node}",
+            f"{folder / node_name(node)}.crt belongs to {certificate.identity.uri}, not to node {node}",
             f"give node {node} its own certificate; {_MAKE} --add --node {node}=HOST",
         )
-    return found
+    return certificate
 
 
 def load_client_certificate(folder: Path, name: str | None = None) -> Certificate:
-    """The client's certificate of this folder; of several the one that may do most."""
+    """The client's certificate of this folder; of several roles the most powerful one."""
     if name is not None:
         return load_certificate(folder, name)
     owners = {path.stem: _owner(path) for path in sorted(folder.glob("*.crt")) if path.stem != CA_NAME}
@@ -92,10 +92,11 @@ def load_client_certificate(folder: Path, name: str | None = None) -> Certificat
 
 
 def load_certificate(folder: Path, name: str) -> Certificate:
-    """NAME.crt and NAME.key of this folder, if they are good for anything."""
+    """NAME.crt and NAME.key of this folder, after all checks."""
     certificate_path = folder / f"{name}.crt"
     authority = _read_pem(folder / f"{CA_NAME}.crt")
-    chain, key = _read_pem(certificate_path), read_private(folder / f"{name}.key")
+    chain = _read_pem(certificate_path)
+    key = read_private(folder / f"{name}.key")
     links = _parse(certificate_path, chain)
     _check_key(certificate_path, links[0], key)
     _check_chain(certificate_path, links, _parse(folder / f"{CA_NAME}.crt", authority))
@@ -107,9 +108,9 @@ def load_certificate(folder: Path, name: str) -> Certificate:
 
 
 def identity_of(names: Sequence[str]) -> Identity | None:
-    """Whose these URIs are; a certificate with two identities has none."""
-    found = [identity for identity in map(from_uri, names) if identity is not None]
-    return found[0] if len(found) == 1 else None
+    """The identity in these URIs; a certificate with two identities has none."""
+    identities = [identity for identity in map(from_uri, names) if identity is not None]
+    return identities[0] if len(identities) == 1 else None
 
 
 def uris(certificate: x509.Certificate) -> list[str]:
@@ -121,7 +122,7 @@ def uris(certificate: x509.Certificate) -> list[str]:
 
 
 def _owner(path: Path) -> Identity | None:
-    """Whose it is, if there is a key to it."""
+    """Identity of the certificate, if its key exists."""
     return identity_of(uris(_parse(path, _read_pem(path))[0])) if path.with_suffix(".key").exists() else None
 
 
@@ -136,7 +137,7 @@ def _parse(path: Path, data: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(data)
     except ValueError as error:
-        raise SecretError(f"{path} is no certificate in PEM", _MAKE) from error
+        raise SecretError(f"{path} is not a PEM certificate", _MAKE) from error
 
 
 def _check_key(path: Path, certificate: x509.Certificate, data: bytes) -> None:
@@ -145,9 +146,9 @@ def _check_key(path: Path, certificate: x509.Certificate, data: bytes) -> None:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError):
         # Without the cause: its message may show a part of the file.
-        raise SecretError(f"{key_path} is no plain private key in PEM", _MAKE) from None
-    how = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if key.public_key().public_bytes(*how) != certificate.public_key().public_bytes(*how):
+        raise SecretError(f"{key_path} is not an unencrypted PEM private key", _MAKE) from None
+    encoding = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_key().public_bytes(*encoding) != certificate.public_key().public_bytes(*encoding):
         raise SecretError(
             f"{key_path} is not the key of {path}", "copy both files again, from the same place"
         )
@@ -158,7 +159,7 @@ def _check_chain(
 ) -> None:
     for link, issuer in pairwise(links):
         if not _is_issued_by(link, [issuer]):
-            raise SecretError(f"the certificates in {path} do not follow from each other", _MAKE)
+            raise SecretError(f"the certificates in {path} are not a chain", _MAKE)
     if not _is_issued_by(links[-1], authorities):
         raise SecretError(
             f"{path} was not issued by the authority in {path.with_name(f'{CA_NAME}.crt')}",
@@ -178,7 +179,8 @@ def _is_issued_by(certificate: x509.Certificate, issuers: Sequence[x509.Certific
 
 def _check_time(path: Path, certificate: x509.Certificate) -> None:
     now = datetime.fromtimestamp(clock.unix_now_s(), UTC)
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    first = certificate.not_valid_before_utc
+    last = certificate.not_valid_after_utc
     if now > last:
         raise SecretError(
             f"{path} expired on {last:%Y-%m-%d}",
@@ -190,21 +192,17 @@ def _check_time(path: Path, certificate: x509.Certificate) -> None:
         )
 
 
-# `init_pki` makes everything before it writes anything, and never overwrites: whoever lost a key
-# deletes its files first. The authority's key is needed only to make further certificates, so it
-# can lie somewhere else than on the nodes.
-
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
 DEFAULT_CLIENTS = tuple(Identity(role.value, role) for role in (Role.ADMIN, Role.WORKER, Role.VIEWER))
-# Clocks differ: a certificate is good a little before it was made.
+# Clocks differ: a certificate is valid from a little before it was made.
 _CLOCK_SKEW = timedelta(hours=1)
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*")
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateHolder:
-    """Who gets a certificate, and under which addresses it answers (only nodes do)."""
+    """The identity of a new certificate, and the addresses of a node."""
 
     identity: Identity
     hosts: tuple[str, ...] = ()
@@ -234,7 +232,7 @@ def parse_client(text: str) -> CertificateHolder:
         raise _invalid_flag(f"{name!r} cannot be a client's name", "--client")
     known = {client.role.value: client.role for client in DEFAULT_CLIENTS}
     if role not in known:
-        raise _invalid_flag(f"{role!r} is no role of a client: there are {', '.join(known)}", "--client")
+        raise _invalid_flag(f"{role!r} is not a client role; roles are {', '.join(known)}", "--client")
     return CertificateHolder(Identity(name, known[role]))
 
 
@@ -247,7 +245,7 @@ def init_pki(
     days: int = CERTIFICATE_DAYS,
     add: bool = False,
 ) -> list[Path]:
-    """Make certificates for all of these, and the authority unless it is there; the files, as written.
+    """Create certificates for all of these, and the authority unless it exists; return the written files.
 
     Without `add` there must be no authority yet, and an admin, a worker and a viewer get
     a certificate unless clients are named.
@@ -259,12 +257,12 @@ def init_pki(
     has_authority = (folder / f"{CA_NAME}.crt").exists() or (folder / f"{CA_NAME}.key").exists()
     if has_authority and not add:
         raise SecretError(
-            f"{folder} has an authority already, and certificates of another one would not match",
-            "say --add to make further certificates, or give another folder with --out DIR",
+            f"{folder} has an authority already, and certificates of a new one would not match it",
+            "use --add to create further certificates, or another folder with --out DIR",
         )
     if not has_authority and add:
         raise SecretError(
-            f"{folder} has no authority to add certificates to", "say it without --add to make one"
+            f"{folder} has no authority to add certificates to", "leave out --add to create one"
         )
     holders = [
         *nodes,
@@ -273,10 +271,10 @@ def init_pki(
     _check_holders(folder, holders, add)
     now = datetime.fromtimestamp(int(now_s), UTC)
     authority = load_authority(folder, now) if add else make_authority(now)
-    made = {} if add else {CA_NAME: (authority.certificate, authority.key)}
-    made |= {holder.identity.name: make_certificate(authority, holder, now, days) for holder in holders}
+    pairs = {} if add else {CA_NAME: (authority.certificate, authority.key)}
+    pairs |= {holder.identity.name: make_certificate(authority, holder, now, days) for holder in holders}
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, pair in made.items() for path in _write_certificate(folder, name, *pair)]
+    return [path for name, pair in pairs.items() for path in _write_certificate(folder, name, *pair)]
 
 
 def make_authority(now: datetime) -> Authority:
@@ -382,12 +380,15 @@ def general_name(host: str) -> x509.GeneralName:
 def _write_certificate(
     folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
 ) -> list[Path]:
-    key_path, path = folder / f"{name}.key", folder / f"{name}.crt"
+    key_path = folder / f"{name}.key"
+    path = folder / f"{name}.crt"
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    # The key first: a certificate is never there without it.
+    # The key first: a certificate never exists without it.
     for target, data in ((key_path, secret), (path, certificate.public_bytes(Encoding.PEM))):
         if not write_private(target, data):
-            raise SecretError(f"{target} appeared while certificates were made", "see who else makes some")
+            raise SecretError(
+                f"{target} appeared while certificates were made", "check for another running init-pki"
+            )
     path.chmod(0o644)
     return [path, key_path]
 
@@ -398,7 +399,7 @@ def _check_holders(folder: Path, holders: Sequence[CertificateHolder], add: bool
     if twice:
         raise _invalid_flag(f"{', '.join(twice)} is named twice", "--node, --client")
     if not names:
-        raise _invalid_flag("there is nobody to add a certificate for", "--add")
+        raise _invalid_flag("--add needs a --node or --client", "--add")
     if not add and not any(holder.identity.role is Role.NODE for holder in holders):
         raise _invalid_flag("a cluster needs at least one node", "--node")
     present = [
@@ -407,7 +408,7 @@ def _check_holders(folder: Path, holders: Sequence[CertificateHolder], add: bool
     if present:
         raise SecretError(
             f"{folder} has {', '.join(present)} already",
-            "delete the .crt and .key of those that are to get a new certificate, and say --add",
+            "delete the .crt and .key to be replaced, and use --add",
         )
 
 
@@ -418,14 +419,16 @@ def _check_host(host: str, text: str) -> None:
     except ValueError:
         if _HOST.fullmatch(host) and not re.fullmatch(r"[\d.]+", host):
             return
-    raise _invalid_flag(f"{host!r} in {text!r} is no address under which others reach a node", "--node")
+    raise _invalid_flag(
+        f"{host!r} in {text!r} is not an address at which other machines reach a node", "--node"
+    )
 
 
-def _invalid_flag(what: str, flag: str) -> ConfigError:
+def _invalid_flag(message: str, flag: str) -> ConfigError:
     return ClusterOptionError(
         [
             Problem(
-                what,
+                message,
                 "write --node ID=HOST[,HOST] and --client NAME=ROLE, for example --node 1=10.0.0.1",
                 flag,
             )

@@ -20,15 +20,15 @@ TOKENS_NAME = "tokens.json"
 MIN_TOKEN_LENGTH = 20
 _SCHEME = "Bearer "
 _MAKE_NEW = (
-    "give the file that the node made when it first started, or delete it and let a node make a new one"
+    "give the file that the node made when it first started, or delete it and let a node create a new one"
 )
-# Of several tokens in a file a client takes the one it needs, else the one that may do most.
+# A client with several tokens in a file uses that of its role, else the most powerful one.
 _PREFERENCE = (Role.ADMIN, Role.WORKER, Role.VIEWER, Role.NODE)
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What one client sends."""
+    """Token that a client sends."""
 
     text: str = field(repr=False)
 
@@ -38,11 +38,11 @@ class Token:
 
 
 class Tokens:
-    """The tokens that a node knows."""
+    """The tokens that a node accepts."""
 
     def __init__(self, by_role: Mapping[Role, str]) -> None:
         self._by_role = dict(by_role)
-        self._known = tuple(
+        self._identities = tuple(
             ((_SCHEME + text).encode(), Identity(role.value, role)) for role, text in by_role.items()
         )
 
@@ -53,20 +53,20 @@ class Tokens:
         return Token(self._by_role[role])
 
     def identify(self, authorization: str | bytes) -> Identity | None:
-        """Whose token this header holds. How long it takes tells nothing about a token that is not held."""
+        """The identity of the token in this header. Constant-time comparison: timing reveals no token."""
         given = authorization.encode() if isinstance(authorization, str) else authorization
-        for known, identity in self._known:
-            if hmac.compare_digest(known, given):
+        for header, identity in self._identities:
+            if hmac.compare_digest(header, given):
                 return identity
         return None
 
 
 def load_or_create_tokens(path: Path) -> Tokens:
-    """The tokens of this file; made now if there is none. Nodes that start at once agree on one file."""
+    """The tokens of this file, which is created if missing. Nodes that start at once agree on one file."""
     if not path.exists():
-        made = {role.value: secrets.token_urlsafe(32) for role in Role}
+        by_name = {role.value: secrets.token_urlsafe(32) for role in Role}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_private(path, (json.dumps(made, indent=2) + "\n").encode())
+        write_private(path, (json.dumps(by_name, indent=2) + "\n").encode())
     by_role = _read(path)
     missing = [role.value for role in Role if role not in by_role]
     if missing:
@@ -83,7 +83,7 @@ def read_token(path: Path | None = None, *, role: Role = Role.ADMIN) -> Token:
         from_environment = environ.token()
         if from_environment is None:
             raise SecretError(
-                "no token was given, and the coordinator answers nobody without one",
+                "no token was given, and the coordinator requires one",
                 "give --token-file FILE (a node makes ~/.config/paceline/tokens.json) or set PACELINE_TOKEN",
             )
         return Token(_checked(from_environment, "PACELINE_TOKEN"))
@@ -101,7 +101,7 @@ def _read(path: Path) -> dict[Role, str]:
         content = json.loads(read_private(path))
     except ValueError:
         # Without the cause: its message may show a part of the file.
-        raise SecretError(f"{path} is no JSON", _MAKE_NEW) from None
+        raise SecretError(f"{path} is not JSON", _MAKE_NEW) from None
     if not isinstance(content, dict):
         raise SecretError(f"{path} does not hold tokens by role", _MAKE_NEW)
     names = {role.value for role in Role}
@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[Role, str]:
 
 
 def _checked(text: object, where: str) -> str:
-    """A token that can be sent, and cannot be guessed."""
+    """Refuse a token that cannot be sent, or could be guessed."""
     if (
         not isinstance(text, str)
         or len(text) < MIN_TOKEN_LENGTH
@@ -122,6 +122,7 @@ def _checked(text: object, where: str) -> str:
         or not text.isprintable()
     ):
         raise SecretError(
-            f"the token of {where} is none: a token is {MIN_TOKEN_LENGTH} or more plain characters", _MAKE_NEW
+            f"the token of {where} is invalid: a token has {MIN_TOKEN_LENGTH} or more plain characters",
+            _MAKE_NEW,
         )
     return text

@@ -15,130 +15,134 @@ from paceline.coordinator.state.model import RunRecord
 from paceline.coordinator.state.results import ApplyContext
 
 MAX_SHARDS = 4_096
-MAX_CHECKPOINTS = 10_000  # of a run
-MAX_ABANDONED = 16  # of a run
+MAX_CHECKPOINTS = 10_000  # per run
+MAX_ABANDONED = 16  # per run
 _SHA256 = re.compile("[0-9a-fA-F]{64}")
 
 
-def begin(turn: ApplyContext, said: pb.BeginCheckpoint) -> pb.Checkpoint | pb.Refusal:
-    record = _current(turn, said.run, said.generation)
+def begin(context: ApplyContext, request: pb.BeginCheckpoint) -> pb.Checkpoint | pb.Refusal:
+    record = _current(context, request.run, request.generation)
     if isinstance(record, pb.Refusal):
         return record
-    refusal = _why_not_begin(record, said)
+    refusal = _why_not_begin(record, request)
     if refusal is not None:
         return refusal
-    found = pb.Checkpoint(
-        run=said.run,
-        step=said.step,
-        generation=said.generation,
+    checkpoint = pb.Checkpoint(
+        run=request.run,
+        step=request.step,
+        generation=request.generation,
         phase=pb.CHECKPOINT_OPEN,
-        shards_expected=said.shards,
-        facts=said.facts,
-        begun_ms=turn.now_ms,
+        shards_expected=request.shards,
+        facts=request.facts,
+        begun_ms=context.now_ms,
     )
-    record.pending.pop(said.step, None)  # an abandoned one
-    record.pending[said.step] = found
-    turn.changed(found)
-    return found
+    record.pending.pop(request.step, None)  # an abandoned one
+    record.pending[request.step] = checkpoint
+    context.changed(checkpoint)
+    return checkpoint
 
 
-def shard_durable(turn: ApplyContext, said: pb.ShardDurable) -> pb.Checkpoint | pb.Refusal:
-    record = _current(turn, said.run, said.generation)
+def shard_durable(context: ApplyContext, request: pb.ShardDurable) -> pb.Checkpoint | pb.Refusal:
+    record = _current(context, request.run, request.generation)
     if isinstance(record, pb.Refusal):
         return record
-    found = record.pending.get(said.step) or record.committed.get(said.step)
-    is_over = found is not None and found.phase == pb.CHECKPOINT_ABANDONED
-    if found is None or found.generation != said.generation or is_over:
+    checkpoint = record.pending.get(request.step) or record.committed.get(request.step)
+    is_over = checkpoint is not None and checkpoint.phase == pb.CHECKPOINT_ABANDONED
+    if checkpoint is None or checkpoint.generation != request.generation or is_over:
         return results.not_found(
-            f"run {said.run!r} has no checkpoint of step {said.step} in generation {said.generation}",
-            "begin it before its shards are reported",
+            f"run {request.run!r} has no checkpoint of step {request.step} in generation "
+            f"{request.generation}",
+            "start it before its shards are reported",
         )
     shard = pb.Shard(
-        shard=said.shard.shard, uri=said.shard.uri, bytes=said.shard.bytes, sha256=said.shard.sha256.lower()
+        shard=request.shard.shard,
+        uri=request.shard.uri,
+        bytes=request.shard.bytes,
+        sha256=request.shard.sha256.lower(),
     )
-    refusal = _why_not_shard(found, shard)
+    refusal = _why_not_shard(checkpoint, shard)
     if refusal is not None:
         return refusal
-    place = bisect_left(found.shards, shard.shard, key=lambda other: other.shard)
-    if place < len(found.shards) and found.shards[place].shard == shard.shard:
-        return _again(found, found.shards[place], shard)
-    found.shards.insert(place, shard)
-    if len(found.shards) == found.shards_expected:
-        found.phase = pb.CHECKPOINT_COMMITTED
-        found.committed_ms = turn.now_ms
-        record.committed[said.step] = record.pending.pop(said.step)
-    turn.changed(found)
-    return found
+    position = bisect_left(checkpoint.shards, shard.shard, key=lambda other: other.shard)
+    if position < len(checkpoint.shards) and checkpoint.shards[position].shard == shard.shard:
+        return _answer_repeated_shard(checkpoint, checkpoint.shards[position], shard)
+    checkpoint.shards.insert(position, shard)
+    if len(checkpoint.shards) == checkpoint.shards_expected:
+        checkpoint.phase = pb.CHECKPOINT_COMMITTED
+        checkpoint.committed_ms = context.now_ms
+        record.committed[request.step] = record.pending.pop(request.step)
+    context.changed(checkpoint)
+    return checkpoint
 
 
-def drop(turn: ApplyContext, said: pb.DropCheckpoint) -> pb.Checkpoint | pb.Refusal:
-    record = results.any_run(turn.state, said.run)
+def drop(context: ApplyContext, request: pb.DropCheckpoint) -> pb.Checkpoint | pb.Refusal:
+    record = results.any_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    if said.step not in record.committed:
+    if request.step not in record.committed:
         return results.not_found(
-            f"run {said.run!r} has no committed checkpoint of step {said.step}", "list its checkpoints"
+            f"run {request.run!r} has no committed checkpoint of step {request.step}", "list its checkpoints"
         )
-    if not record.has_ended and said.step == max(record.committed):
+    if not record.has_ended and request.step == max(record.committed):
         return results.not_now(
-            f"step {said.step} is the newest checkpoint of run {said.run!r}, which has not ended",
+            f"step {request.step} is the newest checkpoint of run {request.run!r}, which has not ended",
             "drop an older one: a run must be able to resume",
         )
-    found = record.committed.pop(said.step)
-    found.phase = pb.CHECKPOINT_DROPPED
-    turn.changed(found)
-    return found
+    checkpoint = record.committed.pop(request.step)
+    checkpoint.phase = pb.CHECKPOINT_DROPPED
+    context.changed(checkpoint)
+    return checkpoint
 
 
-def _current(turn: ApplyContext, name: str, generation: int) -> RunRecord | pb.Refusal:
-    """The run, if what is said of a checkpoint is said by those who hold its state now."""
-    record = results.open_run(turn.state, name)
-    place = None if isinstance(record, pb.Refusal) else record.servers.get(0)
-    is_of_servers = place is not None and place.epoch == generation
-    return record if is_of_servers else results.current_run(turn.state, name, generation)
+def _current(context: ApplyContext, name: str, generation: int) -> RunRecord | pb.Refusal:
+    """The run, if the request comes from the workers or servers that hold its state now."""
+    record = results.open_run(context.state, name)
+    placement = None if isinstance(record, pb.Refusal) else record.servers.get(0)
+    is_of_servers = placement is not None and placement.epoch == generation
+    return record if is_of_servers else results.current_run(context.state, name, generation)
 
 
-def abandon_open(turn: ApplyContext, record: RunRecord) -> None:
-    """The generation is over: what it had not completed never will be."""
-    for found in record.pending.values():
-        if found.phase == pb.CHECKPOINT_OPEN:
-            found.phase = pb.CHECKPOINT_ABANDONED
-            turn.changed(found)
+def abandon_open(context: ApplyContext, record: RunRecord) -> None:
+    """The generation has ended, so its open checkpoints can never complete."""
+    for checkpoint in record.pending.values():
+        if checkpoint.phase == pb.CHECKPOINT_OPEN:
+            checkpoint.phase = pb.CHECKPOINT_ABANDONED
+            context.changed(checkpoint)
     for step in list(record.pending)[:-MAX_ABANDONED]:
         del record.pending[step]
 
 
-def _why_not_begin(record: RunRecord, said: pb.BeginCheckpoint) -> pb.Refusal | None:
-    if not 1 <= said.shards <= MAX_SHARDS:
+def _why_not_begin(record: RunRecord, request: pb.BeginCheckpoint) -> pb.Refusal | None:
+    if not 1 <= request.shards <= MAX_SHARDS:
         return results.invalid(
-            f"a checkpoint of {said.shards} shards was begun",
-            f"say how many shards it has, 1 to {MAX_SHARDS}",
+            f"a checkpoint with {request.shards} shards was started",
+            f"set shards to 1 to {MAX_SHARDS}",
         )
-    pending = record.pending.get(said.step)
+    pending = record.pending.get(request.step)
     is_open = (
         pending is not None
         and pending.phase == pb.CHECKPOINT_OPEN
-        and pending.generation == said.generation  # else a former primary's
+        and pending.generation == request.generation  # else it is of a former primary
     )
-    if is_open or said.step in record.committed:
+    if is_open or request.step in record.committed:
         phase = "open" if is_open else "committed"
         return results.exists(
-            f"run {said.run!r} already has a checkpoint of step {said.step} ({phase})",
+            f"run {request.run!r} already has a checkpoint of step {request.step} ({phase})",
             "report its shards" if is_open else "checkpoint a later step",
         )
     if len(record.committed) + len(record.pending) >= MAX_CHECKPOINTS:
-        return results.not_now(f"run {said.run!r} has {MAX_CHECKPOINTS} checkpoints", "drop older ones")
+        return results.not_now(f"run {request.run!r} has {MAX_CHECKPOINTS} checkpoints", "drop older ones")
     return None
 
 
-def _why_not_shard(found: pb.Checkpoint, shard: pb.Shard) -> pb.Refusal | None:
-    if shard.shard >= found.shards_expected:
+def _why_not_shard(checkpoint: pb.Checkpoint, shard: pb.Shard) -> pb.Refusal | None:
+    if shard.shard >= checkpoint.shards_expected:
         return results.invalid(
-            f"shard {shard.shard} was reported of a checkpoint of {found.shards_expected} shards",
-            f"count shards from 0 to {found.shards_expected - 1}",
+            f"shard {shard.shard} was reported of a checkpoint of {checkpoint.shards_expected} shards",
+            f"count shards from 0 to {checkpoint.shards_expected - 1}",
         )
     if not shard.uri:
-        return results.invalid(f"shard {shard.shard} was reported without saying where it is", "send its uri")
+        return results.invalid(f"shard {shard.shard} was reported without its uri", "send its uri")
     if not _SHA256.fullmatch(shard.sha256):
         return results.invalid(
             f"{shard.sha256!r} is not a SHA-256", "send the shard's digest as 64 hexadecimal digits"
@@ -146,10 +150,13 @@ def _why_not_shard(found: pb.Checkpoint, shard: pb.Shard) -> pb.Refusal | None:
     return None
 
 
-def _again(found: pb.Checkpoint, known: pb.Shard, shard: pb.Shard) -> pb.Checkpoint | pb.Refusal:
+def _answer_repeated_shard(
+    checkpoint: pb.Checkpoint, known: pb.Shard, shard: pb.Shard
+) -> pb.Checkpoint | pb.Refusal:
     if known == shard:
-        return found
+        return checkpoint
     return results.exists(
-        f"shard {shard.shard} of step {found.step} is already durable as {known.uri} ({known.sha256[:12]})",
+        f"shard {shard.shard} of step {checkpoint.step} is already durable as {known.uri} "
+        f"({known.sha256[:12]})",
         "a durable shard stays as it is; checkpoint a later step",
     )

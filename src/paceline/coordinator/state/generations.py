@@ -22,89 +22,91 @@ MAX_GENERATIONS = 16
 _MEMBER_ROLES = ("worker", "spare")
 
 
-def form(turn: ApplyContext, said: pb.FormGeneration) -> pb.Generation | pb.Refusal:
-    record = results.open_run(turn.state, said.run)
+def form(context: ApplyContext, request: pb.FormGeneration) -> pb.Generation | pb.Refusal:
+    record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    refusal = _why_not(record, said) or _why_not_members(record, said)
+    refusal = _why_not_form(record, request) or _why_not_members(record, request)
     if refusal is not None:
         return refusal
-    # A name comes back only after its ended run was forgotten; counting on keeps prefixes and numbers unused.
-    number = (record.run.generation or turn.state.forgotten_generation) + 1
-    end_newest(turn, record, f"generation {number} follows")
-    found = pb.Generation(
-        run=said.run,
+    # A run name is reused only after its ended run was dropped; numbering continues, so prefixes stay unique.
+    number = (record.run.generation or context.state.forgotten_generation) + 1
+    end_newest(context, record, f"generation {number} follows")
+    generation = pb.Generation(
+        run=request.run,
         number=number,
-        workers=said.workers,
-        store_prefix=f"{said.run}/{number}",
-        step=said.step,
-        data_plan=said.data_plan,
-        reason=said.reason,
-        formed_ms=turn.now_ms,
+        workers=request.workers,
+        store_prefix=f"{request.run}/{number}",
+        step=request.step,
+        data_plan=request.data_plan,
+        reason=request.reason,
+        formed_ms=context.now_ms,
     )
-    record.generations[number] = found
+    record.generations[number] = generation
     keep_newest(record.generations, MAX_GENERATIONS)
-    _call_up(turn, record, set(said.workers))
-    turn.changed(found)
+    _activate_members(context, record, set(request.workers))
+    context.changed(generation)
     record.run.generation = number
     record.run.phase = pb.RUN_RUNNING
-    turn.changed(record.run)
-    return found
+    context.changed(record.run)
+    return generation
 
 
-def revoke(turn: ApplyContext, said: pb.RevokeGeneration) -> pb.Generation | pb.Refusal:
-    record = results.current_run(turn.state, said.run, said.generation)
+def revoke(context: ApplyContext, request: pb.RevokeGeneration) -> pb.Generation | pb.Refusal:
+    record = results.current_run(context.state, request.run, request.generation)
     if isinstance(record, pb.Refusal):
         return record
-    end_newest(turn, record, said.reason or "no reason was given")
-    return record.generations[said.generation]
+    end_newest(context, record, request.reason or "no reason was given")
+    return record.generations[request.generation]
 
 
-def end_newest(turn: ApplyContext, record: RunRecord, reason: str) -> None:
-    """Revokes it, unless it is revoked; what it had begun is abandoned or given back."""
+def end_newest(context: ApplyContext, record: RunRecord, reason: str) -> None:
+    """Revoke the newest generation, unless it is revoked; abandon its checkpoints, return its leases."""
     newest = record.newest
     if newest is None or newest.is_revoked:
         return
     newest.is_revoked = True
     newest.revoked_because = reason
-    newest.revoked_ms = turn.now_ms
-    turn.changed(newest)
-    samples.return_all(turn, record)
-    checkpoints.abandon_open(turn, record)
+    newest.revoked_ms = context.now_ms
+    context.changed(newest)
+    samples.return_all(context, record)
+    checkpoints.abandon_open(context, record)
 
 
-def _why_not(record: RunRecord, said: pb.FormGeneration) -> pb.Refusal | None:
+def _why_not_form(record: RunRecord, request: pb.FormGeneration) -> pb.Refusal | None:
     run = record.run
-    if said.previous != run.generation:
+    if request.previous != run.generation:
         return results.fenced(
-            f"generation {said.previous} is not the newest of run {said.run!r}: {run.generation} is",
-            "read the run again, and decide on what it says now",
+            f"generation {request.previous} is not the newest of run {request.run!r}: {run.generation} is",
+            "read the run again, and decide on its current state",
         )
-    if said.step < run.committed_step:
+    if request.step < run.committed_step:
         return results.not_now(
-            f"step {said.step} is before step {run.committed_step}, which run {said.run!r} has committed",
-            f"begin at step {run.committed_step} or later",
+            f"step {request.step} is before step {run.committed_step}, which run {request.run!r} has "
+            "committed",
+            f"start at step {run.committed_step} or later",
         )
-    if len(said.workers) < run.min_workers:
+    if len(request.workers) < run.min_workers:
         return results.not_now(
-            f"{len(said.workers)} workers were named, but run {said.run!r} needs {run.min_workers}",
+            f"{len(request.workers)} workers were named, but run {request.run!r} needs {run.min_workers}",
             "wait for more workers to join",
         )
-    if run.max_workers and len(said.workers) > run.max_workers:
+    if run.max_workers and len(request.workers) > run.max_workers:
         return results.invalid(
-            f"{len(said.workers)} workers were named, but run {said.run!r} takes {run.max_workers} at most",
+            f"{len(request.workers)} workers were named, but run {request.run!r} allows {run.max_workers} "
+            "at most",
             "name fewer",
         )
     return None
 
 
-def _why_not_members(record: RunRecord, said: pb.FormGeneration) -> pb.Refusal | None:
+def _why_not_members(record: RunRecord, request: pb.FormGeneration) -> pb.Refusal | None:
     seen = set()
-    for name in said.workers:
+    for name in request.workers:
         worker = record.workers.get(name)
         if worker is None:
             return results.not_found(
-                f"worker {name!r} of run {said.run!r} is not alive", "name living workers only"
+                f"worker {name!r} of run {request.run!r} is not alive", "name living workers only"
             )
         if name in seen:
             return results.invalid(f"worker {name!r} was named twice", "name every worker once")
@@ -116,48 +118,43 @@ def _why_not_members(record: RunRecord, said: pb.FormGeneration) -> pb.Refusal |
     return None
 
 
-def _call_up(turn: ApplyContext, record: RunRecord, members: set[str]) -> None:
+def _activate_members(context: ApplyContext, record: RunRecord, members: set[str]) -> None:
     for worker in record.workers.values():
         phase = pb.WORKER_ACTIVE if worker.worker in members else pb.WORKER_JOINED
         if worker.phase != phase:
             worker.phase = phase
-            turn.changed(worker)
+            context.changed(worker)
 
 
-# The first waits until as many workers as wanted are there, or none has come for
-# a while. After a loss the survivors go on at once. Those who come later wait a
-# moment for others who come too, since every new generation interrupts a step.
-# Waiting is counted by the leader from when it saw the last join, by its own
-# monotonic clock, so a new leader begins to wait again; no calendar time is compared.
-
-FIRST_WAIT_MS = 5_000  # since the last one joined, for those who are still missing
-JOIN_WAIT_MS = 100  # for others who come at the same time
+FIRST_WAIT_MS = 5_000  # since the last join, for missing workers
+JOIN_WAIT_MS = 100  # wait for others that join at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Ask again after so long."""
+    """Call again after `in_ms`."""
 
     in_ms: int
 
 
 def next_generation(record: RunRecord, waited_ms: int) -> pb.FormGeneration | Later | None:
-    """`waited_ms`: since the leader saw the newest worker of the run (`last_joined`)."""
-    run, newest = record.run, record.newest
+    """The generation to form now, if any. `waited_ms`: time since the leader read `last_joined`."""
+    run = record.run
+    newest = record.newest
     members = _next_members(record)
     if not run.want_workers or record.has_ended or len(members) < run.min_workers:
         return None
     if newest is None:
-        reason = f"the first {len(members)} workers are here"
+        reason = f"the first {len(members)} workers have joined"
         if len(members) < run.want_workers and waited_ms < FIRST_WAIT_MS:
             return Later(FIRST_WAIT_MS - waited_ms)
     elif newest.is_revoked:
         reason = f"generation {newest.number} was revoked: {newest.revoked_because}"
     else:
-        new = [name for name in members if name not in newest.workers]
-        if not new:
+        joined = [name for name in members if name not in newest.workers]
+        if not joined:
             return None
-        reason = f"{', '.join(new)} joined"
+        reason = f"{', '.join(joined)} joined"
         if waited_ms < JOIN_WAIT_MS:
             return Later(JOIN_WAIT_MS - waited_ms)
     return pb.FormGeneration(
@@ -166,15 +163,15 @@ def next_generation(record: RunRecord, waited_ms: int) -> pb.FormGeneration | La
 
 
 def _next_members(record: RunRecord) -> list[str]:
-    """Who stays keeps its order, so that ranks change little; who is new comes behind."""
+    """Remaining members keep their order, so that few ranks change; joining ones follow."""
     living = {name: worker for name, worker in record.workers.items() if worker.role == "worker"}
-    before = list(record.newest.workers) if record.newest is not None else []
-    staying = [name for name in before if name in living]
-    coming = sorted(
-        (name for name in living if name not in before), key=lambda name: living[name].incarnation
+    previous = list(record.newest.workers) if record.newest is not None else []
+    staying = [name for name in previous if name in living]
+    joining = sorted(
+        (name for name in living if name not in previous), key=lambda name: living[name].incarnation
     )
-    most = record.run.max_workers or len(living)
-    return (staying + coming)[:most]
+    limit = record.run.max_workers or len(living)
+    return (staying + joining)[:limit]
 
 
 def last_joined(record: RunRecord) -> int:

@@ -1,7 +1,7 @@
 """The replicated state machine: apply one log entry, take and restore snapshots.
 
 Every node computes the same result. There is no clock, no random number and no exception: time
-comes with the command, ids are log indexes, and a command that cannot be applied is answered
+is part of the command, ids are log indexes, and a command that cannot be applied is answered
 with a refusal. Calendar time is recorded and never compared, because clocks are set, and those of
 two leaders differ. Timeouts use `elapsed_ms`, the time that leaders have run.
 """
@@ -14,9 +14,6 @@ from google.protobuf.message import DecodeError, Message
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import actions, checkpoints, generations, results, runs, samples, sessions
-from paceline.coordinator.state import actions as alerts
-from paceline.coordinator.state import runs as members
-from paceline.coordinator.state import runs as servers
 from paceline.coordinator.state.model import (
     CoordinatorRecords,
     Cursor,
@@ -30,28 +27,28 @@ from paceline.coordinator.torchft import state as lighthouses
 MAX_NODES = 100
 
 
-def name_node(turn: ApplyContext, said: pb.NodeAddress) -> pb.NodeAddress | pb.Refusal:
-    nodes = turn.state.nodes
-    if said.node == 0:
-        return results.invalid("a node was named without its number", "number nodes from 1 on")
-    if said.node not in nodes and len(nodes) >= MAX_NODES:
+def name_node(context: ApplyContext, request: pb.NodeAddress) -> pb.NodeAddress | pb.Refusal:
+    nodes = context.state.nodes
+    if request.node == 0:
+        return results.invalid("a node has no number", "number nodes from 1")
+    if request.node not in nodes and len(nodes) >= MAX_NODES:
         return results.not_now(f"{MAX_NODES} nodes have an address", "forget those that were removed")
-    found = pb.NodeAddress(node=said.node, address=said.address)
-    known = nodes.get(said.node)
-    if said.address != ("" if known is None else known.address):
-        turn.changed(found)
-    if said.address:
-        nodes[said.node] = found
+    address = pb.NodeAddress(node=request.node, address=request.address)
+    current = nodes.get(request.node)
+    if request.address != ("" if current is None else current.address):
+        context.changed(address)
+    if request.address:
+        nodes[request.node] = address
     else:
-        nodes.pop(said.node, None)
-    return found
+        nodes.pop(request.node, None)
+    return address
 
 
 Record = TypeVar("Record", bound=Message)
 
 
 def pack_state(state: CoordinatorRecords) -> bytes:
-    written = pb.State(
+    message = pb.State(
         applied=state.applied,
         now_ms=state.now_ms,
         elapsed_ms=state.elapsed_ms,
@@ -60,96 +57,101 @@ def pack_state(state: CoordinatorRecords) -> bytes:
         actions=state.actions.values(),
     )
     for session in state.sessions.values():
-        _pack_session(session, written.sessions.add())
+        _pack_session(session, message.sessions.add())
     for record in (*state.runs.values(), *state.ended_runs.values()):
-        _pack_run(record, written.runs.add())
-    for found in state.lighthouses.values():
-        written.lighthouses.add(lighthouse=found.lighthouse, issued=found.issued)
-    return written.SerializeToString(deterministic=True)
+        _pack_run(record, message.runs.add())
+    for lighthouse in state.lighthouses.values():
+        message.lighthouses.add(lighthouse=lighthouse.lighthouse, issued=lighthouse.issued)
+    return message.SerializeToString(deterministic=True)
 
 
 def unpack_state(data: bytes, state: CoordinatorRecords) -> None:
     """Into a fresh state."""
-    written = pb.State.FromString(data)
-    state.applied = written.applied
-    state.now_ms = written.now_ms
-    state.elapsed_ms = written.elapsed_ms
-    state.forgotten_generation = written.forgotten_generation
-    state.nodes = {node.node: _own(node) for node in written.nodes}
-    state.actions = {action.action: _own(action) for action in written.actions}
-    for told in written.sessions:
-        session = _unpack_session(told)
+    message = pb.State.FromString(data)
+    state.applied = message.applied
+    state.now_ms = message.now_ms
+    state.elapsed_ms = message.elapsed_ms
+    state.forgotten_generation = message.forgotten_generation
+    state.nodes = {node.node: _copy(node) for node in message.nodes}
+    state.actions = {action.action: _copy(action) for action in message.actions}
+    for stored in message.sessions:
+        session = _unpack_session(stored)
         state.sessions[session.session] = session
         state.nonces[session.by, session.nonce] = session.session
         state.answer_bytes += session.answer_bytes
-    for part in written.runs:
-        record = _unpack_run(part)
+    for stored_run in message.runs:
+        record = _unpack_run(stored_run)
         (state.ended_runs if record.has_ended else state.runs)[record.run.run] = record
-    for kept in written.lighthouses:
-        issued = _own(kept.issued) if kept.HasField("issued") else None
-        state.lighthouses[kept.lighthouse.job] = LighthouseRecord(_own(kept.lighthouse), issued)
+    for stored_lighthouse in message.lighthouses:
+        issued = _copy(stored_lighthouse.issued) if stored_lighthouse.HasField("issued") else None
+        state.lighthouses[stored_lighthouse.lighthouse.job] = LighthouseRecord(
+            _copy(stored_lighthouse.lighthouse), issued
+        )
 
 
-def _pack_session(session: SessionRecord, into: pb.Session) -> None:
-    into.session, into.client, into.nonce, into.by = (
-        session.session,
-        session.client,
-        session.nonce,
-        session.by,
-    )
-    into.used_elapsed_ms = session.used_elapsed_ms
-    into.first_open = session.first_open
-    into.answers.update(session.answers)
+def _pack_session(session: SessionRecord, message: pb.Session) -> None:
+    message.session = session.session
+    message.client = session.client
+    message.nonce = session.nonce
+    message.by = session.by
+    message.used_elapsed_ms = session.used_elapsed_ms
+    message.first_open = session.first_open
+    message.answers.update(session.answers)
 
 
-def _unpack_session(told: pb.Session) -> SessionRecord:
+def _unpack_session(message: pb.Session) -> SessionRecord:
     session = SessionRecord(
-        told.session, told.client, told.nonce, told.by, told.used_elapsed_ms, told.first_open
+        message.session,
+        message.client,
+        message.nonce,
+        message.by,
+        message.used_elapsed_ms,
+        message.first_open,
     )
-    session.answers = dict(told.answers)
+    session.answers = dict(message.answers)
     session.answer_bytes = sum(len(answer) for answer in session.answers.values())
     return session
 
 
-def _pack_run(record: RunRecord, into: pb.RunState) -> None:
-    into.run.CopyFrom(record.run)
-    into.generations.extend(record.generations.values())
-    into.workers.extend(record.workers.values())
-    into.workers.extend(record.ended_workers.values())
-    into.servers.extend(record.servers.values())
-    into.checkpoints.extend(record.committed.values())
-    into.checkpoints.extend(record.pending.values())
-    into.samples.CopyFrom(samples.cursor_message(record.samples))
-    into.leases.extend(record.leases.values())
-    into.leases.extend(record.consumed.values())
-    into.alerts.extend(record.alerts.values())
+def _pack_run(record: RunRecord, message: pb.RunState) -> None:
+    message.run.CopyFrom(record.run)
+    message.generations.extend(record.generations.values())
+    message.workers.extend(record.workers.values())
+    message.workers.extend(record.ended_workers.values())
+    message.servers.extend(record.servers.values())
+    message.checkpoints.extend(record.committed.values())
+    message.checkpoints.extend(record.pending.values())
+    message.samples.CopyFrom(samples.cursor_message(record.samples))
+    message.leases.extend(record.leases.values())
+    message.leases.extend(record.consumed.values())
+    message.alerts.extend(record.alerts.values())
 
 
-def _unpack_run(part: pb.RunState) -> RunRecord:
-    record = RunRecord(_own(part.run))
-    cursor = part.samples
-    returned = [(found.first, found.end) for found in cursor.returned]
+def _unpack_run(message: pb.RunState) -> RunRecord:
+    record = RunRecord(_copy(message.run))
+    cursor = message.samples
+    returned = [(item.first, item.end) for item in cursor.returned]
     record.samples = Cursor(cursor.epoch, cursor.next, cursor.committed, returned)
-    record.generations = {found.number: _own(found) for found in part.generations}
-    record.servers = {found.shard: _own(found) for found in part.servers}
-    record.alerts = {mark.alert: _own(mark) for mark in part.alerts}
-    for worker in part.workers:
+    record.generations = {item.number: _copy(item) for item in message.generations}
+    record.servers = {item.shard: _copy(item) for item in message.servers}
+    record.alerts = {mark.alert: _copy(mark) for mark in message.alerts}
+    for worker in message.workers:
         if worker.phase in (pb.WORKER_JOINED, pb.WORKER_ACTIVE):
-            record.workers[worker.worker] = _own(worker)
+            record.workers[worker.worker] = _copy(worker)
         else:
-            record.ended_workers[worker.incarnation] = _own(worker)
-    for checkpoint in part.checkpoints:
+            record.ended_workers[worker.incarnation] = _copy(worker)
+    for checkpoint in message.checkpoints:
         is_committed = checkpoint.phase == pb.CHECKPOINT_COMMITTED
-        (record.committed if is_committed else record.pending)[checkpoint.step] = _own(checkpoint)
-    for lease in part.leases:
-        (record.consumed if lease.is_committed else record.leases)[lease.lease] = _own(lease)
+        (record.committed if is_committed else record.pending)[checkpoint.step] = _copy(checkpoint)
+    for lease in message.leases:
+        (record.consumed if lease.is_committed else record.leases)[lease.lease] = _copy(lease)
     return record
 
 
-def _own(part: Record) -> Record:
-    """A copy: a part would keep the memory of the whole snapshot."""
-    copy = type(part)()
-    copy.CopyFrom(part)
+def _copy(message: Record) -> Record:
+    """A part of a message would keep the memory of the whole snapshot."""
+    copy = type(message)()
+    copy.CopyFrom(message)
     return copy
 
 
@@ -164,25 +166,25 @@ HANDLERS: dict[str, Handler] = {
     "form_generation": generations.form,
     "revoke_generation": generations.revoke,
     "commit_step": runs.commit_step,
-    "place_server": servers.place_server,
-    "promote_backup": servers.promote_backup,
+    "place_server": runs.place_server,
+    "promote_backup": runs.promote_backup,
     "lease_samples": samples.lease,
     "commit_samples": samples.commit,
-    "join": members.join_run,
-    "leave": members.leave_run,
-    "lose_worker": members.lose_worker,
+    "join": runs.join_run,
+    "leave": runs.leave_run,
+    "lose_worker": runs.lose_worker,
     "begin_checkpoint": checkpoints.begin,
     "shard_durable": checkpoints.shard_durable,
     "drop_checkpoint": checkpoints.drop,
     "request_action": actions.request_action,
     "report_action": actions.report_action,
-    "acknowledge_alert": alerts.acknowledge_alert,
-    "forget_alert": alerts.forget_alert,
+    "acknowledge_alert": actions.acknowledge_alert,
+    "forget_alert": actions.forget_alert,
     "open_lighthouse": lighthouses.open_lighthouse,
     "issue_quorum": lighthouses.issue,
     "forget_lighthouse": lighthouses.forget,
 }
-# What is kept is bounded in number; this bounds it in bytes. Plans and lists of members may be long.
+# Records are bounded in number; this bounds them in bytes. Plans and lists of members may be long.
 MAX_COMMAND_BYTES = 64 << 10
 MAX_LONG_COMMAND_BYTES = 1 << 20
 _LONG = ("create_run", "form_generation", "issue_quorum")
@@ -209,7 +211,7 @@ class CoordinatorState(CoordinatorRecords):
     def apply(self, index: int, data: bytes) -> Applied:
         assert index > self.applied, f"entry {index} came after entry {self.applied}"
         self.applied = index
-        command = _parsed(data)
+        command = _parse(data)
         if isinstance(command, pb.Refusal):
             return Applied(outcome_of(index, command))
         self.now_ms = max(self.now_ms, command.at_ms)
@@ -221,14 +223,14 @@ class CoordinatorState(CoordinatorRecords):
                 return Applied(earlier)
             if earlier is not None:
                 return Applied(outcome_of(index, earlier))
-        turn = ApplyContext(self, index, command.by, command.session)
-        outcome = outcome_of(index, _dispatch(turn, command))
+        context = ApplyContext(self, index, command.by, command.session)
+        outcome = outcome_of(index, _dispatch(context, command))
         if command.session:
             sessions.remember(self, command, outcome)
-        return Applied(outcome, tuple(turn.changes))
+        return Applied(outcome, tuple(context.changes))
 
 
-def _parsed(data: bytes) -> pb.Command | pb.Refusal:
+def _parse(data: bytes) -> pb.Command | pb.Refusal:
     try:
         command = pb.Command.FromString(data)
     except DecodeError:
@@ -237,14 +239,16 @@ def _parsed(data: bytes) -> pb.Command | pb.Refusal:
         )
     kind = command.WhichOneof("what")
     if kind is None:
-        return results.invalid("an entry holds no command that this version knows", "upgrade this node")
-    most = MAX_LONG_COMMAND_BYTES if kind in _LONG else MAX_COMMAND_BYTES
-    if len(data) > most:
-        return results.invalid(f"a command ({kind}) has {len(data)} bytes", f"send {most} bytes at most")
+        return results.invalid(
+            "an entry holds a command that this version does not support", "upgrade this node"
+        )
+    max_bytes = MAX_LONG_COMMAND_BYTES if kind in _LONG else MAX_COMMAND_BYTES
+    if len(data) > max_bytes:
+        return results.invalid(f"a command ({kind}) has {len(data)} bytes", f"send {max_bytes} bytes at most")
     return command
 
 
-def _dispatch(turn: ApplyContext, command: pb.Command) -> Result:
+def _dispatch(context: ApplyContext, command: pb.Command) -> Result:
     kind = command.WhichOneof("what")
     assert kind is not None, "a parsed command is of a known kind"
-    return HANDLERS[kind](turn, getattr(command, kind))
+    return HANDLERS[kind](context, getattr(command, kind))

@@ -22,7 +22,7 @@ class SessionRecord:
     client: str
     nonce: str
     by: str  # who opened it
-    used_elapsed_ms: int  # ClusterRecords.elapsed_ms when it was last used
+    used_elapsed_ms: int  # CoordinatorRecords.elapsed_ms when it was last used
     first_open: int = 0  # answers below it are forgotten
     answers: dict[int, bytes] = field(default_factory=dict)
     answer_bytes: int = 0
@@ -30,15 +30,15 @@ class SessionRecord:
 
 @dataclass(slots=True)
 class Cursor:
-    """How far an epoch's samples were leased: `SampleCursor`, but plain, as it changes with every lease.
+    """Progress of an epoch's sample leases: a plain `SampleCursor`, as it changes with every lease.
 
-    A protobuf message keeps the memory of what was taken out of it for as long as it lives.
+    A protobuf message keeps the memory of removed elements until it is freed.
     """
 
     epoch: int = 0
     next: int = 0  # never leased in this epoch from here on
     committed: int = 0
-    returned: list[tuple[int, int]] = field(default_factory=list)  # ranges, sorted and apart
+    returned: list[tuple[int, int]] = field(default_factory=list)  # ranges, sorted and disjoint
 
 
 @dataclass(slots=True)
@@ -73,11 +73,11 @@ class LighthouseRecord:
 @dataclass(slots=True)
 class CoordinatorRecords:
     applied: int = 0
-    now_ms: int = 0  # calendar time of the newest command, for records; nothing is decided by it
-    elapsed_ms: int = 0  # what all leaders have run, by their monotonic clocks; a standstill does not count
+    now_ms: int = 0  # calendar time of the newest command, recorded only; nothing is decided by it
+    elapsed_ms: int = 0  # that leaders have run, by their monotonic clocks, without standstills
     sessions: OrderedDict[int, SessionRecord] = field(default_factory=OrderedDict)  # longest unused first
     nonces: dict[tuple[str, str], int] = field(default_factory=dict)  # (by, nonce) of each session
-    answer_bytes: int = 0  # of all sessions
+    answer_bytes: int = 0  # total of all sessions
     nodes: dict[int, pb.NodeAddress] = field(default_factory=dict)
     runs: dict[str, RunRecord] = field(default_factory=dict)  # those that have not ended
     ended_runs: dict[str, RunRecord] = field(default_factory=dict)  # oldest end first
@@ -86,9 +86,9 @@ class CoordinatorRecords:
     lighthouses: dict[str, LighthouseRecord] = field(default_factory=dict)  # by job, oldest first
 
 
-def keep_newest(records: dict[Key, Value], most: int) -> list[Value]:
-    """Forgets the oldest beyond `most`, and says which."""
-    forgotten = []
-    while len(records) > most:
-        forgotten.append(records.pop(next(iter(records))))
-    return forgotten
+def keep_newest(records: dict[Key, Value], limit: int) -> list[Value]:
+    """Drop the oldest records beyond `limit`, and return them."""
+    dropped = []
+    while len(records) > limit:
+        dropped.append(records.pop(next(iter(records))))
+    return dropped

@@ -22,33 +22,33 @@ def run(state: CoordinatorRecords, name: str) -> pb.RunView | pb.Refusal:
 
 
 def runs(state: CoordinatorRecords, with_ended: bool) -> pb.RunList:
-    found = [record.run for record in state.runs.values()]
+    listed = [record.run for record in state.runs.values()]
     if with_ended:
-        found += [record.run for record in state.ended_runs.values()]
-    return pb.RunList(runs=found)
+        listed += [record.run for record in state.ended_runs.values()]
+    return pb.RunList(runs=listed)
 
 
 def workers(state: CoordinatorRecords, run: str, with_ended: bool) -> pb.WorkerList | pb.Refusal:
     record = results.any_run(state, run)
     if isinstance(record, pb.Refusal):
         return record
-    found = pb.WorkerList(workers=record.workers.values())
+    listed = pb.WorkerList(workers=record.workers.values())
     if with_ended:
-        found.workers.extend(record.ended_workers.values())
-    return found
+        listed.workers.extend(record.ended_workers.values())
+    return listed
 
 
 def checkpoints(state: CoordinatorRecords, run: str, with_open: bool) -> pb.CheckpointList | pb.Refusal:
-    """Committed ones by step; on request also those that never were, for people who wonder."""
+    """Committed checkpoints by step; with `with_open` also open and abandoned ones."""
     record = results.any_run(state, run)
     if isinstance(record, pb.Refusal):
         return record
-    found = {**record.committed, **record.pending} if with_open else record.committed
-    return pb.CheckpointList(checkpoints=(found[step] for step in sorted(found)))
+    by_step = {**record.committed, **record.pending} if with_open else record.committed
+    return pb.CheckpointList(checkpoints=(by_step[step] for step in sorted(by_step)))
 
 
 def actions(state: CoordinatorRecords, run: str) -> pb.ActionList | pb.Refusal:
-    """Of one run, or of all for an empty name; oldest first."""
+    """Actions of one run, or of all runs for an empty name; oldest first."""
     if run:
         record = results.any_run(state, run)
         if isinstance(record, pb.Refusal):
@@ -66,10 +66,10 @@ def alerts(state: CoordinatorRecords, run: str) -> pb.AlertList | pb.Refusal:
 
 
 def lighthouses(state: CoordinatorRecords) -> pb.LighthouseList:
-    found = pb.LighthouseList()
+    listed = pb.LighthouseList()
     for _, record in sorted(state.lighthouses.items()):
-        found.lighthouses.add(lighthouse=record.lighthouse, issued=record.issued)
-    return found
+        listed.lighthouses.add(lighthouse=record.lighthouse, issued=record.issued)
+    return listed
 
 
 def addresses(state: CoordinatorRecords) -> dict[int, str]:
@@ -77,7 +77,7 @@ def addresses(state: CoordinatorRecords) -> dict[int, str]:
 
 
 def living(state: CoordinatorRecords) -> Iterator[tuple[str, str, int]]:
-    """(run, worker, incarnation) of every worker that must give signs of life."""
+    """(run, worker, incarnation) of every worker that must send heartbeats."""
     for name, record in state.runs.items():
         for worker in record.workers.values():
             yield name, worker.worker, worker.incarnation
@@ -85,5 +85,5 @@ def living(state: CoordinatorRecords) -> Iterator[tuple[str, str, int]]:
 
 def is_living(state: CoordinatorRecords, run: str, worker: str, incarnation: int) -> bool:
     record = state.runs.get(run)
-    found = None if record is None else record.workers.get(worker)
-    return found is not None and found.incarnation == incarnation
+    known = None if record is None else record.workers.get(worker)
+    return known is not None and known.incarnation == incarnation

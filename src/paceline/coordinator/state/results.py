@@ -39,7 +39,7 @@ FIELDS: dict[type[Result], str] = {
 
 @dataclass(slots=True)
 class ApplyContext:
-    """Whoever refuses does so before the first change: a refused command leaves no trace."""
+    """The context of one command. A handler refuses before its first change, so a refusal has no effect."""
 
     state: CoordinatorRecords
     index: int
@@ -52,7 +52,7 @@ class ApplyContext:
         return self.state.now_ms
 
     def changed(self, record: Record) -> None:
-        """Copies it: the caller of the machine may keep what it gets."""
+        """Record a change. The record is copied, since callers may keep the change."""
         change = pb.Change(index=self.index, at_ms=self.state.now_ms)
         getattr(change, FIELDS[type(record)]).CopyFrom(record)
         self.changes.append(change)
@@ -64,29 +64,29 @@ def outcome_of(index: int, result: Result) -> pb.Outcome:
     return outcome
 
 
-def invalid(what: str, hint: str) -> pb.Refusal:
-    return pb.Refusal(why=pb.INVALID, what=what, hint=hint)
+def invalid(message: str, hint: str) -> pb.Refusal:
+    return pb.Refusal(why=pb.INVALID, what=message, hint=hint)
 
 
-def not_found(what: str, hint: str) -> pb.Refusal:
-    return pb.Refusal(why=pb.NOT_FOUND, what=what, hint=hint)
+def not_found(message: str, hint: str) -> pb.Refusal:
+    return pb.Refusal(why=pb.NOT_FOUND, what=message, hint=hint)
 
 
-def exists(what: str, hint: str) -> pb.Refusal:
-    return pb.Refusal(why=pb.EXISTS, what=what, hint=hint)
+def exists(message: str, hint: str) -> pb.Refusal:
+    return pb.Refusal(why=pb.EXISTS, what=message, hint=hint)
 
 
-def fenced(what: str, hint: str) -> pb.Refusal:
-    return pb.Refusal(why=pb.FENCED, what=what, hint=hint)
+def fenced(message: str, hint: str) -> pb.Refusal:
+    return pb.Refusal(why=pb.FENCED, what=message, hint=hint)
 
 
-def not_now(what: str, hint: str) -> pb.Refusal:
-    return pb.Refusal(why=pb.NOT_NOW, what=what, hint=hint)
+def not_now(message: str, hint: str) -> pb.Refusal:
+    return pb.Refusal(why=pb.NOT_NOW, what=message, hint=hint)
 
 
-def no_session(what: str) -> pb.Refusal:
+def no_session(message: str) -> pb.Refusal:
     hint = "open a new session; whether earlier commands were applied can be seen by reading"
-    return pb.Refusal(why=pb.NO_SESSION, what=what, hint=hint)
+    return pb.Refusal(why=pb.NO_SESSION, what=message, hint=hint)
 
 
 _PHASES = {pb.RUN_FINISHED: "finished", pb.RUN_FAILED: "failed", pb.RUN_STOPPED: "stopped"}
@@ -103,17 +103,17 @@ def open_run(state: CoordinatorRecords, name: str) -> RunRecord | pb.Refusal:
     record = state.runs.get(name)
     if record is not None:
         return record
-    found = any_run(state, name)
-    if isinstance(found, pb.Refusal):
-        return found
+    ended = any_run(state, name)
+    if isinstance(ended, pb.Refusal):
+        return ended
     return not_now(
-        f"run {name!r} has ended ({_PHASES[found.run.phase]})",
-        "an ended run stays as it is; create another one",
+        f"run {name!r} has ended ({_PHASES[ended.run.phase]})",
+        "an ended run cannot change; create another one",
     )
 
 
 def current_run(state: CoordinatorRecords, name: str, generation: int) -> RunRecord | pb.Refusal:
-    """The run, if this generation is its newest and not revoked. Whatever a worker changes passes here."""
+    """The run, if this generation is its newest and not revoked. Every change by a worker is checked here."""
     record = open_run(state, name)
     if isinstance(record, pb.Refusal):
         return record

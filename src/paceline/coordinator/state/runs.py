@@ -2,7 +2,7 @@
 
 A run is created, commits steps and ends; an ended run never changes.
 
-An incarnation is the log index at which a worker joined, so a worker that comes back is a new
+An incarnation is the log index at which a worker joined, so a worker that rejoins is a new
 one, and commands about the previous incarnation do not affect it.
 
 The epoch of a shard's placement grows with every change. Each push carries it, so that a former
@@ -16,301 +16,301 @@ from paceline.coordinator.state import generations, results
 from paceline.coordinator.state.model import ENDED, RunRecord, keep_newest
 from paceline.coordinator.state.results import ApplyContext
 
-# The epoch of a place grows with every change. A push carries it, so that a
-# former primary that does not know yet is refused.
+MAX_OPEN_RUNS = 10_000
+MAX_ENDED_RUNS = 1_000
+_RUN_NAME = re.compile("[a-z0-9][a-z0-9._-]{0,62}")
 
-MAX_SERVER_SHARDS = 4_096
 
-
-def place_server(turn: ApplyContext, said: pb.PlaceServer) -> pb.ServerPlace | pb.Refusal:
-    record = results.open_run(turn.state, said.run)
-    if isinstance(record, pb.Refusal):
-        return record
-    refusal = _why_not_place(record, said)
+def create_run(context: ApplyContext, request: pb.CreateRun) -> pb.Run | pb.Refusal:
+    refusal = _why_not_create(context, request)
     if refusal is not None:
         return refusal
-    known = record.servers.get(said.shard) or pb.ServerPlace(run=said.run, shard=said.shard)
-    return _put_server(turn, record, known, said.primary, said.backup)
+    run = pb.Run(
+        run=request.run,
+        phase=pb.RUN_WAITING,
+        plan=request.plan,
+        min_workers=request.min_workers,
+        max_workers=request.max_workers,
+        samples=request.samples,
+        launcher=request.launcher,
+        external_id=request.external_id,
+        want_workers=request.want_workers,
+        created_ms=context.now_ms,
+    )
+    context.state.runs[request.run] = RunRecord(run)
+    context.changed(run)
+    return run
 
 
-def promote_backup(turn: ApplyContext, said: pb.PromoteBackup) -> pb.ServerPlace | pb.Refusal:
-    record = results.open_run(turn.state, said.run)
+def end_run(context: ApplyContext, request: pb.EndRun) -> pb.Run | pb.Refusal:
+    record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    found = record.servers.get(said.shard)
-    if found is None:
-        return results.not_found(f"shard {said.shard} of run {said.run!r} is not placed", "place it first")
-    if said.epoch != found.epoch:
-        return _stale_epoch(said.run, said.shard, said.epoch, found.epoch)
-    if not found.backup:
+    if request.phase not in ENDED:
+        return results.invalid(
+            f"run {request.run!r} cannot end in phase {request.phase}",
+            "end it as finished, failed or stopped",
+        )
+    generations.end_newest(context, record, "the run ended")
+    for worker in list(record.workers.values()):
+        retire_worker(context, record, worker, pb.WORKER_LEFT, "the run ended")
+    vacate_servers(context, record)
+    record.run.phase = request.phase
+    record.run.reason = request.reason
+    record.run.ended_ms = context.now_ms
+    context.changed(record.run)
+    context.state.ended_runs[request.run] = context.state.runs.pop(request.run)
+    for forgotten in keep_newest(context.state.ended_runs, MAX_ENDED_RUNS):
+        _forget_run(context, forgotten.run)
+    return record.run
+
+
+def commit_step(context: ApplyContext, request: pb.CommitStep) -> pb.Run | pb.Refusal:
+    record = results.current_run(context.state, request.run, request.generation)
+    if isinstance(record, pb.Refusal):
+        return record
+    run = record.run
+    lowest = max(run.committed_step, record.generations[request.generation].step)
+    if request.step < lowest:
         return results.not_now(
-            f"shard {said.shard} of run {said.run!r} has no backup", "place it anew, with a backup"
+            f"step {request.step} of run {request.run!r} is before step {lowest}",
+            "steps are committed forward only",
         )
-    return _put_server(turn, record, found, found.backup, "")
+    if request.step > run.committed_step:  # otherwise another worker committed it first
+        run.committed_step = request.step
+        context.changed(run)
+    return run
 
 
-def release_worker(turn: ApplyContext, record: RunRecord, worker: str) -> None:
-    """The worker is gone: where it was primary its backup takes over at once."""
-    for found in list(record.servers.values()):
-        if found.primary == worker:
-            _put_server(turn, record, found, found.backup, "")
-        elif found.backup == worker:
-            _put_server(turn, record, found, found.primary, "")
-
-
-def vacate_servers(turn: ApplyContext, record: RunRecord) -> None:
-    """Everybody is gone."""
-    for found in list(record.servers.values()):
-        if found.primary or found.backup:
-            _put_server(turn, record, found, "", "")
-
-
-def _put_server(
-    turn: ApplyContext, record: RunRecord, known: pb.ServerPlace, primary: str, backup: str
-) -> pb.ServerPlace:
-    """A new record each time: a message that is changed for ever keeps the memory of what it held."""
-    found = pb.ServerPlace(
-        run=known.run, shard=known.shard, primary=primary, backup=backup, epoch=known.epoch + 1
-    )
-    record.servers[known.shard] = found
-    turn.changed(found)
-    return found
-
-
-def _why_not_place(record: RunRecord, said: pb.PlaceServer) -> pb.Refusal | None:
-    if said.shard >= MAX_SERVER_SHARDS:
+def _why_not_create(context: ApplyContext, request: pb.CreateRun) -> pb.Refusal | None:
+    if not _RUN_NAME.fullmatch(request.run):
         return results.invalid(
-            f"shard {said.shard} is beyond the last one", f"use shards 0 to {MAX_SERVER_SHARDS - 1}"
+            f"{request.run!r} is not a valid run name",
+            "use 1 to 63 lower-case letters, digits or . _ -, a letter or digit first",
         )
-    known = record.servers.get(said.shard)
-    epoch = 0 if known is None else known.epoch
-    if said.epoch != epoch:
-        return _stale_epoch(said.run, said.shard, said.epoch, epoch)
-    if said.primary == said.backup:
+    if request.run in context.state.runs or request.run in context.state.ended_runs:
+        return results.exists(
+            f"there is already a run {request.run!r}", "choose another name; names of ended runs stay in use"
+        )
+    if request.min_workers < 1:
         return results.invalid(
-            f"{said.primary!r} was named as primary and as backup",
-            "name two workers, or leave the backup empty",
+            f"run {request.run!r} needs {request.min_workers} workers", "set min_workers to 1 or more"
         )
-    for name in (said.primary, said.backup) if said.backup else (said.primary,):
-        if name not in record.workers:
-            return results.not_found(
-                f"worker {name!r} of run {said.run!r} is not alive", "name living workers only"
-            )
+    if request.max_workers and request.max_workers < request.min_workers:
+        return results.invalid(
+            f"run {request.run!r} allows {request.max_workers} workers at most, but needs "
+            f"{request.min_workers}",
+            "set max_workers to 0 (no limit) or to min_workers or more",
+        )
+    if len(context.state.runs) >= MAX_OPEN_RUNS:
+        return results.not_now(f"{MAX_OPEN_RUNS} runs have not ended", "end finished ones")
     return None
 
 
-def _stale_epoch(run: str, shard: int, said: int, known: int) -> pb.Refusal:
-    return results.fenced(
-        f"shard {shard} of run {run!r} is in epoch {known}, not {said}",
-        "read its place again, and decide anew",
-    )
+def _forget_run(context: ApplyContext, run: pb.Run) -> None:
+    state = context.state
+    state.forgotten_generation = max(state.forgotten_generation, run.generation)
+    for number in [number for number, action in state.actions.items() if action.run == run.run]:
+        del state.actions[number]
 
-
-# An incarnation is the log index of its joining, so a worker that comes back is
-# another one, and what is said about the one before does not touch it.
 
 WORKER_ROLES = ("worker", "server", "spare")
-MAX_LIVE_WORKERS = 10_000  # in a run
-MAX_ENDED_WORKERS = 1_000  # in a run
+MAX_LIVE_WORKERS = 10_000  # per run
+MAX_ENDED_WORKERS = 1_000  # per run
 _WORKER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
 
 
-def join_run(turn: ApplyContext, said: pb.JoinRun) -> pb.Worker | pb.Refusal:
-    record = results.open_run(turn.state, said.run)
+def join_run(context: ApplyContext, request: pb.JoinRun) -> pb.Worker | pb.Refusal:
+    record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    role = said.role or "worker"
-    refusal = _why_not_join(record, said.worker, role)
+    role = request.role or "worker"
+    refusal = _why_not_join(record, request.worker, role)
     if refusal is not None:
         return refusal
-    earlier = record.workers.get(said.worker)
+    earlier = record.workers.get(request.worker)
     if earlier is not None:
-        end_worker(turn, record, earlier, pb.WORKER_LOST, "replaced by a new incarnation")
+        end_worker(context, record, earlier, pb.WORKER_LOST, "replaced by a new incarnation")
     worker = pb.Worker(
-        run=said.run,
-        worker=said.worker,
-        incarnation=turn.index,
+        run=request.run,
+        worker=request.worker,
+        incarnation=context.index,
         phase=pb.WORKER_JOINED,
-        address=said.address,
+        address=request.address,
         role=role,
-        facts=said.facts,
-        joined_ms=turn.now_ms,
+        facts=request.facts,
+        joined_ms=context.now_ms,
     )
-    record.workers[said.worker] = worker
-    turn.changed(worker)
+    record.workers[request.worker] = worker
+    context.changed(worker)
     return worker
 
 
-def leave_run(turn: ApplyContext, said: pb.LeaveRun) -> pb.Worker | pb.Refusal:
-    return _end_named_worker(turn, said, pb.WORKER_LEFT)
+def leave_run(context: ApplyContext, request: pb.LeaveRun) -> pb.Worker | pb.Refusal:
+    return _end_named_worker(context, request, pb.WORKER_LEFT)
 
 
-def lose_worker(turn: ApplyContext, said: pb.LoseWorker) -> pb.Worker | pb.Refusal:
-    return _end_named_worker(turn, said, pb.WORKER_LOST)
+def lose_worker(context: ApplyContext, request: pb.LoseWorker) -> pb.Worker | pb.Refusal:
+    return _end_named_worker(context, request, pb.WORKER_LOST)
 
 
 def end_worker(
-    turn: ApplyContext, record: RunRecord, worker: pb.Worker, phase: pb.WorkerPhase, reason: str
+    context: ApplyContext, record: RunRecord, worker: pb.Worker, phase: pb.WorkerPhase, reason: str
 ) -> None:
     was_active = worker.phase == pb.WORKER_ACTIVE
-    retire_worker(turn, record, worker, phase, reason)
+    retire_worker(context, record, worker, phase, reason)
     if was_active:
         verb = "left" if phase == pb.WORKER_LEFT else "was lost"
         generations.end_newest(
-            turn, record, f"worker {worker.worker} {verb}" + (f": {reason}" if reason else "")
+            context, record, f"worker {worker.worker} {verb}" + (f": {reason}" if reason else "")
         )
-    release_worker(turn, record, worker.worker)
+    release_worker(context, record, worker.worker)
 
 
 def retire_worker(
-    turn: ApplyContext, record: RunRecord, worker: pb.Worker, phase: pb.WorkerPhase, reason: str
+    context: ApplyContext, record: RunRecord, worker: pb.Worker, phase: pb.WorkerPhase, reason: str
 ) -> None:
-    """Without what follows for others."""
+    """End a worker without the consequences for its generation and its placements."""
     worker.phase = phase
     worker.reason = reason
-    worker.ended_ms = turn.now_ms
+    worker.ended_ms = context.now_ms
     record.ended_workers[worker.incarnation] = record.workers.pop(worker.worker)
     keep_newest(record.ended_workers, MAX_ENDED_WORKERS)
-    turn.changed(worker)
+    context.changed(worker)
 
 
 def _end_named_worker(
-    turn: ApplyContext, said: pb.LeaveRun | pb.LoseWorker, phase: pb.WorkerPhase
+    context: ApplyContext, request: pb.LeaveRun | pb.LoseWorker, phase: pb.WorkerPhase
 ) -> pb.Worker | pb.Refusal:
-    record = results.open_run(turn.state, said.run)
+    record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    worker = record.workers.get(said.worker)
-    if worker is not None and worker.incarnation == said.incarnation:
-        end_worker(turn, record, worker, phase, said.reason)
+    worker = record.workers.get(request.worker)
+    if worker is not None and worker.incarnation == request.incarnation:
+        end_worker(context, record, worker, phase, request.reason)
         return worker
-    if worker is None and not any(gone.worker == said.worker for gone in record.ended_workers.values()):
-        return results.not_found(f"run {said.run!r} has no worker {said.worker!r}", "list its workers")
+    if worker is None and not any(gone.worker == request.worker for gone in record.ended_workers.values()):
+        return results.not_found(f"run {request.run!r} has no worker {request.worker!r}", "list its workers")
     living = "it is not alive" if worker is None else f"{worker.incarnation} is alive"
     return results.fenced(
-        f"incarnation {said.incarnation} of worker {said.worker!r} in run {said.run!r} is over: {living}",
-        "nothing is left to end; join again to be in the run",
+        f"incarnation {request.incarnation} of worker {request.worker!r} in run {request.run!r} is "
+        f"over: {living}",
+        "there is nothing to end; join again to be in the run",
     )
 
 
 def _why_not_join(record: RunRecord, name: str, role: str) -> pb.Refusal | None:
     if not _WORKER_NAME.fullmatch(name):
         return results.invalid(
-            f"{name!r} is no name for a worker",
+            f"{name!r} is not a valid worker name",
             "use 1 to 128 letters, digits or . _ : @ -, a letter or digit first",
         )
     if role not in WORKER_ROLES:
         return results.invalid(f"there is no role {role!r}", f"use one of {', '.join(WORKER_ROLES)}")
-    others = len(record.workers) - (name in record.workers)
-    if others >= MAX_LIVE_WORKERS:
+    peers = len(record.workers) - (name in record.workers)
+    if peers >= MAX_LIVE_WORKERS:
         return results.not_now(
-            f"run {record.run.run!r} has {MAX_LIVE_WORKERS} living workers", "wait until some are gone"
+            f"run {record.run.run!r} has {MAX_LIVE_WORKERS} living workers", "wait until some have left"
         )
-    most = record.run.max_workers
-    if role == "worker" and 0 < most <= others and _num_workers_but(record, name) >= most:
+    max_workers = record.run.max_workers
+    if role == "worker" and 0 < max_workers <= peers and _num_workers_but(record, name) >= max_workers:
         return results.not_now(
-            f"run {record.run.run!r} has {most} workers, and takes no more",
-            "join as a spare, or wait until one is gone",
+            f"run {record.run.run!r} has {max_workers} workers, and allows no more",
+            "join as a spare, or wait until one has left",
         )
     return None
 
 
 def _num_workers_but(record: RunRecord, name: str) -> int:
-    """Of that role; spares and servers wait beside them."""
+    """Workers by role: spares and servers do not count."""
     return sum(worker.role == "worker" and worker.worker != name for worker in record.workers.values())
 
 
-MAX_OPEN_RUNS = 10_000
-MAX_ENDED_RUNS = 1_000
-_RUN_NAME = re.compile("[a-z0-9][a-z0-9._-]{0,62}")
+MAX_SERVER_SHARDS = 4_096
 
 
-def create_run(turn: ApplyContext, said: pb.CreateRun) -> pb.Run | pb.Refusal:
-    refusal = _why_not_create(turn, said)
+def place_server(context: ApplyContext, request: pb.PlaceServer) -> pb.ServerPlace | pb.Refusal:
+    record = results.open_run(context.state, request.run)
+    if isinstance(record, pb.Refusal):
+        return record
+    refusal = _why_not_place(record, request)
     if refusal is not None:
         return refusal
-    run = pb.Run(
-        run=said.run,
-        phase=pb.RUN_WAITING,
-        plan=said.plan,
-        min_workers=said.min_workers,
-        max_workers=said.max_workers,
-        samples=said.samples,
-        launcher=said.launcher,
-        external_id=said.external_id,
-        want_workers=said.want_workers,
-        created_ms=turn.now_ms,
-    )
-    turn.state.runs[said.run] = RunRecord(run)
-    turn.changed(run)
-    return run
+    known = record.servers.get(request.shard) or pb.ServerPlace(run=request.run, shard=request.shard)
+    return _put_server(context, record, known, request.primary, request.backup)
 
 
-def end_run(turn: ApplyContext, said: pb.EndRun) -> pb.Run | pb.Refusal:
-    record = results.open_run(turn.state, said.run)
+def promote_backup(context: ApplyContext, request: pb.PromoteBackup) -> pb.ServerPlace | pb.Refusal:
+    record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
-    if said.phase not in ENDED:
-        return results.invalid(
-            f"run {said.run!r} cannot end in phase {said.phase}", "end it as finished, failed or stopped"
+    placement = record.servers.get(request.shard)
+    if placement is None:
+        return results.not_found(
+            f"shard {request.shard} of run {request.run!r} is not placed", "place it first"
         )
-    generations.end_newest(turn, record, "the run ended")
-    for worker in list(record.workers.values()):
-        retire_worker(turn, record, worker, pb.WORKER_LEFT, "the run ended")
-    vacate_servers(turn, record)
-    record.run.phase = said.phase
-    record.run.reason = said.reason
-    record.run.ended_ms = turn.now_ms
-    turn.changed(record.run)
-    turn.state.ended_runs[said.run] = turn.state.runs.pop(said.run)
-    for forgotten in keep_newest(turn.state.ended_runs, MAX_ENDED_RUNS):
-        _forget_run(turn, forgotten.run)
-    return record.run
-
-
-def commit_step(turn: ApplyContext, said: pb.CommitStep) -> pb.Run | pb.Refusal:
-    record = results.current_run(turn.state, said.run, said.generation)
-    if isinstance(record, pb.Refusal):
-        return record
-    run = record.run
-    lowest = max(run.committed_step, record.generations[said.generation].step)
-    if said.step < lowest:
+    if request.epoch != placement.epoch:
+        return _stale_epoch(request.run, request.shard, request.epoch, placement.epoch)
+    if not placement.backup:
         return results.not_now(
-            f"step {said.step} of run {said.run!r} is before step {lowest}",
-            "steps are committed forward only",
+            f"shard {request.shard} of run {request.run!r} has no backup",
+            "place the shard again, with a backup",
         )
-    if said.step > run.committed_step:  # otherwise another worker said so before
-        run.committed_step = said.step
-        turn.changed(run)
-    return run
+    return _put_server(context, record, placement, placement.backup, "")
 
 
-def _why_not_create(turn: ApplyContext, said: pb.CreateRun) -> pb.Refusal | None:
-    if not _RUN_NAME.fullmatch(said.run):
+def release_worker(context: ApplyContext, record: RunRecord, worker: str) -> None:
+    """Remove a worker that ended from all placements; where it was primary the backup takes over at once."""
+    for placement in list(record.servers.values()):
+        if placement.primary == worker:
+            _put_server(context, record, placement, placement.backup, "")
+        elif placement.backup == worker:
+            _put_server(context, record, placement, placement.primary, "")
+
+
+def vacate_servers(context: ApplyContext, record: RunRecord) -> None:
+    """The run ended: no shard has a primary or a backup any more."""
+    for placement in list(record.servers.values()):
+        if placement.primary or placement.backup:
+            _put_server(context, record, placement, "", "")
+
+
+def _put_server(
+    context: ApplyContext, record: RunRecord, known: pb.ServerPlace, primary: str, backup: str
+) -> pb.ServerPlace:
+    """A new message each time: a message that is changed in place keeps the memory of its old values."""
+    placement = pb.ServerPlace(
+        run=known.run, shard=known.shard, primary=primary, backup=backup, epoch=known.epoch + 1
+    )
+    record.servers[known.shard] = placement
+    context.changed(placement)
+    return placement
+
+
+def _why_not_place(record: RunRecord, request: pb.PlaceServer) -> pb.Refusal | None:
+    if request.shard >= MAX_SERVER_SHARDS:
         return results.invalid(
-            f"{said.run!r} is no name for a run",
-            "use 1 to 63 small letters, digits or . _ -, a letter or digit first",
+            f"shard {request.shard} is beyond the last one", f"use shards 0 to {MAX_SERVER_SHARDS - 1}"
         )
-    if said.run in turn.state.runs or said.run in turn.state.ended_runs:
-        return results.exists(
-            f"there is already a run {said.run!r}", "choose another name, ended runs keep theirs"
-        )
-    if said.min_workers < 1:
+    known = record.servers.get(request.shard)
+    epoch = 0 if known is None else known.epoch
+    if request.epoch != epoch:
+        return _stale_epoch(request.run, request.shard, request.epoch, epoch)
+    if request.primary == request.backup:
         return results.invalid(
-            f"run {said.run!r} needs {said.min_workers} workers", "set min_workers to 1 or more"
+            f"{request.primary!r} was named as primary and as backup",
+            "name two workers, or leave the backup empty",
         )
-    if said.max_workers and said.max_workers < said.min_workers:
-        return results.invalid(
-            f"run {said.run!r} takes {said.max_workers} workers at most and needs {said.min_workers}",
-            "set max_workers to 0 (no limit) or to min_workers or more",
-        )
-    if len(turn.state.runs) >= MAX_OPEN_RUNS:
-        return results.not_now(f"{MAX_OPEN_RUNS} runs have not ended", "end those that are over")
+    for name in (request.primary, request.backup) if request.backup else (request.primary,):
+        if name not in record.workers:
+            return results.not_found(
+                f"worker {name!r} of run {request.run!r} is not alive", "name living workers only"
+            )
     return None
 
 
-def _forget_run(turn: ApplyContext, run: pb.Run) -> None:
-    state = turn.state
-    state.forgotten_generation = max(state.forgotten_generation, run.generation)
-    for number in [number for number, action in state.actions.items() if action.run == run.run]:
-        del state.actions[number]
+def _stale_epoch(run: str, shard: int, given: int, current: int) -> pb.Refusal:
+    return results.fenced(
+        f"shard {shard} of run {run!r} is in epoch {current}, not {given}",
+        "read the placement again, then retry",
+    )

@@ -16,87 +16,87 @@ MAX_OPEN_LEASES = 10_000
 MAX_CONSUMED_LEASES = 1_000  # committed leases that are remembered, to give the same answer again
 
 
-def lease(turn: ApplyContext, said: pb.LeaseSamples) -> pb.SampleLease | pb.Refusal:
-    record = results.current_run(turn.state, said.run, said.generation)
+def lease(context: ApplyContext, request: pb.LeaseSamples) -> pb.SampleLease | pb.Refusal:
+    record = results.current_run(context.state, request.run, request.generation)
     if isinstance(record, pb.Refusal):
         return record
-    refusal = _why_not(record, said)
+    refusal = _why_not_lease(record, request)
     if refusal is not None:
         return refusal
     cursor = record.samples
     if cursor.committed == record.run.samples:
         _begin_next_epoch(cursor)
-    first, end = _take(cursor, said.count, record.run.samples)
-    found = pb.SampleLease(
-        run=said.run,
-        generation=said.generation,
-        worker=said.worker,
+    first, end = _take(cursor, request.count, record.run.samples)
+    lease_record = pb.SampleLease(
+        run=request.run,
+        generation=request.generation,
+        worker=request.worker,
         epoch=cursor.epoch,
         first=first,
         end=end,
     )
     if first < end:
-        found.lease = turn.index
-        record.leases[turn.index] = found
-        turn.changed(found)
-    return found
+        lease_record.lease = context.index
+        record.leases[context.index] = lease_record
+        context.changed(lease_record)
+    return lease_record
 
 
-def commit(turn: ApplyContext, said: pb.CommitSamples) -> pb.SampleLease | pb.Refusal:
-    record = results.current_run(turn.state, said.run, said.generation)
+def commit(context: ApplyContext, request: pb.CommitSamples) -> pb.SampleLease | pb.Refusal:
+    record = results.current_run(context.state, request.run, request.generation)
     if isinstance(record, pb.Refusal):
         return record
-    found = record.leases.pop(said.lease, None)
-    if found is None:
-        return record.consumed.get(said.lease) or results.not_found(
-            f"run {said.run!r} has no lease {said.lease} that is open or was committed lately",
+    lease_record = record.leases.pop(request.lease, None)
+    if lease_record is None:
+        return record.consumed.get(request.lease) or results.not_found(
+            f"run {request.run!r} has no lease {request.lease} that is open or was committed lately",
             "commit a lease by the number it was given, in its own generation",
         )
-    found.is_committed = True
-    record.consumed[said.lease] = found
+    lease_record.is_committed = True
+    record.consumed[request.lease] = lease_record
     keep_newest(record.consumed, MAX_CONSUMED_LEASES)
-    record.samples.committed += found.end - found.first
-    turn.changed(found)
-    return found
+    record.samples.committed += lease_record.end - lease_record.first
+    context.changed(lease_record)
+    return lease_record
 
 
-def return_all(turn: ApplyContext, record: RunRecord) -> None:
-    """The generation is over: its leases, by number, are of no more use to anybody."""
-    opened = [(found.first, found.end) for found in record.leases.values()]
-    record.samples.returned = merge_ranges(record.samples.returned + opened)
-    for found in record.leases.values():
-        found.is_returned = True
-        turn.changed(found)
+def return_all(context: ApplyContext, record: RunRecord) -> None:
+    """The generation has ended: return its open leases, and drop their numbers."""
+    ranges = [(lease_record.first, lease_record.end) for lease_record in record.leases.values()]
+    record.samples.returned = merge_ranges(record.samples.returned + ranges)
+    for lease_record in record.leases.values():
+        lease_record.is_returned = True
+        context.changed(lease_record)
     record.leases.clear()
     record.consumed.clear()
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
-        if found and found[-1][1] == first:
-            found[-1] = (found[-1][0], end)
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], end)
         else:
-            found.append((first, end))
-    return found
+            merged.append((first, end))
+    return merged
 
 
-def _why_not(record: RunRecord, said: pb.LeaseSamples) -> pb.Refusal | None:
+def _why_not_lease(record: RunRecord, request: pb.LeaseSamples) -> pb.Refusal | None:
     if record.run.samples == 0:
         return results.invalid(
-            f"run {said.run!r} leases no samples", "create it with the number of samples in an epoch"
+            f"run {request.run!r} leases no samples", "create it with the number of samples in an epoch"
         )
-    if said.count == 0:
-        return results.invalid("a lease of 0 samples was asked for", "ask for 1 or more")
-    worker = record.workers.get(said.worker)
+    if request.count == 0:
+        return results.invalid("a lease of 0 samples was requested", "request 1 or more")
+    worker = record.workers.get(request.worker)
     if worker is None or worker.phase != pb.WORKER_ACTIVE:
         return results.fenced(
-            f"worker {said.worker!r} is not in generation {said.generation} of run {said.run!r}",
+            f"worker {request.worker!r} is not in generation {request.generation} of run {request.run!r}",
             "only its members lease samples",
         )
     if len(record.leases) >= MAX_OPEN_LEASES:
         return results.not_now(
-            f"run {said.run!r} has {MAX_OPEN_LEASES} open leases", "commit some, or ask for more at once"
+            f"run {request.run!r} has {MAX_OPEN_LEASES} open leases", "commit some, or request larger leases"
         )
     return None
 
@@ -116,9 +116,10 @@ def _begin_next_epoch(cursor: Cursor) -> None:
 
 def _take(cursor: Cursor, count: int, samples: int) -> tuple[int, int]:
     if not cursor.returned:
-        first, cursor.next = cursor.next, min(cursor.next + count, samples)
+        first = cursor.next
+        cursor.next = min(first + count, samples)
         return first, cursor.next
-    first, behind = cursor.returned[0]
-    end = min(first + count, behind)
-    cursor.returned[:1] = [(end, behind)] if end < behind else []
+    first, range_end = cursor.returned[0]
+    end = min(first + count, range_end)
+    cursor.returned[:1] = [(end, range_end)] if end < range_end else []
     return first, end

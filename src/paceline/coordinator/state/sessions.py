@@ -13,36 +13,34 @@ from paceline.coordinator.state.results import ApplyContext
 
 SESSION_TIMEOUT_MS = 3_600_000
 MAX_SESSIONS = 10_000
-MAX_ANSWERS = 1_000  # in one session
-MAX_ANSWER_BYTES = 8 << 20  # in one session
+MAX_ANSWERS = 1_000  # per session
+MAX_ANSWER_BYTES = 8 << 20  # per session
 MAX_TOTAL_BYTES = 64 << 20  # in all sessions
 
 
-def open_session(turn: ApplyContext, said: pb.OpenSession) -> pb.Session | pb.Refusal:
-    if not said.nonce:
+def open_session(context: ApplyContext, request: pb.OpenSession) -> pb.Session | pb.Refusal:
+    if not request.nonce:
         return results.invalid(
             "a session was opened without a nonce", "send a random one, the same on every attempt"
         )
-    state = turn.state
-    known = state.nonces.get((turn.by, said.nonce))
-    if known is not None:
-        _use(state, state.sessions[known])
-        return _session_message(state.sessions[known])
-    session = SessionRecord(turn.index, said.client, said.nonce, turn.by, state.elapsed_ms)
-    state.sessions[turn.index] = session
-    state.nonces[turn.by, said.nonce] = turn.index
+    state = context.state
+    existing = state.nonces.get((context.by, request.nonce))
+    if existing is not None:
+        _use(state, state.sessions[existing])
+        return _session_message(state.sessions[existing])
+    session = SessionRecord(context.index, request.client, request.nonce, context.by, state.elapsed_ms)
+    state.sessions[context.index] = session
+    state.nonces[context.by, request.nonce] = context.index
     while len(state.sessions) > MAX_SESSIONS:
         _drop(state, next(iter(state.sessions)))
     return _session_message(session)
 
 
-def close_session(turn: ApplyContext, _: pb.CloseSession) -> pb.Session | pb.Refusal:
-    session = turn.state.sessions.get(turn.session)
+def close_session(context: ApplyContext, _: pb.CloseSession) -> pb.Session | pb.Refusal:
+    session = context.state.sessions.get(context.session)
     if session is None:
-        return results.invalid(
-            "a session was closed without saying which", "send its number with the command"
-        )
-    _drop(turn.state, session.session)
+        return results.invalid("a session was closed without its number", "send its number with the command")
+    _drop(context.state, session.session)
     return _session_message(session)
 
 
@@ -55,13 +53,14 @@ def drop_expired(state: CoordinatorRecords) -> None:
 
 
 def earlier_answer(state: CoordinatorRecords, command: pb.Command) -> pb.Outcome | pb.Refusal | None:
-    """What this command must be answered without applying it; None: it is new."""
-    number, sequence = command.session, command.sequence
+    """The answer of a command that must not be applied; None: it is new."""
+    number = command.session
+    sequence = command.sequence
     session = state.sessions.get(number)
     if session is None or session.by != command.by:
-        return results.no_session(f"session {number} is unknown, expired, closed, or somebody else's")
+        return results.no_session(f"session {number} is unknown, expired, closed, or owned by another client")
     _use(state, session)
-    # No command acknowledges its own answer, so a wrong number cannot make it be applied twice.
+    # A command never acknowledges its own answer, so a wrong number cannot cause a second application.
     _forget_below(state, session, min(command.first_open, sequence))
     if sequence in session.answers:
         return pb.Outcome.FromString(session.answers[sequence])
@@ -87,8 +86,8 @@ def remember(state: CoordinatorRecords, command: pb.Command, outcome: pb.Outcome
     session.answer_bytes += len(answer)
     state.answer_bytes += len(answer)
     while state.answer_bytes > MAX_TOTAL_BYTES:
-        most = max(state.sessions.values(), key=lambda held: held.answer_bytes)
-        _drop(state, most.session)
+        largest = max(state.sessions.values(), key=lambda held: held.answer_bytes)
+        _drop(state, largest.session)
 
 
 def _use(state: CoordinatorRecords, session: SessionRecord) -> None:
@@ -101,10 +100,10 @@ def _forget_below(state: CoordinatorRecords, session: SessionRecord, first_open:
         return
     answers = session.answers
     if first_open - session.first_open <= len(answers):
-        known = [sequence for sequence in range(session.first_open, first_open) if sequence in answers]
+        acknowledged = [sequence for sequence in range(session.first_open, first_open) if sequence in answers]
     else:
-        known = [sequence for sequence in answers if sequence < first_open]
-    freed = sum(len(answers.pop(sequence)) for sequence in known)
+        acknowledged = [sequence for sequence in answers if sequence < first_open]
+    freed = sum(len(answers.pop(sequence)) for sequence in acknowledged)
     session.first_open = first_open
     session.answer_bytes -= freed
     state.answer_bytes -= freed
@@ -117,7 +116,7 @@ def _drop(state: CoordinatorRecords, number: int) -> None:
 
 
 def _session_message(session: SessionRecord) -> pb.Session:
-    """Without the answers: they may be many."""
+    """The session without its responses, which may be many."""
     return pb.Session(
         session=session.session,
         client=session.client,

@@ -26,16 +26,12 @@ from paceline.coordinator.torchft import state
 from paceline.coordinator.torchft.state import Issue, QuorumRequest, Rule, Wait, next_quorum
 from paceline.core.clock import StandstillDetector, boottime_s, monotonic_s
 
-# None of it is in the log: a new leader begins with the members of the last
-# quorum, whom it grants a whole period of silence, and hears everybody else
-# within a moment, because proxies send again what was not answered.
-
 Answer = bytes  # a torchft.LighthouseQuorumResponse: the same bytes for every member
 
 
 @dataclass(slots=True)
 class Request:
-    """One replica that waits. `answer` may end with an exception, too."""
+    """The request of a waiting replica. `answer` may also end with an exception."""
 
     member: torchft.QuorumMember
     nonce: str
@@ -46,40 +42,40 @@ class Request:
 @dataclass(slots=True)
 class ReplicaRegistry:
     job: str
-    opened: int  # a job that was forgotten and opened again is another one
+    opened: int  # log index: a job that was forgotten and opened again is a new one
     rule: Rule
     heard_s: dict[str, float]
     round: int = 0
     last: frozenset[str] = frozenset()
     answered: dict[str, str] = field(default_factory=dict)  # nonces of the last quorum, by replica
     answer: Answer = b""
-    asking: dict[str, Request] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
     is_issuing: bool = False
-    look_again: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    def begun(cls, record: LighthouseRecord, now_s: float) -> "ReplicaRegistry":
-        found = record.lighthouse
+    def restore(cls, record: LighthouseRecord, now_s: float) -> "ReplicaRegistry":
+        lighthouse = record.lighthouse
         rule = Rule(
-            min_replicas=found.min_replicas,
-            join_timeout_s=found.join_timeout_ms / 1000,
-            heartbeat_timeout_s=found.heartbeat_timeout_ms / 1000,
+            min_replicas=lighthouse.min_replicas,
+            join_timeout_s=lighthouse.join_timeout_ms / 1000,
+            heartbeat_timeout_s=lighthouse.heartbeat_timeout_ms / 1000,
         )
-        call = cls(found.job, found.opened, rule, dict.fromkeys(found.replicas, now_s))
+        registry = cls(lighthouse.job, lighthouse.opened, rule, dict.fromkeys(lighthouse.replicas, now_s))
         if record.issued is not None:
-            call.take(record.issued)
-        return call
+            registry.take(record.issued)
+        return registry
 
     def take(self, issued: pb.IssuedQuorum) -> None:
-        """It is in the log: whoever it answers may hear it."""
+        """The quorum is in the log: answer the requests that it covers."""
         self.round = issued.round
-        self.answered = {seat.member.replica_id: seat.nonce for seat in issued.seats}
+        self.answered = {entry.member.replica_id: entry.nonce for entry in issued.seats}
         self.last = frozenset(self.answered)
         self.answer = state.answer(issued).SerializeToString(deterministic=True)
         for replica, nonce in self.answered.items():
-            request = self.asking.get(replica)
+            request = self.requests.get(replica)
             if request is not None and request.nonce == nonce:
-                del self.asking[replica]
+                del self.requests[replica]
                 if not request.answer.done():
                     request.answer.set_result(self.answer)
 
@@ -87,50 +83,52 @@ class ReplicaRegistry:
         self.heard_s[replica] = max(at_s, self.heard_s.get(replica, at_s))
 
     def ask(self, request: Request) -> Request | None:
-        """Join those who ask; an earlier one of the same replica is given back, and is out."""
+        """Add a request; return an earlier one of the same replica, which it replaces."""
         replica = request.member.replica_id
         self.heard(replica, request.since_s)
         if self.answered.get(replica) == request.nonce:
             request.answer.set_result(self.answer)  # the first answer was lost on its way
             return None
-        earlier = self.asking.get(replica)
+        earlier = self.requests.get(replica)
         if earlier is not None and earlier.nonce == request.nonce:
             request.since_s = earlier.since_s
-        self.asking[replica] = request
+        self.requests[replica] = request
         return earlier
 
     def withdraw(self, request: Request) -> None:
-        if self.asking.get(request.member.replica_id) is request:
-            del self.asking[request.member.replica_id]
+        if self.requests.get(request.member.replica_id) is request:
+            del self.requests[request.member.replica_id]
 
     def next(self, now_s: float, attentive_since_s: float = -math.inf) -> Issue | Wait:
-        """Silence and waiting count from the end of this process's last standstill at the earliest."""
+        """Timeouts count from the end of this process's last standstill at the earliest."""
         self.heard_s = {name: max(at_s, attentive_since_s) for name, at_s in self.heard_s.items()}
-        for request in self.asking.values():
+        for request in self.requests.values():
             request.since_s = max(request.since_s, attentive_since_s)
         self._forget_silent(now_s)
-        asking = {name: QuorumRequest(found.member, found.since_s) for name, found in self.asking.items()}
+        asking = {
+            name: QuorumRequest(request.member, request.since_s) for name, request in self.requests.items()
+        }
         return next_quorum(self.rule, self.last, asking, self.heard_s, now_s)
 
     def command(self, replicas: tuple[str, ...]) -> pb.Command:
-        said = pb.IssueQuorum(job=self.job, previous=self.round)
+        issue = pb.IssueQuorum(job=self.job, previous=self.round)
         for replica in replicas:
-            request = self.asking[replica]
-            said.seats.add(member=request.member, nonce=request.nonce)
-        return pb.Command(issue_quorum=said)
+            request = self.requests[replica]
+            issue.seats.add(member=request.member, nonce=request.nonce)
+        return pb.Command(issue_quorum=issue)
 
     def _forget_silent(self, now_s: float) -> None:
         limit_s = now_s - self.rule.heartbeat_timeout_s
         self.heard_s = {name: at_s for name, at_s in self.heard_s.items() if at_s > limit_s}
 
 
-MAX_MEMBER_BYTES = 16 << 10  # bytes of what a replica says about itself
+MAX_MEMBER_BYTES = 16 << 10  # limit of a replica's description
 MAX_NONCE_LENGTH = 64
 BUSY_S = 0.05
 
 
 class RefusedRequestError(Exception):
-    """It cannot have an answer."""
+    """The request is refused."""
 
     def __init__(self, refusal: pb.Refusal) -> None:
         super().__init__(refusal.what)
@@ -139,10 +137,11 @@ class RefusedRequestError(Exception):
 
 class LighthouseService:
     def __init__(self, node: Node, leader_address: Callable[[], str], attention: StandstillDetector) -> None:
-        self._node, self._leader_address = node, leader_address
-        self._attention = attention  # the keeper looks all the time
-        self._term = 0  # the one that we lead in and call rolls for
-        self._calls: dict[str, ReplicaRegistry] = {}
+        self._node = node
+        self._leader_address = leader_address
+        self._attention = attention  # polled by the lease monitor
+        self._term = 0  # term in which this node leads and collects requests; 0: not leading
+        self._registries: dict[str, ReplicaRegistry] = {}
         self._issuing: set[asyncio.Task[None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -154,34 +153,34 @@ class LighthouseService:
         )
 
     async def run(self) -> None:
-        """Until it is cancelled: notice when we lead no more, and when a job is over."""
+        """Run until cancelled: end all requests when leadership is lost, or those of a dropped job."""
         try:
             while True:
                 try:
                     async for changes in self._node.feed.watch(self._node.applied):
-                        self._follow(changes)
+                        self._on_changes(changes)
                 except TooOldError:
-                    self._give_up()  # proxies ask again, and then we read the state anew
+                    self._end_all()  # proxies send their requests again, and the state is read again
         finally:
-            self._give_up()
+            self._end_all()
 
-    # What proxies ask.
+    # Calls of proxies.
 
     async def _quorum(self, request: pb.AskQuorum, context: Context) -> Answer:
         try:
             self._check(request)
-            call = await self._call_of(request.job)
-            asked = Request(
+            registry = await self._registry_of(request.job)
+            waiting = Request(
                 request.requester,
                 request.nonce,
                 monotonic_s(),
                 asyncio.get_running_loop().create_future(),
             )
-            self._admit(call, asked)
+            self._admit(registry, waiting)
             try:
-                return await asked.answer
+                return await waiting.answer
             finally:
-                call.withdraw(asked)
+                registry.withdraw(waiting)
         except NotLeaderError:
             await services.abort_not_leader(context, self._leader_address())
         except RefusedRequestError as error:
@@ -189,123 +188,125 @@ class LighthouseService:
 
     async def _beat(self, request: pb.ReplicaBeats, context: Context) -> pb.Heard:
         try:
-            call = await self._call_of(request.job)
-            self._check_room(call, len(request.beats))
+            registry = await self._registry_of(request.job)
+            self._check_room(registry, len(request.beats))
         except NotLeaderError:
             await services.abort_not_leader(context, self._leader_address())
         except RefusedRequestError as error:
             await services.abort_refused(context, error.refusal)
         now_s = monotonic_s()
         for beat in request.beats:
-            call.heard(beat.replica_id, now_s - beat.age_ms / 1000)
-        self._look(call)
+            registry.heard(beat.replica_id, now_s - beat.age_ms / 1000)
+        self._decide(registry)
         return pb.Heard()
 
     def _check(self, request: pb.AskQuorum) -> None:
-        what, hint = "", ""
+        message = ""
+        hint = ""
         if not request.requester.replica_id or not 0 < len(request.nonce) <= MAX_NONCE_LENGTH:
-            what, hint = "a quorum was asked for without saying who asks", "send a replica_id and a nonce"
+            message = "a quorum was requested without a replica_id"
+            hint = "send a replica_id and a nonce"
         elif (size := request.requester.ByteSize()) > MAX_MEMBER_BYTES:
-            what = f"replica {request.requester.replica_id[:100]!r} describes itself in {size} bytes"
+            message = f"replica {request.requester.replica_id[:100]!r} sent a description of {size} bytes"
             hint = f"use {MAX_MEMBER_BYTES} at most"
-        if what:
-            raise RefusedRequestError(results.invalid(what, hint))
+        if message:
+            raise RefusedRequestError(results.invalid(message, hint))
 
-    def _check_room(self, call: ReplicaRegistry, more: int) -> None:
-        if len(call.heard_s) + more > 2 * state.MAX_REPLICAS:
-            what = f"job {call.job!r} has {len(call.heard_s)} replicas that live"
-            raise RefusedRequestError(results.not_now(what, "start fewer"))
+    def _check_room(self, registry: ReplicaRegistry, more: int) -> None:
+        if len(registry.heard_s) + more > 2 * state.MAX_REPLICAS:
+            message = f"job {registry.job!r} has {len(registry.heard_s)} live replicas"
+            raise RefusedRequestError(results.not_now(message, "start fewer"))
 
-    def _admit(self, call: ReplicaRegistry, asked: Request) -> None:
-        self._check_room(call, 1)
-        earlier = call.ask(asked)
+    def _admit(self, registry: ReplicaRegistry, request: Request) -> None:
+        self._check_room(registry, 1)
+        earlier = registry.ask(request)
         if earlier is not None and not earlier.answer.done():
-            what = f"replica {asked.member.replica_id[:100]!r} has asked again"
-            hint = "wait for the answer to its newest request"
-            earlier.answer.set_exception(RefusedRequestError(results.fenced(what, hint)))
-        self._look(call)
+            message = f"replica {request.member.replica_id[:100]!r} has sent a newer request"
+            hint = "wait for the response to its newest request"
+            earlier.answer.set_exception(RefusedRequestError(results.fenced(message, hint)))
+        self._decide(registry)
 
-    async def _call_of(self, job: str) -> ReplicaRegistry:
-        await self._lead()
+    async def _registry_of(self, job: str) -> ReplicaRegistry:
+        await self._wait_for_leadership()
         record = self._node.state.lighthouses.get(job)
         if record is None:
             raise RefusedRequestError(state.not_open(job))
-        call = self._calls.get(job)
-        if call is None or call.opened != record.lighthouse.opened:
-            call = self._calls[job] = ReplicaRegistry.begun(record, monotonic_s())
-        return call
+        registry = self._registries.get(job)
+        if registry is None or registry.opened != record.lighthouse.opened:
+            registry = self._registries[job] = ReplicaRegistry.restore(record, monotonic_s())
+        return registry
 
-    async def _lead(self) -> None:
-        """A new leader decides nothing before all that earlier ones have issued is applied here."""
+    async def _wait_for_leadership(self) -> None:
+        """A new leader decides nothing before all quorums of earlier leaders are applied here."""
         raft = self._node.raft
         while not raft.is_leader or self._term != raft.term:
             term = raft.term
             await self._node.agree()
             if raft.is_leader and raft.term == term != self._term:
-                self._give_up()
+                self._end_all()
                 self._term = term
 
-    # What follows from it.
+    # Decisions.
 
-    def _look(self, call: ReplicaRegistry) -> None:
-        if call.look_again is not None:
-            call.look_again.cancel()
-            call.look_again = None
-        if call.is_issuing or not call.asking or self._calls.get(call.job) is not call:
+    def _decide(self, registry: ReplicaRegistry) -> None:
+        if registry.timer is not None:
+            registry.timer.cancel()
+            registry.timer = None
+        if registry.is_issuing or not registry.requests or self._registries.get(registry.job) is not registry:
             return
         now_s = monotonic_s()
-        found = call.next(now_s, self._attention.look(now_s, boottime_s()))
-        if isinstance(found, Issue):
-            call.is_issuing = True
-            task = asyncio.create_task(self._issue(call, found.replicas))
+        decision = registry.next(now_s, self._attention.update(now_s, boottime_s()))
+        if isinstance(decision, Issue):
+            registry.is_issuing = True
+            task = asyncio.create_task(self._issue(registry, decision.replicas))
             self._issuing.add(task)
             task.add_done_callback(self._issuing.discard)
-        elif found.until_s is not None:
-            self._look_later(call, found.until_s - now_s)
+        elif decision.until_s is not None:
+            self._decide_later(registry, decision.until_s - now_s)
 
-    def _look_later(self, call: ReplicaRegistry, wait_s: float) -> None:
-        call.look_again = asyncio.get_running_loop().call_later(max(wait_s, 0.001), self._look, call)
+    def _decide_later(self, registry: ReplicaRegistry, wait_s: float) -> None:
+        registry.timer = asyncio.get_running_loop().call_later(max(wait_s, 0.001), self._decide, registry)
 
-    async def _issue(self, call: ReplicaRegistry, replicas: tuple[str, ...]) -> None:
+    async def _issue(self, registry: ReplicaRegistry, replicas: tuple[str, ...]) -> None:
         try:
-            outcome = await self._node.propose(call.command(replicas))
+            outcome = await self._node.propose(registry.command(replicas))
         except NotLeaderError:
-            self._end(call, NotLeaderError())  # whether it is in the log is for the next leader to say
+            self._end(registry, NotLeaderError())  # the next leader finds out whether it is in the log
             return
         except TooBusyError:
-            call.is_issuing = False
-            self._look_later(call, BUSY_S)
+            registry.is_issuing = False
+            self._decide_later(registry, BUSY_S)
             return
-        call.is_issuing = False
+        registry.is_issuing = False
         if outcome.HasField("quorum"):
-            call.take(outcome.quorum)
-            self._look(call)
+            registry.take(outcome.quorum)
+            self._decide(registry)
         elif outcome.refusal.why == pb.FENCED:
-            self._end(call, NotLeaderError())  # another round has come between: proxies ask again
+            self._end(registry, NotLeaderError())  # another round was first: proxies retry
         else:
-            self._end(call, RefusedRequestError(outcome.refusal))
+            self._end(registry, RefusedRequestError(outcome.refusal))
 
-    def _follow(self, changes: list[pb.Change]) -> None:
+    def _on_changes(self, changes: list[pb.Change]) -> None:
         raft = self._node.raft
         if self._term and (not raft.is_leader or raft.term != self._term):
-            self._give_up()
+            self._end_all()
         for change in changes:
-            gone = self._calls.get(change.lighthouse.job) if change.HasField("lighthouse") else None
+            gone = self._registries.get(change.lighthouse.job) if change.HasField("lighthouse") else None
             if gone is not None and change.lighthouse.is_forgotten:
                 self._end(gone, RefusedRequestError(state.not_open(gone.job)))
 
-    def _give_up(self) -> None:
-        """We lead no more, or in another term: proxies must ask whoever leads now."""
+    def _end_all(self) -> None:
+        """Leadership was lost, or the term changed: proxies must call the current leader."""
         self._term = 0
-        for call in list(self._calls.values()):
-            self._end(call, NotLeaderError())
+        for registry in list(self._registries.values()):
+            self._end(registry, NotLeaderError())
 
-    def _end(self, call: ReplicaRegistry, error: Exception) -> None:
-        if self._calls.get(call.job) is call:
-            del self._calls[call.job]
-        if call.look_again is not None:
-            call.look_again.cancel()
-        for request in call.asking.values():
+    def _end(self, registry: ReplicaRegistry, error: Exception) -> None:
+        if self._registries.get(registry.job) is registry:
+            del self._registries[registry.job]
+        if registry.timer is not None:
+            registry.timer.cancel()
+        for request in registry.requests.values():
             if not request.answer.done():
                 request.answer.set_exception(error)
-        call.asking = {}
+        registry.requests = {}

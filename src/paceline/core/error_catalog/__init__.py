@@ -1,1 +1,1 @@
-"""What does an error code mean, and what is to be done? For `paceline explain` and the reference."""
+"""Catalog of error codes: meaning and remedy of each, for `paceline explain` and the reference."""

@@ -19,21 +19,21 @@ _ENTRIES = (
 ERROR_CATALOG: dict[str, ErrorEntry] = {entry.code: entry for entry in _ENTRIES}
 
 EXIT_CODE_MEANINGS = {
-    ExitCode.OK: "it did what was asked",
-    ExitCode.INTERNAL: "a bug in paceline; a report was written, and the message names the file",
-    ExitCode.USAGE: "the command line cannot be read: an unknown command or flag",
-    ExitCode.BAD_CONFIG: "a setting is wrong; every problem is listed with its place and a fix",
-    ExitCode.NOT_READY: "this machine lacks something the command needs; `paceline doctor` looks for it",
-    ExitCode.TRAINING_FAILED: "a run started and could not finish, or there is nothing to work on",
-    ExitCode.DEGRADED: "the coordinator has no leader, lacks a voter, or cannot do it as it is now",
-    ExitCode.UNREACHABLE: "whoever was asked does not answer: a coordinator, Ray, a cluster, a store",
-    ExitCode.GATE_FAILED: "what was to be proved does not hold: a law is broken, a replay parts from its "
-    "run, a node's log is damaged, an image has a conflict or does not work",
-    ExitCode.NO_LOGIN: "`image push`: there is no login for the registry, or it has expired",
-    ExitCode.FORBIDDEN: "`image push`: the registry knows who asks, and refuses",
-    ExitCode.TAG_TAKEN: "`image push`: another image has this tag, and tags of this repository do not move",
-    ExitCode.WRONG_ACCOUNT: "`image push`: the credentials are of another AWS account",
-    ExitCode.NO_REPOSITORY: "`image push`: there is no such repository, and none was to be made",
-    ExitCode.INTERRUPTED: "stopped by Ctrl-C; `train` leaves a checkpoint to resume from",
-    ExitCode.TERMINATED: "stopped by SIGTERM or SIGHUP; `train` leaves a checkpoint to resume from",
+    ExitCode.OK: "success",
+    ExitCode.INTERNAL: "internal error: a bug in paceline; the message names the crash report",
+    ExitCode.USAGE: "invalid command line: an unknown command or option, or a missing argument",
+    ExitCode.BAD_CONFIG: "invalid configuration; every problem is listed with its location and a fix",
+    ExitCode.NOT_READY: "a prerequisite is missing on this machine or in the cluster; run `paceline doctor`",
+    ExitCode.TRAINING_FAILED: "the command or the run failed, or its input was not found",
+    ExitCode.DEGRADED: "the coordinator has no leader, a voter is down, or its state forbids the request",
+    ExitCode.UNREACHABLE: "a service is unreachable: a coordinator, Ray, a Kubernetes cluster or a store",
+    ExitCode.GATE_FAILED: "a check failed: a law is violated, a replay diverges from its run, a log or a "
+    "download is corrupted, or an image has a conflict or does not work",
+    ExitCode.NO_LOGIN: "`image push`: no credentials for the registry, or they have expired",
+    ExitCode.FORBIDDEN: "`image push`: the registry denied the push to this user",
+    ExitCode.TAG_TAKEN: "`image push`: the tag exists already, and the repository's tags are immutable",
+    ExitCode.WRONG_ACCOUNT: "`image push`: the credentials belong to another AWS account",
+    ExitCode.NO_REPOSITORY: "`image push`: the repository does not exist, and creating it was not allowed",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C; `train` saves a checkpoint to resume from",
+    ExitCode.TERMINATED: "terminated by SIGTERM or SIGHUP; `train` saves a checkpoint to resume from",
 }

@@ -44,7 +44,7 @@ class NoActionRecord:
     def report(self, phase: Phase, note: str) -> None: ...
 
     def await_accepted(self, within_s: float) -> str:
-        raise TrainingError(self.text, "ask again once the coordinator is back")
+        raise TrainingError(self.text, "retry once the coordinator is back")
 
     def close(self) -> None: ...
 
@@ -56,7 +56,7 @@ def open_record(run_dir: Path, request: ActionRequest, plan: Plan) -> ActionReco
     try:
         return _CoordinatorRecord(run_dir, request)
     except (UnreachableError, RefusedError, run_endpoint.NotRunningError) as error:
-        return NoActionRecord(f"checked here; the coordinator did not note it: {error.what}")
+        return NoActionRecord(f"checked here; the coordinator did not record it: {error.what}")
 
 
 class _CoordinatorRecord:
@@ -79,7 +79,7 @@ class _CoordinatorRecord:
         except BaseException:
             self._client.close()
             raise
-        self.text = f"the coordinator's leader noted it as entry {self._action.action} of its log"
+        self.text = f"recorded by the coordinator as entry {self._action.action} of its log"
         # A checkpoint is accepted by the run itself.
         self._accepts = request.kind is not ActionKind.CHECKPOINT
 
@@ -92,7 +92,7 @@ class _CoordinatorRecord:
         except NotNowError:
             pass  # already reported; only the reply was lost
         except (RefusedError, UnreachableError) as error:
-            self.text = f"{self.text}; later it was not heard: {error.what}"
+            self.text = f"{self.text}; then the coordinator was unreachable: {error.what}"
 
     def await_accepted(self, within_s: float) -> str:
         until_s = monotonic_s() + within_s
@@ -102,14 +102,15 @@ class _CoordinatorRecord:
             ).actions
             action = next((action for action in listed if action.action == self._action.action), None)
             if action is None:
-                raise TrainingError("the coordinator has forgotten it", "ask again")
+                raise TrainingError("the coordinator no longer has it", "run the command again")
             if action.phase in (pb.ACTION_REFUSED, pb.ACTION_FAILED):
-                raise TrainingError(f"the run did not do it: {action.steps[-1].note}", "look at its log")
+                raise TrainingError(f"the run did not do it: {action.steps[-1].note}", "see its log")
             if action.phase >= pb.ACTION_ACCEPTED:
                 return action.steps[-1].note
             SystemClock().sleep(POLL_S)
         raise TrainingError(
-            "nobody has taken it up", "look whether the command that began the run still lives"
+            "the launcher has not accepted the request",
+            "check that the command that started the run is still running",
         )
 
     def close(self) -> None:

@@ -46,22 +46,22 @@ def observed_effect(
             return _slow_effect(request, state, since_ns)
         case ActionKind.PAUSE:
             is_stopped = process_state(state.pids.get(request.worker, 0)) == "T"
-            return f"the kernel has stopped {request.worker}" if is_stopped else ""
+            return f"{request.worker} is stopped (SIGSTOP)" if is_stopped else ""
         case ActionKind.RESUME:
             process = process_state(state.pids.get(request.worker, 0))
-            return f"{request.worker} runs" if process and process != "T" else ""
+            return f"{request.worker} is running" if process and process != "T" else ""
         case ActionKind.CHECKPOINT:
             saved = state.since("checkpoint", since_ns)
             return f"step {saved[-1].fields['step']} is on disk" if saved else ""
         case _:
             ended = state.since("run_finished", since_ns)
-            return f"the run is over: {ended[-1].fields['outcome']}" if ended else ""
+            return f"the run ended: {ended[-1].fields['outcome']}" if ended else ""
 
 
 def _slow_effect(request: ActionRequest, state: RunState, since_ns: int) -> str:
     """Steps must take clearly longer: at least half of the requested slowdown."""
     before_s = state.mean_step_s(before_ns=since_ns)
-    now_s = state.mean_step_s(since_ns=since_ns, least=STEPS_JUDGED)
+    now_s = state.mean_step_s(since_ns=since_ns, minimum=STEPS_JUDGED)
     if before_s is None or now_s is None or before_s <= 0:
         return ""
     ratio = now_s / before_s
@@ -72,7 +72,7 @@ def _slow_effect(request: ActionRequest, state: RunState, since_ns: int) -> str:
 
 def _kill_effect(request: ActionRequest, plan: Plan, state: RunState, since_ns: int, generation: int) -> str:
     if ended := state.since("run_finished", since_ns):
-        return f"the run is over: {ended[-1].fields['outcome']}"
+        return f"the run ended: {ended[-1].fields['outcome']}"
     if request.worker.startswith("server-"):
         return _replacement_effect(request, state, since_ns)
     for event in state.since("generation_entered", since_ns):
@@ -131,7 +131,7 @@ class ActionExecutor:
             log.close()
 
     def _run(self, log: EventLog) -> Step:
-        self._log_phase(log, Phase.REQUESTED, f"by {self.request.by}, through {self.request.source}")
+        self._log_phase(log, Phase.REQUESTED, f"by {self.request.by}, from {self.request.source}")
         why_not = refusal(self.request, self.plan, self.state.pids, is_over=self.state.is_over)
         if why_not:
             return self._log_phase(log, Phase.REFUSED, why_not)
@@ -161,7 +161,7 @@ class ActionExecutor:
             record.report(Phase.APPLIED, text)
             effect = self._await_effect(before)
             last = Phase.FAILED if effect is None else Phase.EFFECT_SEEN
-            text = effect or f"no effect was seen within {self.within_s:g} s"
+            text = effect or f"no effect within {self.within_s:g} s"
             record.report(last, text)
             return self._log_phase(log, last, text)
         except _RefusedError as error:
@@ -175,22 +175,22 @@ class ActionExecutor:
 
     def _apply(self, record: coordinator_record.ActionRecord) -> str:
         request = self.request
-        who = self.request.worker
+        worker = self.request.worker
         match request.kind:
             case ActionKind.KILL:
-                return self._signal(who, signal.SIGKILL, "SIGKILL")
+                return self._signal(worker, signal.SIGKILL, "SIGKILL")
             case ActionKind.PAUSE:
-                self._hold(who, share=1.0)
-                return f"{who} is stopped for up to {request.for_s:g} s"
+                self._hold(worker, share=1.0)
+                return f"{worker} is stopped for up to {request.for_s:g} s"
             case ActionKind.SLOW:
                 share = 1 - 1 / request.factor
-                self._hold(who, share=share)
-                return f"{who} is stopped {share:.0%} of the time, for {request.for_s:g} s"
+                self._hold(worker, share=share)
+                return f"{worker} is stopped {share:.0%} of the time, for {request.for_s:g} s"
             case ActionKind.RESUME:
-                with self._worker_lock(who):
-                    was_held = sigstop.end(self.run_dir, who)
-                return f"{who} was {'let go' if was_held else 'held by nobody'}" + (
-                    "" if was_held else "; " + self._signal(who, signal.SIGCONT, "SIGCONT")
+                with self._worker_lock(worker):
+                    was_held = sigstop.end(self.run_dir, worker)
+                return f"{worker} was {'resumed' if was_held else 'not paused by a command'}" + (
+                    "" if was_held else "; " + self._signal(worker, signal.SIGCONT, "SIGCONT")
                 )
             case ActionKind.PARTITION:
                 return self._start_partition()
@@ -201,14 +201,14 @@ class ActionExecutor:
             case _:
                 return self._stop()
 
-    def _hold(self, who: str, *, share: float) -> None:
+    def _hold(self, worker: str, *, share: float) -> None:
         request = self.request
-        with self._worker_lock(who):
+        with self._worker_lock(worker):
             self.holders.append(
                 sigstop.begin(
                     self.run_dir,
-                    who,
-                    self._pid(who),
+                    worker,
+                    self._pid(worker),
                     share=share,
                     for_s=request.for_s,
                     action_id=request.id,
@@ -217,11 +217,11 @@ class ActionExecutor:
             )
 
     @contextmanager
-    def _worker_lock(self, who: str) -> Iterator[None]:
-        """Of two helpers started at once for one worker, one would never be found again."""
-        lock = NamedLock(f"{self.run_dir.resolve()} {who}")
+    def _worker_lock(self, worker: str) -> Iterator[None]:
+        """Lock of a worker: of two helpers started at once for it, one would be lost."""
+        lock = NamedLock(f"{self.run_dir.resolve()} {worker}")
         if not lock.acquire():
-            raise _RefusedError(f"somebody else is just stopping {who}, or letting it go; ask again")
+            raise _RefusedError(f"another request is pausing or resuming {worker}; retry")
         try:
             yield
         finally:
@@ -237,7 +237,7 @@ class ActionExecutor:
         if self._partition is None:
             return ""
         if not self._partition.lock.acquire():
-            return "somebody else is cutting or mending there; ask again"
+            return "another request is changing the partitions; retry"
         if self.request.kind is ActionKind.HEAL:
             return ""
         return self._partition.why_not(self._group(), self.state.pids, is_forced=self.request.is_forced)
@@ -263,25 +263,25 @@ class ActionExecutor:
         was_held = partition_healer.end(self.run_dir)
         missed = self._partition.heal()
         self._partition.lock.release()
-        silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
-        return "all hear each other again" + ("" if was_held else "; nobody waited to do it") + silent
+        silent = f"; {', '.join(f'node-{node}' for node in missed)} did not respond" if missed else ""
+        return "all partitions are healed" + ("" if was_held else "; no command was holding them") + silent
 
     def _stop(self) -> str:
         launcher = self.state.launcher
         if launcher is None or not self.state.is_still(launcher, self.state.launched_ns):
-            raise _RefusedError("the command that began the run is not on this machine, or has ended")
+            raise _RefusedError("the command that started the run is not on this machine, or has ended")
         os.kill(launcher, signal.SIGINT)
-        return f"process {launcher}, which began the run, was asked to stop as by Ctrl-C"
+        return f"SIGINT was sent to process {launcher}, which started the run"
 
-    def _signal(self, who: str, number: signal.Signals, name: str) -> str:
-        pid = self._pid(who)
+    def _signal(self, worker: str, number: signal.Signals, name: str) -> str:
+        pid = self._pid(worker)
         os.kill(pid, number)
-        return f"{name} was sent to {who}, process {pid}"
+        return f"{name} was sent to {worker}, process {pid}"
 
-    def _pid(self, who: str) -> int:
-        pid = self.state.pids[who]
-        if not self.state.is_still(pid, self.state.started_ns[who]):
-            raise _RefusedError(f"process {pid} of {who} is gone, and no other has taken its place yet")
+    def _pid(self, worker: str) -> int:
+        pid = self.state.pids[worker]
+        if not self.state.is_still(pid, self.state.started_ns[worker]):
+            raise _RefusedError(f"process {pid} of {worker} has ended, and is not replaced yet")
         return pid
 
     def _await_effect(self, generation: int) -> str | None:
@@ -301,7 +301,7 @@ class ActionExecutor:
         if partition is None:
             return observed_effect(self.request, self.plan, self.state, self.applied_ns, generation)
         if self.request.kind is ActionKind.HEAL:
-            return "nobody is cut off" if partition.is_healed() else ""
+            return "no partition is left" if partition.is_healed() else ""
         return partition.observed_effect(self._group(), self.state, self.applied_ns, generation)
 
     def _log_fault(self, log: EventLog) -> None:

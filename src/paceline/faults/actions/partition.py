@@ -1,4 +1,4 @@
-"""Network partitions of a running run: nodes are told which peers and workers to ignore.
+"""Network partitions of a running run: nodes are sent which peers and workers to ignore.
 
 A node ends a partition by its own clock (coordinator/server/partitions.py), so it ends on time even when the
 process that requested it is gone. The outcome is read from the nodes' status and the run's log.
@@ -99,7 +99,9 @@ class NetworkPartition:
                 status for at in found_endpoints.addresses if (status := _status(client, at)) is not None
             ]
             if not statuses:
-                raise UnreachableError("no node of the run's coordinator answers", "look whether it lives")
+                raise UnreachableError(
+                    "no node of the run's coordinator responds", "check that it is running"
+                )
             newest = max(statuses, key=lambda status: status.term)
             return cls(
                 run=endpoint.run,
@@ -127,14 +129,14 @@ class NetworkPartition:
 
     def why_not(self, group: PartitionGroup, workers: Mapping[str, int], *, is_forced: bool) -> str:
         if missing := [node for node in group.nodes if node not in self.addresses]:
-            there = ", ".join(f"node-{node}" for node in sorted(self.addresses))
-            return f"there is no node-{missing[0]}; there are: {there}"
+            listed = ", ".join(f"node-{node}" for node in sorted(self.addresses))
+            return f"there is no node-{missing[0]}; there are: {listed}"
         statuses = self._statuses()
         if busy := [node for node, status in statuses.items() if status.cut_ms]:
             left_s = statuses[busy[0]].cut_ms / 1000
-            return f"node-{busy[0]} is cut off already, for {left_s:.0f} s; heal it first"
+            return f"node-{busy[0]} is partitioned already, for {left_s:.0f} s; heal it first"
         if silent := [node for node in group.nodes if node not in statuses]:
-            return f"node-{silent[0]} does not answer: nobody can ask it to be silent"
+            return f"node-{silent[0]} does not respond and cannot be partitioned"
         why = why_too_few_left(
             group,
             voters=self.voters,
@@ -142,7 +144,7 @@ class NetworkPartition:
             workers=list(workers),
             min_workers=self.min_workers,
         )
-        return "" if not why or is_forced else f"{why}; say force to do it nevertheless"
+        return "" if not why or is_forced else f"{why}; use --force to do it anyway"
 
     def start(self, group: PartitionGroup, workers: Mapping[str, int], for_s: float) -> str:
         """Start it on all nodes, or on none; describes what was done."""
@@ -163,7 +165,7 @@ class NetworkPartition:
             self.heal()
             raise
         blocking = ", ".join(f"node-{node}" for node in self._blocking)
-        return f"{' and '.join(group.names)} cut off for {for_s:g} s, by {blocking}"
+        return f"{' and '.join(group.names)} partitioned for {for_s:g} s, by {blocking}"
 
     def heal(self) -> list[int]:
         """Heal now. Returns the nodes that did not reply; they heal when their time is over."""
@@ -180,7 +182,7 @@ class NetworkPartition:
 
     def observed_effect(self, group: PartitionGroup, state: RunState, since_ns: int, generation: int) -> str:
         """Description of the effect; empty: none yet."""
-        of_nodes = self._of_nodes(group) if group.nodes else "the coordinator is as it was"
+        of_nodes = self._of_nodes(group) if group.nodes else "the coordinator is unaffected"
         if not of_nodes:
             return ""
         if not group.workers or self._is_lost(group):
@@ -198,9 +200,11 @@ class NetworkPartition:
         if self._is_lost(group):
             if rest:
                 is_so = all(statuses[node].leader == 0 for node in rest if node in statuses)
-                return "nobody leads: too few nodes are left together" if is_so else ""
+                return "there is no leader: no side has quorum" if is_so else ""
             return (
-                "" if self._is_reachable(list(self.addresses.values())) else "the coordinator answers nobody"
+                ""
+                if self._is_reachable(list(self.addresses.values()))
+                else "the coordinator does not respond"
             )
         leading = [statuses[node] for node in rest if node in statuses and statuses[node].leader in rest]
         if not leading:
@@ -208,7 +212,9 @@ class NetworkPartition:
         now = max(leading, key=lambda status: status.term)
         before = f"instead of node-{self.leader}" if self.leader in group.nodes else "as before"
         alone = ", ".join(f"node-{node}" for node in group.nodes)
-        return f"node-{now.leader} leads in term {now.term}, {before}; {alone} hears none of the others"
+        return (
+            f"node-{now.leader} leads in term {now.term}, {before}; {alone} receives nothing from the others"
+        )
 
     def _of_workers(self, group: PartitionGroup, state: RunState, since_ns: int, generation: int) -> str:
         entered = state.since("generation_entered", since_ns)
@@ -216,9 +222,9 @@ class NetworkPartition:
             workers = str(event.fields["workers"]).split(",")
             if int(str(event.fields["number"])) > generation and not set(workers) & set(group.workers):
                 took_s = (event.at_ns - since_ns) / 1e9
-                who = " and ".join(group.workers)
+                names = " and ".join(group.workers)
                 return (
-                    f"generation {event.fields['number']} with {len(workers)} workers, without {who}, "
+                    f"generation {event.fields['number']} with {len(workers)} workers, without {names}, "
                     f"after {took_s:.2f} s"
                 )
         return "" if generation else self._of_members(group)
@@ -230,8 +236,8 @@ class NetworkPartition:
         except (RefusedError, UnreachableError):
             return ""
         living = {w.worker for w in view.workers if w.phase in (pb.WORKER_JOINED, pb.WORKER_ACTIVE)}
-        who = " and ".join(group.workers)
-        return "" if living & set(group.workers) else f"the coordinator counts {who} as lost"
+        names = " and ".join(group.workers)
+        return "" if living & set(group.workers) else f"the coordinator counts {names} as lost"
 
     def _is_lost(self, group: PartitionGroup) -> bool:
         """Whether the quorum is lost."""
@@ -254,8 +260,8 @@ class NetworkPartition:
             self._client.of_node(self.addresses[node], "Cut", request)
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                message = f"node-{node} does not answer"
-                raise UnreachableError(message, "look at `paceline coordinator status`") from error
+                message = f"node-{node} does not respond"
+                raise UnreachableError(message, "check the nodes: `paceline coordinator status`") from error
             raise refused(error) from error
 
 

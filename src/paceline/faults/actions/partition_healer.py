@@ -1,7 +1,7 @@
-"""Heals an injected coordinator partition when its time is over or its owner is gone.
+"""Heals an injected coordinator partition when its time is over or its owner has ended.
 
 `python -m paceline.faults.actions.partition_healer RUN SECONDS ACTION TARGET` asks the nodes of the run's
-coordinator to accept all peers again: when the run is over, on SIGTERM, and when its parent exits, which
+coordinator to accept all peers again: when the run has ended, on SIGTERM, and when its parent exits, which
 closes stdin. It writes that to the run's log. After SECONDS it only writes: the nodes end the partition
 themselves, and another one may have begun by then.
 """
@@ -35,17 +35,17 @@ def main(run_dir: Path, for_s: float, action_id: str, target: str) -> None:
         with sigstop.registered_holder(run_dir, WHO) as why:
             while (left_s := until_s - monotonic_s()) > 0:
                 if not (run_dir / run_endpoint.FILE_NAME).exists():
-                    why.text = "the run is over"
+                    why.text = "the run has ended"
                     break
                 if sigstop.is_parent_gone(min(left_s, POLL_S)):
-                    why.text = "whoever wanted it is gone"
+                    why.text = "the requesting command has exited"
                     break
             else:
                 why.is_in_time = True
         missed = [] if why.is_in_time else partition.heal()
-    silent = f"; {', '.join(f'node-{node}' for node in missed)} did not answer" if missed else ""
+    silent = f"; {', '.join(f'node-{node}' for node in missed)} did not respond" if missed else ""
     sigstop.log_release(
-        run_dir, target, action_id, action="heal", note=f"{target} was let back in: {why.text}{silent}"
+        run_dir, target, action_id, action="heal", note=f"{target} was reconnected: {why.text}{silent}"
     )
 
 

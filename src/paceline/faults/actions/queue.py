@@ -65,8 +65,8 @@ class ActionQueue:
                 return known, False
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) >= MAX_CONCURRENT:
-                message = f"{len(self._threads)} wishes are being carried out"
-                raise BusyError(message, "wait until one of them has come to its end")
+                message = f"{len(self._threads)} requests are in progress"
+                raise BusyError(message, "wait until one of them has finished")
             action = self._actions[request.id] = QueuedAction(run, request)
             while len(self._actions) > MAX_KEPT:
                 del self._actions[next(iter(self._actions))]
@@ -103,7 +103,7 @@ class ActionQueue:
             message = error.what if isinstance(error, PacelineError) else str(error)
             on_step(Step(Phase.FAILED, message, 0.0))
         except BaseException as error:  # a bug: reported to the client and raised
-            on_step(Step(Phase.FAILED, f"it broke: {type(error).__name__}: {error}", 0.0))
+            on_step(Step(Phase.FAILED, f"internal error: {type(error).__name__}: {error}", 0.0))
             raise
         finally:
             action.is_decided.set()

@@ -50,7 +50,7 @@ def parse_group(target: str) -> PartitionGroup | None:
 def why_not_partitioned(group: PartitionGroup, pids: Collection[str]) -> str:
     """The reason to refuse that is known without the coordinator; empty: none."""
     if missing := [worker for worker in group.workers if worker not in pids]:
-        available = ", ".join(sorted(pids)) or "nobody"
+        available = ", ".join(sorted(pids)) or "none"
         return f"there is no worker {missing[0]!r}; there are: {available}"
     return ""
 
@@ -68,8 +68,8 @@ def why_too_few_left(
     needed = len(voters) // 2 + 1
     if group.nodes and len(left) < needed:
         return (
-            f"the quorum would be lost: {len(left)} of {len(voters)} nodes would be left together, "
-            f"and {needed} are needed"
+            f"the quorum would be lost: {len(left)} of {len(voters)} nodes would stay connected, and "
+            f"{needed} are needed"
         )
     remaining = [name for name in workers if name not in group.workers]
     if group.workers and len(remaining) < min_workers:
@@ -85,8 +85,8 @@ def block_rules(
     rules: dict[int, BlockRule] = {}
     for node in nodes:
         if node in group.nodes:
-            others = tuple(other for other in nodes if other not in group.nodes)
-            rules[node] = BlockRule(others, own_pids, others=True)
+            rest = tuple(other for other in nodes if other not in group.nodes)
+            rules[node] = BlockRule(rest, own_pids, others=True)
         elif own_pids:
             rules[node] = BlockRule(pids=own_pids)
     return rules
@@ -150,14 +150,14 @@ class Step:
 def refusal(request: ActionRequest, plan: Plan, pids: Mapping[str, int], *, is_over: bool) -> str:
     """Why the request is refused; empty: it is not."""
     if is_over:
-        return "the run is over"
+        return "the run has ended"
     if plan.launcher is not Launcher.LOCAL and request.kind is not ActionKind.STOP:
-        return f"its workers are no processes of this machine (launcher {plan.launcher.value})"
+        return f"its workers are not processes of this machine (launcher {plan.launcher.value})"
     if request.kind in WORKER_ACTIONS and request.worker not in pids:
-        available = ", ".join(sorted(pids)) or "nobody"
+        available = ", ".join(sorted(pids)) or "none"
         return f"there is no worker {request.worker!r}; there are: {available}"
     if request.kind in TIMED_ACTIONS and not 0 < request.for_s <= MAX_HOLD_S:
-        return f"it may last up to {MAX_HOLD_S:g} s, and {request.for_s:g} s were asked for"
+        return f"the duration is {request.for_s:g} s, but the maximum is {MAX_HOLD_S:g} s"
     if request.kind is ActionKind.SLOW and not 1 < request.factor <= MAX_FACTOR:
         return f"factor is {request.factor:g}, but it must be above 1, up to {MAX_FACTOR:g}"
     return _refusal_by_kind(request, plan, pids)
@@ -165,18 +165,18 @@ def refusal(request: ActionRequest, plan: Plan, pids: Mapping[str, int], *, is_o
 
 def _refusal_by_kind(request: ActionRequest, plan: Plan, pids: Mapping[str, int]) -> str:
     if request.kind in (ActionKind.PARTITION, ActionKind.HEAL) and plan.elastic is None:
-        return "the run is not elastic: it has no coordinator that anybody could be cut off from"
+        return "the run is not elastic: it has no coordinator, so it cannot be partitioned"
     if request.kind is ActionKind.PARTITION:
         return _partition_refusal(request.worker, pids)
     if request.kind is ActionKind.CHECKPOINT and plan.elastic is None:
-        return "only elastic runs save when they are asked to; this one saves by --checkpoint-every"
+        return "only elastic runs write a checkpoint on request; this one uses --checkpoint-every"
     if request.kind is ActionKind.KILL and plan.elastic is None and not request.is_forced:
-        return "the run is not elastic: it would end; say force to do it nevertheless"
+        return "the run is not elastic, so this would end it; use --force to do it anyway"
     return ""
 
 
 def _partition_refusal(target: str, pids: Mapping[str, int]) -> str:
     group = parse_group(target)
     if group is None:
-        return f"{target!r} names nobody who can be cut off; say for example node-1,worker-0"
+        return f"{target!r} cannot be partitioned; name nodes or workers, for example node-1,worker-0"
     return why_not_partitioned(group, pids)

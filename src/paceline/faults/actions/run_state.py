@@ -64,14 +64,16 @@ class RunState:
     def since(self, kind: str, at_ns: int) -> list[PlainEvent]:
         return [event for event in self.events if event.kind == kind and event.at_ns >= at_ns]
 
-    def mean_step_s(self, *, before_ns: int | None = None, since_ns: int = 0, least: int = 1) -> float | None:
-        """Of steps that ended before `before_ns` or began since `since_ns`; None: fewer than `least`."""
+    def mean_step_s(
+        self, *, before_ns: int | None = None, since_ns: int = 0, minimum: int = 1
+    ) -> float | None:
+        """Of steps that ended before `before_ns` or began since `since_ns`; None: fewer than `minimum`."""
         lasted = [
             end - start
             for start, end in self.steps
             if start >= since_ns and (before_ns is None or end <= before_ns)
         ]
-        return sum(lasted) / len(lasted) / 1e9 if len(lasted) >= least else None
+        return sum(lasted) / len(lasted) / 1e9 if len(lasted) >= minimum else None
 
     def _take_steps(self, line: dict[str, object]) -> None:
         columns = ColumnReader(line)

@@ -2,9 +2,9 @@
 
 `python -m paceline.faults.actions.sigstop PID SHARE SECONDS RUN WHO ID CYCLE` stops process PID with SIGSTOP
 for this share of each cycle (1: all of it) and continues it with SIGCONT: when the time is over, when it
-is asked to end, and when the process that started it is gone, which closes its stdin. While it lives, a
-file in the run's folder holds its process number, so that others can end it; the run's log records that
-it let go. A process that sleeps loses nothing by a stop shorter than its sleep, so the cycle must be
+is requested to end, and when the process that started it has ended, which closes its stdin. While it runs,
+a file in the run's folder holds its pid, so that others can end it; the run's log records the release. A
+process that sleeps loses nothing by a stop shorter than its sleep, so the cycle must be
 longer than a step of the worker.
 """
 
@@ -35,7 +35,7 @@ MODULE = "paceline.faults.actions.sigstop"
 
 def begin(
     run_dir: Path,
-    who: str,
+    worker: str,
     pid: int,
     *,
     share: float,
@@ -44,9 +44,9 @@ def begin(
     cycle_s: float = MIN_CYCLE_S,
 ) -> subprocess.Popen[bytes]:
     """Replaces a helper that already stops this worker."""
-    end(run_dir, who)
-    args = [str(pid), f"{share:g}", f"{for_s:g}", str(run_dir), who, action_id, f"{cycle_s:g}"]
-    return start(run_dir, who, MODULE, args)
+    end(run_dir, worker)
+    args = [str(pid), f"{share:g}", f"{for_s:g}", str(run_dir), worker, action_id, f"{cycle_s:g}"]
+    return start(run_dir, worker, MODULE, args)
 
 
 def cycle_for(step_s: float | None) -> float:
@@ -54,7 +54,7 @@ def cycle_for(step_s: float | None) -> float:
     return min(MAX_CYCLE_S, max(MIN_CYCLE_S, CYCLE_STEPS * (step_s or 0.0)))
 
 
-def start(run_dir: Path, who: str, module: str, args: list[str]) -> subprocess.Popen[bytes]:
+def start(run_dir: Path, worker: str, module: str, args: list[str]) -> subprocess.Popen[bytes]:
     """Returns once the helper has registered, so that `end` right after it finds the helper."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *args],
@@ -62,17 +62,17 @@ def start(run_dir: Path, who: str, module: str, args: list[str]) -> subprocess.P
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _wait_until(lambda: holder_of(run_dir, who) == process.pid or process.poll() is not None)
+    _wait_until(lambda: holder_of(run_dir, worker) == process.pid or process.poll() is not None)
     return process
 
 
-def end(run_dir: Path, who: str, module: str = MODULE) -> bool:
+def end(run_dir: Path, worker: str, module: str = MODULE) -> bool:
     """Continue the worker, and wait for its helper to exit; False: there was none."""
-    holder = holder_of(run_dir, who)
+    holder = holder_of(run_dir, worker)
     if holder is None:
         return False
     if module not in command_line(holder):
-        holder_file(run_dir, who).unlink(missing_ok=True)  # its helper was killed
+        holder_file(run_dir, worker).unlink(missing_ok=True)  # its helper was killed
         return False
     with suppress(ProcessLookupError):
         os.kill(holder, signal.SIGTERM)
@@ -87,7 +87,7 @@ def _wait_until(is_true: Callable[[], bool]) -> None:
 
 
 class _EndedError(Exception):
-    """A signal asked this process to end."""
+    """A signal requested the end of this process."""
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -96,48 +96,48 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 
 @dataclass(slots=True)
 class ReleaseReason:
-    text: str = "its time is over"
+    text: str = "its duration has elapsed"
     is_in_time: bool = False  # ended by its time, not by a signal
 
 
 @contextmanager
-def registered_holder(run_dir: Path, who: str) -> Iterator[ReleaseReason]:
-    """Registers this process as the holder of `who`; a signal ends the block."""
+def registered_holder(run_dir: Path, worker: str) -> Iterator[ReleaseReason]:
+    """Registers this process as the holder of `worker`; a signal ends the block."""
     reason = ReleaseReason()
-    pid_file = holder_file(run_dir, who)
+    pid_file = holder_file(run_dir, worker)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _on_signal)
     try:
         pid_file.write_text(str(os.getpid()))
         yield reason
     except _EndedError:
-        reason.text = "somebody asked for it"
+        reason.text = "it was requested"
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # cleanup must not be interrupted
-        if holder_of(run_dir, who) == os.getpid():
+        if holder_of(run_dir, worker) == os.getpid():
             pid_file.unlink(missing_ok=True)
 
 
 def main(
-    pid: int, share: float, for_s: float, run_dir: Path, who: str, action_id: str, cycle_s: float
+    pid: int, share: float, for_s: float, run_dir: Path, worker: str, action_id: str, cycle_s: float
 ) -> None:
     reason = ReleaseReason()
     try:
-        with registered_holder(run_dir, who) as reason:
+        with registered_holder(run_dir, worker) as reason:
             if _hold(pid, share, cycle_s, monotonic_s() + for_s):
-                reason.text = "whoever held it is gone"
+                reason.text = "the command that paused it has exited"
     except ProcessLookupError:
         reason.text = "it has ended"
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    log_release(run_dir, who, action_id, action="resume", note=f"{who} was let go: {reason.text}")
+    log_release(run_dir, worker, action_id, action="resume", note=f"{worker} was resumed: {reason.text}")
 
 
 def log_release(run_dir: Path, target: str, action_id: str, *, action: str, note: str) -> None:
     if not run_dir.is_dir():
-        return  # the run's folder is gone
+        return  # the run's folder was removed
     log = EventLog(run_dir / "events.jsonl", who="operator", clock=SystemClock())
     fields = {"id": action_id, "action": action, "target": target, "phase": "applied"}
     log.write("action", **fields, note=note, by="paceline", source="api")
@@ -145,7 +145,7 @@ def log_release(run_dir: Path, target: str, action_id: str, *, action: str, note
 
 
 def _hold(pid: int, share: float, cycle_s: float, until_s: float) -> bool:
-    """True: the process that started this one is gone."""
+    """Stop and continue the process; True if the process that started this one has ended."""
     # The pid may have been reused since it was looked up: signal only a process of Paceline.
     while (left_s := until_s - monotonic_s()) > 0 and PROGRAM in command_line(pid):
         os.kill(pid, signal.SIGSTOP)

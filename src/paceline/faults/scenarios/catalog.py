@@ -8,7 +8,7 @@ from paceline.faults.scenarios import coordinators, corruption, network, resize,
 from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter
 
 Body = Callable[[Path, int, ScenarioReporter], list[Expectation]]
-PROXIES = "by TCP proxies of its own in front of the coordinators; needs no root"
+PROXIES = "by TCP proxies in front of the coordinators; needs no root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "kill-two": Scenario("kill -9 of two workers at once", workers.kill_two, workers.KILL_TWO_TIMES),
     "freeze-worker": Scenario(
-        "SIGSTOP of a worker, and SIGCONT once it is left out",
+        "SIGSTOP of a worker, and SIGCONT once the others continue without it",
         workers.freeze_worker,
         workers.FREEZE_WORKER_TIMES,
     ),
@@ -38,17 +38,17 @@ SCENARIOS: dict[str, Scenario] = {
         "kill -9 of the primary parameter server", workers.kill_server, workers.KILL_SERVER_TIMES
     ),
     "quorum-lost": Scenario(
-        "kill -9 of two of three coordinators, which come back later",
+        "kill -9 of two of three coordinator nodes, which restart later",
         coordinators.quorum_lost,
         coordinators.QUORUM_LOST_TIMES,
     ),
     "resize": Scenario(
-        "2 → 4 → 3 workers, again and again, and kill -9 or SIGSTOP of one in between",
+        "2 → 4 → 3 workersrepeatedly, with kill -9 or SIGSTOP of one in between",
         resize.resize,
         resize.DEFAULT_TIMES,
     ),
     "slow-worker": Scenario(
-        "one of five workers gets slower and slower, up to ten times",
+        "one of five workers slows down gradually, up to a factor of ten",
         workers.slow_worker,
         workers.SLOW_WORKER_TIMES,
     ),
@@ -59,19 +59,19 @@ SCENARIOS: dict[str, Scenario] = {
         PROXIES,
     ),
     "partition-coordinators": Scenario(
-        "the coordinator's leader is cut off with one worker, of three nodes and four workers",
+        "the coordinator's leader and one worker are partitioned from two nodes and three workers",
         network.partition_coordinators,
         network.PARTITION_COORDINATORS_TIMES,
         PROXIES,
     ),
     "drop-packets": Scenario(
-        "connections to and among the coordinators break and stall, a second each time",
+        "connections to and among the coordinators break and stall, for a second each time",
         network.drop_packets,
         network.BAD_LINK_TIMES,
         PROXIES,
     ),
     "delay-packets": Scenario(
-        "everything to and among the coordinators is 20 to 60 ms late, a second each time",
+        "all traffic to and among the coordinators is delayed by 20 to 60 ms, for a second each time",
         network.delay_packets,
         network.BAD_LINK_TIMES,
         PROXIES,
@@ -86,12 +86,12 @@ SCENARIOS: dict[str, Scenario] = {
         "a shard's gradient is NaN at one step", corruption.nan_gradient, corruption.NAN_GRADIENT_TIMES
     ),
     "corrupt-checkpoint": Scenario(
-        "a byte of the newest checkpoint changes before the run is resumed",
+        "a byte of the newest checkpoint is changed before the run resumes",
         corruption.corrupt_checkpoint,
         corruption.CORRUPT_CHECKPOINT_TIMES,
     ),
     "lose-node-and-rejoin": Scenario(
-        "a coordinator node and half the workers are gone at once, and come back",
+        "a coordinator node and half of the workers are lost at once, and rejoin",
         coordinators.lose_node,
         coordinators.LOSE_NODE_TIMES,
     ),

@@ -33,10 +33,10 @@ from paceline.faults.scenarios.workers import gaps_s
 WORKERS = 3
 NODES = 3
 KILL_LEADER_TIMES = 5
-WATCH_S = 1.0  # so long is training let go on after each kill
+WATCH_S = 1.0  # training continues for this long after each kill
 
 
-def kill_leader(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+def kill_leader(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     kills_ns: list[int] = []
     with (
@@ -52,31 +52,33 @@ def kill_leader(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expect
             new = cluster.leader()
             run.wait(WATCH_S)
             cluster.start(leader)
-            say(f"kill {number + 1} of {times}: node {leader} led, node {new} leads now")
-            say.so_far(_judge(run.history(), kills_ns, run.now_ns()))
+            reporter(f"kill {number + 1} of {times}: node {leader} led, node {new} leads now")
+            reporter.so_far(_judge(run.history(), kills_ns, run.now_ns()))
         watched_ns = run.now_ns()
         history = run.finish(30, early=True)
-    return [*say.settled(_judge(history, kills_ns, watched_ns)), *proofs(run_dir, history, say)]
+    return [*reporter.settled(_judge(history, kills_ns, watched_ns)), *proofs(run_dir, history, reporter)]
 
 
 def _judge(history: History, kills_ns: list[int], until_ns: int) -> list[Expectation]:
     return [
         # From the first kill to the end, not only near each: an election also ends later than its cause.
-        not_delayed(history, kills_ns[0], until_ns, "by the loss of the leader"),
+        not_delayed(history, kills_ns[0], until_ns, "after the loss of the leader"),
         exactly(
-            "generations", len({e.fields["number"] for e in events_of(history, "generation_entered")}), 1
+            "the run stays in one generation",
+            len({e.fields["number"] for e in events_of(history, "generation_entered")}),
+            1,
         ),
     ]
 
 
 QUORUM_LOST_TIMES = 1
-WITHOUT_S = 3.0  # after it was said
-AFTER_S = 4.0  # longer than a lease: a worker that was given up by mistake would be gone
+WITHOUT_S = 3.0  # after the message
+AFTER_S = 4.0  # longer than a lease: a worker declared lost by mistake would be removed
 SILENT = "the coordinator does not answer"
 BACK = "the coordinator answers again"
 
 
-def quorum_lost(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+def quorum_lost(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     longest_s = 0.0
     with (
@@ -97,20 +99,25 @@ def quorum_lost(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expect
                 cluster.start(node)
             _until_warned(run, BACK, number + 1)
             run.wait(AFTER_S)
-            say(f"loss {number + 1} of {times}: nodes {victims} died, and are back")
-            say.so_far(_quorum_lost_judge(run.history(), longest_s, number + 1))
+            reporter(f"loss {number + 1} of {times}: nodes {victims} died, and are back")
+            reporter.so_far(_quorum_lost_judge(run.history(), longest_s, number + 1))
         history = run.finish(30, early=True)
-    return [*say.settled(_quorum_lost_judge(history, longest_s, times)), *proofs(run_dir, history, say)]
+    return [
+        *reporter.settled(_quorum_lost_judge(history, longest_s, times)),
+        *proofs(run_dir, history, reporter),
+    ]
 
 
 def _quorum_lost_judge(history: History, longest_s: float, times: int) -> list[Expectation]:
     numbers = {event.fields["number"] for event in events_of(history, "generation_entered")}
     return [
-        at_most("the longest time without a committed step meanwhile", longest_s, 1.0, "s"),
+        at_most("steps are committed without a quorum, longest pause", longest_s, 1.0, "s"),
         exactly(
-            "times that it was said", (_warnings(history, SILENT), _warnings(history, BACK)), (times, times)
+            "loss and return of the quorum are reported",
+            (_warnings(history, SILENT), _warnings(history, BACK)),
+            (times, times),
         ),
-        exactly("generations", len(numbers), 1),
+        exactly("the run stays in one generation", len(numbers), 1),
     ]
 
 
@@ -124,12 +131,12 @@ def _warnings(history: History, text: str) -> int:
 
 def _longest_gap_s(history: History, since_ns: int) -> float:
     """Between two commits of any worker, until its log was last written."""
-    found = 0.0
+    longest_gap_s = 0.0
     for rank in history.steps:
         commits = [since_ns, *(at for at in commits_ns(history, rank) if at > since_ns)]
         gaps = [later - sooner for sooner, later in pairwise(commits)]
-        found = max([found, *(gap / 1e9 for gap in gaps)])
-    return found
+        longest_gap_s = max([longest_gap_s, *(gap / 1e9 for gap in gaps)])
+    return longest_gap_s
 
 
 # The node stays away until the others have put a snapshot in the place of the log
@@ -150,7 +157,7 @@ class _Loss:
     snapshot: int  # the index that the snapshot has which it was given
 
 
-def lose_node(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+def lose_node(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=LOSE_NODE_WORKERS, steps=1_000_000)
     losses: list[_Loss] = []
     with (
@@ -166,23 +173,21 @@ def lose_node(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectat
             loss = _lose(cluster, run, node, victims, generation)
             losses.append(loss)
             generation = run.until_in(LOSE_NODE_WORKERS, 0)
-            say(
+            reporter(
                 f"loss {number + 1} of {times}: node {node} was behind at {loss.had}, "
                 f"got a snapshot up to {loss.snapshot}; all workers were back after {loss.whole_s:.1f} s"
             )
-            say.so_far(_lose_node_judge(run.history(), losses))
+            reporter.so_far(_lose_node_judge(run.history(), losses))
         history = run.finish(30, early=True)
-    return [*say.settled(_lose_node_judge(history, losses)), *proofs(run_dir, history, say)]
+    return [*reporter.settled(_lose_node_judge(history, losses)), *proofs(run_dir, history, reporter)]
 
 
 def _lose_node_judge(history: History, losses: list[_Loss]) -> list[Expectation]:
     gaps = [gap for loss in losses for gap in gaps_s(history, loss.victims, loss.at_ns, LOSE_NODE_WORKERS)]
     return [
-        at_most("survivors commit their next step after the loss, at the latest", max(gaps), 1.0, "s"),
-        at_most("all workers train together again, at the latest", max(x.whole_s for x in losses), 5.0, "s"),
-        at_least(
-            "times the node came back by a snapshot", sum(x.snapshot > x.had for x in losses), len(losses)
-        ),
+        at_most("survivors commit their next step after the loss, maximum", max(gaps), 1.0, "s"),
+        at_most("all workers train together again, maximum", max(x.whole_s for x in losses), 5.0, "s"),
+        at_least("the node returns from a snapshot", sum(x.snapshot > x.had for x in losses), len(losses)),
     ]
 
 
@@ -204,9 +209,9 @@ def _lose(
     return _Loss(victims, at_ns, whole_s, had, cluster.status(node).snapshot_index)
 
 
-# With root the node's folder is a small file system of its own (tmpfs); without,
-# the kernel is told that files of that node may not grow any further
-# (RLIMIT_FSIZE), and it meets the same error at the same place.
+# With root the node's folder is a small separate file system (tmpfs); without,
+# the kernel limits the size of that node's files (RLIMIT_FSIZE), which causes
+# the same error at the same place.
 
 FULL_DISK_TIMES = 2
 LARGE = "64m"
@@ -214,47 +219,51 @@ ROOM_BYTES = 40_000  # that are left when it is to become full
 MAX_WRITES = 2000
 
 
-def full_disk(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+def full_disk(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     folder = run_dir / "coordinators"
     codes: list[int] = []
     reasons: list[bool] = []
     with _small_disk(folder / "node-1") as is_tmpfs:
         how = "a small tmpfs" if is_tmpfs else "RLIMIT_FSIZE, because mounting a tmpfs is not allowed here"
-        say(f"node 1 gets a full disk by {how}")
+        reporter(f"node 1 gets a full disk by {how}")
         with nodes(folder, NODES) as cluster, training(plan, run_dir, cluster.coordinators) as run:
             run.until_in(WORKERS, 0)
             began_ns = run.now_ns()
             cluster.client.write("Runs.Create", pb.CreateRun(run="notes", min_workers=1), pb.Run)
             for number in range(times):
-                said = cluster.log_of(1).stat().st_size
+                size = cluster.log_of(1).stat().st_size
                 codes.append(_fill(cluster, run, is_tmpfs))
-                reasons.append("cannot write" in cluster.log_of(1).read_text()[said:])
+                reasons.append("cannot write" in cluster.log_of(1).read_text()[size:])
                 _give_room(cluster, is_tmpfs)
                 cluster.start(1)
                 run.until(lambda _: cluster.is_up_to_date(1), "node 1 takes part again")
-                say(
+                reporter(
                     f"full disk {number + 1} of {times}: node 1 ended with exit code {codes[-1]}, and is back"
                 )
-                say.so_far(_full_disk_judge(run.history(), codes, reasons, began_ns, run.now_ns()))
+                reporter.so_far(_full_disk_judge(run.history(), codes, reasons, began_ns, run.now_ns()))
             ended_ns = run.now_ns()
             history = run.finish(30, early=True)
-    found = [
-        not_judged("how the disk was made full", how),
+    expectations = [
+        not_judged("how the disk was filled", how),
         *_full_disk_judge(history, codes, reasons, began_ns, ended_ns),
     ]
-    return [*say.settled(found), *proofs(run_dir, history, say)]
+    return [*reporter.settled(expectations), *proofs(run_dir, history, reporter)]
 
 
 def _full_disk_judge(
     history: History, codes: list[int], reasons: list[bool], began_ns: int, ended_ns: int
 ) -> list[Expectation]:
     return [
-        exactly("exit codes of the node whose disk is full", sorted(set(codes)), [int(ExitCode.NOT_READY)]),
-        exactly("times it said why", sum(reasons), len(reasons)),
-        not_delayed(history, began_ns, ended_ns, "by a full disk"),
         exactly(
-            "generations", len({e.fields["number"] for e in events_of(history, "generation_entered")}), 1
+            "the node with the full disk exits with this code", sorted(set(codes)), [int(ExitCode.NOT_READY)]
+        ),
+        exactly("the node reports the reason", sum(reasons), len(reasons)),
+        not_delayed(history, began_ns, ended_ns, "with a full disk"),
+        exactly(
+            "the run stays in one generation",
+            len({e.fields["number"] for e in events_of(history, "generation_entered")}),
+            1,
         ),
     ]
 
@@ -285,7 +294,7 @@ def _give_room(cluster: CoordinatorNodes, is_tmpfs: bool) -> None:
 
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[bool]:
-    """Whether the folder is a file system of its own now."""
+    """Whether the folder is now a separate file system."""
     folder.mkdir(parents=True)
     if os.geteuid() != 0 or shutil.which("mount") is None or not _mount(folder):
         yield False

@@ -15,23 +15,23 @@ class Expectation:
     ok: bool
 
 
-def at_most(what: str, measured: float, limit: float, unit: str) -> Expectation:
-    return Expectation(what, f"at most {limit:g} {unit}", f"{measured:.4g} {unit}", measured <= limit)
+def at_most(promise: str, measured: float, limit: float, unit: str) -> Expectation:
+    return Expectation(promise, f"at most {limit:g} {unit}", f"{measured:.4g} {unit}", measured <= limit)
 
 
-def at_least(what: str, measured: float, limit: float, unit: str = "") -> Expectation:
+def at_least(promise: str, measured: float, limit: float, unit: str = "") -> Expectation:
     return Expectation(
-        what, f"at least {limit:g} {unit}".strip(), f"{measured:.4g} {unit}".strip(), measured >= limit
+        promise, f"at least {limit:g} {unit}".strip(), f"{measured:.4g} {unit}".strip(), measured >= limit
     )
 
 
-def not_judged(what: str, measured: str) -> Expectation:
+def not_judged(promise: str, measured: str) -> Expectation:
     """A measured value without a limit."""
-    return Expectation(what, "told, not judged", measured, ok=True)
+    return Expectation(promise, "measured, without a limit", measured, ok=True)
 
 
-def exactly(what: str, measured: object, limit: object) -> Expectation:
-    return Expectation(what, str(limit), str(measured), measured == limit)
+def exactly(promise: str, measured: object, limit: object) -> Expectation:
+    return Expectation(promise, str(limit), str(measured), measured == limit)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -69,13 +69,15 @@ def ignore(_: object) -> None:
 class ScenarioReporter:
     """Reports of a scenario: lines of text, and the state of its expectations."""
 
-    def __init__(self, say: Callable[[str], None] = ignore, on_tick: Callable[[Tick], None] = ignore) -> None:
-        self._say = say
+    def __init__(
+        self, notify: Callable[[str], None] = ignore, on_tick: Callable[[Tick], None] = ignore
+    ) -> None:
+        self._notify = notify
         self._on_tick = on_tick
         self._ticks: dict[str, Tick] = {}
 
     def __call__(self, line: str) -> None:
-        self._say(line)
+        self._notify(line)
 
     def so_far(self, expectations: Iterable[Expectation]) -> None:
         """Intermediate expectations. One that does not hold yet stays open: the run's log lags a little."""
@@ -97,75 +99,78 @@ class ScenarioReporter:
 
 def merge_ticks(promises: Sequence[str], ticks: Iterable[Tick]) -> list[Tick]:
     """The newest tick of each promise, in order, then ticks without a promise."""
-    by_name = {what: Tick(what, "", "", State.OPEN) for what in promises}
+    by_name = {promise: Tick(promise, "", "", State.OPEN) for promise in promises}
     for tick in ticks:
         # Some texts get more precise once they are measured.
-        name = next((what for what in by_name if tick.what.startswith(what)), tick.what)
+        name = next((promise for promise in by_name if tick.what.startswith(promise)), tick.what)
         by_name[name] = tick
     return list(by_name.values())
 
 
 ALWAYS = (
-    "nothing is lost or done twice",
-    "the parameters are those of an undisturbed run",
-    "processes left behind",
+    "no work is lost or done twice",
+    "the parameters equal those of an undisturbed run",
+    "no process is left behind",
 )
 
 PROMISES: dict[str, tuple[str, ...]] = {
     "kill-worker": (
         "survivors commit their next step after a kill, p95",
-        "survivors that were restarted",
-        "steps that a survivor computed again after a kill",
-        "generations that were entered with different bits",
+        "no survivor is restarted",
+        "a survivor repeats at most one step after a kill",
+        "all workers enter a generation with equal parameters",
     ),
-    "kill-two": ("survivors commit their next step after two kills at once, at the latest",),
+    "kill-two": ("survivors commit their next step after two kills at once, maximum",),
     "freeze-worker": (
-        "a frozen worker is left out, at the latest",
-        "it is back after it wakes, at the latest",
-        "steps that it committed while left out",
+        "a frozen worker is excluded, maximum",
+        "it is back after it resumes, maximum",
+        "it commits no step while excluded",
     ),
-    "kill-leader": ("a training step is delayed by the loss of the leader by, at the latest", "generations"),
-    "kill-server": ("the next update after a kill of the primary, p95", "promotions"),
+    "kill-leader": (
+        "training steps continue after the loss of the leader, longest delay",
+        "the run stays in one generation",
+    ),
+    "kill-server": ("updates continue after a kill of the primary, p95", "every kill leads to one promotion"),
     "quorum-lost": (
-        "the longest time without a committed step meanwhile",
-        "times that it was said",
-        "generations",
+        "steps are committed without a quorum, longest pause",
+        "loss and return of the quorum are reported",
+        "the run stays in one generation",
     ),
     "resize": (
-        "a change of size (2 → 4 → 3), at the latest",
-        "workers that were restarted without being lost",
+        "a change of size (2 → 4 → 3) completes, maximum",
+        "no worker is restarted without being lost",
     ),
     "slow-worker": (
-        "the slow worker is found after it begins to be slow",
-        "throughput afterwards, of what it was in good health",
-        "workers that were found slow and are not",
+        "the slow worker is detected",
+        "throughput recovers, share of the throughput before",
+        "no other worker is reported as slow",
     ),
     "partition-workers": (
-        "a worker that is cut off is left out, at the latest",
-        "it is back after its line is mended, at the latest",
-        "steps that it committed while left out",
+        "an isolated worker is excluded, maximum",
+        "it is back after the partition heals, maximum",
+        "it commits no step while excluded",
     ),
     "partition-coordinators": (
-        "requests that the minority answered",
-        "entries that the minority committed",
-        "the minority's worker is left out, at the latest",
-        "leaders that the nodes follow in the end",
+        "the minority answers no request",
+        "the minority commits no entry",
+        "the minority's worker is excluded, maximum",
+        "all nodes follow one leader in the end",
     ),
-    "drop-packets": ("a training step is delayed in bad weather by, at the latest",),
-    "delay-packets": ("a training step is delayed in bad weather by, at the latest",),
-    "full-disk": ("times it said why", "a training step is delayed by a full disk by, at the latest"),
+    "drop-packets": ("training steps continue over a bad network, longest delay",),
+    "delay-packets": ("training steps continue over a bad network, longest delay",),
+    "full-disk": ("the node reports the reason", "training steps continue with a full disk, longest delay"),
     "nan-gradient": (
         "with --on-nan stop the error names step and shard",
-        "steps that were left out, and whose shard it was",
+        "exactly the steps with a NaN are skipped, with their shard",
     ),
     "corrupt-checkpoint": (
-        "resumes that warned of the damaged checkpoint",
-        "the one before it was used",
-        "the run's outcome",
+        "every resume warns of the damaged checkpoint",
+        "the previous checkpoint is used",
+        "the run finishes",
     ),
     "lose-node-and-rejoin": (
-        "survivors commit their next step after the loss, at the latest",
-        "all workers train together again, at the latest",
-        "times the node came back by a snapshot",
+        "survivors commit their next step after the loss, maximum",
+        "all workers train together again, maximum",
+        "the node returns from a snapshot",
     ),
 }

@@ -11,24 +11,28 @@ from paceline.faults.scenarios.training import TrainingRun, commits_ns, events_o
 from paceline.plan.codec import Json
 from paceline.training.verify import replay_run, verify_run
 
-NOTHING_LOST = "nothing is lost or done twice"
+NOTHING_LOST = "no work is lost or done twice"
 
 
-def proofs(run_dir: Path, history: History, say: ScenarioReporter | None = None) -> list[Expectation]:
-    say = say or ScenarioReporter()
+def proofs(run_dir: Path, history: History, reporter: ScenarioReporter | None = None) -> list[Expectation]:
+    reporter = reporter or ScenarioReporter()
     findings = [Expectation(f.what, "holds", f.seen, f.ok) for f in verify_run(run_dir)]
-    say.settled(findings)
+    reporter.settled(findings)
     kept = sum(finding.ok for finding in findings)
     total = Expectation(NOTHING_LOST, "all", f"{kept} of {len(findings)} proofs", kept == len(findings))
-    say.settled([total])  # the summary of the findings above
+    reporter.settled([total])  # the summary of the findings above
     verdict = replay_run(run_dir, lambda *_: None)
-    replayed = say.settled([_same(verdict)])
-    return [*findings, *replayed, *say.settled([exactly("processes left behind", _living(history), 0)])]
+    replayed = reporter.settled([_same(verdict)])
+    return [
+        *findings,
+        *replayed,
+        *reporter.settled([exactly("no process is left behind", _living(history), 0)]),
+    ]
 
 
 def _same(verdict: Mapping[str, Json]) -> Expectation:
     return Expectation(
-        "the parameters are those of an undisturbed run (behind servers: of the recorded order)",
+        "the parameters equal those of an undisturbed run (behind servers: of the recorded order)",
         "equal bit by bit",
         str(verdict["parted"] or "equal bit by bit"),
         bool(verdict["is_equal"]),
@@ -102,7 +106,7 @@ def longest_pause_s(history: History, from_ns: int) -> float:
 
 def not_delayed(history: History, from_ns: int, to_ns: int, after: str) -> Expectation:
     delay_s = longest_delay_s(history, from_ns, to_ns)
-    return at_most(f"a training step is delayed {after} by, at the latest", delay_s, 0.25, "s")
+    return at_most(f"training steps continue {after}, longest delay", delay_s, 0.25, "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +141,8 @@ def fenced_and_alive(history: History, left_ns: Iterable[tuple[str, int]], worke
     commits = sum(_fenced_commits(history, victim, at_ns) for victim, at_ns in left_ns)
     restarts = len(events_of(history, "worker_started")) - workers
     return [
-        exactly("steps that it committed while left out", commits, 0),
-        exactly("processes that were restarted", restarts, 0),
+        exactly("it commits no step while excluded", commits, 0),
+        exactly("no process is restarted", restarts, 0),
     ]
 
 

@@ -26,10 +26,10 @@ from paceline.faults.scenarios.training import TrainingRun, default_plan, traini
 WORKERS = 4
 NODES = 3
 PARTITION_WORKERS_TIMES = 3
-ALONE_S = 0.5  # so long it stays cut off after the others have gone on
+ALONE_S = 0.5  # it stays partitioned this long after the others have continued
 
 
-def partition_workers(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+def partition_workers(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     seen: list[Exclusion] = []
     with (
@@ -50,26 +50,28 @@ def partition_workers(run_dir: Path, times: int, say: ScenarioReporter) -> list[
             generation = run.until_in(WORKERS, generation)
             back_s = (run.now_ns() - healed_ns) / 1e9
             seen.append(Exclusion(victim, left_ns, (left_ns - cut_ns) / 1e9, back_s))
-            say(f"cut {number + 1} of {times}: {victim} was left out and is back")
-            say.so_far(_judge(run.history(), seen, begun_ns))
+            reporter(f"cut {number + 1} of {times}: {victim} was left out and is back")
+            reporter.so_far(_judge(run.history(), seen, begun_ns))
         history = run.finish(30, early=True)
-    return [*say.settled(_judge(history, seen, begun_ns)), *proofs(run_dir, history, say)]
+    return [*reporter.settled(_judge(history, seen, begun_ns)), *proofs(run_dir, history, reporter)]
 
 
 def _judge(history: History, seen: list[Exclusion], begun_ns: int) -> list[Expectation]:
     noticed_s = max(s.noticed_s for s in seen)
     back_s = max(s.back_s for s in seen)
     return [
-        at_most("a worker that is cut off is left out, at the latest", noticed_s, 5.0, "s"),
-        at_most("it is back after its line is mended, at the latest", back_s, 3.0, "s"),
-        at_most("the longest time without a committed step", longest_pause_s(history, begun_ns), 1.0, "s"),
+        at_most("an isolated worker is excluded, maximum", noticed_s, 5.0, "s"),
+        at_most("it is back after the partition heals, maximum", back_s, 3.0, "s"),
+        at_most(
+            "steps are committed throughout, longest pause", longest_pause_s(history, begun_ns), 1.0, "s"
+        ),
         *fenced_and_alive(history, [(s.victim, s.left_ns) for s in seen], WORKERS),
     ]
 
 
 PARTITION_COORDINATORS_TIMES = 2
 ISOLATED_WORKER = "worker-0"  # on the side of the minority
-ASK_S = 1.5  # so long is the minority begged for an answer
+ASK_S = 1.5  # how long requests to the minority are retried
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class _Seen:
     minority_commits: int
 
 
-def partition_coordinators(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+def partition_coordinators(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
     plan = default_plan(workers=WORKERS, steps=1_000_000)
     seen: list[_Seen] = []
     with (
@@ -93,41 +95,43 @@ def partition_coordinators(run_dir: Path, times: int, say: ScenarioReporter) -> 
         for number in range(times):
             alone = cluster.leader()
             seen.append(_cut(cluster, run, alone))
-            say(
+            reporter(
                 f"partition {number + 1} of {times}: node {alone} and {ISOLATED_WORKER} were cut off,"
                 " and are back"
             )
-            say.so_far(_partition_coordinators_judge(run.history(), seen, begun_ns))
+            reporter.so_far(_partition_coordinators_judge(run.history(), seen, begun_ns))
         leaders = {cluster.status(node).leader for node in cluster.addresses}
         history = run.finish(30, early=True)
     # Who follows whom is asked before the run ends, and judged with the rest.
-    found = _partition_coordinators_judge(history, seen, begun_ns)
-    found.insert(6, exactly("leaders that the nodes follow in the end", len(leaders), 1))
-    return [*say.settled(found), *proofs(run_dir, history, say)]
+    expectations = _partition_coordinators_judge(history, seen, begun_ns)
+    expectations.insert(6, exactly("all nodes follow one leader in the end", len(leaders), 1))
+    return [*reporter.settled(expectations), *proofs(run_dir, history, reporter)]
 
 
 def _partition_coordinators_judge(history: History, seen: list[_Seen], begun_ns: int) -> list[Expectation]:
     return [
-        exactly("requests that the minority answered", sum(one.minority_answers for one in seen), 0),
-        exactly("entries that the minority committed", sum(one.minority_commits for one in seen), 0),
+        exactly("the minority answers no request", sum(cut.minority_answers for cut in seen), 0),
+        exactly("the minority commits no entry", sum(cut.minority_commits for cut in seen), 0),
+        at_most("the minority's worker is excluded, maximum", max(s.left_out_s for s in seen), 6.0, "s"),
         at_most(
-            "the minority's worker is left out, at the latest", max(s.left_out_s for s in seen), 6.0, "s"
+            "steps are committed throughout, longest pause", longest_pause_s(history, begun_ns), 1.0, "s"
         ),
-        at_most("the longest time without a committed step", longest_pause_s(history, begun_ns), 1.0, "s"),
-        at_most("all are back after it is mended, at the latest", max(s.back_s for s in seen), 3.0, "s"),
-        *fenced_and_alive(history, [(ISOLATED_WORKER, one.left_ns) for one in seen], WORKERS),
+        at_most("all are back after the partition heals, maximum", max(s.back_s for s in seen), 3.0, "s"),
+        *fenced_and_alive(history, [(ISOLATED_WORKER, cut.left_ns) for cut in seen], WORKERS),
     ]
 
 
 def _cut(cluster: CoordinatorNodes, run: TrainingRun, alone: int) -> _Seen:
     assert cluster.links is not None, "the nodes have proxies"
-    others = cluster.others(alone)
+    rest = cluster.others(alone)
     pids = run.pids()
     generation = run.until_in(WORKERS, 0)
-    many = [cluster.pid(other) for other in others] + [pids[who] for who in pids if who != ISOLATED_WORKER]
+    many = [cluster.pid(other) for other in rest] + [
+        pids[worker] for worker in pids if worker != ISOLATED_WORKER
+    ]
     cut_ns = run.now_ns()
     cluster.links.cut(many, [alone])
-    cluster.links.cut([cluster.pid(alone), pids[ISOLATED_WORKER]], others)
+    cluster.links.cut([cluster.pid(alone), pids[ISOLATED_WORKER]], rest)
     before = cluster.status(alone).commit
     answers = _request_of_minority(cluster, alone)
     left_ns = wait_until_excluded(run, ISOLATED_WORKER, generation)
@@ -150,9 +154,9 @@ def _request_of_minority(cluster: CoordinatorNodes, node: int) -> int:
         return 1
 
 
-# Doors in front of the nodes (lines.py) break connections, let them stall, or make
-# everything late, by a seed. A worker that loses its line comes back over a new
-# one; training calls no node in between.
+# Proxies in front of the nodes break connections, stall them, or delay all traffic, by a
+# seed. A worker that loses its connection reconnects; training calls no node in
+# between.
 
 BAD_LINK_WORKERS = 3
 BAD_LINK_NODES = 3
@@ -160,18 +164,18 @@ BAD_LINK_TIMES = 8  # seconds of bad weather
 SEED = 7
 
 
-def drop_packets(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
+def drop_packets(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
     return _through(
-        LinkConditions(lost_share=0.01, stall_share=0.03, stall_s=0.2, seed=SEED), run_dir, times, say
+        LinkConditions(lost_share=0.01, stall_share=0.03, stall_s=0.2, seed=SEED), run_dir, times, reporter
     )
 
 
-def delay_packets(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
-    return _through(LinkConditions(late_s=(0.02, 0.06), seed=SEED), run_dir, times, say)
+def delay_packets(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
+    return _through(LinkConditions(late_s=(0.02, 0.06), seed=SEED), run_dir, times, reporter)
 
 
 def _through(
-    conditions: LinkConditions, run_dir: Path, seconds: int, say: ScenarioReporter
+    conditions: LinkConditions, run_dir: Path, seconds: int, reporter: ScenarioReporter
 ) -> list[Expectation]:
     plan = default_plan(workers=BAD_LINK_WORKERS, steps=1_000_000)
     with (
@@ -184,15 +188,15 @@ def _through(
         cluster.links.set_conditions(conditions)
         for second in range(seconds):
             run.wait(1.0)
-            say(f"second {second + 1} of {seconds}: {_describe(conditions)}")
-            say.so_far(_bad_lines_judge(run.history(), conditions, began_ns, run.now_ns()))
+            reporter(f"second {second + 1} of {seconds}: {_describe(conditions)}")
+            reporter.so_far(_bad_lines_judge(run.history(), conditions, began_ns, run.now_ns()))
         ended_ns = run.now_ns()
         cluster.links.set_conditions(PERFECT_LINK)
         run.until_in(BAD_LINK_WORKERS, 0)  # all are in the newest generation, or come back to it now
         history = run.finish(30, early=True)
     return [
-        *say.settled(_bad_lines_judge(history, conditions, began_ns, ended_ns)),
-        *proofs(run_dir, history, say),
+        *reporter.settled(_bad_lines_judge(history, conditions, began_ns, ended_ns)),
+        *proofs(run_dir, history, reporter),
     ]
 
 
@@ -200,8 +204,8 @@ def _bad_lines_judge(
     history: History, conditions: LinkConditions, began_ns: int, ended_ns: int
 ) -> list[Expectation]:
     return [
-        at_least("pieces of data that were lost, stalled or late", _hit(conditions), 10),
-        not_delayed(history, began_ns, ended_ns, "in bad weather"),
+        at_least("the network loses, stalls or delays data", _hit(conditions), 10),
+        not_delayed(history, began_ns, ended_ns, "over a bad network"),
     ]
 
 

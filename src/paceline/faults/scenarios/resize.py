@@ -25,11 +25,11 @@ PACE_S = 0.01  # for a shard
 FROZEN_S = 0.2  # shorter than a lease: it only delays the others
 
 
-def resize(run_dir: Path, times: int, say: ScenarioReporter) -> list[Expectation]:
-    return resize_by_seed(run_dir, times, 7, say)
+def resize(run_dir: Path, times: int, reporter: ScenarioReporter) -> list[Expectation]:
+    return resize_by_seed(run_dir, times, 7, reporter)
 
 
-def resize_by_seed(run_dir: Path, faults: int, seed: int, say: ScenarioReporter) -> list[Expectation]:
+def resize_by_seed(run_dir: Path, faults: int, seed: int, reporter: ScenarioReporter) -> list[Expectation]:
     """This number of faults, spread over the sizes 2, 4, 3, repeatedly."""
     plan = resizing_plan(SIZES[0])
     with training(plan, run_dir) as run:
@@ -37,23 +37,25 @@ def resize_by_seed(run_dir: Path, faults: int, seed: int, say: ScenarioReporter)
         for number, size in enumerate(_sizes(faults)):
             faulty.resize(size)
             faulty.strike()
-            say(f"fault {number + 1} of {faults}, with {size} workers")
-            say.so_far(_resized(faulty))
+            reporter(f"fault {number + 1} of {faults}, with {size} workers")
+            reporter.so_far(_resized(faulty))
         faulty.resize(SIZES[-1])
         history = run.finish(60, early=True)
         result = run.result or {}
-    expectations = say.settled(_resized(faulty))
+    expectations = reporter.settled(_resized(faulty))
     expectations += [
         exactly(
-            "SHA-256 of an undisturbed run's parameters", _undisturbed(plan, run_dir, history), _hash(result)
+            "SHA-256 of the parameters equals that of an undisturbed run",
+            _undisturbed(plan, run_dir, history),
+            _hash(result),
         ),
-        exactly("workers that were restarted without being lost", _restarted(history, faulty), 0),
+        exactly("no worker is restarted without being lost", _restarted(history, faulty), 0),
     ]
-    return [*say.settled(expectations), *proofs(run_dir, history, say)]
+    return [*reporter.settled(expectations), *proofs(run_dir, history, reporter)]
 
 
 def _resized(faulty: "_FaultyRun") -> list[Expectation]:
-    description = f"a change of size ({SIZES[0]} → {SIZES[1]} → {SIZES[2]}), at the latest"
+    description = f"a change of size ({SIZES[0]} → {SIZES[1]} → {SIZES[2]}) completes, maximum"
     return [at_most(description, max(faulty.resized_s), 10.0, "s")] if faulty.resized_s else []
 
 
@@ -126,5 +128,5 @@ def _undisturbed(plan: Plan, run_dir: Path, history: History) -> str:
 
 def _hash(result: dict[str, Json]) -> str:
     hashes = result.get("state_sha256")
-    assert isinstance(hashes, dict), "a run that has ended says what it ended with"
+    assert isinstance(hashes, dict), "a finished run has a result"
     return ", ".join(sorted(set(map(str, hashes.values()))))

@@ -81,9 +81,9 @@ class FaultInjector:
     def strike(self, fault: str, draw: FaultDraw) -> str:
         """Inject the fault and wait for recovery; returns a description of the victims."""
         self.run.wait(draw.wait_s)
-        who = self.by_name[fault](draw)
+        victim = self.by_name[fault](draw)
         self.until_whole()
-        return who
+        return victim
 
     def until_whole(self) -> None:
         """Wait until all train together in the newest generation, or with two servers, and make progress."""
@@ -129,16 +129,16 @@ class FaultInjector:
         return self._kill_node(self.cluster.leader())
 
     def _kill_follower(self, draw: FaultDraw) -> str:
-        others = self.cluster.others(self.cluster.leader())
-        return self._kill_node(others[int(draw.which * len(others))])
+        followers = self.cluster.others(self.cluster.leader())
+        return self._kill_node(followers[int(draw.which * len(followers))])
 
     def _kill_both(self, draw: FaultDraw) -> str:
         node = self.cluster.leader()
         self._until_all_nodes()
         self.cluster.kill(node)
-        who = self._kill(draw.order[:1])
+        victim = self._kill(draw.order[:1])
         self.cluster.start(node)
-        return f"node {node} and {who}"
+        return f"node {node} and {victim}"
 
     def _kill_node(self, node: int) -> str:
         self._until_all_nodes()  # two of three at once would be another fault
@@ -155,20 +155,20 @@ class FaultInjector:
         """Partition it from the other nodes and all workers; the others elect a new leader."""
         self._until_all_nodes()
         node = self.cluster.leader()
-        others = self.cluster.others(node)
+        followers = self.cluster.others(node)
         links = self.cluster.links
         assert links is not None, "the nodes have proxies"
-        links.cut([self.cluster.pid(node)], others)
-        callers = [*(self.cluster.pid(other) for other in others), *self.run.pids().values()]
+        links.cut([self.cluster.pid(node)], followers)
+        callers = [*(self.cluster.pid(other) for other in followers), *self.run.pids().values()]
         return self._cut(callers, [node], f"node {node}", draw)
 
-    def _cut(self, pids: list[int], nodes: list[int], who: str, draw: FaultDraw) -> str:
+    def _cut(self, pids: list[int], nodes: list[int], victim: str, draw: FaultDraw) -> str:
         links = self.cluster.links
         assert links is not None, "the nodes have proxies"
         links.cut(pids, nodes)
         self.run.wait(draw.lasts_s)
         links.heal()
-        return f"{who} for {draw.lasts_s:.1f} s"
+        return f"{victim} for {draw.lasts_s:.1f} s"
 
     def _until_all_nodes(self) -> None:
         nodes = self.cluster.addresses
@@ -217,11 +217,11 @@ class LeakCheck:
             _flat("memory of the command", self.command),
             _flat("memory of the process that starts the workers", self.helper),
             self._workers_flat(),
-            at_most("generations that one worker has mapped at once", self.worlds, MAX_WORLDS, "generations"),
-            at_most("open files of the command that pile up", _growth(self.files), 2, "files"),
-            at_most("open files of its helper that pile up", _growth(self.helper_files), 2, "files"),
-            at_most("threads of the command that pile up", _growth(self.threads), 0, "threads"),
-            exactly("shared memory with a name that was left behind", left, []),
+            at_most("a worker has few generations mapped at once", self.worlds, MAX_WORLDS, "generations"),
+            at_most("open files of the command do not accumulate", _growth(self.files), 2, "files"),
+            at_most("open files of its helper do not accumulate", _growth(self.helper_files), 2, "files"),
+            at_most("threads of the command do not accumulate", _growth(self.threads), 0, "threads"),
+            exactly("no named shared memory is left behind", left, []),
         ]
 
     def _workers_flat(self) -> Expectation:
@@ -230,17 +230,19 @@ class LeakCheck:
         if not survivors:
             return not_judged("memory of the workers", "none lived through four faults")
         growth = max(samples[-1] - samples[1] for samples in survivors)
-        longest = max(map(len, survivors))
-        what = f"growth of a worker's memory (of {len(survivors)} that lived through 4 to {longest} faults)"
-        return at_most(what, growth, MAX_GROWTH_MB, "MB")
+        maximum = max(map(len, survivors))
+        promise = (
+            f"growth of a worker's memory (of {len(survivors)} that lived through 4 to {maximum} faults)"
+        )
+        return at_most(promise, growth, MAX_GROWTH_MB, "MB")
 
 
-def _flat(what: str, seen: list[float]) -> Expectation:
+def _flat(promise: str, seen: list[float]) -> Expectation:
     """Median after a warm-up of a quarter, against the median at the end."""
     early = _early(seen)
     late = _late(seen)
     return Expectation(
-        what,
+        promise,
         f"grows by at most {MAX_GROWTH_MB:g} MB",
         f"{early:.1f} MB after the first quarter, {late:.1f} MB at the end",
         late - early <= MAX_GROWTH_MB,
@@ -248,7 +250,7 @@ def _flat(what: str, seen: list[float]) -> Expectation:
 
 
 def _growth(seen: list[int]) -> float:
-    """What piles up never goes away: the least of the end counts, and not what is open for a moment.
+    """Growth by the minimum at the end: a leak persists, and momentarily open connections do not count.
 
     Frozen or partitioned processes reconnect, so connections come and go by the dozen.
     """
@@ -265,7 +267,7 @@ def _late(seen: "list[int] | list[float]") -> float:
 
 
 def memory_mb(pid: int | str) -> float:
-    """What it has made itself, or has from the process that it was forked from; no files. 0: it has ended."""
+    """Anonymous memory, its own or inherited by the fork, without files; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -297,7 +299,7 @@ PACE_S = 0.02
 STALL_S = 10.0  # a frozen worker is noticed after its lease
 _OF_WORKERS = ("kill-worker", "kill-worker", "kill-worker", "kill-two", "freeze-worker")
 _OF_NODES = ("kill-leader", "kill-follower", "kill-leader-and-worker", "cut-worker", "cut-leader")
-# By mode: what can strike it. Frequent ones are there several times. A mode that is not here is refused.
+# Faults by mode; frequent ones are repeated. A mode that is not listed is refused.
 _OF_SERVERS = ("kill-primary", "kill-primary", "kill-backup", "kill-primary-and-worker")
 _BY_CHANNEL = {
     Channel.COLLECTIVE: _OF_WORKERS + _OF_NODES,
@@ -311,17 +313,17 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
 
 
 def soak_plan(mode: str, shards: int | None) -> Plan:
-    """What is trained while faults strike; ConfigError for a mode that does not survive them yet."""
+    """Plan that is trained during the faults; ConfigError for a mode that does not survive them yet."""
     if mode not in FAULTS:
         hint = f"use --mode {' or '.join(FAULTS)}"
         raise ConfigError([Problem(f"mode {mode} is not soaked yet", hint, "--mode")])
     if shards is not None and shards < WORKERS:
-        what = f"{WORKERS} workers would share {shards} shards, and some would have nothing to do"
-        raise ConfigError([Problem(what, f"use --shards {WORKERS} or more", "--shards")])
+        message = f"{WORKERS} workers would share {shards} shards, and some would have nothing to do"
+        raise ConfigError([Problem(message, f"use --shards {WORKERS} or more", "--shards")])
     return default_plan(workers=WORKERS, steps=1_000_000, pace_s=PACE_S, mode=mode, shards=shards)
 
 
-def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporter) -> list[Expectation]:
+def soak(run_dir: Path, faults: int, seed: int, plan: Plan, reporter: ScenarioReporter) -> list[Expectation]:
     rng = random.Random(seed)
     leaks = LeakCheck()
     with (
@@ -335,15 +337,15 @@ def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporte
             fault = rng.choice(FAULTS[plan.mode])
             drawn = draw_fault(rng, WORKERS)
             struck_ns = run.now_ns()
-            who = striker.strike(fault, drawn)
+            victim = striker.strike(fault, drawn)
             leaks.sample(run.launcher.pid, run.pids())
             took_s = (run.now_ns() - struck_ns) / 1e9
-            say(f"fault {number + 1} of {faults}: {fault} {who}, whole again; {took_s:.1f} s")
+            reporter(f"fault {number + 1} of {faults}: {fault} {victim}, whole again; {took_s:.1f} s")
         ended_ns = run.now_ns()
         history = run.finish(60, early=True)
     return [
         at_most(
-            "the longest time without a committed step", longest_pause_s(history, began_ns), STALL_S, "s"
+            "steps are committed throughout, longest pause", longest_pause_s(history, began_ns), STALL_S, "s"
         ),
         not_judged(
             "goodput: committed steps at their usual pace, of the whole time; or updates",
@@ -351,7 +353,7 @@ def soak(run_dir: Path, faults: int, seed: int, plan: Plan, say: ScenarioReporte
         ),
         not_judged("faults a minute", f"{60e9 * faults / (ended_ns - began_ns):.1f}"),
         *leaks.expectations(),
-        *proofs(run_dir, history, say),
+        *proofs(run_dir, history, reporter),
     ]
 
 
@@ -359,8 +361,8 @@ def _goodput(history: History, plan: Plan) -> str:
     if updates := applied_ns(history):
         return f"{len(updates)} updates, {1e9 * len(updates) / (updates[-1] - updates[0]):.0f} a second"
     by_rank = [commits_ns(history, rank) for rank in history.steps]
-    ends = sorted(end for found in by_rank for end in found)
-    gaps_s = [(later - sooner) / 1e9 for found in by_rank for sooner, later in pairwise(found)]
+    ends = sorted(end for times in by_rank for end in times)
+    gaps_s = [(later - sooner) / 1e9 for times in by_rank for sooner, later in pairwise(times)]
     steps = {
         row.position // plan.num_workers for rows in history.steps.values() for row in rows if row.synced
     }

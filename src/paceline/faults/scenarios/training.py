@@ -99,7 +99,7 @@ class TrainingRun:
         self._thread.join(within_s)
         if self._thread.is_alive():
             self.abandon()
-            raise TrainingError(f"the run did not end within {within_s:g} s", f"look at {self.run_dir}/logs")
+            raise TrainingError(f"the run did not end within {within_s:g} s", f"see {self.run_dir}/logs")
         if self.error is not None:
             raise self.error
         return self.history()
@@ -131,9 +131,9 @@ class TrainingRun:
         started = [e for e in self.live().plain if e.kind == "worker_started"]
         return {event.who: int(str(event.fields["pid"])) for event in started}
 
-    def signal(self, who: str, number: int) -> int:
+    def signal(self, participant: str, number: int) -> int:
         """Send the signal; returns when."""
-        pid = self.pids()[who]
+        pid = self.pids()[participant]
         at_ns = self.now_ns()
         os.kill(pid, number)
         return at_ns
@@ -147,7 +147,7 @@ class TrainingRun:
                 raise self.error
             if monotonic_s() > deadline_s:
                 raise TrainingError(
-                    f"waited {within_s:g} s, and still not: {description}", f"look at {self.run_dir}"
+                    f"waited {within_s:g} s in vain for: {description}", f"see {self.run_dir}"
                 )
             self._clock.sleep(POLL_S)
 

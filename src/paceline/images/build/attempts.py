@@ -1,7 +1,7 @@
-"""How does a Dockerfile that cannot be built become an image? Mend, build, read the log; at most three times.
+"""Build with retries: fix the project, build it, read the log of a failure; at most three attempts.
 
 Each attempt has every fix so far. An attempt that would change nothing is not made. The user's files stay as
-they are unless it is said that they may change; then what the last attempt was built from is written.
+they are unless the request allows changes; then the sources of the last attempt are written back.
 """
 
 import os
@@ -37,8 +37,8 @@ from paceline.images.lint.check import (
 from paceline.images.lint.files import load_project, write_project
 from paceline.images.lint.project import Finding, Project, Target
 
-# Where only the Dockerfile was mended, from the user's folder, with another Dockerfile. Where more was
-# mended, from a second tree of the same files: hard links where they can be, so that nothing large is copied.
+# If only the Dockerfile was fixed, the context is the user's folder with another Dockerfile. If more was
+# fixed, it is a second tree of the same files, with hard links if possible, so that no large file is copied.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +49,32 @@ class Context:
 
 @contextmanager
 def context_of(folder: Path, before: Project, after: Project) -> Iterator[Context]:
-    """The folder as `after` says; whatever was made for it is gone afterwards."""
-    news = changed_files(before, after)
-    if not news:
+    """Build context with the content of `after`; temporary files are removed afterwards."""
+    changes = changed_files(before, after)
+    if not changes:
         yield Context(folder, folder / after.dockerfile)
         return
-    with tempfile.TemporaryDirectory(prefix="paceline-image-") as made:
-        place = Path(made)
-        if set(news) == {after.dockerfile}:
-            yield _beside(folder, after, place)
+    with tempfile.TemporaryDirectory(prefix="paceline-image-") as temp_dir:
+        place = Path(temp_dir)
+        if set(changes) == {after.dockerfile}:
+            yield _context_with_dockerfile(folder, after, place)
         else:
-            yield _second_tree(folder, after, news, place / "context")
+            yield _second_tree(folder, after, changes, place / "context")
 
 
-def _beside(folder: Path, after: Project, place: Path) -> Context:
-    mended = place / "Dockerfile"
-    _write(mended, after.text(after.dockerfile))
-    # Engines look for the list of what is not sent beside the Dockerfile, under its name.
+def _context_with_dockerfile(folder: Path, after: Project, place: Path) -> Context:
+    fixed = place / "Dockerfile"
+    _write(fixed, after.text(after.dockerfile))
+    # Engines read the ignore list next to the Dockerfile, under its name.
     ignored = folder / f"{after.dockerfile}.dockerignore"
     if ignored.is_file():
         shutil.copyfile(ignored, place / "Dockerfile.dockerignore")
-    return Context(folder, mended)
+    return Context(folder, fixed)
 
 
-def _second_tree(folder: Path, after: Project, news: dict[str, str], place: Path) -> Context:
+def _second_tree(folder: Path, after: Project, changes: dict[str, str], place: Path) -> Context:
     _link_tree(folder, place)
-    for path, text in news.items():
+    for path, text in changes.items():
         if not _is_outside(path) and not _leads_out(place / path, place):
             _replace(place / path, text)
     if not _is_outside(after.dockerfile):
@@ -84,12 +84,12 @@ def _second_tree(folder: Path, after: Project, news: dict[str, str], place: Path
 
 
 def _is_outside(path: str) -> bool:
-    """What is not in the context is not sent."""
+    """Whether the path is outside the context, and so is not sent."""
     return path.startswith(("../", "/"))
 
 
 def _leads_out(file: Path, place: Path) -> bool:
-    """By a folder that is a link to elsewhere: engines do not follow it, and what is there is the user's."""
+    """Whether a folder on the path is a link out of the tree: engines do not follow it."""
     return not file.parent.resolve().is_relative_to(place.resolve())
 
 
@@ -142,7 +142,7 @@ class BuildRequest:
     dockerfile: Path | None
     requirements: tuple[Path, ...]
     target: Target
-    wish: BuildOptions  # its context and dockerfile are set for each attempt
+    options: BuildOptions  # its context and dockerfile are set for each attempt
     agreed: bool = False
     write: bool = False
     attempts: int = MAX_ATTEMPTS
@@ -151,7 +151,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """One finding that was mended, as a patch of its own."""
+    """One fixed finding as a separate patch."""
 
     finding: Finding
     attempt: int  # the first that was built with it
@@ -166,7 +166,7 @@ class Attempt:
     seconds: float
     failed_at: str | None
     log: str  # secrets hidden
-    found: tuple[Finding, ...] = ()  # what its log says is wrong
+    found: tuple[Finding, ...] = ()  # findings in its log
 
     @property
     def tail(self) -> list[str]:
@@ -188,16 +188,17 @@ class BuildResult:
     size_bytes: int | None = None
 
 
-def build_image(engine: Engine, request: BuildRequest, say: Callable[[str], None]) -> BuildResult:
+def build_image(engine: Engine, request: BuildRequest, notify: Callable[[str], None]) -> BuildResult:
     before = load_project(request.folder, request.dockerfile, request.requirements)
-    mended = apply_fixes(before, request.target, agreed=request.agreed)
-    fixes = _fixes(before, mended.applied, 1, "before the build")
-    project, left = mended.project, mended.left
+    fixed = apply_fixes(before, request.target, agreed=request.agreed)
+    fixes = _fixes(before, fixed.applied, 1, "before the build")
+    project = fixed.project
+    left = fixed.left
     attempts: list[Attempt] = []
     tried = {project.fingerprint}
-    stopped = f"{request.attempts} attempts were made"
+    stopped = f"{request.attempts} attempts failed"
     for number in range(1, request.attempts + 1):
-        attempt = _attempt(engine, request, before, project, number, say)
+        attempt = _attempt(engine, request, before, project, number, notify)
         attempts.append(attempt)
         if attempt.ok:
             stopped = "it was built"
@@ -206,15 +207,16 @@ def build_image(engine: Engine, request: BuildRequest, say: Callable[[str], None
         if outside is not None:
             stopped = outside
             break
-        mended, more = _after_failure(attempt, project, request)
-        if mended.project.fingerprint in tried:  # the same once more, or one fix that takes back another
-            stopped = "nothing more is known that could be mended"
+        fixed, more = _after_failure(attempt, project, request)
+        if fixed.project.fingerprint in tried:  # a repeated state, or a fix that reverts another
+            stopped = "no further fix is known"
             break
         if number < request.attempts:
             fixes += [replace(fix, attempt=number + 1) for fix in more]
-            project, left = mended.project, mended.left
+            project = fixed.project
+            left = fixed.left
             tried.add(project.fingerprint)
-            say(f"attempt {number + 1} of {request.attempts}, with {len(more)} more fixed")
+            notify(f"attempt {number + 1} of {request.attempts}, with {len(more)} more fixes")
     return _result(engine, request, before, project, attempts, fixes, left, stopped)
 
 
@@ -224,25 +226,26 @@ def _attempt(
     before: Project,
     project: Project,
     number: int,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Attempt:
-    reading, begun = ProgressParser(), clock.monotonic_s()
+    reading = ProgressParser()
+    started_s = clock.monotonic_s()
     redactor = LineRedactor()
 
     def on_line(line: str) -> None:
-        told = reading.read(redactor.line(line))
-        if told is not None:
-            say(told)
+        message = reading.read(redactor.line(line))
+        if message is not None:
+            notify(message)
 
     with context_of(request.folder, before, project) as context:
-        wish = replace(
-            request.wish, context=context.folder, dockerfile=context.dockerfile, mark=new_build_marker()
+        options = replace(
+            request.options, context=context.folder, dockerfile=context.dockerfile, mark=new_build_marker()
         )
-        done = _run(engine, wish, request.timeout_s, on_line)
+        done = _run(engine, options, request.timeout_s, on_line)
     return Attempt(
         number=number,
         ok=done.is_well,
-        seconds=clock.monotonic_s() - begun,
+        seconds=clock.monotonic_s() - started_s,
         failed_at=None if done.is_well else _where(done, reading, request.timeout_s),
         log=redact(done.text),
         found=() if done.is_well else findings_from_log(done.text, project, request.target),
@@ -250,17 +253,17 @@ def _attempt(
 
 
 def _run(
-    engine: Engine, wish: BuildOptions, timeout_s: float, on_line: Callable[[str], None]
+    engine: Engine, options: BuildOptions, timeout_s: float, on_line: Callable[[str], None]
 ) -> CommandResult:
     more = {"BUILDKIT_PROGRESS": "plain"} if engine.kind is EngineKind.DOCKER else None
     has_ended = False
     try:
-        done = stream(build_argv(engine, wish), timeout_s=timeout_s, on_line=on_line, more=more)
+        done = stream(build_argv(engine, options), timeout_s=timeout_s, on_line=on_line, more=more)
         has_ended = not done.was_too_slow
         return done
     finally:
-        if not has_ended and wish.mark is not None:
-            remove_leftovers(engine, wish.mark)
+        if not has_ended and options.mark is not None:
+            remove_leftovers(engine, options.mark)
 
 
 def _where(done: CommandResult, reading: ProgressParser, timeout_s: float) -> str:
@@ -269,23 +272,25 @@ def _where(done: CommandResult, reading: ProgressParser, timeout_s: float) -> st
 
 
 def _after_failure(attempt: Attempt, project: Project, request: BuildRequest) -> tuple[FixResult, list[Fix]]:
-    """What the log's findings make of the project, and what the checks then find in that."""
-    said = [one for one in attempt.found if one.is_automatic or (request.agreed and one.edits)]
-    after = apply_findings(project, tuple(said), agreed=request.agreed)
-    fixes = _fixes(project, tuple(said), attempt.number, "in the log")
-    mended = apply_fixes(after, request.target, agreed=request.agreed)
-    fixes += _fixes(after, mended.applied, attempt.number, "before the build")
-    return mended, fixes
+    """Apply the log's findings to the project, and check the result again."""
+    applied = [
+        finding for finding in attempt.found if finding.is_automatic or (request.agreed and finding.edits)
+    ]
+    after = apply_findings(project, tuple(applied), agreed=request.agreed)
+    fixes = _fixes(project, tuple(applied), attempt.number, "in the log")
+    fixed = apply_fixes(after, request.target, agreed=request.agreed)
+    fixes += _fixes(after, fixed.applied, attempt.number, "before the build")
+    return fixed, fixes
 
 
-def _fixes(project: Project, findings: tuple[Finding, ...], attempt: int, found: str) -> list[Fix]:
+def _fixes(project: Project, findings: tuple[Finding, ...], attempt: int, source: str) -> list[Fix]:
     """Each as the patch it is on what the ones before it left; one that changed nothing is none."""
     fixes = []
     for finding in findings:
         after = apply_findings(project, (finding,), agreed=True)
         if after.fingerprint != project.fingerprint:
             diff = redact(unified_diff(project, after))
-            fixes.append(Fix(finding=finding, attempt=attempt, found=found, diff=diff))
+            fixes.append(Fix(finding=finding, attempt=attempt, found=source, diff=diff))
         project = after
     return fixes
 
@@ -302,11 +307,11 @@ def _result(
 ) -> BuildResult:
     ok = attempts[-1].ok
     written = write_project(request.folder, before, project) if ok and request.write else []
-    image_id, size = _inspect(engine, request.wish.tags[0]) if ok else (None, None)
+    image_id, size = _inspect(engine, request.options.tags[0]) if ok else (None, None)
     return BuildResult(
         ok=ok,
         engine=engine,
-        tags=request.wish.tags,
+        tags=request.options.tags,
         attempts=tuple(attempts),
         fixes=tuple(fixes),
         left=left,
@@ -320,7 +325,9 @@ def _result(
 
 def _inspect(engine: Engine, image: str) -> tuple[str | None, int | None]:
     done = run_command(inspect_argv(engine, image))
-    words = done.text.split()
-    if not done.is_well or not words:
+    fields = done.text.split()
+    if not done.is_well or not fields:
         return None, None
-    return words[0].removeprefix("sha256:"), int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+    return fields[0].removeprefix("sha256:"), int(fields[1]) if len(fields) > 1 and fields[
+        1
+    ].isdigit() else None

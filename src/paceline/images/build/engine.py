@@ -1,4 +1,7 @@
-"""Which container engine is here? docker, podman or buildah: the first that works, or the one asked for."""
+"""Container engines: find docker, podman or buildah, run it, and clean up after it.
+
+Without a request the first engine that works is taken.
+"""
 
 import json
 import os
@@ -17,14 +20,13 @@ from pathlib import Path
 from paceline.core import clock, environ
 from paceline.core.errors import NotReadyError
 
-# It leads a process group of its own. Whatever happens (Ctrl-C, a deadline, an error of ours), the whole
-# group is asked to end, and made to end where it does not listen. What is secret goes through stdin, never
-# into argv.
+# The engine leads its own process group. In every case (Ctrl-C, a deadline, an internal error), the whole
+# group is terminated, and killed if it does not end. Secrets are passed through stdin, never in argv.
 
 _GRACE_S = 10.0
-_ORPHANS_S = 10.0  # once their leader is gone: they may be clearing up
+_ORPHANS_S = 10.0  # after their leader's end: they may be cleaning up
 _POLL_S = 0.02
-_MAX_LINE_LENGTH = 10_000  # of one line: what a step prints may have no end, and patterns read all of it
+_MAX_LINE_LENGTH = 10_000  # per line: output may be unbounded, and patterns read all of it
 # Colours and what else moves a terminal: CSI and OSC sequences, and control signs but the tab.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -32,7 +34,7 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
     code: int
-    text: str  # stdout and stderr as they came, or stdout alone where they were kept apart
+    text: str  # stdout and stderr interleaved, or stdout alone if they were separated
     errors: str = ""
     was_too_slow: bool = False
 
@@ -42,14 +44,14 @@ class CommandResult:
 
 
 def stream(
-    words: Sequence[str],
+    argv: Sequence[str],
     *,
     timeout_s: float,
     on_line: Callable[[str], None],
     more: Mapping[str, str] | None = None,
 ) -> CommandResult:
-    """Run it; every line, of stdout and stderr alike, is handed on as it comes."""
-    process = _start(words, more, errors=subprocess.STDOUT, has_stdin=False)
+    """Run it; every line of stdout and stderr is passed on as it arrives."""
+    process = _start(argv, more, errors=subprocess.STDOUT, has_stdin=False)
     lines: list[str] = []
     with _Ending(process, timeout_s) as watch:
         assert process.stdout is not None
@@ -62,31 +64,31 @@ def stream(
 
 
 def plain_line(line: str) -> str:
-    """As a log holds it: what steers a terminal is left out, and what is too long is cut."""
+    """The line for a log: without terminal control sequences, and cut if too long."""
     text = _CONTROL.sub("", line[: 2 * _MAX_LINE_LENGTH])
     return text if len(text) <= _MAX_LINE_LENGTH else f"{text[:_MAX_LINE_LENGTH]}…"
 
 
 def run_command(
-    words: Sequence[str],
+    argv: Sequence[str],
     *,
     timeout_s: float = 60.0,
-    said: str | None = None,
+    stdin: str | None = None,
     more: Mapping[str, str] | None = None,
 ) -> CommandResult:
-    """Run it to its end, with `said` on its stdin."""
-    process = _start(words, more, errors=subprocess.PIPE, has_stdin=said is not None)
+    """Run the command to its end, with `stdin` as its standard input."""
+    process = _start(argv, more, errors=subprocess.PIPE, has_stdin=stdin is not None)
     with _Ending(process, timeout_s) as watch:
-        text, errors = process.communicate(said)
+        text, errors = process.communicate(stdin)
     return CommandResult(code=process.returncode, text=text, errors=errors, was_too_slow=watch.has_struck)
 
 
 def _start(
-    words: Sequence[str], more: Mapping[str, str] | None, *, errors: int, has_stdin: bool
+    argv: Sequence[str], more: Mapping[str, str] | None, *, errors: int, has_stdin: bool
 ) -> "subprocess.Popen[str]":
     try:
         return subprocess.Popen(
-            list(words),
+            list(argv),
             env=environ.for_child(**(more or {})),
             stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -98,7 +100,7 @@ def _start(
         )
     except OSError as error:
         raise NotReadyError(
-            f"cannot start {words[0]}: {error.strerror}", f"see whether it is there: {words[0]} --version"
+            f"cannot start {argv[0]}: {error.strerror}", f"check that it is installed: {argv[0]} --version"
         ) from error
 
 
@@ -130,7 +132,7 @@ class _Ending:
             self._end()
 
     def _end(self) -> None:
-        # First whoever works for it: an engine whose step ends takes away what it was building in, but one
+        # Its child processes first: an engine whose step ends takes away what it was building in, but one
         # that is stopped itself leaves the step running.
         followers = _followers(self._process.pid)
         for pid in followers:
@@ -145,7 +147,7 @@ class _Ending:
                 return
 
     def _is_gone(self, within_s: float) -> bool:
-        """The process and its whole group: a child in the background does not hear SIGINT."""
+        """The process and its whole group: a child in the background does not receive SIGINT."""
         deadline = clock.monotonic_s() + within_s
         while clock.monotonic_s() < deadline:
             if self._process.poll() is not None:
@@ -160,7 +162,7 @@ class _Ending:
 
 def _followers(leader: int) -> list[int]:
     """The other members of its process group."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # pid (name) state parent group …; a name may hold spaces and brackets
@@ -168,8 +170,8 @@ def _followers(leader: int) -> list[int]:
         except (OSError, IndexError):  # it ended meanwhile
             continue
         if int(group) == leader and int(stat.parent.name) != leader:
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 _INSTALL = "install one, such as: apt-get install podman runc, or start Docker; then --engine NAME"
@@ -194,17 +196,17 @@ class Engine:
         return "docker buildx" if self.has_buildx else self.kind.value
 
 
-def find_engine(asked: str | None = None) -> Engine:
-    """The one asked for, else the first of docker, podman, buildah that answers. Raises NotReadyError."""
-    kinds = list(EngineKind) if asked is None else [EngineKind(asked)]
+def find_engine(name: str | None = None) -> Engine:
+    """The requested engine, else the first of docker, podman, buildah that responds. Raises NotReadyError."""
+    kinds = list(EngineKind) if name is None else [EngineKind(name)]
     missing = []
     for kind in kinds:
         path = shutil.which(kind.value)
         if path is None:
             missing.append(f"{kind.value} is not installed")
             continue
-        found = run_command([path, *_VERSION[kind]], timeout_s=_VERSION_TIMEOUT_S)
-        if found.is_well:
+        result = run_command([path, *_VERSION[kind]], timeout_s=_VERSION_TIMEOUT_S)
+        if result.is_well:
             if (
                 kind is EngineKind.DOCKER
                 and "podman" in run_command([path, "--version"], timeout_s=_VERSION_TIMEOUT_S).text
@@ -214,13 +216,13 @@ def find_engine(asked: str | None = None) -> Engine:
                 kind is EngineKind.DOCKER
                 and run_command([path, "buildx", "version"], timeout_s=_VERSION_TIMEOUT_S).is_well
             )
-            version = found.text.strip().rpartition(" ")[2]
+            version = result.text.strip().rpartition(" ")[2]
             return Engine(kind=kind, path=path, version=version, has_buildx=buildx)
-        missing.append(f"{kind.value} does not answer: {_last_line(found.errors or found.text)}")
+        missing.append(f"{kind.value} does not respond: {_last_line(result.errors or result.text)}")
     raise NotReadyError(f"no container engine can be used: {'; '.join(missing)}", _INSTALL)
 
 
-# docker's client alone builds nothing: its server is asked for.
+# docker's client alone cannot build: the version of its server is required.
 _VERSION = {
     EngineKind.DOCKER: ("version", "--format", "{{.Server.Version}}"),
     EngineKind.PODMAN: ("version", "--format", "{{.Client.Version}}"),
@@ -230,12 +232,12 @@ _VERSION = {
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "it says nothing"
+    return lines[-1] if lines else "no output"
 
 
-# podman and buildah build in a working container, and whoever stops them keeps it. Each of our builds adds
-# one name to its containers' list of hosts; a working container with that name is this build's, and nobody
-# else's.
+# podman and buildah build in a working container, and keep it when they are stopped. Each of our builds adds
+# one name to its containers' list of hosts; a working container with that name belongs to this build
+# alone.
 
 
 def new_build_marker() -> str:
@@ -243,11 +245,11 @@ def new_build_marker() -> str:
 
 
 def remove_leftovers(engine: Engine, mark: str) -> None:
-    """Nothing is left of this build; docker clears up by itself."""
+    """Remove the remains of this build; docker removes its own."""
     if engine.kind is EngineKind.DOCKER:
         return
     storage = _storage(engine)
-    if storage is None:  # nothing can be known of it: what stopped the build is what the user is told
+    if storage is None:  # storage unknown: the user gets the error that stopped the build
         return
     for file in storage.glob("*-containers/*/userdata/buildah.json"):
         try:
@@ -267,11 +269,11 @@ def remove_leftovers(engine: Engine, mark: str) -> None:
 
 def _storage(engine: Engine) -> Path | None:
     more = ["--format", "{{.Store.GraphRoot}}"] if engine.kind is EngineKind.PODMAN else []
-    told = run_command([engine.path, "info", *more])
-    if not told.is_well:
+    result = run_command([engine.path, "info", *more])
+    if not result.is_well:
         return None
     return Path(
-        told.text.strip()
+        result.text.strip()
         if engine.kind is EngineKind.PODMAN
-        else str(json.loads(told.text)["store"]["GraphRoot"])
+        else str(json.loads(result.text)["store"]["GraphRoot"])
     )

@@ -1,6 +1,6 @@
-"""What is each engine told? The words of every command, and nothing else: three engines, one meaning.
+"""Command lines of the container engines: the argv of every operation for docker, podman and buildah.
 
-No word is ever a secret: those go by a file that only this user can read, or by stdin.
+No argument is ever a secret: secrets go by a file that only this user can read, or by stdin.
 """
 
 import re
@@ -27,31 +27,31 @@ class BuildOptions:
     mark: str | None = None  # a name by which leftovers of this build are known
 
 
-def build_argv(engine: Engine, wish: BuildOptions) -> list[str]:
-    words = [engine.path, *_BUILD[engine.kind]]
+def build_argv(engine: Engine, options: BuildOptions) -> list[str]:
+    argv = [engine.path, *_BUILD[engine.kind]]
     if engine.has_buildx:
-        words = [engine.path, "buildx", "build", "--load", "--progress", "plain"]
-    words += ["--file", str(wish.dockerfile)]
-    for tag in wish.tags:
-        words += ["--tag", tag]
-    for argument in wish.arguments:
-        words += ["--build-arg", argument]
-    for secret in wish.secrets:
-        words += ["--secret", secret]
+        argv = [engine.path, "buildx", "build", "--load", "--progress", "plain"]
+    argv += ["--file", str(options.dockerfile)]
+    for tag in options.tags:
+        argv += ["--tag", tag]
+    for argument in options.arguments:
+        argv += ["--build-arg", argument]
+    for secret in options.secrets:
+        argv += ["--secret", secret]
     for flag, value in (
-        ("--platform", wish.platform),
-        ("--target", wish.target),
-        ("--network", wish.network),
+        ("--platform", options.platform),
+        ("--target", options.target),
+        ("--network", options.network),
     ):
         if value is not None:
-            words += [flag, value]
-    if wish.pull:
-        words.append("--pull")
-    if wish.insecure and engine.kind is not EngineKind.DOCKER:
-        words.append("--tls-verify=false")
-    if wish.mark is not None and engine.kind is not EngineKind.DOCKER:
-        words += ["--add-host", f"{wish.mark}:127.0.0.1"]
-    return [*words, *_cache(engine, wish.cache), str(wish.context)]
+            argv += [flag, value]
+    if options.pull:
+        argv.append("--pull")
+    if options.insecure and engine.kind is not EngineKind.DOCKER:
+        argv.append("--tls-verify=false")
+    if options.mark is not None and engine.kind is not EngineKind.DOCKER:
+        argv += ["--add-host", f"{options.mark}:127.0.0.1"]
+    return [*argv, *_cache(engine, options.cache), str(options.context)]
 
 
 _BUILD = {
@@ -90,27 +90,27 @@ def run_argv(
     network: str = "none",
     gpus: str | None = None,
 ) -> list[str]:
-    """Run `command` in a container of this name, which goes away when it ends; stdin is handed on."""
+    """Run `command` in a container of this name, which is removed at its end; stdin is passed on."""
     program, *rest = command
-    words = [engine.path, "run", "--rm", "--interactive", "--name", name, "--network", network]
+    argv = [engine.path, "run", "--rm", "--interactive", "--name", name, "--network", network]
     if engine.kind is EngineKind.PODMAN:
-        words.append("--log-driver=none")
+        argv.append("--log-driver=none")
     for mount in mounts:
-        words += ["--volume", mount]
+        argv += ["--volume", mount]
     for variable in variables:
-        words += ["--env", variable]
+        argv += ["--env", variable]
     if gpus is not None:
-        words += (
+        argv += (
             ["--gpus", gpus] if engine.kind is EngineKind.DOCKER else ["--device", f"nvidia.com/gpu={gpus}"]
         )
-    return [*words, "--entrypoint", program, image, *rest]
+    return [*argv, "--entrypoint", program, image, *rest]
 
 
 def push_argv(engine: Engine, name: str, *, digest_file: Path, auth_file: Path, insecure: bool) -> list[str]:
-    if engine.kind is EngineKind.DOCKER:  # reads DOCKER_CONFIG, and says the digest in its last line
+    if engine.kind is EngineKind.DOCKER:  # reads DOCKER_CONFIG, and prints the digest in its last line
         return [engine.path, "push", name]
-    words = [engine.path, "push", "--digestfile", str(digest_file), "--authfile", str(auth_file)]
-    return [*words, f"--tls-verify={'false' if insecure else 'true'}", name]
+    argv = [engine.path, "push", "--digestfile", str(digest_file), "--authfile", str(auth_file)]
+    return [*argv, f"--tls-verify={'false' if insecure else 'true'}", name]
 
 
 def tag_argv(engine: Engine, image: str, name: str) -> list[str]:
@@ -123,7 +123,7 @@ def inspect_argv(engine: Engine, image: str) -> list[str]:
     return [engine.path, "image", "inspect", "--format", "{{.Id}} {{.Size}}", image]
 
 
-# podman and buildah say `STEP 2/8: RUN …`, docker `Step 2/8 : RUN …`, BuildKit `#9 [build 2/8] RUN …` and
+# podman and buildah print `STEP 2/8: RUN …`, docker `Step 2/8 : RUN …`, BuildKit `#9 [build 2/8] RUN …` and
 # `#9 DONE 0.7s`.
 
 _STEP = re.compile(r"^(?:\[\d+/\d+\] )?(?:STEP|Step) (\d+)/(\d+) ?: (.*)$")
@@ -145,7 +145,7 @@ class Progress:
 
 
 class ProgressParser:
-    """One log, line by line: what is worth a line to a person, and nothing for the rest."""
+    """Parser of one log, line by line: returns progress for the user, and nothing for other lines."""
 
     def __init__(self) -> None:
         self._by_vertex: dict[str, Progress] = {}
@@ -171,13 +171,13 @@ class ProgressParser:
             took = f" in {match[3]} s" if match[3] else ""
             return f"step {step.number} of {step.of} {_ENDINGS[match[2]]}{took}"
         if self._now is not None and _CACHED.match(line):
-            return f"step {self._now.number} of {self._now.of} was done before"
+            return f"step {self._now.number} of {self._now.of} is cached"
         return None
 
 
-_ENDINGS = {"DONE": "done", "CACHED": "was done before", "ERROR": "failed"}
+_ENDINGS = {"DONE": "done", "CACHED": "is cached", "ERROR": "failed"}
 
 
 def _short(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= 100 else words[:97] + "…"
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 100 else flat[:97] + "…"

@@ -24,7 +24,7 @@ _PYTHON_TAG = re.compile(r"^(?P<python>3\.\d+)(?P<patch>\.\d+)?(?:[a-z]+\d+)?(?P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What is known of a base image. None and "" mean: not known."""
+    """Facts about a base image. None and "" mean unknown."""
 
     reference: str
     name: str  # without registry of the hub, tag and digest: "python", "nvidia/cuda"
@@ -41,14 +41,14 @@ class Base:
     is_floating: bool = False  # a python image without a patch release: built again for the newest Debian
 
     def apt_system(self, today: date) -> str:
-        """The release that apt-get installs from: "debian13"; "" where the tag does not tell."""
+        """The release that apt-get installs from: "debian13"; "" if the tag does not determine it."""
         if self.system in ("ubuntu26.04", "ubuntu26.10"):
-            return "ubuntu24.04"  # what is gone there is gone in later releases
+            return "ubuntu24.04"  # packages removed there are removed in later releases
         if self.family != "python" or self.system != "debian":
             return self.system if self.system.startswith(("debian", "ubuntu")) else ""
         if not self.is_floating or self.python is None:
             return ""
-        # The images of 3.8 were built for the last time before Debian 13 came out.
+        # The images of 3.8 were built for the last time before the release of Debian 13.
         is_newest = Version(self.python) >= Version("3.9") and today >= _DEBIAN_13
         return "debian13" if is_newest else "debian12" if today >= _DEBIAN_12 else ""
 
@@ -71,7 +71,7 @@ class Catalog:
     pythons: dict[str, date]  # version: when its support ends
     systems: dict[str, date]
     system_pythons: dict[str, str]
-    unreachable_systems: tuple[str, ...]  # whose package servers have moved: apt-get update fails
+    unreachable_systems: tuple[str, ...]  # systems whose package servers have moved: apt-get update fails
     packages_gone: dict[str, PackageGone]
     python_packages: dict[str, tuple[str, ...]]  # system: Pythons that it has packages of
     cuda_last_patch: dict[str, int]  # of minors whose earlier patch releases were deleted
@@ -87,30 +87,30 @@ class Catalog:
 
 @cache
 def catalog() -> Catalog:
-    said = json.loads(files(__package__).joinpath("data/bases.json").read_text("utf-8"))
+    data = json.loads(files(__package__).joinpath("data/bases.json").read_text("utf-8"))
     return Catalog(
-        dated=date.fromisoformat(said["dated"]),
-        index=said["torch_index"],
-        cuda_tags=tuple(said["cuda_tags"]),
-        torch_tags=tuple(said["torch_tags"]),
-        pythons={name: date.fromisoformat(day) for name, day in said["pythons"].items()},
-        systems={name: date.fromisoformat(day) for name, day in said["systems"].items()},
-        system_pythons=dict(said["system_pythons"]),
-        unreachable_systems=tuple(said["unreachable_systems"]),
+        dated=date.fromisoformat(data["dated"]),
+        index=data["torch_index"],
+        cuda_tags=tuple(data["cuda_tags"]),
+        torch_tags=tuple(data["torch_tags"]),
+        pythons={name: date.fromisoformat(day) for name, day in data["pythons"].items()},
+        systems={name: date.fromisoformat(day) for name, day in data["systems"].items()},
+        system_pythons=dict(data["system_pythons"]),
+        unreachable_systems=tuple(data["unreachable_systems"]),
         packages_gone={
             name: PackageGone(systems=tuple(row[0]), instead=row[1], is_elsewhere=row[2])
-            for name, row in said["packages_gone"].items()
+            for name, row in data["packages_gone"].items()
         },
-        python_packages={system: tuple(row) for system, row in said["python_packages"].items()},
-        cuda_last_patch=dict(said["cuda_last_patch"]),
-        cuda_deleted_below=Version(said["cuda_deleted_below"]),
-        cuda_ended_below=Version(said["cuda_ended_below"]),
-        drivers={major: int(number) for major, number in said["drivers"].items()},
-        arch_floor={arch: (row[0], row[1]) for arch, row in said["arch_floor"].items()},
-        arch_gone=dict(said["arch_gone"]),
-        gpus=dict(said["gpus"]),
-        glibc={system: Version(number) for system, number in said["glibc"].items()},
-        oldest_python_of_pip=Version(said["oldest_python_of_pip"]),
+        python_packages={system: tuple(row) for system, row in data["python_packages"].items()},
+        cuda_last_patch=dict(data["cuda_last_patch"]),
+        cuda_deleted_below=Version(data["cuda_deleted_below"]),
+        cuda_ended_below=Version(data["cuda_ended_below"]),
+        drivers={major: int(number) for major, number in data["drivers"].items()},
+        arch_floor={arch: (row[0], row[1]) for arch, row in data["arch_floor"].items()},
+        arch_gone=dict(data["arch_gone"]),
+        gpus=dict(data["gpus"]),
+        glibc={system: Version(number) for system, number in data["glibc"].items()},
+        oldest_python_of_pip=Version(data["oldest_python_of_pip"]),
     )
 
 
@@ -196,24 +196,24 @@ def _python(base: Base) -> Base:
     if floating is not None and not tag.startswith("2"):
         # The newest Python is in the image some weeks after its release: the one before it is certain.
         tag = f"{sorted(catalog().pythons, key=Version)[-2]}-{floating[1]}".rstrip("-")
-    found = _PYTHON_TAG.match(tag)
-    if found is None:
+    match = _PYTHON_TAG.match(tag)
+    if match is None:
         return replace(base, family="python", system="debian10" if tag.startswith("2") else "")
-    rest = found["rest"].split("-")
+    rest = match["rest"].split("-")
     system = next((_CODENAMES[word] for word in rest if word in _CODENAMES), "")
     if any(word.startswith("alpine") for word in rest):
         system = "alpine"
-    last = _LAST_ON_DEBIAN_10.get(found["python"], -1)
-    patch = int((found["patch"] or ".999")[1:])
+    last = _LAST_ON_DEBIAN_10.get(match["python"], -1)
+    patch = int((match["patch"] or ".999")[1:])
     if not system and (patch <= last or last == 99):
         system = "debian10"
     return replace(
         base,
         family="python",
-        python=found["python"],
+        python=match["python"],
         system=system or "debian",
         is_slim="slim" in rest or system == "alpine",
-        is_floating=found["patch"] is None,
+        is_floating=match["patch"] is None,
     )
 
 
@@ -251,38 +251,38 @@ def _red_hat(base: Base) -> Base:
 
 
 def _cuda(base: Base) -> Base:
-    found = _CUDA_TAG.match(base.tag or "")
-    if found is None:
+    match = _CUDA_TAG.match(base.tag or "")
+    if match is None:
         return replace(base, family="cuda", is_slim=True)
     return replace(
         base,
         family="cuda",
-        cuda=Version(found["cuda"]),
-        cudnn=found["cudnn"] or found["late"] or "",
-        flavour=found["flavour"],
-        system=found["system"],
-        python=catalog().system_pythons.get(found["system"]),
-        is_slim=found["flavour"] != "devel",
+        cuda=Version(match["cuda"]),
+        cudnn=match["cudnn"] or match["late"] or "",
+        flavour=match["flavour"],
+        system=match["system"],
+        python=catalog().system_pythons.get(match["system"]),
+        is_slim=match["flavour"] != "devel",
     )
 
 
 def _pytorch(base: Base) -> Base:
-    found = _TORCH_TAG.match(base.tag or "")
-    if found is None:
+    match = _TORCH_TAG.match(base.tag or "")
+    if match is None:
         return replace(base, family="pytorch")
     return replace(
         base,
         family="pytorch",
-        torch=Version(found["torch"]),
-        cuda=Version(found["cuda"]),
-        flavour=found["flavour"],
-        is_slim=found["flavour"] != "devel",
+        torch=Version(match["torch"]),
+        cuda=Version(match["cuda"]),
+        flavour=match["flavour"],
+        is_slim=match["flavour"] != "devel",
     )
 
 
 def _deep_learning_container(base: Base) -> Base:
-    found = re.match(r"^(\d+\.\d+\.\d+)-", base.tag or "")
-    torch = Version(found[1]) if found else None
+    match = re.match(r"^(\d+\.\d+\.\d+)-", base.tag or "")
+    torch = Version(match[1]) if match else None
     cuda = re.search(r"-cu(\d{2})(\d)-", base.tag or "")
     return replace(
         base, family="dlc", torch=torch, cuda=Version(f"{cuda[1]}.{cuda[2]}") if cuda is not None else None

@@ -1,7 +1,7 @@
-"""What does the log of a failed build, or of a failed import, say is wrong? One row for each signature.
+"""Findings from the log of a failed build or import: a table of signatures, and a fix for each.
 
-The log knows what happened; the project says where it can be mended. A signature whose cause cannot be
-found in the project gives a finding without edits, so that the reason is told at least.
+The log shows what failed; the project shows where it can be fixed. A signature whose cause is not found in
+the project gives a finding without edits, so that the reason is reported at least.
 """
 
 import re
@@ -10,41 +10,39 @@ from dataclasses import dataclass, replace
 
 from paceline.core.redaction import redact
 from paceline.images.lint.bases import catalog
-from paceline.images.lint.dependency_files import Asked
+from paceline.images.lint.dependency_files import PackageSpec
 from paceline.images.lint.dockerfile import Instruction
 from paceline.images.lint.edits import (
     another_base,
-    beside,
     index_added,
     nearest_cuda_tag,
+    requirement_added,
     respelled,
     system_packages_added,
 )
 from paceline.images.lint.project import Edit, Finding, Level
-from paceline.images.lint.rules import (
-    bases,
-    build_steps,
-    cuda,
-    extensions,
-    hygiene,
+from paceline.images.lint.rules import bases, build_steps, cuda, hygiene
+from paceline.images.lint.rules.packages import (
+    build_isolation,
     libraries,
-    releases,
+    missing_wheels,
+    nvcc,
     stack,
     wheels,
 )
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Installed, Place
+from paceline.images.lint.view import Installed, StageView
 
 # Each answers with the place to point at and the edits, or None where this stage is not the one.
 
-LogFix = tuple[Asked | Instruction, tuple[Edit, ...]]
+LogFix = tuple[PackageSpec | Instruction, tuple[Edit, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class LogMatch:
-    """A signature found in a log, and the stage that is looked at."""
+    """A signature found in a log, and the stage that is inspected."""
 
-    place: Place
+    view: StageView
     match: re.Match[str]
     log: str
 
@@ -54,11 +52,11 @@ def no_edit(_seen: LogMatch) -> LogFix | None:
 
 
 def fix_venv(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    mine = {id(step) for step in place.stage.instructions}
-    for by in place.pip:
-        if id(by.instruction) in mine and not by.is_uv:
-            return by.instruction, build_steps.venv_edits(place, by)
+    view = seen.view
+    own_steps = {id(step) for step in view.stage.instructions}
+    for by in view.pip:
+        if id(by.instruction) in own_steps and not by.is_uv:
+            return by.instruction, build_steps.venv_edits(view, by)
     return None
 
 
@@ -69,39 +67,39 @@ def _collected(log: str, end: int) -> str:
 
 
 def fix_isolated(seen: LogMatch) -> LogFix | None:
-    place = seen.place
+    view = seen.view
     named = _collected(seen.log, seen.match.start())
-    for one in place.own:
-        if one.asked.name == named or (not named and one.asked.name in extensions.IMPORT_TORCH):
-            return one.asked, extensions.apart(place, one)
+    for package in view.own:
+        if package.spec.name == named or (not named and package.spec.name in nvcc.IMPORT_TORCH):
+            return package.spec, build_isolation.separate_step(view, package)
     return None
 
 
 def fix_git(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    one = next((one for one in place.own if one.asked.is_git), None)
-    return _with_packages(place, one, ["git"])
+    view = seen.view
+    package = next((package for package in view.own if package.spec.is_git), None)
+    return _with_packages(view, package, ["git"])
 
 
 def fix_compiler(seen: LogMatch) -> LogFix | None:
-    place = seen.place
+    view = seen.view
     names = [text for text in seen.match.groups() if text]
     named = re.sub(r"[-_.]+", "-", names[0]).lower() if names else _collected(seen.log, seen.match.start())
-    one = next((one for one in place.own if one.asked.name == named), None)
-    if one is None and place.own:
-        one = place.own[-1]  # something that it brings
+    package = next((package for package in view.own if package.spec.name == named), None)
+    if package is None and view.own:
+        package = view.own[-1]  # something that it brings
     known = list(build_steps.ARCHIVES.get(named, ()))
-    more = [] if place.base.family == "python" else ["python3-dev"]
-    return _with_packages(place, one, known + more if known else ["gcc", "g++", *more])
+    more = [] if view.base.family == "python" else ["python3-dev"]
+    return _with_packages(view, package, known + more if known else ["gcc", "g++", *more])
 
 
-def _with_packages(place: Place, one: Installed | None, names: list[str]) -> LogFix | None:
-    if one is None:
+def _with_packages(view: StageView, package: Installed | None, names: list[str]) -> LogFix | None:
+    if package is None:
         return None
-    return one.asked, system_packages_added(place, one.by.instruction, names)
+    return package.spec, system_packages_added(view, package.by.instruction, names)
 
 
-# Package of Debian 12 that a library comes from; the loader's own libraries are not for apt to add.
+# Package of Debian 12 that provides a library; the loader's own libraries are not for apt to add.
 _PACKAGES = {
     "libGL.so.1": "libgl1",
     "libgthread-2.0.so.0": "libglib2.0-0",
@@ -121,173 +119,178 @@ _PACKAGES = {
 
 
 def fix_library(seen: LogMatch) -> LogFix | None:
-    place = seen.place
+    view = seen.view
     if seen.match[1] == "libGL.so.1":
-        for one in place.own:
-            new = libraries.headless(one.asked)
+        for other_package in view.own:
+            new = libraries.headless(other_package.spec)
             if new is not None:
-                return one.asked, respelled(place, one.asked, new)
+                return other_package.spec, respelled(view, other_package.spec, new)
     package = _PACKAGES.get(seen.match[1])
-    if package is None or not place.pip:
+    if package is None or not view.pip:
         return None
-    first = place.pip[0].instruction
-    return first, system_packages_added(place, first, [package])
+    first = view.pip[0].instruction
+    return first, system_packages_added(view, first, [package])
 
 
 def index(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    for one in place.own:
-        pin = one.asked.pin
-        if pin is not None and pin.local == seen.match[2] and one.asked.name == seen.match[1].lower():
+    view = seen.view
+    for package in view.own:
+        pin = package.spec.pin
+        if pin is not None and pin.local == seen.match[2] and package.spec.name == seen.match[1].lower():
             address = f"{catalog().index}/{seen.match[2]}"
-            named = any(seen.match[2] in index for index in place.indexes(one))
-            return one.asked, () if named else index_added(place, one, address)
+            named = any(seen.match[2] in index for index in view.indexes(package))
+            return package.spec, () if named else index_added(view, package, address)
     return None
 
 
 def sister(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    sister, torch = place.find(seen.match[1].lower()), place.torch
-    made = None if torch is None or torch.row is None else getattr(torch.row, seen.match[1].lower(), None)
+    view = seen.view
+    sister = view.find(seen.match[1].lower())
+    torch = view.torch
+    version = None if torch is None or torch.row is None else getattr(torch.row, seen.match[1].lower(), None)
     if sister is None:
         return None
-    new = sister.asked.with_range(f"=={made}")
-    return sister.asked, () if made is None else respelled(place, sister.asked, new)
+    new = sister.spec.with_range(f"=={version}")
+    return sister.spec, () if version is None else respelled(view, sister.spec, new)
 
 
 def fix_dependency(seen: LogMatch) -> LogFix | None:
     """`transformers 4.30.2 depends on tokenizers<0.14,>=0.11`: the pinned neighbour takes that range."""
-    place = seen.place
-    one = place.find(seen.match[3].lower())
-    if one is None or one.asked.pin is None or one.asked.name in ("torch", "numpy"):
-        return None if one is None else (one.asked, ())
-    said = re.sub(r"\s*\band\b\s*", ",", seen.match[4]).strip("() \r")
-    return one.asked, respelled(place, one.asked, one.asked.with_range(stack.lower_bound_first(said)))
+    view = seen.view
+    package = view.find(seen.match[3].lower())
+    if package is None or package.spec.pin is None or package.spec.name in ("torch", "numpy"):
+        return None if package is None else (package.spec, ())
+    spec_range = re.sub(r"\s*\band\b\s*", ",", seen.match[4]).strip("() \r")
+    return package.spec, respelled(
+        view, package.spec, package.spec.with_range(stack.lower_bound_first(spec_range))
+    )
 
 
 def fix_numpy(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    numpy, torch = place.find("numpy"), place.find("torch")
+    view = seen.view
+    numpy = view.find("numpy")
+    torch = view.find("torch")
     if numpy is not None:
-        edits = respelled(place, numpy.asked, wheels.below_2(numpy.asked)) if numpy.asked.pin is None else ()
-        return numpy.asked, edits
-    one = torch or (place.own[-1] if place.own else None)
-    return None if one is None else (one.asked, beside(place, one, "numpy<2"))
+        edits = respelled(view, numpy.spec, wheels.below_2(numpy.spec)) if numpy.spec.pin is None else ()
+        return numpy.spec, edits
+    package = torch or (view.own[-1] if view.own else None)
+    return None if package is None else (package.spec, requirement_added(view, package, "numpy<2"))
 
 
 def fix_devel(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    base = place.base
+    view = seen.view
+    base = view.base
     if base.family == "pytorch" and base.flavour == "runtime":
-        return place.stage.origin, another_base(place, base.reference.replace("-runtime", "-devel"))
+        return view.stage.origin, another_base(view, base.reference.replace("-runtime", "-devel"))
     if base.family != "cuda" or base.cuda is None or base.flavour == "devel":
         return None
     tag = nearest_cuda_tag(base, base.cuda.major, base.cuda, flavour="devel")
-    return place.stage.origin, another_base(place, f"{base.name}:{tag}") if tag else ()
+    return view.stage.origin, another_base(view, f"{base.name}:{tag}") if tag else ()
 
 
 def fix_tag(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    base = place.base
+    view = seen.view
+    base = view.base
     if base.family != "cuda" or base.tag in catalog().cuda_tags or (base.tag or "?") not in seen.log:
         return None
-    known = next(bases.ended(place), None)
+    known = next(bases.ended(view), None)
     if known is not None and known.edits:
-        return place.stage.origin, known.edits
+        return view.stage.origin, known.edits
     tag = nearest_cuda_tag(base, base.cuda.major if base.cuda is not None else 12, base.cuda)
-    return place.stage.origin, another_base(place, f"{base.name}:{tag}") if tag else ()
+    return view.stage.origin, another_base(view, f"{base.name}:{tag}") if tag else ()
 
 
 def fix_python(seen: LogMatch) -> LogFix | None:
-    place = seen.place
-    one = place.find(seen.match[1].lower())
-    if one is None:
+    view = seen.view
+    package = view.find(seen.match[1].lower())
+    if package is None:
         return None
-    if one.asked.name == "torch":
-        found = next(iter(releases.python_without_wheel(place)), None)
-        return one.asked, () if found is None else found.edits
-    return one.asked, ()
+    if package.spec.name == "torch":
+        finding = next(iter(missing_wheels.python_without_wheel(view)), None)
+        return package.spec, () if finding is None else finding.edits
+    return package.spec, ()
 
 
-def fix_like_rule(rule: Callable[[Place], Iterator[Finding]]) -> Callable[[LogMatch], LogFix | None]:
-    """What the rule for the same pattern would change."""
+def fix_like_rule(rule: Callable[[StageView], Iterator[Finding]]) -> Callable[[LogMatch], LogFix | None]:
+    """The fix of the rule for the same pattern."""
 
-    def mended(seen: LogMatch) -> LogFix | None:
-        found = next(rule(seen.place), None)
-        return None if found is None else (seen.place.stage.origin, found.edits)
+    def fix(seen: LogMatch) -> LogFix | None:
+        finding = next(rule(seen.view), None)
+        return None if finding is None else (seen.view.stage.origin, finding.edits)
 
-    return mended
+    return fix
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     pattern: Pattern
     regex: re.Pattern[str]
-    cause: str  # what it means, in one sentence; `{0}`, `{1}`: what the log names
-    mended: Callable[[LogMatch], LogFix | None]
+    cause: str  # explanation in one sentence; `{0}`, `{1}`: groups of the log match
+    fix: Callable[[LogMatch], LogFix | None]
 
 
-def findings_of(log: str, there: list[Place]) -> tuple[Finding, ...]:
+def findings_of(log: str, views: list[StageView]) -> tuple[Finding, ...]:
     """One finding for each signature that the log shows, the earliest line of the table first."""
-    found = []
-    for one in SIGNATURES:
-        match = one.regex.search(log)
+    findings = []
+    for signature in SIGNATURES:
+        match = signature.regex.search(log)
         if match is not None:
-            found.append(_finding(one, match, log, there))
-    return tuple(found)
+            findings.append(_finding(signature, match, log, views))
+    return tuple(findings)
 
 
-def _finding(one: Signature, match: re.Match[str], log: str, there: list[Place]) -> Finding:
-    start, end = log.rfind("\n", 0, match.start()) + 1, log.find("\n", match.end())
+def _finding(signature: Signature, match: re.Match[str], log: str, views: list[StageView]) -> Finding:
+    start = log.rfind("\n", 0, match.start()) + 1
+    end = log.find("\n", match.end())
     line = log[start : len(log) if end < 0 else end].strip().splitlines()[0][:300]
-    why = one.cause.format(*match.groups(default=""))
-    at: Asked | Instruction = there[-1].stage.origin
+    why = signature.cause.format(*match.groups(default=""))
+    at: PackageSpec | Instruction = views[-1].stage.origin
     edits: tuple[Edit, ...] = ()
-    place = there[-1]
-    for place in map(_as_debian, reversed(there)):
-        answer = one.mended(LogMatch(place, match, log))
+    view = views[-1]
+    for view in map(_as_debian, reversed(views)):
+        answer = signature.fix(LogMatch(view, match, log))
         if answer is not None:
             at, edits = answer
             break
-    found = one.pattern.found(place, at, why, f"the log says: {line}", one.pattern.fix, edits)
-    level = Level.PROBLEM if edits or one.pattern.level is Level.PROBLEM else one.pattern.level
-    return replace(found, log_line=redact(line), level=level)
+    finding = signature.pattern.finding(view, at, why, f"build log: {line}", signature.pattern.fix, edits)
+    level = Level.PROBLEM if edits or signature.pattern.level is Level.PROBLEM else signature.pattern.level
+    return replace(finding, log_line=redact(line), level=level)
 
 
-def _as_debian(place: Place) -> Place:
+def _as_debian(view: StageView) -> StageView:
     """A base that the list does not know most often is one of Debian's family."""
-    if place.base.system or place.base.family:
-        return place
-    return replace(place, base=replace(place.base, system="debian", is_slim=True))
+    if view.base.system or view.base.family:
+        return view
+    return replace(view, base=replace(view.base, system="debian", is_slim=True))
 
 
-def _row(pattern: Pattern, regex: str, cause: str, mended: Callable[[LogMatch], LogFix | None]) -> Signature:
-    return Signature(pattern, re.compile(regex, re.M), cause, mended)
+def _row(pattern: Pattern, regex: str, cause: str, fix: Callable[[LogMatch], LogFix | None]) -> Signature:
+    return Signature(pattern, re.compile(regex, re.M), cause, fix)
 
 
 SIGNATURES: tuple[Signature, ...] = (
     _row(
         build_steps.MANAGED,
         r"error: externally-managed-environment",
-        "the Python of the system refuses pip (PEP 668)",
+        "the system's Python rejects pip (PEP 668)",
         fix_venv,
     ),
     _row(
         build_steps.TOOLS,
         r"Cannot find command 'git'|git: (?:command )?not found|No such file or directory: 'git'",
-        "a package is cloned by git, and there is none",
+        "a package is cloned with git, which is not installed",
         fix_git,
     ),
     _row(
-        extensions.ISOLATED,
+        build_isolation.ISOLATED,
         r"No module named '?torch'?(?!\w|\.)",
-        "torch is imported while a package is built, and pip builds it where none is",
+        "a package imports torch during its build, but pip's build environment has none",
         fix_isolated,
     ),
     _row(
-        extensions.NO_COMPILER,
+        nvcc.NO_COMPILER,
         r"nvcc was not found|nvcc: not found|CUDA_HOME environment variable is not set|No such file.*/nvcc'",
-        "a package is compiled with nvcc, and there is none",
+        "a package is compiled with nvcc, which is not installed",
         fix_devel,
     ),
     _row(
@@ -315,11 +318,11 @@ SIGNATURES: tuple[Signature, ...] = (
         r"\b((?!torch)[A-Za-z0-9._-]+?)(?:==| )(\d[\w.+]*) depends on (tokenizers|huggingface[-_]hub|"
         r"transformers|accelerate|peft|safetensors|fsspec|datasets)\s?"
         r"((?:[<>=!~]=?\s*[\w.*]+(?:\s*,\s*|\s+and\s+(?=[<>=!~]))?)+)",
-        "{0} {1} refuses the {2} that is pinned",
+        "{0} {1} conflicts with the pinned {2}",
         fix_dependency,
     ),
     _row(
-        releases.NO_WHEEL,
+        missing_wheels.NO_WHEEL,
         r"Could not find a version that satisfies the requirement "
         r"([A-Za-z0-9._-]+)==(?![\d.]+\+)[^\n]*\(from versions: ",
         "the pinned {0} has no wheel for this Python",
@@ -328,7 +331,7 @@ SIGNATURES: tuple[Signature, ...] = (
     _row(
         wheels.NUMPY,
         r"compiled using NumPy 1\.x|numpy\.dtype size changed|_ARRAY_API not found",
-        "something compiled with NumPy 1 meets NumPy 2",
+        "a package compiled with NumPy 1 runs with NumPy 2",
         fix_numpy,
     ),
     _row(
@@ -336,7 +339,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"Failed (?:building wheel|to build) (?:for )?'?([A-Za-z0-9._-]+)|"
         r"unable to execute '?(?:x86_64-linux-gnu-)?g?cc|"
         r"error: command '(?:\S*gcc|cc|g\+\+|c\+\+)' failed: No such file|gcc: (?:command )?not found",
-        "a package is compiled when it is installed, and there is no compiler",
+        "a package is compiled during installation, and there is no compiler",
         fix_compiler,
     ),
     _row(
@@ -348,13 +351,13 @@ SIGNATURES: tuple[Signature, ...] = (
     _row(
         bases.ENDED,
         r"manifest unknown|manifest for \S+ not found|: not found: manifest",
-        "the base image does not exist, or no longer",
+        "the base image does not exist, or was deleted",
         fix_tag,
     ),
     _row(
         bases.PLATFORM,
         r"exec format error|Exec format error",
-        "the image is for another processor",
+        "the image is built for another CPU architecture",
         fix_like_rule(bases.wrong_platform),
     ),
     _row(
@@ -383,32 +386,33 @@ SIGNATURES: tuple[Signature, ...] = (
         no_edit,
     ),
 )
-# Failures of the surroundings: no change of the project mends them.
+# Failures of the environment: no change of the project fixes them.
 EXTERNAL_CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"no such host|Temporary failure in name resolution|Name or service not known",
-        "the registry or the index cannot be reached from here: network, proxy or DNS",
+        "the registry or the index is unreachable: check network, proxy and DNS",
     ),
     (
         r"CERTIFICATE_VERIFY_FAILED|certificate signed by unknown authority",
-        "a certificate is not trusted in the build: give your authority's to it",
+        "a certificate is not trusted in the build: add the certificate of your authority",
     ),
     (
         r"toomanyrequests|429 Too Many Requests",
-        "the registry or the mirror limits you: wait, or use a mirror of yours",
+        "the registry or the mirror limits requests: wait, or use another mirror",
     ),
     (r"No space left on device", "the disk of the builder is full"),
     (
         r"(?i)cache export is not supported for the docker driver",
-        "this builder cannot keep layers (--cache): docker buildx create --use --driver docker-container",
+        "this builder does not support layer caches (--cache): docker buildx create --use --driver "
+        "docker-container",
     ),
     (
         r"unauthorized: authentication required|no basic auth credentials",
-        "the registry wants credentials: log in",
+        "the registry requires credentials: log in",
     ),
 )
 
 
 def external_cause(log: str) -> str | None:
-    """Why a build failed for reasons that no Dockerfile can mend; None: it does not look so."""
+    """Why a build failed for reasons that no Dockerfile can fix; None: no such reason is known."""
     return next((cause for regex, cause in EXTERNAL_CAUSES if re.search(regex, log)), None)

@@ -1,11 +1,11 @@
-"""What may others ask about an image? Four questions, all pure.
+"""Check and fix a project: run all rules, apply findings, and repeat until nothing changes. Pure.
 
-    check(project, target)          what is wrong, before anything is built
-    from_log(log, project, target)  what a failed build's log says is wrong
-    apply(project, findings)        the project with these findings mended
-    mend(project, target)           check and apply until nothing more can be mended
+    check(project, target)                   problems, before anything is built
+    findings_from_log(log, project, target)  problems that the log of a failed build shows
+    apply_findings(project, findings)        the project with these findings fixed
+    apply_fixes(project, target)             check and apply until nothing more can be fixed
 
-Least change: lines outside an edit stay byte for byte, and mending twice changes nothing more.
+Minimal change: lines outside an edit stay byte for byte, and a second fix changes nothing more.
 """
 
 import difflib
@@ -17,48 +17,48 @@ from paceline.core.redaction import redact
 from paceline.images.lint.build_log import findings_of
 from paceline.images.lint.project import Edit, Finding, Level, Project, Target, lines_of
 from paceline.images.lint.rules import RULES
-from paceline.images.lint.view import places
+from paceline.images.lint.view import stage_views
 
 _LEVELS = list(Level)
 _OTHER_ESCAPE = re.compile(r"\A\ufeff?(?:#[^\n]*\n)*#\s*escape\s*=\s*`", re.I)
-# Every round mends at least one finding for good; more rounds than patterns times stages would be a bug.
+# Every round fixes at least one finding for good; more rounds than patterns times stages would be a bug.
 _MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixResult:
     project: Project
-    applied: tuple[Finding, ...]  # in this order, each found in what the ones before it left
-    left: tuple[Finding, ...]  # what is found in `project`
+    applied: tuple[Finding, ...]  # in this order, each found after the previous ones were applied
+    left: tuple[Finding, ...]  # findings in `project`
 
 
 def check(project: Project, target: Target) -> tuple[Finding, ...]:
     """Everything that is wrong, worst first. Raises ConfigError where the Dockerfile cannot be read."""
-    return tuple(sorted(_findings(project, target), key=lambda one: _LEVELS.index(one.level)))
+    return tuple(sorted(_findings(project, target), key=lambda finding: _LEVELS.index(finding.level)))
 
 
 def _findings(project: Project, target: Target) -> list[Finding]:
-    """In the order in which they are mended; a finding of two stages (the same line) counts once."""
+    """In the order in which they are fixed; a finding of two stages (the same line) counts once."""
     seen: dict[tuple[str, str, int], Finding] = {}
-    there = places(project, target)
-    # With another sign for continued lines, where words stand is not certain: then nothing is edited.
+    views = stage_views(project, target)
+    # With another escape character, positions of words are not certain: then nothing is edited.
     is_certain = not _OTHER_ESCAPE.match(project.text(project.dockerfile))
     for rule in RULES:
-        for place in there:
-            for one in rule(place):
-                seen.setdefault(one.key, one if is_certain else replace(one, edits=()))
+        for view in views:
+            for finding in rule(view):
+                seen.setdefault(finding.key, finding if is_certain else replace(finding, edits=()))
     return list(seen.values())
 
 
 def findings_from_log(log: str, project: Project, target: Target) -> tuple[Finding, ...]:
-    """What the log of a failed build (or of a failed import in the image) says is wrong, with edits."""
-    return findings_of(log, places(project, target))
+    """Findings from the log of a failed build (or of a failed import in the image), with edits."""
+    return findings_of(log, stage_views(project, target))
 
 
 def apply_findings(project: Project, findings: Iterable[Finding], *, agreed: bool = False) -> Project:
-    """The project with the findings' edits; those that ask are left out unless the user `agreed`.
+    """The project with the findings' edits; those that need consent are left out unless the user `agreed`.
 
-    Where two findings want the same lines, the first one has them: check again for the other.
+    If two findings edit the same lines, the first one is applied: check again for the other.
     """
     return _applied(project, findings, agreed=agreed)[0]
 
@@ -68,19 +68,19 @@ def _applied(
 ) -> tuple[Project, tuple[Finding, ...]]:
     taken: list[Edit] = []
     used = []
-    for one in findings:
-        wanted = one.is_automatic or (agreed and one.edits)
-        if wanted and not any(_overlap(edit, other) for edit in one.edits for other in taken):
-            taken += one.edits
-            used.append(one)
-    # From the last line to the first, so that the numbers of the edits still to come stay true.
+    for finding in findings:
+        is_applied = finding.is_automatic or (agreed and finding.edits)
+        if is_applied and not any(_overlap(edit, other) for edit in finding.edits for other in taken):
+            taken += finding.edits
+            used.append(finding)
+    # From the last line to the first, so that the line numbers of the remaining edits stay valid.
     for edit in sorted(taken, key=lambda edit: (edit.path, edit.first, edit.last), reverse=True):
         project = _edited(project, edit)
     return project, tuple(used)
 
 
 def _overlap(edit: Edit, other: Edit) -> bool:
-    """Do they want the same lines, or a place between two of them?"""
+    """Whether they edit the same lines, or a position between two of them."""
     if edit.path != other.path:
         return False
     first, second = sorted((edit, other), key=lambda e: (e.first, e.last))
@@ -97,27 +97,28 @@ def _edited(project: Project, edit: Edit) -> Project:
 def apply_fixes(
     project: Project, target: Target, *, also: Iterable[Finding] = (), agreed: bool = False
 ) -> FixResult:
-    """All that can be mended, one finding after the other, until nothing changes.
+    """Fix all that can be fixed, one finding after the other, until nothing changes.
 
-    `also`: what was found in this project by other means (a log, a resolver); it is mended first.
+    `also`: findings of this project by other means (a log, a resolver); they are fixed first.
     """
-    known = {one.key for one in _findings(project, target)}
-    others = [one for one in also if one.key not in known]
-    project, first = _applied(project, others, agreed=agreed)
+    known = {finding.key for finding in _findings(project, target)}
+    extra = [finding for finding in also if finding.key not in known]
+    project, first = _applied(project, extra, agreed=agreed)
     states, applied = _until_nothing_changes(project, target, agreed=agreed)
-    left = (*check(states[-1], target), *(one for one in others if one not in first))
+    left = (*check(states[-1], target), *(finding for finding in extra if finding not in first))
     return FixResult(project=states[-1], applied=(*first, *applied), left=left)
 
 
 def _until_nothing_changes(
     project: Project, target: Target, *, agreed: bool
 ) -> tuple[list[Project], list[Finding]]:
-    """The states from the given project to the mended one, and the finding that led to each.
+    """The states from the given project to the fixed one, and the finding that led to each.
 
     Two stages may want the same line in two ways. Then the states go round in a circle: what led round it is
     left out, and a person decides.
     """
-    states, applied = [project], list[Finding]()
+    states = [project]
+    applied = list[Finding]()
     contradictory: set[tuple[str, str, int]] = set()
     for _ in range(_MAX_ROUNDS):
         step = _next(states[-1], target, contradictory, agreed=agreed)
@@ -126,28 +127,30 @@ def _until_nothing_changes(
         after, finding = step
         if after in states:
             begin = states.index(after)
-            contradictory |= {one.key for one in (*applied[begin:], finding)}
-            states, applied = states[: begin + 1], applied[:begin]
+            contradictory |= {finding.key for finding in (*applied[begin:], finding)}
+            states = states[: begin + 1]
+            applied = applied[:begin]
         else:
-            states, applied = [*states, after], [*applied, finding]
+            states = [*states, after]
+            applied = [*applied, finding]
     return states, applied
 
 
 def _next(
     project: Project, target: Target, without: set[tuple[str, str, int]], *, agreed: bool
 ) -> tuple[Project, Finding] | None:
-    for one in _findings(project, target):
-        if one.key not in without:
-            after, used = _applied(project, [one], agreed=agreed)
+    for finding in _findings(project, target):
+        if finding.key not in without:
+            after, used = _applied(project, [finding], agreed=agreed)
             if used and after != project:
-                return after, one
+                return after, finding
     return None
 
 
 def changed_files(before: Project, after: Project) -> dict[str, str]:
     """The files that differ, with their new text: what has to be written over a copy of the context."""
-    old = {one.path: one.text for one in before.files}
-    return {one.path: one.text for one in after.files if old.get(one.path) != one.text}
+    old = {command.path: command.text for command in before.files}
+    return {source.path: source.text for source in after.files if old.get(source.path) != source.text}
 
 
 def unified_diff(before: Project, after: Project) -> str:
@@ -162,5 +165,5 @@ def unified_diff(before: Project, after: Project) -> str:
 
 
 def redacted_diff(project: Project, finding: Finding) -> str:
-    """What one finding would change, for people and reports: secrets beside it are hidden."""
+    """Diff of one finding, for users and reports; secrets in its context are redacted."""
     return redact(unified_diff(project, apply_findings(project, [finding], agreed=True)))

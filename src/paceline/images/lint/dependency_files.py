@@ -1,7 +1,7 @@
-"""What does a requirements file ask for? Each line's package or option, with its place in the text.
+"""Parsers of dependency files: requirements, pyproject.toml, setup.cfg, setup.py and conda environments.
 
-pip's format: `#` behind a blank begins a comment, a backslash continues a line, an option begins with `-`.
-Names and version ranges are read by `packaging`.
+Each package and option keeps its place in the text. pip's format: `#` behind a blank begins a comment, a
+backslash continues a line, an option begins with `-`. Names and version ranges are parsed by `packaging`.
 """
 
 import ast
@@ -38,10 +38,10 @@ _URL_NAME = re.compile(r"/([A-Za-z0-9._-]+?)(?:\.git)?(?:@[^/]+)?(?:#.*)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PackageSpec:
     """One package that shall be installed, and where that is written."""
 
-    name: str  # canonical; empty where a path or an address does not tell
+    name: str  # canonical; empty if a path or an address does not contain it
     text: str
     path: str
     start: int
@@ -49,7 +49,7 @@ class Asked:
     line: int
     requirement: Requirement | None = None  # None: an address or a path
     has_hash: bool = False
-    is_literal: bool = True  # no variable in it, no escape: may be edited where it stands
+    is_literal: bool = True  # no variable in it, no escape: may be edited in place
 
     @property
     def specifier(self) -> SpecifierSet:
@@ -58,7 +58,7 @@ class Asked:
     @property
     def pin(self) -> Version | None:
         """The version, where exactly one is allowed."""
-        exact = [one for one in self.specifier if one.operator in ("==", "===")]
+        exact = [clause for clause in self.specifier if clause.operator in ("==", "===")]
         if len(exact) != 1 or "*" in exact[0].version:
             return None
         try:
@@ -66,17 +66,18 @@ class Asked:
         except InvalidVersion:
             return None
 
-    def with_range(self, said: str) -> str:
-        """The same words with another range of versions: name, extras and marker stay as they are written."""
-        head, marker = _NAME_AND_EXTRAS.match(self.text), _MARKER.search(self.text)
-        return f"{head[0].rstrip() if head else self.name}{said}{marker[0] if marker else ''}"
+    def with_range(self, spec_range: str) -> str:
+        """The same words with another range of versions: name, extras and marker stay unchanged."""
+        head = _NAME_AND_EXTRAS.match(self.text)
+        marker = _MARKER.search(self.text)
+        return f"{head[0].rstrip() if head else self.name}{spec_range}{marker[0] if marker else ''}"
 
     @property
     def is_url(self) -> bool:
         return self.requirement is None or self.requirement.url is not None
 
     def is_meant_for(self, python: str | None) -> bool:
-        """Does its marker hold on Linux and x86 with this Python? Not known: no."""
+        """Whether its marker holds on Linux and x86 with this Python; False if unknown."""
         marker = None if self.requirement is None else self.requirement.marker
         if marker is None:
             return True
@@ -93,7 +94,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`--extra-index-url X` on a line of its own."""
+    """`--extra-index-url X` on a separate line."""
 
     name: str
     value: str
@@ -104,19 +105,21 @@ class Option:
 class RequirementFile:
     path: str
     text: str
-    asked: tuple[Asked, ...]
+    specs: tuple[PackageSpec, ...]
     options: tuple[Option, ...]
     notes: tuple[str, ...] = ()  # lines that cannot be read
 
 
 def read_requirements(path: str, text: str) -> RequirementFile:
-    asked: list[Asked] = []
+    specs: list[PackageSpec] = []
     options: list[Option] = []
     notes: list[str] = []
     lines = lines_of(text)
-    at, number = 0, 0
+    at = 0
+    number = 0
     while number < len(lines):
-        first, start = number + 1, at
+        first = number + 1
+        start = at
         at += len(lines[number])
         joined = lines[number].removeprefix("\ufeff")
         while joined.rstrip("\r\n").endswith("\\") and number + 1 < len(lines):
@@ -132,12 +135,12 @@ def read_requirements(path: str, text: str) -> RequirementFile:
             continue
         core = _OPTION_BEHIND.sub("", content).strip()
         begins = start + len(lines[first - 1]) - len(lines[first - 1].lstrip("\ufeff \t"))
-        found = read_asked(core, path, begins, begins + len(core), first, has_hash=core != content)
-        if found is None:
+        spec = read_spec(core, path, begins, begins + len(core), first, has_hash=core != content)
+        if spec is None:
             notes.append(f"{path}:{first}: {core}")
         else:
-            asked.append(found)
-    return RequirementFile(path, text, tuple(asked), tuple(options), tuple(notes))
+            specs.append(spec)
+    return RequirementFile(path, text, tuple(specs), tuple(options), tuple(notes))
 
 
 def _option(content: str, line: int) -> Option:
@@ -146,14 +149,16 @@ def _option(content: str, line: int) -> Option:
     return Option(short.get(name, name).removeprefix("--"), value.strip(), line)
 
 
-def read_asked(
+def read_spec(
     text: str, path: str, start: int, end: int, line: int, *, has_hash: bool = False, is_literal: bool = True
-) -> Asked | None:
+) -> PackageSpec | None:
     """A package as pip takes it: `name[extra]>=1`, `name @ address`, an address, a path; None: not that."""
     bare = re.sub(r"^(-e|--editable)[= ]\s*", "", text)
-    name, requirement = "", None
+    name = ""
+    requirement = None
     if _is_address(bare):
-        egg, last = _EGG.search(bare), _URL_NAME.search(bare.partition("#")[0].rstrip("/"))
+        egg = _EGG.search(bare)
+        last = _URL_NAME.search(bare.partition("#")[0].rstrip("/"))
         name = egg[1] if egg else (last[1] if last and "://" in bare else "")
     else:
         try:
@@ -161,7 +166,7 @@ def read_asked(
         except InvalidRequirement:
             return None
         name = requirement.name
-    return Asked(
+    return PackageSpec(
         name=str(canonicalize_name(name)) if name else "",
         text=text,
         path=path,
@@ -182,9 +187,9 @@ def _is_address(text: str) -> bool:
     )
 
 
-# Each reader returns the same `RequirementFile` as a requirements file does, so that a rule need not know
-# which format a package was asked for in. Text that cannot be read yields no package: nothing is concluded
-# from it.
+# Each reader returns the same `RequirementFile` as a requirements file does, so that a rule is independent of
+# the format in which a package was requested. Text that cannot be parsed yields no package: nothing is
+# concluded from it.
 
 NAMES = ("pyproject.toml", "setup.cfg", "setup.py")
 _ENVIRONMENT = re.compile(r"(?:^|[/._-])(?:conda|env(?:ironment)?)[^/]*\.ya?ml$")
@@ -211,53 +216,53 @@ def read_file(path: str, text: str) -> RequirementFile:
     return read_requirements(path, text)
 
 
-def _asked(path: str, text: str, wanted: Iterable[str]) -> tuple[Asked, ...]:
+def _specs(path: str, text: str, requirements: Iterable[str]) -> tuple[PackageSpec, ...]:
     """The packages with the place of each literal; one that is not written literally cannot be edited."""
-    found: list[Asked] = []
-    for said in wanted:
-        at = next((at for quote in "\"'" if (at := text.find(f"{quote}{said}{quote}")) >= 0), -1)
+    specs: list[PackageSpec] = []
+    for requirement in requirements:
+        at = next((at for quote in "\"'" if (at := text.find(f"{quote}{requirement}{quote}")) >= 0), -1)
         start = at + 1 if at >= 0 else 0
         line = line_at(text, start) if at >= 0 else 1
-        one = read_asked(said, path, start, start + len(said), line, is_literal=at >= 0)
-        found += [one] if one is not None else []
-    return tuple(found)
+        spec = read_spec(requirement, path, start, start + len(requirement), line, is_literal=at >= 0)
+        specs += [spec] if spec is not None else []
+    return tuple(specs)
 
 
 def _pyproject(path: str, text: str) -> RequirementFile:
     try:
-        said = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return RequirementFile(path, text, (), (), (f"{path}: {error}",))
-    project: Table = _table(said, "project")
-    tool: Table = _table(said, "tool")
-    wanted = [one for one in project.get("dependencies", ()) if isinstance(one, str)]
+    project: Table = _table(document, "project")
+    tool: Table = _table(document, "tool")
+    requirements = [item for item in project.get("dependencies", ()) if isinstance(item, str)]
     sources: Table = _table(_table(tool, "uv"), "sources")
-    asked = [_from_git(one, sources) for one in _asked(path, text, wanted)]
-    asked += _asked(path, text, _poetry(_table(_table(tool, "poetry"), "dependencies")))
+    specs = [_from_git(spec, sources) for spec in _specs(path, text, requirements)]
+    specs += _specs(path, text, _poetry(_table(_table(tool, "poetry"), "dependencies")))
     options = [*_index_options(tool, sources), *_dynamic(tool)]
-    return RequirementFile(path, text, tuple(asked), tuple(options))
+    return RequirementFile(path, text, tuple(specs), tuple(options))
 
 
-def _table(said: Table, name: str) -> Table:
-    found = said.get(name, {})
-    return found if isinstance(found, dict) else {}
+def _table(table: Table, name: str) -> Table:
+    value = table.get(name, {})
+    return value if isinstance(value, dict) else {}
 
 
-def _from_git(asked: Asked, sources: Table) -> Asked:
-    """`[tool.uv.sources] x = {git = "…"}`: the package is cloned, whatever its range says."""
-    source = sources.get(asked.name)
+def _from_git(spec: PackageSpec, sources: Table) -> PackageSpec:
+    """`[tool.uv.sources] x = {git = "…"}`: the package is cloned, regardless of its range."""
+    source = sources.get(spec.name)
     if isinstance(source, dict) and isinstance(source.get("git"), str):
-        other = read_asked(
-            f"git+{source['git']}#egg={asked.name}", asked.path, 0, 0, asked.line, is_literal=False
+        other = read_spec(
+            f"git+{source['git']}#egg={spec.name}", spec.path, 0, 0, spec.line, is_literal=False
         )
-        return other or asked
-    return asked
+        return other or spec
+    return spec
 
 
 def _poetry(dependencies: Table) -> Iterator[str]:
-    """Exact versions alone become pins: carets and tildes say little about what is installed."""
-    for name, said in dependencies.items():
-        version = said.get("version", "") if isinstance(said, dict) else said
+    """Exact versions alone become pins: carets and tildes do not determine the installed version."""
+    for name, value in dependencies.items():
+        version = value.get("version", "") if isinstance(value, dict) else value
         if name.lower() == "python" or not isinstance(version, str):
             continue
         exact = re.fullmatch(r"(?:==?)?\s*(\d+(?:\.\d+)+(?:\+\w+)?)", version)
@@ -266,18 +271,18 @@ def _poetry(dependencies: Table) -> Iterator[str]:
 
 def _index_options(tool: Table, sources: Table) -> Iterator[Option]:
     uv: Table = _table(tool, "uv")
-    listed = [one for one in uv.get("index", ()) if isinstance(one, dict)]
+    listed = [entry for entry in uv.get("index", ()) if isinstance(entry, dict)]
     source = sources.get("torch")
     if isinstance(source, list):
         yield Option("extra-index-url", _SEVERAL_INDEXES, 1)
         return
     chosen = source.get("index") if isinstance(source, dict) else None
-    for one in listed:
-        if "url" in one and (not one.get("explicit") or one.get("name") == chosen):
-            yield Option("extra-index-url", str(one["url"]), 1)
-    for one in _table(tool, "poetry").get("source", ()):
-        if isinstance(one, dict) and "url" in one:
-            yield Option("extra-index-url", str(one["url"]), 1)
+    for index in listed:
+        if "url" in index and (not index.get("explicit") or index.get("name") == chosen):
+            yield Option("extra-index-url", str(index["url"]), 1)
+    for index in _table(tool, "poetry").get("source", ()):
+        if isinstance(index, dict) and "url" in index:
+            yield Option("extra-index-url", str(index["url"]), 1)
     for name in uv.get("no-build-isolation-package", ()):
         yield Option("no-build-isolation-package", str(name), 1)
     for name in _table(uv, "extra-build-dependencies"):
@@ -301,17 +306,21 @@ def _setup_cfg(path: str, text: str) -> RequirementFile:
         lines = parser.get("options", "install_requires", fallback="").splitlines()
     except configparser.Error as error:
         return RequirementFile(path, text, (), (), (f"{path}: {error}",))
-    wanted = [line.strip() for line in lines if line.strip() and not line.strip().startswith(("#", "file:"))]
-    found: list[Asked] = []
-    for said in wanted:
-        at = text.find(said)
-        one = read_asked(said, path, at, at + len(said), line_at(text, max(at, 0)), is_literal=at >= 0)
-        found += [one] if one is not None else []
-    return RequirementFile(path, text, tuple(found), ())
+    requirements = [
+        line.strip() for line in lines if line.strip() and not line.strip().startswith(("#", "file:"))
+    ]
+    specs: list[PackageSpec] = []
+    for requirement in requirements:
+        at = text.find(requirement)
+        spec = read_spec(
+            requirement, path, at, at + len(requirement), line_at(text, max(at, 0)), is_literal=at >= 0
+        )
+        specs += [spec] if spec is not None else []
+    return RequirementFile(path, text, tuple(specs), ())
 
 
 def _setup_py(path: str, text: str) -> RequirementFile:
-    """`install_requires` where it is a list of literals, or the name of one."""
+    """`install_requires` if it is a list of literals, or the name of one."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
@@ -320,51 +329,57 @@ def _setup_py(path: str, text: str) -> RequirementFile:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             lists[node.targets[0].id] = _literals(node.value)
-    wanted: list[str] = []
+    requirements: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "install_requires":
             value = node.value
-            wanted += lists.get(value.id, []) if isinstance(value, ast.Name) else _literals(value)
-    return RequirementFile(path, text, _asked(path, text, wanted), ())
+            requirements += lists.get(value.id, []) if isinstance(value, ast.Name) else _literals(value)
+    return RequirementFile(path, text, _specs(path, text, requirements), ())
 
 
 def _literals(node: ast.expr) -> list[str]:
     if not isinstance(node, ast.List | ast.Tuple):
         return []
-    return [one.value for one in node.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return [
+        element.value
+        for element in node.elts
+        if isinstance(element, ast.Constant) and isinstance(element.value, str)
+    ]
 
 
 def _environment(path: str, text: str) -> RequirementFile:
-    """The part for pip; conda's own packages are told by `conda_packages`."""
+    """The part for pip; `conda_packages` returns conda's own packages."""
     listed = _conda_dependencies(text)
-    pip = [one for part in listed if isinstance(part, dict) for one in part.get("pip") or ()]
-    lines = [one for one in pip if isinstance(one, str)]
+    pip = [line for part in listed if isinstance(part, dict) for line in part.get("pip") or ()]
+    lines = [line for line in pip if isinstance(line, str)]
     plain = [line for line in lines if not line.startswith("-")]
     options = [read_requirements(path, line).options for line in lines if line.startswith("-")]
-    found: list[Asked] = []
-    for said in plain:
-        at = text.find(said)
-        one = read_asked(said, path, at, at + len(said), line_at(text, max(at, 0)), is_literal=at >= 0)
-        found += [one] if one is not None else []
-    return RequirementFile(path, text, tuple(found), tuple(o for part in options for o in part))
+    specs: list[PackageSpec] = []
+    for requirement in plain:
+        at = text.find(requirement)
+        spec = read_spec(
+            requirement, path, at, at + len(requirement), line_at(text, max(at, 0)), is_literal=at >= 0
+        )
+        specs += [spec] if spec is not None else []
+    return RequirementFile(path, text, tuple(specs), tuple(o for part in options for o in part))
 
 
 def _conda_dependencies(text: str) -> list[Any]:  # Any: YAML
     try:
-        said = yaml.safe_load(text)
+        document = yaml.safe_load(text)
     except yaml.YAMLError:
         return []
-    listed = said.get("dependencies") if isinstance(said, dict) else None
+    listed = document.get("dependencies") if isinstance(document, dict) else None
     return listed if isinstance(listed, list) else []
 
 
 def conda_packages(text: str) -> dict[str, str]:
     """Name and version range, as conda writes them, of an environment file's own packages."""
-    words = [one for one in _conda_dependencies(text) if isinstance(one, str)]
-    return dict(conda_spec(word) for word in words)
+    specs = [item for item in _conda_dependencies(text) if isinstance(item, str)]
+    return dict(conda_spec(word) for word in specs)
 
 
 def conda_spec(word: str) -> tuple[str, str]:
     """`conda-forge::python=3.10.*` names python with `=3.10.*`."""
-    found = re.match(r"^(?:[^:]+::)?([A-Za-z0-9._-]+)\s*(.*)$", word.strip())
-    return (found[1].lower(), found[2].strip()) if found else (word, "")
+    match = re.match(r"^(?:[^:]+::)?([A-Za-z0-9._-]+)\s*(.*)$", word.strip())
+    return (match[1].lower(), match[2].strip()) if match else (word, "")

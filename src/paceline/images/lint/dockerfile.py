@@ -1,7 +1,7 @@
-"""What does a Dockerfile say? Stages and instructions, each with its place in the text.
+"""Dockerfile parser: stages, instructions and shell commands, each with its place in the text.
 
-Read by BuildKit's own parser (package `dockerfile`), so that here documents, flags and continued lines are
-what a build takes them for. Only the values of ARG and ENV are put in by us.
+BuildKit's own parser (package `dockerfile`) splits the file, so that here documents, flags and continued
+lines are what a build takes them for. Only the values of ARG and ENV are substituted here.
 """
 
 import re
@@ -25,7 +25,7 @@ class Word(NamedTuple):
     text: str  # without quotes, variables as written
     start: int
     end: int
-    redirect: int | None = None  # where an unquoted < or > inside of the word begins, as an index of `text`
+    redirect: int | None = None  # index in `text` of an unquoted < or > inside the word
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Command:
 
 def commands_in(text: str, start: int, end: int) -> list[Command]:
     """The commands between two offsets of a text."""
-    found: list[Command] = []
-    words: list[Word] = []
+    commands: list[Command] = []
+    argv: list[Word] = []
     at = start
     while at < end:
         skipped = _blank(text, at, end)
@@ -49,17 +49,18 @@ def commands_in(text: str, start: int, end: int) -> list[Command]:
             continue
         mark = next((mark for mark in _BREAKS if text.startswith(mark, at)), None)
         if mark is not None:
-            if words:
-                found.append(Command(tuple(words)))
-            words, at = [], at + len(mark)
+            if argv:
+                commands.append(Command(tuple(argv)))
+            argv = []
+            at = at + len(mark)
         elif text[at] == "#":  # a comment of the shell's, in a here document
             stop = text.find("\n", at, end)
             at = end if stop < 0 else stop
         else:
             word = _word(text, at, end)
-            words.append(word)
+            argv.append(word)
             at = word.end
-    return [*found, Command(tuple(words))] if words else found
+    return [*commands, Command(tuple(argv))] if argv else commands
 
 
 def _blank(text: str, at: int, end: int) -> int:
@@ -79,7 +80,8 @@ def _blank(text: str, at: int, end: int) -> int:
 
 def _word(text: str, start: int, end: int) -> Word:
     taken: list[str] = []
-    at, depth = start, 0
+    at = start
+    depth = 0
     redirect: int | None = None
     while at < end:
         sign = text[at]
@@ -108,7 +110,8 @@ def _word(text: str, start: int, end: int) -> Word:
 
 
 def _closing(text: str, start: int, end: int) -> int:
-    quote, at = text[start], start + 1
+    quote = text[start]
+    at = start + 1
     while at < end and text[at] != quote:
         at += 2 if text[at] == "\\" and quote == '"' else 1
     return min(at, end)
@@ -117,16 +120,16 @@ def _closing(text: str, start: int, end: int) -> int:
 def substituted(text: str, values: Mapping[str, str]) -> str:
     """`$NAME`, `${NAME}`, `${NAME:-word}` and `${NAME:+word}`; what is not known stays as it is written."""
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[4]
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[4]
         known = values.get(name)
-        match found[2]:
+        match match[2]:
             case "-":
-                return known or found[3]
+                return known or match[3]
             case "+":
-                return found[3] if known else ""
+                return match[3] if known else ""
             case _:
-                return found[0] if known is None else known
+                return match[0] if known is None else known
 
     return _VARIABLE.sub(value, text)
 
@@ -142,12 +145,12 @@ class Instruction:
     values: tuple[str, ...]
     first: int
     last: int
-    commands: tuple[Command, ...] = ()  # of RUN; in the exec form the words have no place of their own
+    commands: tuple[Command, ...] = ()  # of RUN; in the exec form the words have no positions
     is_json: bool = False
 
     def flag(self, name: str) -> str | None:
-        found = [one.partition("=")[2] for one in self.flags if one.startswith(f"--{name}=")]
-        return found[0] if found else None
+        values = [flag.partition("=")[2] for flag in self.flags if flag.startswith(f"--{name}=")]
+        return values[0] if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,38 +179,38 @@ class Dockerfile:
         return [*above, stage]
 
     def variables(self, stage: Stage, before_line: int | None = None) -> dict[str, str]:
-        """What ARG and ENV say in a stage, up to a line."""
+        """Values of ARG and ENV in a stage, up to a line."""
         values: dict[str, str] = {}
         from_env: set[str] = set()
         outside = _defaults(self.arguments)
-        for one in self.chain(stage):
-            for step in one.instructions:
-                if before_line is not None and one is stage and step.first >= before_line:
+        for other_stage in self.chain(stage):
+            for step in other_stage.instructions:
+                if before_line is not None and other_stage is stage and step.first >= before_line:
                     break
                 if step.word == "ARG":
                     for name, value in argument_values(step).items():
                         if name not in from_env:  # ENV always wins over ARG
                             values[name] = substituted(value or outside.get(name, ""), values)
                 elif step.word == "ENV":
-                    found = {name: substituted(v, values) for name, v in env_values(step).items()}
-                    values |= found
-                    from_env |= found.keys()
+                    assigned = {name: substituted(v, values) for name, v in env_values(step).items()}
+                    values |= assigned
+                    from_env |= assigned.keys()
         return {name: value for name, value in values.items() if value}
 
 
 def read_dockerfile(path: str, text: str) -> Dockerfile:
     instructions = _instructions(path, text)
-    if not any(one.word == "FROM" for one in instructions):
+    if not any(step.word == "FROM" for step in instructions):
         raise _unreadable(path, "there is no FROM in it")
     stages: list[Stage] = []
     before: list[Instruction] = []
-    for one in instructions:
-        if one.word == "FROM":
-            stages.append(_stage(one, stages, _defaults(tuple(before))))
+    for step in instructions:
+        if step.word == "FROM":
+            stages.append(_stage(step, stages, _defaults(tuple(before))))
         elif stages:
-            stages[-1].instructions.append(one)
+            stages[-1].instructions.append(step)
         else:
-            before.append(one)
+            before.append(step)
     return Dockerfile(path=path, text=text, stages=tuple(stages), arguments=tuple(before))
 
 
@@ -225,7 +228,7 @@ def _instructions(path: str, text: str) -> list[Instruction]:
         parsed = dockerfile.parse_string(text.removeprefix("\ufeff"))
     except dockerfile.GoParseError as error:
         raise _unreadable(path, str(error)) from error
-    return [_instruction(text, one) for one in parsed]
+    return [_instruction(text, logical_line) for logical_line in parsed]
 
 
 def _unreadable(path: str, reason: str) -> ConfigError:
@@ -234,12 +237,16 @@ def _unreadable(path: str, reason: str) -> ConfigError:
 
 
 def _instruction(text: str, parsed: object) -> Instruction:
-    word, first, last = parsed.cmd.upper(), parsed.start_line, parsed.end_line  # type: ignore[attr-defined]  # a C type
-    is_json, flags = parsed.json, tuple(parsed.flags)  # type: ignore[attr-defined]  # a C type
+    word = parsed.cmd.upper()  # type: ignore[attr-defined]  # a C type
+    first = parsed.start_line  # type: ignore[attr-defined]  # a C type
+    last = parsed.end_line  # type: ignore[attr-defined]  # a C type
+    is_json = parsed.json  # type: ignore[attr-defined]  # a C type
+    flags = tuple(parsed.flags)  # type: ignore[attr-defined]  # a C type
     values = tuple(parsed.value)  # type: ignore[attr-defined]  # a C type
     commands: tuple[Command, ...] = ()
     if word == "RUN" and not is_json:
-        start, end = offset_of(text, first), offset_of(text, last + 1)
+        start = offset_of(text, first)
+        end = offset_of(text, last + 1)
         commands = _without_head(commands_in(text, start, end), len(flags))
     elif word == "RUN":
         commands = _exec_commands(values, offset_of(text, first))
@@ -272,7 +279,7 @@ def _stage(origin: Instruction, earlier: list[Stage], values: dict[str, str]) ->
     written = origin.values[0] if origin.values else ""
     base = substituted(written, values)
     named = len(origin.values) >= 3 and origin.values[1].lower() == "as"
-    same = [one.number for one in earlier if one.name is not None and one.name == base.lower()]
+    same = [step.number for step in earlier if step.name is not None and step.name == base.lower()]
     return Stage(
         number=len(earlier),
         name=origin.values[2].lower() if named else None,
@@ -285,16 +292,16 @@ def _stage(origin: Instruction, earlier: list[Stage], values: dict[str, str]) ->
 
 def _defaults(arguments: tuple[Instruction, ...]) -> dict[str, str]:
     values: dict[str, str] = {}
-    for one in arguments:
-        if one.word == "ARG":
-            for name, value in argument_values(one).items():
+    for instruction in arguments:
+        if instruction.word == "ARG":
+            for name, value in argument_values(instruction).items():
                 values[name] = substituted(value, values)
     return {name: value for name, value in values.items() if value}
 
 
 def argument_values(step: Instruction) -> dict[str, str]:
-    """`ARG A=1 B` says A is 1, and B is what the builder says: empty here."""
-    split = [one.partition("=") for one in step.values]
+    """`ARG A=1 B` sets A to 1, and leaves B to the builder: empty here."""
+    split = [pair.partition("=") for pair in step.values]
     return {name: unquoted(value) for name, _, value in split}
 
 

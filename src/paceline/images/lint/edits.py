@@ -10,7 +10,7 @@ from datetime import date
 from packaging.version import Version
 
 from paceline.images.lint.bases import Base, catalog, read_base
-from paceline.images.lint.dependency_files import Asked
+from paceline.images.lint.dependency_files import PackageSpec
 from paceline.images.lint.dockerfile import Instruction, argument_values
 from paceline.images.lint.installs import PipInstall
 from paceline.images.lint.project import (
@@ -23,154 +23,156 @@ from paceline.images.lint.project import (
     lines_of,
     offset_of,
 )
-from paceline.images.lint.view import Installed, Place
+from paceline.images.lint.view import Installed, StageView
 
 _LONE_VARIABLE = re.compile(r"^\$(?:\{(\w+)\}|(\w+))$")
 
 
-def another_base(place: Place, reference: str) -> tuple[Edit, ...]:
+def another_base(view: StageView, reference: str) -> tuple[Edit, ...]:
     """FROM another image; where FROM names an ARG alone, another default of that ARG."""
-    first = place.docker.chain(place.stage)[0]
-    old, origin = first.base_written, first.origin
+    first = view.docker.chain(view.stage)[0]
+    old = first.base_written
+    origin = first.origin
     lone = _LONE_VARIABLE.match(old)
     if lone is not None:
         name = lone[1] or lone[2]
-        for step in place.docker.arguments:
+        for step in view.docker.arguments:
             if argument_values(step).get(name) == first.base:
-                return _words_replaced(place, step, first.base, reference)
+                return _words_replaced(view, step, first.base, reference)
         return ()
-    return () if "$" in old else _words_replaced(place, origin, old, reference)
+    return () if "$" in old else _words_replaced(view, origin, old, reference)
 
 
-def _words_replaced(place: Place, step: Instruction, old: str, new: str) -> tuple[Edit, ...]:
-    text = place.docker.text
-    start, end = offset_of(text, step.first), offset_of(text, step.last + 1)
+def _words_replaced(view: StageView, step: Instruction, old: str, new: str) -> tuple[Edit, ...]:
+    text = view.docker.text
+    start = offset_of(text, step.first)
+    end = offset_of(text, step.last + 1)
     at = text.find(old, start, end)
-    return () if at < 0 else edits_of(place.dockerfile, [Change(at, at + len(old), new)])
+    return () if at < 0 else edits_of(view.dockerfile, [Change(at, at + len(old), new)])
 
 
-def respelled(place: Place, asked: Asked, new: str) -> tuple[Edit, ...]:
-    """A package asked for in other words, at the same place; in a command, quoted as far as needed."""
-    if not asked.is_literal or asked.has_hash:
+def respelled(view: StageView, spec: PackageSpec, new: str) -> tuple[Edit, ...]:
+    """Replace a package requirement in place; in a command, quoted as needed."""
+    if not spec.is_literal or spec.has_hash:
         return ()
-    source = place.source(asked.path)
-    written = source.text[asked.start : asked.end]
-    if asked.path == place.docker.path:
+    source = view.source(spec.path)
+    written = source.text[spec.start : spec.end]
+    if spec.path == view.docker.path:
         is_quoted = written[0] in "'\"" and written[-1] == written[0]
         quote = written[0] if is_quoted else '"' if re.search(r"[<>\[\]!; ]", new) else ""
-        if (written[1:-1] if is_quoted else written) != asked.text or (quote and quote in new):
+        if (written[1:-1] if is_quoted else written) != spec.text or (quote and quote in new):
             return ()
-        return edits_of(source, [Change(asked.start, asked.end, f"{quote}{new}{quote}")])
-    if not _is_one_line(source, asked):
+        return edits_of(source, [Change(spec.start, spec.end, f"{quote}{new}{quote}")])
+    if not _is_one_line(source, spec):
         return ()
-    return edits_of(source, [Change(asked.start, asked.end, new)])
+    return edits_of(source, [Change(spec.start, spec.end, new)])
 
 
-def dropped(place: Place, one: Installed) -> tuple[Edit, ...]:
-    """A package no longer asked for: its line of a requirements file, or its word of a command."""
-    asked = one.asked
-    source = place.source(asked.path)
-    if asked.path != place.docker.path:
+def dropped(view: StageView, package: Installed) -> tuple[Edit, ...]:
+    """Remove a package requirement: its line of a requirements file, or its word of a command."""
+    spec = package.spec
+    source = view.source(spec.path)
+    if spec.path != view.docker.path:
         # Another command that installs from this file would lose it too.
-        if not _is_requirements(asked) or not _is_one_line(source, asked) or place.uses_of(asked.path) > 1:
+        if not _is_requirements(spec) or not _is_one_line(source, spec) or view.uses_of(spec.path) > 1:
             return ()
-        return (deletion(source, asked.line, asked.line),)
-    if not asked.is_literal or not one.by.is_editable or len(one.by.asked) < 2:
+        return (deletion(source, spec.line, spec.line),)
+    if not spec.is_literal or not package.by.is_editable or len(package.by.specs) < 2:
         return ()
     # With the continued line before it: a backslash left alone would swallow the next instruction.
-    start = max(word.end for word in one.by.command.words if word.end <= asked.start)
-    if "#" in source.text[start : asked.start]:
-        return ()  # a remark between them: what it is about, a person knows
-    return edits_of(source, [Change(start, asked.end, "")])
+    start = max(word.end for word in package.by.command.words if word.end <= spec.start)
+    if "#" in source.text[start : spec.start]:
+        return ()  # a comment between them: only a person can tell what it refers to
+    return edits_of(source, [Change(start, spec.end, "")])
 
 
-def _is_one_line(source: Source, asked: Asked) -> bool:
-    return source.text[asked.start : asked.end] == asked.text
+def _is_one_line(source: Source, spec: PackageSpec) -> bool:
+    return source.text[spec.start : spec.end] == spec.text
 
 
-def beside(place: Place, one: Installed, wanted: str) -> tuple[Edit, ...]:
-    """One more package beside a given one: on a line behind it, or as a word behind it."""
-    asked = one.asked
-    source = place.source(asked.path)
-    if asked.path != place.docker.path:
-        if not _is_requirements(asked) or not _is_one_line(source, asked):
+def requirement_added(view: StageView, package: Installed, requirement: str) -> tuple[Edit, ...]:
+    """Add a package after a given one: on the next line, or as the next word."""
+    spec = package.spec
+    source = view.source(spec.path)
+    if spec.path != view.docker.path:
+        if not _is_requirements(spec) or not _is_one_line(source, spec):
             return ()
-        return (insertion(source, asked.line + 1, [wanted]),)
-    if not one.by.is_editable:
+        return (insertion(source, spec.line + 1, [requirement]),)
+    if not package.by.is_editable:
         return ()
-    word = f'"{wanted}"' if re.search(r"[<>\[\]!; ]", wanted) else wanted
-    return edits_of(source, [Change(asked.end, asked.end, f" {word}")])
+    word = f'"{requirement}"' if re.search(r"[<>\[\]!; ]", requirement) else requirement
+    return edits_of(source, [Change(spec.end, spec.end, f" {word}")])
 
 
-def _is_requirements(asked: Asked) -> bool:
+def _is_requirements(spec: PackageSpec) -> bool:
     """A line may be added or taken away; in pyproject.toml and its like only a literal is replaced."""
-    return not asked.has_hash and asked.path.endswith((".txt", ".in"))
+    return not spec.has_hash and spec.path.endswith((".txt", ".in"))
 
 
-def with_flag(place: Place, by: PipInstall, flag: str) -> tuple[Edit, ...]:
+def with_flag(view: StageView, by: PipInstall, flag: str) -> tuple[Edit, ...]:
     if not by.is_editable:
         return ()
-    return edits_of(place.dockerfile, [Change(by.behind, by.behind, f" {flag}")])
+    return edits_of(view.dockerfile, [Change(by.behind, by.behind, f" {flag}")])
 
 
-def word_replaced(place: Place, by: PipInstall, old: str, new: str) -> tuple[Edit, ...]:
+def word_replaced(view: StageView, by: PipInstall, old: str, new: str) -> tuple[Edit, ...]:
     """Every word of a command that has `old` in it, with `new` in its place."""
     changes = []
-    text = place.docker.text
+    text = view.docker.text
     for word in by.command.words if by.is_editable else ():
         at = text.find(old, word.start, word.end)
         if at >= 0:
             changes.append(Change(at, at + len(old), new))
-    return edits_of(place.dockerfile, changes)
+    return edits_of(view.dockerfile, changes)
 
 
-def index_switched(place: Place, one: Installed, old: str, new: str) -> tuple[Edit, ...]:
+def index_switched(view: StageView, package: Installed, old: str, new: str) -> tuple[Edit, ...]:
     """Another package index, wherever the old one is written: command, requirements file or variable."""
-    found = word_replaced(place, one.by, old, new)
-    for file in place.files_of(one.by):
+    edits = word_replaced(view, package.by, old, new)
+    for file in view.files_of(package.by):
         for option in file.options if file.path.endswith((".txt", ".in")) else ():
             if old in option.value:
                 start = offset_of(file.text, option.line)
                 at = file.text.find(old, start)
-                found += edits_of(place.source(file.path), [Change(at, at + len(old), new)])
-    if found:
-        return found
-    for step in place.steps:
+                edits += edits_of(view.source(file.path), [Change(at, at + len(old), new)])
+    if edits:
+        return edits
+    for step in view.steps:
         if step.word in ("ENV", "ARG") and any(old in value for value in step.values):
-            return _words_replaced(place, step, old, new)
+            return _words_replaced(view, step, old, new)
     return ()
 
 
-def index_added(place: Place, one: Installed, address: str) -> tuple[Edit, ...]:
+def index_added(view: StageView, package: Installed, address: str) -> tuple[Edit, ...]:
     """One more index for the command that installs a package, written where the package is."""
-    source = place.source(one.asked.path)
-    if one.by.is_uv:
+    source = view.source(package.spec.path)
+    if package.by.is_uv:
         return ()  # uv takes a package from the first index that has its name: which order, a person decides
-    if one.asked.path != place.docker.path:
-        if not _is_requirements(one.asked):
+    if package.spec.path != view.docker.path:
+        if not _is_requirements(package.spec):
             return ()
-        first = min(asked.line for asked in place.files[one.asked.path].asked)
+        first = min(spec.line for spec in view.files[package.spec.path].specs)
         return (insertion(source, first, [f"--extra-index-url {address}"]),)
-    return with_flag(place, one.by, f"--extra-index-url {address}")
+    return with_flag(view, package.by, f"--extra-index-url {address}")
 
 
-def system_packages_added(place: Place, before: Instruction, wanted: Iterable[str]) -> tuple[Edit, ...]:
-    """System packages, there before an instruction: in a list that exists, or in one of their own."""
-    names = [name for name in wanted if name not in place.system_packages]
-    mine = {id(step) for step in place.stage.instructions}
+def system_packages_added(view: StageView, before: Instruction, packages: Iterable[str]) -> tuple[Edit, ...]:
+    """Install system packages before an instruction: in an existing list, or in a new one."""
+    names = [name for name in packages if name not in view.system_packages]
+    own_steps = {id(step) for step in view.stage.instructions}
     lists = [
-        one
-        for one in place.system
-        if id(one.instruction) in mine
-        and one.instruction.first <= before.first
-        and one.packages
-        and not one.instruction.is_json
+        install
+        for install in view.system
+        if id(install.instruction) in own_steps
+        and install.instruction.first <= before.first
+        and install.packages
+        and not install.instruction.is_json
     ]
     if not names:
         return ()
-    if place.base.system == "alpine":
+    if view.base.system == "alpine":
         line = f"RUN apk add --no-cache {' '.join(names)}"
-    elif place.base.system.startswith(("debian", "ubuntu")):
+    elif view.base.system.startswith(("debian", "ubuntu")):
         line = (
             f"RUN apt-get update && apt-get install -y --no-install-recommends {' '.join(names)}"
             " && rm -rf /var/lib/apt/lists/*"
@@ -179,42 +181,42 @@ def system_packages_added(place: Place, before: Instruction, wanted: Iterable[st
         return ()
     if lists:
         at = lists[-1].end
-        return edits_of(place.dockerfile, [Change(at, at, f" {' '.join(names)}")])
-    if not is_root_at(place, before):
+        return edits_of(view.dockerfile, [Change(at, at, f" {' '.join(names)}")])
+    if not is_root_at(view, before):
         return ()
-    return (insertion(place.dockerfile, above(place, before), [line]),)
+    return (insertion(view.dockerfile, above(view, before), [line]),)
 
 
-def above(place: Place, step: Instruction) -> int:
+def above(view: StageView, step: Instruction) -> int:
     """The line for something new before an instruction: above the comments that belong to it."""
-    lines = lines_of(place.docker.text)
+    lines = lines_of(view.docker.text)
     line = step.first
     while line > 1 and lines[line - 2].lstrip().startswith("#"):
         line -= 1
     return line
 
 
-def is_root_at(place: Place, step: Instruction) -> bool:
-    users = [s.values[0] for s in place.steps if s.word == "USER" and s.first < step.first and s.values]
+def is_root_at(view: StageView, step: Instruction) -> bool:
+    users = [s.values[0] for s in view.steps if s.word == "USER" and s.first < step.first and s.values]
     return not users or users[-1].partition(":")[0] in ("root", "0")
 
 
-def lines_added_behind(place: Place, step: Instruction, lines: Iterable[str]) -> tuple[Edit, ...]:
-    return (insertion(place.dockerfile, step.last + 1, lines),)
+def lines_added_behind(view: StageView, step: Instruction, lines: Iterable[str]) -> tuple[Edit, ...]:
+    return (insertion(view.dockerfile, step.last + 1, lines),)
 
 
-def nearest_cuda_tag(base: Base, major: int, wheel: Version | None = None, **wanted: str) -> str | None:
+def nearest_cuda_tag(base: Base, major: int, wheel: Version | None = None, **overrides: str) -> str | None:
     """The tag of nvidia/cuda with this major that differs least from the given base."""
-    flavour = wanted.get("flavour", base.flavour or "runtime")
-    cudnn = wanted.get("cudnn", base.cudnn)
-    system = wanted.get("system", base.system)
+    flavour = overrides.get("flavour", base.flavour or "runtime")
+    cudnn = overrides.get("cudnn", base.cudnn)
+    system = overrides.get("system", base.system)
 
     def distance(tag: str) -> tuple[object, ...]:
-        one = read_base(f"nvidia/cuda:{tag}")
-        assert one.cuda is not None, f"{tag} of the curated list names a CUDA"
-        minor = 0 if wheel is None else abs(one.cuda.minor - wheel.minor)
-        same = one.flavour != flavour, bool(one.cudnn) != bool(cudnn), one.system != system
-        return (*same, minor, -one.cuda.minor, one.system)
+        candidate = read_base(f"nvidia/cuda:{tag}")
+        assert candidate.cuda is not None, f"{tag} of the curated list names a CUDA"
+        minor = 0 if wheel is None else abs(candidate.cuda.minor - wheel.minor)
+        same = candidate.flavour != flavour, bool(candidate.cudnn) != bool(cudnn), candidate.system != system
+        return (*same, minor, -candidate.cuda.minor, candidate.system)
 
     maker = re.match(r"[a-z]*", base.system)
     of_maker = f"-{maker[0]}" if maker else ""  # commands for dnf mean nothing where apt is
@@ -222,16 +224,16 @@ def nearest_cuda_tag(base: Base, major: int, wheel: Version | None = None, **wan
     return min(same, key=distance) if same else None
 
 
-def with_python(place: Place, other: str, known: tuple[str, ...]) -> str | None:
+def with_python(view: StageView, other: str, known: tuple[str, ...]) -> str | None:
     """The base with another Python: that tag of python, or CUDA on a supported system with that Python."""
-    base = place.base
-    if place.has_own_python:
+    base = view.base
+    if view.has_own_python:
         return None
     if base.family == "python" and base.tag is not None:
         tag = re.sub(r"^(?:latest(?=-|$)|3(?:\.\d+){0,2}(?:[a-z]+\d+)?)", other, base.tag)
         return f"{base.reference.rpartition(':')[0]}:{tag}" if tag != base.tag else None
     if base.family == "cuda" and base.cuda is not None:
-        supported = [s for s, ends in catalog().systems.items() if ends >= place.target.today]
+        supported = [s for s, ends in catalog().systems.items() if ends >= view.target.today]
         for system in sorted(supported, reverse=True):
             near = nearest_cuda_tag(base, base.cuda.major, base.cuda, system=system)
             if catalog().system_pythons.get(system) in known and near is not None and near.endswith(system):
@@ -245,10 +247,10 @@ def torch_tag(base: Base, torch: Version) -> str | None:
     return f"{known[0]}-{base.flavour or 'runtime'}" if known else None
 
 
-def supported_python(place: Place, today: date) -> str | None:
-    """The oldest Python that is looked after, and that the pinned torch has wheels for."""
+def supported_python(view: StageView, today: date) -> str | None:
+    """The oldest maintained Python for which the pinned torch has wheels."""
     pythons = [version for version, ends in catalog().pythons.items() if ends >= today]
-    torch = place.torch
+    torch = view.torch
     if torch is not None and torch.row is not None:
         pythons = [version for version in pythons if version in torch.row.pythons]
     return min(pythons, key=Version) if pythons else None

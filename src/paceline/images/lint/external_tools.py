@@ -1,6 +1,6 @@
 """Advice of other tools on an image: uv's about versions, hadolint's about the Dockerfile.
 
-Both are optional, and neither may stop a check: what they could not do is told in words.
+Both are optional, and neither may stop a check: failures are reported as notes.
 """
 
 import json
@@ -18,24 +18,24 @@ from paceline.core.errors import MissingPackageError
 from paceline.core.redaction import redact
 from paceline.images.lint.check import findings_from_log
 from paceline.images.lint.project import Finding, Level, Project, Target
-from paceline.images.lint.view import Installed, Place, places
+from paceline.images.lint.view import Installed, StageView, stage_views
 
 
 def uv_command() -> list[str]:
-    found = find_program("uv")
-    if found is None:
+    program = find_program("uv")
+    if program is None:
         raise MissingPackageError("resolving needs uv, which is not installed", "pip install uv")
-    return [found]
+    return [program]
 
 
 def find_program(name: str) -> str | None:
-    """The program's path: on the search path, or beside this Python (a virtual environment not activated)."""
-    beside = Path(sys.executable).parent / name
-    return shutil.which(name) or (str(beside) if os.access(beside, os.X_OK) else None)
+    """The program's path: on the search path, or next to this Python (inactive virtual environment)."""
+    sibling = Path(sys.executable).parent / name
+    return shutil.which(name) or (str(sibling) if os.access(sibling, os.X_OK) else None)
 
 
 def uv_environment() -> dict[str, str]:
-    """uv downloads no Python of its own, and trusts the certificates that pip was told to trust."""
+    """Variables for uv: no download of a Python, and trust in the certificates configured for pip."""
     env = environ.for_child()
     env.setdefault("UV_PYTHON_DOWNLOADS", "never")
     if "PIP_CERT" in env:
@@ -47,7 +47,7 @@ def uv_environment() -> dict[str, str]:
 
 _RESOLVE_LIMIT_S = 60
 _LINT_LIMIT_S = 20
-_PYTHONS = ("3.12", "3.11", "3.10", "3.13")  # where the image does not tell its own
+_PYTHONS = ("3.12", "3.11", "3.10", "3.13")  # if the Python of the image is unknown
 _NOT_REACHED = re.compile(
     r"Failed to fetch|error sending request|dns error|Could not connect|timed out|Network connectivity", re.I
 )
@@ -55,7 +55,7 @@ _NOT_REACHED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What hadolint says of one line."""
+    """Finding of hadolint for one line."""
 
     code: str
     level: str
@@ -66,60 +66,60 @@ class Advice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be asked
+    notes: tuple[str, ...] = ()  # checks that could not run
 
 
 def resolve(project: Project, target: Target) -> Resolved:
-    """Do the versions of each stage have a solution at all? Asked of uv and the configured index.
+    """Whether the versions of each stage have a solution, by uv and the configured index.
 
-    Each command is asked for alone, as pip would, and with the image's own Python. Where the text does not
-    tell that one, the versions are refused only if no Python in use today has a solution.
+    Each command is resolved alone, as by pip, and with the image's own Python. If that is unknown, the
+    versions are refused only if no Python in use today has a solution.
     """
     findings: list[Finding] = []
     notes: list[str] = []
-    for place in places(project, target):
-        for wanted in _commands(place):
-            said = _refusal(place, wanted)
-            if said is None:
+    for view in stage_views(project, target):
+        for packages in _commands(view):
+            refusal = _refusal(view, packages)
+            if refusal is None:
                 continue
-            if _NOT_REACHED.search(said):
-                notes.append(f"the index could not be asked: {_last_line(said)}")
+            if _NOT_REACHED.search(refusal):
+                notes.append(f"the index could not be queried: {_last_line(refusal)}")
             else:
-                findings += _refused(said, project, target, place, wanted)
+                findings += _refused(refusal, project, target, view, packages)
     return Resolved(findings=tuple(findings), notes=tuple(notes))
 
 
-def _commands(place: Place) -> list[list[Installed]]:
-    """What each command of the stage asks for; not where a lock file or `--no-deps` decides."""
-    found: dict[int, list[Installed]] = {}
-    for one in place.own:
-        is_free = one.by.is_pip and not one.by.flags & {"--no-deps"}
-        if one.asked.requirement is not None and one.asked.requirement.url is None and is_free:
-            found.setdefault(id(one.by), []).append(one)
-    return list(found.values())
+def _commands(view: StageView) -> list[list[Installed]]:
+    """Packages of each command of the stage; without commands with a lock file or `--no-deps`."""
+    by_command: dict[int, list[Installed]] = {}
+    for package in view.own:
+        is_free = package.by.is_pip and not package.by.flags & {"--no-deps"}
+        if package.spec.requirement is not None and package.spec.requirement.url is None and is_free:
+            by_command.setdefault(id(package.by), []).append(package)
+    return list(by_command.values())
 
 
-def _refusal(place: Place, wanted: list[Installed]) -> str | None:
-    """What uv says against it on the image's Python, or on every one that it may be; None: a solution."""
-    said: str | None = None
-    for python in [place.python] if place.python is not None else _PYTHONS:
-        said = _compile(place, wanted, python)
-        if said is None or _NOT_REACHED.search(said):
+def _refusal(view: StageView, packages: list[Installed]) -> str | None:
+    """uv's error on the image's Python, or on every possible one; None if there is a solution."""
+    refusal: str | None = None
+    for python in [view.python] if view.python is not None else _PYTHONS:
+        refusal = _compile(view, packages, python)
+        if refusal is None or _NOT_REACHED.search(refusal):
             break
-    return said
+    return refusal
 
 
-def _compile(place: Place, wanted: list[Installed], python: str) -> str | None:
-    """What uv says against it on this Python; None: there is a solution."""
-    is_musl = place.base.system == "alpine"
+def _compile(view: StageView, packages: list[Installed], python: str) -> str | None:
+    """uv's error on this Python; None if there is a solution."""
+    is_musl = view.base.system == "alpine"
     platform = "x86_64-unknown-linux-musl" if is_musl else "x86_64-manylinux_2_28"
     command = [*uv_command(), "pip", "compile", "-", "--python-platform", platform, "--no-header"]
     command += ["--python-version", python, "--quiet"]
     for address in dict.fromkeys(
-        a for one in wanted for a in place.indexes(one) if "://" in a and "$" not in a
+        a for package in packages for a in view.indexes(package) if "://" in a and "$" not in a
     ):
         command += ["--extra-index-url", address, "--index-strategy", "unsafe-best-match"]
-    text = "\n".join(dict.fromkeys(str(one.asked.requirement) for one in wanted))
+    text = "\n".join(dict.fromkeys(str(package.spec.requirement) for package in packages))
     try:
         done = subprocess.run(
             command,
@@ -129,7 +129,7 @@ def _compile(place: Place, wanted: list[Installed], python: str) -> str | None:
             timeout=_RESOLVE_LIMIT_S,
             check=False,
             env=uv_environment(),
-            cwd=tempfile.gettempdir(),  # the settings of a project one stands in are not the image's
+            cwd=tempfile.gettempdir(),  # settings of a project in the current folder are not the image's
         )
     except subprocess.TimeoutExpired:
         return f"timed out after {_RESOLVE_LIMIT_S} s"
@@ -137,13 +137,14 @@ def _compile(place: Place, wanted: list[Installed], python: str) -> str | None:
 
 
 def _refused(
-    said: str, project: Project, target: Target, place: Place, wanted: list[Installed]
+    refusal: str, project: Project, target: Target, view: StageView, packages: list[Installed]
 ) -> list[Finding]:
-    flat = redact(" ".join(said.split()))
+    flat = redact(" ".join(refusal.split()))
     known = [
-        replace(one, evidence=f"uv says: {flat[-400:]}") for one in findings_from_log(flat, project, target)
+        replace(finding, evidence=f"uv: {flat[-400:]}")
+        for finding in findings_from_log(flat, project, target)
     ]
-    first = wanted[0].asked
+    first = packages[0].spec
     return known or [
         Finding(
             id="unresolvable",
@@ -151,9 +152,9 @@ def _refused(
             level=Level.PROBLEM,
             path=first.path,
             line=first.line,
-            why=f"the versions that stage {place.stage.number + 1} asks for have no solution",
-            evidence=f"uv says: {flat[-600:]}",
-            advice="loosen one of the pins that it names",
+            why=f"the requirements of stage {view.stage.number + 1} have no solution",
+            evidence=f"uv: {flat[-600:]}",
+            advice="relax one of the pins that it names",
         )
     ]
 
@@ -172,15 +173,15 @@ def lint(project: Project) -> tuple[list[Advice], str | None]:
             timeout=_LINT_LIMIT_S,
             check=False,
         )
-        said = json.loads(done.stdout)
+        report = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, json.JSONDecodeError, OSError) as error:
         return [], f"hadolint gave no advice: {type(error).__name__}"
-    rows = [row for row in said if row["code"] != "DL1000"]
-    broken = [row["message"].splitlines()[0] for row in said if row["code"] == "DL1000"]
+    rows = [row for row in report if row["code"] != "DL1000"]
+    broken = [row["message"].splitlines()[0] for row in report if row["code"] == "DL1000"]
     advice = [Advice(row["code"], row["level"], int(row["line"]), row["message"]) for row in rows]
     return advice, f"hadolint cannot read the Dockerfile: {broken[0]}" if broken else None
 
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "no answer"
+    return lines[-1][:200] if lines else "no response"

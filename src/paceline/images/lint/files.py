@@ -1,4 +1,4 @@
-"""How do files on disk become a project to check, and a mended one files again?"""
+"""Load a project from a build context on disk, and write a fixed project back."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -26,31 +26,33 @@ _PATTERNS = (
 )
 _MAX_BYTES = 1_000_000
 _NOT_ENTERED = (".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages")
-_MAX_DEPTH, _MAX_FILES = 4, 20_000
-_CODE, _MOST_CODE = (".py", ".sh"), 500
+_MAX_DEPTH = 4
+_MAX_FILES = 20_000
+_CODE = (".py", ".sh")
+_MOST_CODE = 500
 
 
 def load_project(folder: Path, dockerfile: Path | None = None, requirements: Sequence[Path] = ()) -> Project:
-    """The Dockerfile, the requirement files that it may install, and the names of what else is there.
+    """The Dockerfile, the requirement files that it may install, and the names of other files.
 
     `dockerfile` and `requirements` are relative to the folder, or absolute. Nothing is written.
     """
     if not folder.is_dir():
         raise ImageOptionError(
-            [Problem(f"{folder} is no folder", "name the folder of the build context", "DIR")]
+            [Problem(f"{folder} is not a folder", "name the folder of the build context", "DIR")]
         )
     file = folder / (dockerfile or DOCKERFILE)
     text = _text(file)
     name = _name(file, folder)
-    found = {name: Source(name, text)}
-    wanted = [folder / one for one in requirements]
-    for path in (*wanted, *filter(_is_readable, _beside(folder)), *_named(folder, name, text)):
-        _add(found, folder, path, is_wanted=path in wanted)
-    names = frozenset(one.name for one in folder.iterdir()).union(_secret_files(folder))
+    sources = {name: Source(name, text)}
+    required = [folder / name for name in requirements]
+    for path in (*required, *filter(_is_readable, _dependency_files(folder)), *_named(folder, name, text)):
+        _add(sources, folder, path, is_wanted=path in required)
+    names = frozenset(entry.name for entry in folder.iterdir()).union(_secret_files(folder))
     listed = _listed(folder)
-    code = [one for one in sorted(listed or ()) if one.endswith(_CODE) and one not in found]
+    code = [path for path in sorted(listed or ()) if path.endswith(_CODE) and path not in sources]
     return Project(
-        files=tuple(found.values()),
+        files=tuple(sources.values()),
         dockerfile=name,
         names=names,
         code=tuple(_code(folder, code[:_MOST_CODE])),
@@ -61,13 +63,13 @@ def load_project(folder: Path, dockerfile: Path | None = None, requirements: Seq
 
 def _listed(folder: Path) -> frozenset[str] | None:
     """Every file below the folder; None for a context that is too large to list."""
-    found: set[str] = set()
-    for here, folders, files in os.walk(folder):
-        folders[:] = [one for one in folders if one not in _NOT_ENTERED]
-        found |= {_name(Path(here) / name, folder) for name in files}
-        if len(found) > _MAX_FILES:
+    paths: set[str] = set()
+    for directory, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _NOT_ENTERED]
+        paths |= {_name(Path(directory) / name, folder) for name in files}
+        if len(paths) > _MAX_FILES:
             return None
-    return frozenset(found)
+    return frozenset(paths)
 
 
 def _code(folder: Path, paths: Sequence[str]) -> Iterator[Source]:
@@ -88,22 +90,24 @@ def write_project(folder: Path, before: Project, after: Project) -> list[Path]:
     return written
 
 
-def _beside(folder: Path) -> list[Path]:
-    found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
-    return [*found, folder / ".dockerignore"]
+def _dependency_files(folder: Path) -> list[Path]:
+    paths = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
+    return [*paths, folder / ".dockerignore"]
 
 
 def _secret_files(folder: Path) -> Iterator[str]:
-    """Paths below the folder whose names say that they hold secrets; a large context is looked at in part."""
+    """Paths below the folder whose names suggest secrets; a large context is inspected in part."""
     looked_at = 0
-    for here, folders, files in os.walk(folder):
-        depth = len(Path(here).relative_to(folder).parts)
-        folders[:] = [one for one in sorted(folders) if one not in _NOT_ENTERED] if depth < _MAX_DEPTH else []
+    for directory, folders, files in os.walk(folder):
+        depth = len(Path(directory).relative_to(folder).parts)
+        folders[:] = (
+            [name for name in sorted(folders) if name not in _NOT_ENTERED] if depth < _MAX_DEPTH else []
+        )
         looked_at += len(files)
         if looked_at > _MAX_FILES:
             return
         for name in files:
-            path = _name(Path(here) / name, folder)
+            path = _name(Path(directory) / name, folder)
             if is_secret_file(path):
                 yield path
 
@@ -115,24 +119,24 @@ def _named(folder: Path, name: str, text: str) -> Iterator[Path]:
         for step in stage.instructions:
             values = docker.variables(stage, step.first)
             for by in pip_installs(name, text, step, values):
-                for said in by.values("requirement", "constraint"):
-                    yield folder / said.lstrip("/")
-                    yield folder / Path(said).name
-            words = [word for command in step.commands for word in command.texts]
-            for said in [*words, *(step.values[:-1] if step.word == "COPY" else ())]:
-                if said.endswith((".yml", ".yaml")) and is_manifest(said):
-                    yield folder / substituted(said, values).lstrip("/")
+                for path in by.values("requirement", "constraint"):
+                    yield folder / path.lstrip("/")
+                    yield folder / Path(path).name
+            argv = [word for command in step.commands for word in command.texts]
+            for path in [*argv, *(step.values[:-1] if step.word == "COPY" else ())]:
+                if path.endswith((".yml", ".yaml")) and is_manifest(path):
+                    yield folder / substituted(path, values).lstrip("/")
 
 
-def _add(found: dict[str, Source], folder: Path, file: Path, *, is_wanted: bool) -> None:
+def _add(sources: dict[str, Source], folder: Path, file: Path, *, is_wanted: bool) -> None:
     name = _name(file, folder)
-    if name in found or not (is_wanted or _is_small_file(file)):
+    if name in sources or not (is_wanted or _is_small_file(file)):
         return
-    found[name] = Source(name, _text(file))
+    sources[name] = Source(name, _text(file))
     if file.suffix in (".txt", ".in"):
-        for option in read_requirements(name, found[name].text).options:
+        for option in read_requirements(name, sources[name].text).options:
             if option.name in ("requirement", "constraint"):
-                _add(found, folder, file.parent / option.value, is_wanted=False)
+                _add(sources, folder, file.parent / option.value, is_wanted=False)
 
 
 def _is_small_file(file: Path) -> bool:
@@ -143,7 +147,7 @@ def _is_small_file(file: Path) -> bool:
 
 
 def _is_readable(file: Path) -> bool:
-    """A file that only lies beside the Dockerfile stops nothing, whatever is in it."""
+    """An unreadable file that is merely in the Dockerfile's folder is no error."""
     if not _is_small_file(file):
         return False
     try:
@@ -158,17 +162,17 @@ def _name(file: Path, folder: Path) -> str:
 
 
 def _text(file: Path) -> str:
-    """As it is: line ends are not touched, so that they can be written back."""
+    """Text with unchanged line ends, so that they can be written back."""
     try:
         return file.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        hint = "name it with --dockerfile or --requirements, or go to the folder of the build context"
+        hint = "name it with --dockerfile or --requirements, or change to the folder of the build context"
         raise ImageOptionError([Problem(f"there is no {file}", hint, str(file))]) from None
     except OSError as error:
-        hint = "it must be a file that you may read"
+        hint = "it must be a readable file"
         raise ImageOptionError(
             [Problem(f"{file} cannot be read: {error.strerror}", hint, str(file))]
         ) from error
     except UnicodeDecodeError as error:
-        problem = Problem(f"{file} is no text in UTF-8: {error.reason}", "save it as UTF-8", str(file))
+        problem = Problem(f"{file} is not UTF-8 text: {error.reason}", "save it as UTF-8", str(file))
         raise ImageOptionError([problem]) from error

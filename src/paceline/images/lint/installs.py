@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 
-from paceline.images.lint.dependency_files import Asked, read_asked
+from paceline.images.lint.dependency_files import PackageSpec, read_spec
 from paceline.images.lint.dockerfile import Command, Instruction, Word, substituted
 from paceline.images.lint.project import line_at
 
-# Options of `pip install` that take a word of their own; the others are flags.
+# Options of `pip install` that take an argument; the others are flags.
 _WITH_VALUE = {
     "-r": "requirement",
     "-c": "constraint",
@@ -102,11 +102,11 @@ class PipInstall:
     command: Command
     tool: str  # pip, uv (for `uv pip`), or one that installs a project: uv sync, poetry, pdm, pipenv
     program: tuple[Word, ...]  # `pip`, `python3 -m pip`, `uv pip`
-    behind: int  # where a further option may be put: behind the word `install`
-    end: int  # where a further package may be put: behind the last word
+    behind: int  # position for a further option: after the word `install`
+    end: int  # position for a further package: after the last word
     options: Mapping[str, tuple[str, ...]]
     flags: frozenset[str]
-    asked: tuple[Asked, ...]
+    specs: tuple[PackageSpec, ...]
     is_conditional: bool = False  # inside of if, case or a loop, or behind a test: it may not run
 
     @property
@@ -120,7 +120,7 @@ class PipInstall:
 
     @property
     def is_editable(self) -> bool:
-        """Its words stand where the text has them, and a further one may be written beside them."""
+        """Whether its words have positions in the text, and a further one may be inserted."""
         return self.is_pip and not self.instruction.is_json
 
     def values(self, *names: str) -> list[str]:
@@ -137,7 +137,7 @@ class SystemInstall:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """`pip uninstall`: what was installed before, by the base or by a step, is gone."""
+    """`pip uninstall`: removes packages installed before, by the base or by a step."""
 
     instruction: Instruction
     names: frozenset[str]
@@ -145,54 +145,55 @@ class Removal:
 
 def pip_installs(path: str, text: str, step: Instruction, values: Mapping[str, str]) -> list[PipInstall]:
     """The commands of pip and uv pip alone."""
-    found = [one for one in installs(path, text, step, values) if isinstance(one, PipInstall)]
-    return [one for one in found if one.is_pip]
+    installed = [install for install in installs(path, text, step, values) if isinstance(install, PipInstall)]
+    return [install for install in installed if install.is_pip]
 
 
 def installs(
     path: str, text: str, step: Instruction, values: Mapping[str, str]
 ) -> list[PipInstall | Removal]:
     """Everything that installs or removes Python packages, in order."""
-    found: list[PipInstall | Removal] = []
+    installed: list[PipInstall | Removal] = []
     conditional = conditional_commands(step)
     for command in step.commands:
-        begins = _pip_words(command.texts)
+        begins = _locate_pip(command.texts)
         removed = _removed(command.texts)
         if begins is not None:
-            one = _pip_install(path, text, step, values, command, begins)
-            found.append(replace(one, is_conditional=id(command) in conditional))
+            install = _pip_install(path, text, step, values, command, begins)
+            installed.append(replace(install, is_conditional=id(command) in conditional))
         elif removed:
-            found.append(Removal(step, removed))
-    return found
+            installed.append(Removal(step, removed))
+    return installed
 
 
 def conditional_commands(step: Instruction) -> set[int]:
     """The ids of commands that a step may leave out, by the shell's words around them."""
-    found: set[int] = set()
-    depth, is_tested = 0, False
+    ids: set[int] = set()
+    depth = 0
+    is_tested = False
     for command in step.commands:
         first = command.texts[0]
         if first in ("if", "case", "for", "while", "until"):
             depth += 1
         if depth > 0 or is_tested:
-            found.add(id(command))
+            ids.add(id(command))
         if first in ("fi", "esac", "done") or command.texts[-1] in ("fi", "esac", "done"):
             depth = max(depth - 1, 0)
         is_tested = first in ("[", "[[", "test") or (is_tested and depth == 0)
-    return found
+    return ids
 
 
-def _removed(words: tuple[str, ...]) -> frozenset[str]:
-    if "uninstall" not in words or not any(_PIP.match(word) for word in words[: words.index("uninstall")]):
+def _removed(argv: tuple[str, ...]) -> frozenset[str]:
+    if "uninstall" not in argv or not any(_PIP.match(word) for word in argv[: argv.index("uninstall")]):
         return frozenset()
-    behind = words[words.index("uninstall") + 1 :]
+    behind = argv[argv.index("uninstall") + 1 :]
     return frozenset(str(canonicalize_name(word)) for word in behind if not word.startswith("-"))
 
 
-def _pip_words(words: tuple[str, ...]) -> tuple[int, int, str] | None:
-    """Where the program begins, how many words it takes up to and with its verb, and which tool it is."""
-    for at, word in enumerate(words):
-        behind = words[at + 1 :]
+def _locate_pip(argv: tuple[str, ...]) -> tuple[int, int, str] | None:
+    """Start of the program, number of words up to and including its verb, and the tool."""
+    for at, word in enumerate(argv):
+        behind = argv[at + 1 :]
         if _UV.match(word) and behind[:2] in (("pip", "install"), ("pip", "sync")):
             return at, 3, "uv"
         if _PIP.match(word) and "install" in behind[:4]:
@@ -216,7 +217,7 @@ def _pip_install(
     at, count, tool = begins
     options: dict[str, tuple[str, ...]] = {}
     flags: set[str] = set()
-    asked: list[Asked] = []
+    specs: list[PackageSpec] = []
     is_sync = command.words[at + count - 1].text == "sync"
     rest = list(command.words[at + count :])
     while rest:
@@ -224,9 +225,9 @@ def _pip_install(
         name, is_joined, value = word.text.partition("=")
         short = word.text[:2]
         if word.text.startswith("-") and name in _WITH_VALUE:
-            said = value if is_joined else (rest.pop(0).text if rest else "")
+            raw = value if is_joined else (rest.pop(0).text if rest else "")
             key = _WITH_VALUE[name].removesuffix("s") if name.startswith("--re") else _WITH_VALUE[name]
-            options[key] = (*options.get(key, ()), substituted(said, values))
+            options[key] = (*options.get(key, ()), substituted(raw, values))
         elif short in ("-r", "-c") and len(word.text) > 2:  # -rrequirements.txt
             key = _WITH_VALUE[short]
             options[key] = (*options.get(key, ()), substituted(word.text[2:], values))
@@ -238,8 +239,8 @@ def _pip_install(
         elif is_sync and tool == "uv":
             options["requirement"] = (*options.get("requirement", ()), substituted(word.text, values))
         elif tool in ("pip", "uv"):
-            found = _asked(path, text, word, values, is_json=step.is_json)
-            asked += [found] if found is not None else []
+            spec = _spec(path, text, word, values, is_json=step.is_json)
+            specs += [spec] if spec is not None else []
     install = command.words[at + count - 1]
     return PipInstall(
         instruction=step,
@@ -250,37 +251,40 @@ def _pip_install(
         end=command.words[-1].end,
         options=options,
         flags=frozenset(flags),
-        asked=tuple(asked),
+        specs=tuple(specs),
     )
 
 
-def _asked(path: str, text: str, word: Word, values: Mapping[str, str], *, is_json: bool) -> Asked | None:
-    """The package that the program gets to see: the shell takes what is behind an unquoted < or > away."""
+def _spec(
+    path: str, text: str, word: Word, values: Mapping[str, str], *, is_json: bool
+) -> PackageSpec | None:
+    """The package that the program receives: the shell removes the text after an unquoted < or >."""
     written = word.text[: word.redirect]
-    said = substituted(written, values)
+    requirement = substituted(written, values)
     line = line_at(text, word.start)
-    is_literal = said == word.text and not is_json
-    return read_asked(said, path, word.start, word.end, line, is_literal=is_literal)
+    is_literal = requirement == word.text and not is_json
+    return read_spec(requirement, path, word.start, word.end, line, is_literal=is_literal)
 
 
 def system_installs(step: Instruction) -> list[SystemInstall]:
-    found = []
+    installed = []
     for command in step.commands:
-        words = command.texts
+        argv = command.texts
         for tool, verb in _SYSTEM_TOOLS:
-            if verb in words and tool in words[: words.index(verb)]:
-                behind = command.words[words.index(verb) + 1 :]
+            if verb in argv and tool in argv[: argv.index(verb)]:
+                behind = command.words[argv.index(verb) + 1 :]
                 packages = _packages(behind)
                 end = packages[-1].end if packages else command.words[-1].end
                 name = tool.removesuffix("-get")
-                found.append(SystemInstall(instruction=step, tool=name, packages=packages, end=end))
+                installed.append(SystemInstall(instruction=step, tool=name, packages=packages, end=end))
                 break
-    return found
+    return installed
 
 
-def _packages(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    kept, skips = [], False
-    for word in words:
+def _packages(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+    kept = []
+    skips = False
+    for word in argv:
         if skips:
             skips = False
         elif word.text in _APT_VALUES:

@@ -35,7 +35,7 @@ class TorchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What one release of transformers needs of its neighbours, as version ranges."""
+    """Version ranges that one release of transformers requires of other packages."""
 
     transformers: Version
     needs: Mapping[str, str]
@@ -69,17 +69,17 @@ def matrix() -> Matrix:
     return from_json(json.loads(files(__package__).joinpath("data/matrix.json").read_text("utf-8")))
 
 
-def from_json(said: dict[str, Any]) -> Matrix:  # Any: JSON
+def from_json(data: dict[str, Any]) -> Matrix:  # Any: JSON
     rows = [
         TorchRow(
             torch=Version(row["torch"]),
             pythons=tuple(row["pythons"]),
             **{part: Version(row[part]) for part in _PARTS if part in row},
         )
-        for row in said["torch"]
+        for row in data["torch"]
     ]
-    stacks = [Stack(transformers=Version(s["transformers"]), needs=s["needs"]) for s in said["stacks"]]
-    return Matrix(dated=date.fromisoformat(said["dated"]), torch=tuple(rows), stacks=tuple(stacks))
+    stacks = [Stack(transformers=Version(s["transformers"]), needs=s["needs"]) for s in data["stacks"]]
+    return Matrix(dated=date.fromisoformat(data["dated"]), torch=tuple(rows), stacks=tuple(stacks))
 
 
 def to_json(matrix: Matrix) -> dict[str, Any]:  # Any: JSON
@@ -87,7 +87,9 @@ def to_json(matrix: Matrix) -> dict[str, Any]:  # Any: JSON
     for row in matrix.torch:
         parts = {part: str(getattr(row, part)) for part in _PARTS if getattr(row, part) is not None}
         rows.append({"torch": str(row.torch), "pythons": list(row.pythons)} | parts)
-    stacks = [{"transformers": str(one.transformers), "needs": dict(one.needs)} for one in matrix.stacks]
+    stacks = [
+        {"transformers": str(stack.transformers), "needs": dict(stack.needs)} for stack in matrix.stacks
+    ]
     return {"dated": matrix.dated.isoformat(), "torch": rows, "stacks": stacks}
 
 
@@ -109,7 +111,7 @@ class Wheels:
     image_cudas: Mapping[str, tuple[str, ...]]  # minor of torch: CUDA in the tags of pytorch/pytorch
 
     def knows(self, name: str, version: Version) -> bool:
-        """Is the list complete up to this release?"""
+        """Whether the list is complete up to this release."""
         known = self.packages.get(name)
         return bool(known) and not version.is_prerelease and version <= max(known or ())
 
@@ -124,7 +126,7 @@ class Wheels:
         return _fits(self.tags(name, version), python, (libc, "pure"))
 
     def has_source(self, name: str, version: Version, python: str) -> bool:
-        """Does an archive exist that accepts this Python?"""
+        """Whether an archive exists that accepts this Python."""
         return _fits(self.tags(name, version), python, ("source",))
 
     def pythons(self, name: str, version: Version) -> list[str]:
@@ -133,7 +135,7 @@ class Wheels:
 
     def is_compiled(self, name: str) -> bool:
         """Some release has a wheel with compiled code: then its archives need a compiler."""
-        tags = {tag for said in self.packages.get(name, {}).values() for tag in said.split()}
+        tags = {tag for text in self.packages.get(name, {}).values() for tag in text.split()}
         return any(tag[0].isdigit() for tag in tags)
 
     def has_nothing_for_musl(self, name: str) -> bool:
@@ -144,13 +146,13 @@ class Wheels:
 
 
 def _fits(tags: str, python: str, kinds: tuple[str, ...]) -> bool:
-    wanted = Version(python)
+    version = Version(python)
     for tag in tags.split():
-        kind, _, said = tag.rpartition(":")
-        if kind not in kinds or said == "none":
+        kind, _, pythons = tag.rpartition(":")
+        if kind not in kinds or pythons == "none":
             continue
-        first, _, last = said.rstrip("+").partition("-")
-        if wanted >= Version(first) and (said.endswith("+") or wanted <= Version(last or first)):
+        first, _, last = pythons.rstrip("+").partition("-")
+        if version >= Version(first) and (pythons.endswith("+") or version <= Version(last or first)):
             return True
     return False
 
@@ -164,14 +166,14 @@ class IndexFile(NamedTuple):
 
 def releases_of(files: Iterable[IndexFile]) -> dict[Version, str]:
     """The tags of every final release, from the names of its files."""
-    found: dict[Version, dict[str, set[int]]] = {}
+    releases: dict[Version, dict[str, set[int]]] = {}
     open_ended: set[tuple[Version, str]] = set()
     for file in files:
         read = _read_wheel(file.name) if file.name.endswith(".whl") else _read_archive(file.name)
         if read is None:
             continue
         version, tags = read
-        row = found.setdefault(version, {})
+        row = releases.setdefault(version, {})
         for kind, minors, is_open in tags:
             accepted = {minor for minor in minors if _accepts(file.requires_python, minor)}
             row.setdefault(kind, set()).update(accepted)
@@ -182,7 +184,7 @@ def releases_of(files: Iterable[IndexFile]) -> dict[Version, str]:
             tag for kind in sorted(row) for tag in _ranges(kind, row[kind], (version, kind) in open_ended)
         )
         or "none"
-        for version, row in found.items()
+        for version, row in releases.items()
         if not version.is_prerelease and version.local is None
     }
 
@@ -199,7 +201,7 @@ def _read_wheel(name: str) -> tuple[Version, list[tuple[str, set[int], bool]]] |
         _, version, _, tags = parse_wheel_filename(name)
     except InvalidWheelFilename:
         return None
-    found = []
+    supported = []
     for tag in tags:
         kind = _kind(tag.platform)
         read = re.fullmatch(r"(cp|py)3(\d*)", tag.interpreter)
@@ -207,8 +209,14 @@ def _read_wheel(name: str) -> tuple[Version, list[tuple[str, set[int], bool]]] |
             continue
         minor = int(read[2] or 0)
         is_open = read[1] == "py" or tag.abi == "abi3"
-        found.append((kind, {one for one in MINORS if one == minor or (is_open and one >= minor)}, is_open))
-    return version, found
+        supported.append(
+            (
+                kind,
+                {candidate for candidate in MINORS if candidate == minor or (is_open and candidate >= minor)},
+                is_open,
+            )
+        )
+    return version, supported
 
 
 def _kind(platform: str) -> str | None:
@@ -222,9 +230,9 @@ def _kind(platform: str) -> str | None:
 
 
 def _read_archive(name: str) -> tuple[Version, list[tuple[str, set[int], bool]]] | None:
-    found = re.fullmatch(r".+?-v?(\d[^-]*)\.(?:tar\.gz|zip|tar\.bz2|tgz)", name)
+    match = re.fullmatch(r".+?-v?(\d[^-]*)\.(?:tar\.gz|zip|tar\.bz2|tgz)", name)
     try:
-        version = None if found is None else Version(found[1])
+        version = None if match is None else Version(match[1])
     except InvalidVersion:
         return None
     return None if version is None else (version, [("source", set(MINORS), True)])
@@ -238,12 +246,12 @@ def _ranges(kind: str, minors: set[int], is_open: bool) -> list[str]:
             runs[-1].append(minor)
         else:
             runs.append([minor])
-    found = []
+    ranges = []
     for run in runs:
         ends_open = is_open and run[-1] == MINORS[-1]
         last = "+" if ends_open else f"-3.{run[-1]}" if len(run) > 1 else ""
-        found.append(f"{kind}:3.{run[0]}{last}" if kind else f"3.{run[0]}{last}")
-    return found
+        ranges.append(f"{kind}:3.{run[0]}{last}" if kind else f"3.{run[0]}{last}")
+    return ranges
 
 
 @cache
@@ -251,22 +259,22 @@ def wheels() -> Wheels:
     return wheels_from_json(json.loads(files(__package__).joinpath("data/wheels.json").read_text("utf-8")))
 
 
-def wheels_from_json(said: dict[str, Any]) -> Wheels:  # Any: JSON
+def wheels_from_json(data: dict[str, Any]) -> Wheels:  # Any: JSON
     packages = {
         name: {Version(version): tags for tags, listed in rows.items() for version in listed.split()}
-        for name, rows in said["packages"].items()
+        for name, rows in data["packages"].items()
     }
     return Wheels(
-        dated=date.fromisoformat(said["dated"]),
+        dated=date.fromisoformat(data["dated"]),
         packages=packages,
         bound_to_torch={
-            name: {Version(one): Version(torch) for one, torch in rows.items()}
-            for name, rows in said["bound_to_torch"].items()
+            name: {Version(version): Version(torch) for version, torch in rows.items()}
+            for name, rows in data["bound_to_torch"].items()
         },
-        triton_of_torch={Version(a): Version(b) for a, b in said["triton_of_torch"].items()},
-        older_sisters={minor: (row[0], row[1]) for minor, row in said["sisters_before_matrix"].items()},
-        cuda_builds={minor: tuple(row) for minor, row in said["cuda_builds"].items()},
-        image_cudas={minor: tuple(row) for minor, row in said["image_cudas"].items()},
+        triton_of_torch={Version(a): Version(b) for a, b in data["triton_of_torch"].items()},
+        older_sisters={minor: (row[0], row[1]) for minor, row in data["sisters_before_matrix"].items()},
+        cuda_builds={minor: tuple(row) for minor, row in data["cuda_builds"].items()},
+        image_cudas={minor: tuple(row) for minor, row in data["image_cudas"].items()},
     )
 
 
@@ -281,7 +289,7 @@ def wheels_to_json(wheels: Wheels) -> dict[str, Any]:  # Any: JSON
         "dated": wheels.dated.isoformat(),
         "packages": packages,
         "bound_to_torch": {
-            name: {str(one): str(torch) for one, torch in rows.items()}
+            name: {str(version): str(torch) for version, torch in rows.items()}
             for name, rows in wheels.bound_to_torch.items()
         },
         "triton_of_torch": {str(a): str(b) for a, b in wheels.triton_of_torch.items()},
@@ -297,9 +305,9 @@ _AT_THE_END = re.compile(rf"/{_BUILD}/?$")
 
 
 def build_from_index(backends: Iterable[str], addresses: Sequence[str]) -> str | None:
-    """cpu, cu118, …; None for PyPI's own; UNKNOWN where it is decided only when the image is built.
+    """cpu, cu118, …; None for PyPI's own; UNKNOWN if it is decided only when the image is built.
 
-    `backends` is what uv was told to take (`--torch-backend`); it wins over addresses.
+    `backends` is uv's configuration (`--torch-backend`); it has priority over addresses.
     """
     for backend in backends:
         return backend if re.fullmatch(_BUILD, backend) else UNKNOWN

@@ -1,8 +1,8 @@
 """The compatibility tables of images, made again from the package index: `image matrix --refresh`.
 
-The index is the one that pip and uv are configured for. uv says which Pythons have a wheel (its hint names
-them all) and what a version pulls in; pip says what a pure wheel requires; the index pages of PEP 503 name
-the files of each package. Nothing is installed.
+The index is the one that pip and uv are configured for. uv reports which Pythons have a wheel (its hint names
+them all) and the dependencies of a version; pip reports the requirements of a pure wheel; the index pages of
+PEP 503 name the files of each package. Nothing is installed.
 """
 
 import json
@@ -42,24 +42,24 @@ _NO_SUCH_PYTHON = "3.99"  # no wheel is for it, so that uv names all those that 
 _TAG = re.compile(r"`cp(3)(\d+)`")
 
 
-def refresh(today: date, known: Matrix, *, only_new: bool, tell: Callable[[str], None]) -> Matrix:
+def refresh(today: date, known: Matrix, *, only_new: bool, notify: Callable[[str], None]) -> Matrix:
     """A new matrix from the configured index; with `only_new`, rows that are known already are kept."""
     kept = {row.torch: row for row in known.torch} if only_new else {}
     versions = _versions("torch", _OLDEST, ("3.10", "3.12", "3.13"))
     if not versions:
         raise TrainingError(
-            "the package index knows no torch", "see that `pip index versions torch` answers, and try again"
+            "the package index has no torch", "check that `pip index versions torch` works, and try again"
         )
     rows = []
     for version in versions:
         rows.append(kept.get(version) or _torch_row(version))
-        tell(f"torch {version}: CUDA {rows[-1].cuda or 'none'}, Python {' '.join(rows[-1].pythons)}")
-    stacks = {one.transformers: one for one in known.stacks} if only_new else {}
-    found = []
+        notify(f"torch {version}: CUDA {rows[-1].cuda or 'none'}, Python {' '.join(rows[-1].pythons)}")
+    stacks = {stack.transformers: stack for stack in known.stacks} if only_new else {}
+    refreshed = []
     for version in _newest_of_each_minor(_versions("transformers", _OLDEST_TRANSFORMERS, ("3.11",))):
-        found.append(stacks.get(version) or _stack(version))
-        tell(f"transformers {version}: {', '.join(f'{n}{s}' for n, s in found[-1].needs.items())}")
-    return Matrix(dated=today, torch=tuple(rows), stacks=tuple(found))
+        refreshed.append(stacks.get(version) or _stack(version))
+        notify(f"transformers {version}: {', '.join(f'{n}{s}' for n, s in refreshed[-1].needs.items())}")
+    return Matrix(dated=today, torch=tuple(rows), stacks=tuple(refreshed))
 
 
 def write_matrix(matrix: Matrix, file: Path) -> None:
@@ -73,17 +73,17 @@ def write_wheels(wheels: Wheels, file: Path) -> None:
 
 
 def refresh_wheels(
-    today: date, known: Wheels, matrix: Matrix, *, torch_index: str, tell: Callable[[str], None]
+    today: date, known: Wheels, matrix: Matrix, *, torch_index: str, notify: Callable[[str], None]
 ) -> Wheels:
     """The table of wheels, for the packages that it names, from the files that the index lists now.
 
-    The CUDA builds come from `torch_index`, PyTorch's own. Where that does not respond, the known ones stay.
+    The CUDA builds come from `torch_index`, PyTorch's own. If that does not respond, the known ones stay.
     """
     address = _index_address()
     packages = {}
     for name in known.packages:
         packages[name] = releases_of(_index_files(address, name)) or known.packages[name]
-        tell(f"{name}: {len(packages[name])} releases")
+        notify(f"{name}: {len(packages[name])} releases")
     bound = {
         name: {**rows, **_bounds(name, [v for v in packages.get(name, ()) if v > max(rows)])}
         for name, rows in known.bound_to_torch.items()
@@ -96,7 +96,7 @@ def refresh_wheels(
     try:
         builds = _cuda_builds(_index_files(torch_index, "torch"))
     except TrainingError as error:
-        tell(f"the CUDA builds of torch stay as known: {error}")
+        notify(f"the CUDA builds of torch are not updated: {error}")
         builds = {}
     return replace(
         known,
@@ -109,30 +109,37 @@ def refresh_wheels(
 
 
 def _cuda_builds(files: Iterable[IndexFile]) -> dict[str, tuple[str, ...]]:
-    """`torch-2.6.0+cu126-cp312-…` says that torch 2.6 has a build for CUDA 12.6."""
-    found: dict[str, set[str]] = {}
+    """`torch-2.6.0+cu126-cp312-…` means that torch 2.6 has a build for CUDA 12.6."""
+    by_minor: dict[str, set[str]] = {}
     for file in files:
         read = re.match(r"torch-(\d+\.\d+)[\d.]*(?:\+|%2B)cu(\d+)-cp3", file.name)
         if read is not None and "linux" in file.name:
-            found.setdefault(read[1], set()).add(read[2])
-    return {minor: tuple(sorted(builds, key=int)) for minor, builds in found.items()}
+            by_minor.setdefault(read[1], set()).add(read[2])
+    return {minor: tuple(sorted(builds, key=int)) for minor, builds in by_minor.items()}
 
 
 def _bounds(name: str, releases: Iterable[Version]) -> dict[Version, Version]:
     """The torch that each release pins in its metadata; a release without a pin is left out."""
-    found = {}
+    bounds = {}
     for version in releases:
-        wanted = [one for one in _requirements(name, version) if one.name == "torch"]
-        pins = [spec.version for one in wanted for spec in one.specifier if spec.operator == "=="]
+        requirements = [
+            requirement for requirement in _requirements(name, version) if requirement.name == "torch"
+        ]
+        pins = [
+            spec.version
+            for requirement in requirements
+            for spec in requirement.specifier
+            if spec.operator == "=="
+        ]
         if len(pins) == 1 and "*" not in pins[0]:
-            found[version] = Version(pins[0])
-    return found
+            bounds[version] = Version(pins[0])
+    return bounds
 
 
 def _index_address() -> str:
     done = _run([sys.executable, "-m", "pip", "config", "list"])
-    said = re.search(r"^(?::env:|global|install)\.index-url='(.*)'$", done.stdout, re.M)
-    return said[1].rstrip("/") if said else "https://pypi.org/simple"
+    match = re.search(r"^(?::env:|global|install)\.index-url='(.*)'$", done.stdout, re.M)
+    return match[1].rstrip("/") if match else "https://pypi.org/simple"
 
 
 class _Page(HTMLParser):
@@ -143,11 +150,11 @@ class _Page(HTMLParser):
         self.files: list[IndexFile] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = dict(attrs)
-        path = (said.get("href") or "").partition("#")[0]
+        attributes = dict(attrs)
+        path = (attributes.get("href") or "").partition("#")[0]
         if tag == "a" and path:
             name = urllib.parse.unquote(path.rpartition("/")[2])
-            self.files.append(IndexFile(name, said.get("data-requires-python") or ""))
+            self.files.append(IndexFile(name, attributes.get("data-requires-python") or ""))
 
 
 def _index_files(address: str, name: str) -> list[IndexFile]:
@@ -165,33 +172,35 @@ def _index_files(address: str, name: str) -> list[IndexFile]:
 
 
 def _versions(package: str, oldest: Version, pythons: Iterable[str]) -> list[Version]:
-    found: set[Version] = set()
+    versions: set[Version] = set()
     for python in pythons:
         command = [sys.executable, "-m", "pip", "index", "versions", package, "--python-version", python]
-        said = _run([*command, "--only-binary", ":all:"]).stdout
-        listed = re.search(r"Available versions: (.*)", said)
+        match = _run([*command, "--only-binary", ":all:"]).stdout
+        listed = re.search(r"Available versions: (.*)", match)
         for text in listed[1].split(", ") if listed else []:
             try:
                 version = Version(text)
             except InvalidVersion:
                 continue
             if version.local is None and not version.is_prerelease and version >= oldest:
-                found.add(version)
-    return sorted(found)
+                versions.add(version)
+    return sorted(versions)
 
 
 def _newest_of_each_minor(versions: Iterable[Version]) -> list[Version]:
-    return list({(one.major, one.minor): one for one in versions}.values())
+    return list({(version.major, version.minor): version for version in versions}.values())
 
 
 def _torch_row(version: Version) -> TorchRow:
     refused = _compile([f"torch=={version}"], _NO_SUCH_PYTHON, "--no-deps").stderr
     pythons = sorted({(int(a), int(b)) for a, b in _TAG.findall(refused.partition("ABI tags:")[2])})
     if not pythons:
-        raise TrainingError(f"uv does not say which Pythons torch {version} is for", refused.strip()[-300:])
-    # One in the middle: the sisters' wheels for the newest Python often come a release later.
+        raise TrainingError(f"uv reports no Python versions for torch {version}", refused.strip()[-300:])
+    # One in the middle: the related wheels for the newest Python often follow a release later.
     major, minor = pythons[len(pythons) // 2]
-    python, itself, vision = f"{major}.{minor}", f"torch=={version}", "torchvision>=0.14"
+    python = f"{major}.{minor}"
+    itself = f"torch=={version}"
+    vision = "torchvision>=0.14"
     audio = "torchaudio<=0.13.99" if version.major < 2 else f"torchaudio<={version.major}.{version.minor}.99"
     # A sister may be late: then without her.
     solved = next(filter(None, (_solved([itself, *s], python) for s in ([vision, audio], [vision], []))), {})
@@ -208,19 +217,19 @@ def _torch_row(version: Version) -> TorchRow:
 
 def _part(solved: dict[str, str], name: str) -> Version | None:
     """Before CUDA 13 the packages carry its major in their names: nvidia-nccl-cu12."""
-    found = [v for n, v in solved.items() if n == name or re.fullmatch(rf"{name}-cu\d+", n)]
-    return Version(found[0]) if found else None
+    matching = [v for n, v in solved.items() if n == name or re.fullmatch(rf"{name}-cu\d+", n)]
+    return Version(matching[0]) if matching else None
 
 
-def _solved(wanted: list[str], python: str) -> dict[str, str]:
-    done = _compile(wanted, python)
+def _solved(requirements: list[str], python: str) -> dict[str, str]:
+    done = _compile(requirements, python)
     if done.returncode != 0:
         return {}
     pairs = [line.partition("==") for line in done.stdout.splitlines() if "==" in line]
     return {name.strip(): version.split(";")[0].strip() for name, _, version in pairs}
 
 
-def _compile(wanted: list[str], python: str, *flags: str) -> subprocess.CompletedProcess[str]:
+def _compile(requirements: list[str], python: str, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [
         *uv_command(),
         "pip",
@@ -232,13 +241,19 @@ def _compile(wanted: list[str], python: str, *flags: str) -> subprocess.Complete
         "--no-annotate",
     ]
     platform = ["--python-platform", "x86_64-manylinux_2_28", "--only-binary", ":all:"]
-    return _run([*command, *platform, *flags], "\n".join(wanted))
+    return _run([*command, *platform, *flags], "\n".join(requirements))
 
 
 def _stack(version: Version) -> Stack:
-    wanted = {one.name: one for one in _requirements("transformers", version) if one.marker is None}
+    requirements = {
+        requirement.name: requirement
+        for requirement in _requirements("transformers", version)
+        if requirement.marker is None
+    }
     names = ("tokenizers", "huggingface-hub")
-    return Stack(transformers=version, needs={n: str(wanted[n].specifier) for n in names if n in wanted})
+    return Stack(
+        transformers=version, needs={n: str(requirements[n].specifier) for n in names if n in requirements}
+    )
 
 
 def _requirements(name: str, version: Version) -> list[Requirement]:
@@ -256,18 +271,19 @@ def _requirements(name: str, version: Version) -> list[Requirement]:
     if done.returncode != 0:
         raise TrainingError(f"pip cannot read {name} {version}", done.stderr.strip()[-300:])
     return [
-        Requirement(one) for one in json.loads(done.stdout)["install"][0]["metadata"].get("requires_dist", ())
+        Requirement(line)
+        for line in json.loads(done.stdout)["install"][0]["metadata"].get("requires_dist", ())
     ]
 
 
-def _run(command: list[str], said: str | None = None) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
-        input=said,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,
         check=False,
         env=uv_environment(),
-        cwd=tempfile.gettempdir(),  # the constraints of a project one stands in are not ours
+        cwd=tempfile.gettempdir(),  # constraints of a project in the current folder do not apply
     )

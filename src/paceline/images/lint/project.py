@@ -1,7 +1,7 @@
-"""What is an image made of, what was found in it, and what would be changed?
+"""Types of the image check: the project, the target machine, findings and edits.
 
-A project is text: a Dockerfile and the requirement files it installs, by their
-path in the build context. Nothing here reads or writes a file; `app/image_check.py` does.
+A project is text: a Dockerfile and the requirement files it installs, by their path in the build context.
+Nothing here reads or writes a file; `lint/files.py` does.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ class Source:
 class Project:
     """`files` holds the Dockerfile, every requirement and constraint file, and .dockerignore, if there.
 
-    `names` are the other paths of the build context that are known to exist; their text is not looked at.
+    `names` are the other paths of the build context that are known to exist; their text is not read.
     `code` holds the scripts and Python files of the context: they are read, and never changed. `paths` is
     every file of the context, or None where the list is not complete.
     """
@@ -39,28 +39,28 @@ class Project:
     runnable: frozenset[str] | None = None  # those of `paths` that may be executed; None: not known
 
     def has(self, path: str) -> bool:
-        return any(one.path == path for one in self.files)
+        return any(source.path == path for source in self.files)
 
     def text(self, path: str) -> str:
-        return next(one.text for one in self.files if one.path == path)
+        return next(source.text for source in self.files if source.path == path)
 
     def code_text(self, path: str) -> str | None:
-        """The text of a script or a Python file; None where it is not known."""
-        return next((one.text for one in (*self.code, *self.files) if one.path == path), None)
+        """The text of a script or a Python file; None if unknown."""
+        return next((source.text for source in (*self.code, *self.files) if source.path == path), None)
 
     def with_text(self, path: str, text: str) -> "Project":
         """The same project with this text under this path, changed or added."""
         if not self.has(path):
             return replace(self, files=(*self.files, Source(path, text)))
-        files = tuple(Source(path, text) if one.path == path else one for one in self.files)
+        files = tuple(Source(path, text) if source.path == path else source for source in self.files)
         return replace(self, files=files)
 
     @property
     def fingerprint(self) -> str:
         """Two attempts with the same fingerprint would build the same."""
         digest = hashlib.sha256()
-        for one in sorted(self.files, key=lambda one: one.path):
-            digest.update(f"{one.path}\0{len(one.text)}\0{one.text}".encode())
+        for source in sorted(self.files, key=lambda source: source.path):
+            digest.update(f"{source.path}\0{len(source.text)}\0{source.text}".encode())
         return digest.hexdigest()
 
 
@@ -72,7 +72,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where the image shall run. What is not said is not judged."""
+    """Target of the image. Unset properties are not checked."""
 
     today: date  # which base images have ended is a question of the day
     kind: Kind = Kind.UNKNOWN
@@ -84,14 +84,14 @@ class Target:
 class Level(Enum):
     PROBLEM = "problem"  # the build, the import or the run fails
     WARNING = "warning"  # it works, and costs: size, safety, or luck
-    NOTE = "note"  # what could not be judged, and what only a person can decide
+    NOTE = "note"  # unchecked, or for a person to decide
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
     """Lines `first` to `last` (from 1, both included) of a file become `new`.
 
-    `last == first - 1` inserts before `first`. `old` is what stands there now: an edit of a text that has
+    `last == first - 1` inserts before `first`. `old` is the current text: an edit of a text that has
     changed meanwhile is refused. A file that does not exist is made by an edit of lines 1 to 0.
     """
 
@@ -116,11 +116,11 @@ class Finding:
     advice: str
     edits: tuple[Edit, ...] = ()
     asks: bool = False  # the edits change what the user pinned: applied only where the user agreed
-    log_line: str | None = field(default=None)  # for findings of a build's log: the line that showed it
+    log_line: str | None = field(default=None)  # for findings from a build log: the matched line
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Two findings with the same key say the same."""
+        """Findings with equal keys are equal."""
         return self.id, self.path, self.line
 
     @property
@@ -143,8 +143,8 @@ class Change(NamedTuple):
 
 def lines_of(text: str) -> list[str]:
     """The lines with their ends; joined, they are the text."""
-    found = text.split("\n")
-    return [f"{line}\n" for line in found[:-1]] + ([found[-1]] if found[-1] else [])
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
 def line_at(text: str, offset: int) -> int:
@@ -153,8 +153,8 @@ def line_at(text: str, offset: int) -> int:
 
 
 def offset_of(text: str, line: int) -> int:
-    """Where a line begins; the text's length for the line behind the last."""
-    return sum(len(one) for one in lines_of(text)[: line - 1])
+    """Offset of a line; the text's length for the line after the last."""
+    return sum(len(line) for line in lines_of(text)[: line - 1])
 
 
 def newline_of(text: str) -> str:
@@ -177,9 +177,12 @@ def edits_of(source: Source, changes: Iterable[Change]) -> tuple[Edit, ...]:
 
 def _edit(source: Source, group: list[Change]) -> Edit:
     text = source.text
-    first, last = line_at(text, group[0].start), line_at(text, group[-1].end)
-    start, end = offset_of(text, first), offset_of(text, last + 1)
-    parts, at = [], start
+    first = line_at(text, group[0].start)
+    last = line_at(text, group[-1].end)
+    start = offset_of(text, first)
+    end = offset_of(text, last + 1)
+    parts = []
+    at = start
     for change in group:
         parts += [text[at : change.start], change.new]
         at = change.end
@@ -190,9 +193,9 @@ def insertion(source: Source, before_line: int, lines: Iterable[str]) -> Edit:
     """New lines before a line; behind the last line, a missing end of line is added first."""
     end = newline_of(source.text)
     new = "".join(f"{line}{end}" for line in lines)
-    there = lines_of(source.text)
-    if before_line > len(there) and there and not there[-1].endswith("\n"):
-        return Edit(source.path, len(there), len(there), there[-1], f"{there[-1]}{end}{new}")
+    existing = lines_of(source.text)
+    if before_line > len(existing) and existing and not existing[-1].endswith("\n"):
+        return Edit(source.path, len(existing), len(existing), existing[-1], f"{existing[-1]}{end}{new}")
     return Edit(source.path, before_line, before_line - 1, "", new)
 
 

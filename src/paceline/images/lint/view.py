@@ -11,7 +11,7 @@ from packaging.version import Version
 from paceline.images.lint.bases import Base, read_base
 from paceline.images.lint.dependency_files import (
     NAMES,
-    Asked,
+    PackageSpec,
     RequirementFile,
     conda_packages,
     conda_spec,
@@ -66,13 +66,13 @@ _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.S)
 class Installed(NamedTuple):
     """One package, and the command that installs it."""
 
-    asked: Asked
+    spec: PackageSpec
     by: PipInstall
 
 
 @dataclass(frozen=True)
-class Place:
-    """One stage, with all that it stands on."""
+class StageView:
+    """One stage, with all stages and the base below it."""
 
     project: Project
     docker: Dockerfile
@@ -87,7 +87,7 @@ class Place:
 
     @cached_property
     def steps(self) -> list[Instruction]:
-        return [step for one in self.docker.chain(self.stage) for step in one.instructions]
+        return [step for stage in self.docker.chain(self.stage) for step in stage.instructions]
 
     @cached_property
     def variables(self) -> dict[str, str]:
@@ -95,56 +95,64 @@ class Place:
 
     @cached_property
     def _installs(self) -> list[PipInstall | Removal]:
-        """Of this stage and of those below it, in order."""
-        found: list[PipInstall | Removal] = []
-        for one in self.docker.chain(self.stage):
-            for step in one.instructions:
-                values = self.docker.variables(one, step.first)
-                found += installs(self.docker.path, self.docker.text, step, values)
-        return found
+        """Installs of this stage and of those below it, in order."""
+        installed: list[PipInstall | Removal] = []
+        for stage in self.docker.chain(self.stage):
+            for step in stage.instructions:
+                values = self.docker.variables(stage, step.first)
+                installed += installs(self.docker.path, self.docker.text, step, values)
+        return installed
 
     @cached_property
     def pip(self) -> list[PipInstall]:
         """The commands of pip and uv pip, of this stage and of those below it, in order."""
-        found = [one for one in self._installs if isinstance(one, PipInstall) and one.is_pip]
-        return [one for one in found if not one.is_conditional]
+        installed = [
+            install for install in self._installs if isinstance(install, PipInstall) and install.is_pip
+        ]
+        return [install for install in installed if not install.is_conditional]
 
     @cached_property
     def commands_of_pip(self) -> list[PipInstall]:
         """Every unconditional installation of this very stage, those of uv sync and poetry among them."""
-        found = [one for one in self._installs if isinstance(one, PipInstall) and not one.is_conditional]
-        return [one for one in found if id(one.instruction) in self.own_steps]
+        installed = [
+            install
+            for install in self._installs
+            if isinstance(install, PipInstall) and not install.is_conditional
+        ]
+        return [install for install in installed if id(install.instruction) in self.own_steps]
 
     @cached_property
     def has_conditional(self) -> bool:
-        """Some command may install more, or nothing: what is missing cannot be told."""
-        return any(isinstance(one, PipInstall) and one.is_conditional for one in self._installs)
+        """Some command may install more, or nothing: what is missing cannot be determined."""
+        return any(isinstance(install, PipInstall) and install.is_conditional for install in self._installs)
 
     @cached_property
     def removed(self) -> frozenset[str]:
-        """What `pip uninstall` takes away at some point: a base's own package, too."""
-        found = [one.names for one in self._installs if isinstance(one, Removal)]
-        return frozenset(name for names in found for name in names)
+        """Packages that `pip uninstall` removes at some point, including those of the base."""
+        removals = [install.names for install in self._installs if isinstance(install, Removal)]
+        return frozenset(name for names in removals for name in names)
 
     @cached_property
     def system(self) -> list[SystemInstall]:
-        return [found for step in self.steps for found in system_installs(step)]
+        return [install for step in self.steps for install in system_installs(step)]
 
     @cached_property
     def system_packages(self) -> frozenset[str]:
         values = self.variables
-        said = (substituted(word.text, values) for one in self.system for word in one.packages)
-        return frozenset(word.partition("=")[0] for text in said for word in text.split())
+        texts = (substituted(word.text, values) for install in self.system for word in install.packages)
+        return frozenset(word.partition("=")[0] for text in texts for word in text.split())
 
     @cached_property
     def packages_where_it_runs(self) -> frozenset[str]:
         """System packages of the stages that copy from this one, and of this one where none does."""
-        later = [one for one in self.docker.stages[self.stage.number + 1 :] if self._takes_from(one)]
-        chains = [self.docker.chain(one) for one in later or [self.stage]]
-        steps = [step for chain in chains for one in chain for step in one.instructions]
-        listed = [word.text for step in steps for one in system_installs(step) for word in one.packages]
-        said = (substituted(text, self.variables) for text in listed)
-        return frozenset(word.partition("=")[0] for text in said for word in text.split())
+        later = [stage for stage in self.docker.stages[self.stage.number + 1 :] if self._takes_from(stage)]
+        chains = [self.docker.chain(step) for step in later or [self.stage]]
+        steps = [step for chain in chains for stage in chain for step in stage.instructions]
+        listed = [
+            word.text for step in steps for install in system_installs(step) for word in install.packages
+        ]
+        texts = (substituted(text, self.variables) for text in listed)
+        return frozenset(word.partition("=")[0] for text in texts for word in text.split())
 
     def _takes_from(self, other: Stage) -> bool:
         names = {str(self.stage.number), self.stage.name}
@@ -153,14 +161,14 @@ class Place:
 
     @cached_property
     def are_packages_known(self) -> bool:
-        """Not where a list in a file, a variable or a script of one's own says what else the system gets."""
+        """Whether all system packages are known: not if a file, a variable or a user's script adds some."""
         for stage in self.docker.stages:
             values = self.docker.variables(stage)
             for step in stage.instructions:
-                words = [word for command in step.commands for word in command.texts]
-                listed = [word for one in system_installs(step) for word in one.packages]
-                if any(word.endswith(".sh") and not _ONLY_UV.search(word) for word in words) or (
-                    "xargs" in words and "install" in words
+                argv = [word for command in step.commands for word in command.texts]
+                listed = [word for install in system_installs(step) for word in install.packages]
+                if any(word.endswith(".sh") and not _ONLY_UV.search(word) for word in argv) or (
+                    "xargs" in argv and "install" in argv
                 ):
                     return False
                 if any(re.search(r"[$`]", substituted(word.text, values)) for word in listed):
@@ -168,17 +176,17 @@ class Place:
         return True
 
     def environment(self, by: PipInstall) -> dict[str, str]:
-        """The variables that a command sees: of ARG and ENV, and those that its own step sets before it."""
+        """The variables of a command: of ARG and ENV, and those that its step sets before it."""
         values = self.docker.variables(self.stage, by.instruction.first)
         for command in by.instruction.commands:
             for word in command.words:
-                found = _ASSIGNED.match(word.text)
-                if found is not None and word.start < by.program[0].start:
-                    values[found[1]] = substituted(found[2], values)
+                match = _ASSIGNED.match(word.text)
+                if match is not None and word.start < by.program[0].start:
+                    values[match[1]] = substituted(match[2], values)
         return values
 
     def uses_of(self, path: str) -> int:
-        """How many commands of all stages install from this file?"""
+        """Number of commands of all stages that install from this file."""
         steps = [(stage, step) for stage in self.docker.stages for step in stage.instructions]
         commands = [
             by
@@ -191,43 +199,43 @@ class Place:
 
     @cached_property
     def installed(self) -> list[Installed]:
-        found: list[Installed] = []
+        packages: list[Installed] = []
         for by in self._installs:
             if isinstance(by, Removal):
-                found = [one for one in found if one.asked.name not in by.names]
+                packages = [package for package in packages if package.spec.name not in by.names]
             elif not by.is_conditional:
-                found += [Installed(asked, by) for asked in self.asked_by(by)]
-        return found
+                packages += [Installed(spec, by) for spec in self.specs_by(by)]
+        return packages
 
     @cached_property
     def own(self) -> list[Installed]:
-        """What this very stage installs."""
-        mine = {id(step) for step in self.stage.instructions}
-        return [one for one in self.installed if id(one.by.instruction) in mine]
+        """Packages that this stage itself installs."""
+        own_steps = {id(step) for step in self.stage.instructions}
+        return [package for package in self.installed if id(package.by.instruction) in own_steps]
 
     @cached_property
     def own_steps(self) -> frozenset[int]:
         """The ids of the instructions of this very stage."""
         return frozenset(id(step) for step in self.stage.instructions)
 
-    def asked_by(self, by: PipInstall) -> Iterator[Asked]:
-        """What a command asks for on this Python; a marker that cannot be judged says no."""
-        for one in (*by.asked, *(asked for file in self.files_of(by) for asked in file.asked)):
-            if one.is_meant_for(self.python):
-                yield one
+    def specs_by(self, by: PipInstall) -> Iterator[PackageSpec]:
+        """Packages that a command requests on this Python; a marker that cannot be evaluated excludes."""
+        for spec in (*by.specs, *(spec for file in self.files_of(by) for spec in file.specs)):
+            if spec.is_meant_for(self.python):
+                yield spec
 
     def files_of(self, by: PipInstall) -> list[RequirementFile]:
         """The requirement files and manifests of a command, and those that they name."""
-        found = self._manifests(by)
-        waiting = [self.path_in_context(by, said) for said in by.values("requirement")]
-        waiting += [one.value for file in found for one in file.options if one.name == "requirement"]
+        files = self._manifests(by)
+        waiting = [self.path_in_context(by, name) for name in by.values("requirement")]
+        waiting += [option.value for file in files for option in file.options if option.name == "requirement"]
         while waiting:
             path = waiting.pop(0)
             file = None if self._is_rewritten(by, _tail(path)) else self.file_named(path)
-            if file is not None and file not in found:
-                found.append(file)
-                waiting += [one.value for one in file.options if one.name == "requirement"]
-        return found
+            if file is not None and file not in files:
+                files.append(file)
+                waiting += [option.value for option in file.options if option.name == "requirement"]
+        return files
 
     def _is_rewritten(self, by: PipInstall, name: str) -> bool:
         """Another step has changed or made the file: its text in the context is not what is installed."""
@@ -246,18 +254,18 @@ class Place:
         """pyproject.toml and its like of the folders that a command installs, unless without dependencies."""
         if "--no-deps" in by.flags:
             return []
-        said = [one.text for one in by.asked if one.is_url] + by.values("editable")
-        folders = [re.sub(r"\[[^\]]*\]$", "", one) for one in said] if by.is_pip else ["."]
-        found = []
+        targets = [spec.text for spec in by.specs if spec.is_url] + by.values("editable")
+        folders = [re.sub(r"\[[^\]]*\]$", "", target) for target in targets] if by.is_pip else ["."]
+        files = []
         for folder in folders:
             if folder.startswith(".") and "://" not in folder:
                 parts = [part for part in folder.split("/") if part not in ("", ".")]
                 paths = ["/".join([*parts, name]) for name in NAMES]
-                found += [self.files[path] for path in paths if path in self.files]
-        return found
+                files += [self.files[path] for path in paths if path in self.files]
+        return files
 
     def path_in_context(self, by: PipInstall, path: str) -> str:
-        """Where a file of the image comes from, if a COPY or a mount gave it another name."""
+        """Source path of a file of the image, if a COPY or a mount renamed it."""
         mounts = [dict(part.partition("=")[::2] for part in flag.split(",")) for flag in by.instruction.flags]
         for mount in mounts:
             if mount.get("target", mount.get("dst")) == path and "source" in mount:
@@ -288,17 +296,17 @@ class Place:
         return None
 
     def find(self, *names: str) -> Installed | None:
-        """The last one asked for, because it is what stays."""
-        found = [one for one in self.installed if one.asked.name in names]
-        return found[-1] if found else None
+        """The last requested package, because it is the one that stays."""
+        matching = [package for package in self.installed if package.spec.name in names]
+        return matching[-1] if matching else None
 
-    def indexes(self, one: Installed) -> list[str]:
+    def indexes(self, package: Installed) -> list[str]:
         """Every address that a command may take packages from, but the usual one."""
-        files = self.files_of(one.by)
+        files = self.files_of(package.by)
         values = [o.value for file in files for o in file.options if o.name in _INDEX_NAMES]
-        before = self.environment(one.by)
-        said = [before[name] for name in _INDEX_VARIABLES if name in before]
-        return one.by.values(*_INDEX_NAMES) + values + [word for text in said for word in text.split()]
+        before = self.environment(package.by)
+        texts = [before[name] for name in _INDEX_VARIABLES if name in before]
+        return package.by.values(*_INDEX_NAMES) + values + [word for text in texts for word in text.split()]
 
     def source(self, path: str) -> Source:
         return Source(path, self.project.text(path))
@@ -309,7 +317,7 @@ class Place:
 
     @property
     def kind(self) -> Kind:
-        """Where it shall run; without a word from the user, an image of NVIDIA's says GPU."""
+        """Target of the image; by default, a base image of NVIDIA implies GPU."""
         if self.target.kind is not Kind.UNKNOWN:
             return self.target.kind
         return Kind.GPU if self.base.cuda is not None or self.target.arch is not None else Kind.UNKNOWN
@@ -317,21 +325,21 @@ class Place:
     @cached_property
     def words(self) -> list[str]:
         """Every word of every command of the stage and of those below it, and of its shell."""
-        said = [word for step in self.steps for command in step.commands for word in command.texts]
-        return said + [value for step in self.steps if step.word == "SHELL" for value in step.values]
+        argv = [word for step in self.steps for command in step.commands for word in command.texts]
+        return argv + [value for step in self.steps if step.word == "SHELL" for value in step.values]
 
     @cached_property
     def has_own_python(self) -> bool:
-        """A Python that the base's name does not tell of: conda, another version, a venv, uv's."""
-        words = set(self.words)
-        other = any(re.search(r"^python(3\.\d+|\$[\w{}]+)(-\w+)?$|^pyenv$|deadsnakes", w) for w in words)
+        """Whether it has a Python other than the base's: conda, another version, a venv, uv's."""
+        argv = set(self.words)
+        other = any(re.search(r"^python(3\.\d+|\$[\w{}]+)(-\w+)?$|^pyenv$|deadsnakes", w) for w in argv)
         return other or self._uv_chooses or self.has_conda
 
     @cached_property
     def _uv_chooses(self) -> bool:
-        """uv takes the base's Python where it fits, unless another version is asked for."""
-        words = set(self.words)
-        is_there = any(w.endswith("uv") for w in words) and bool(words & {"venv", "python", "sync"})
+        """uv takes the base's Python if it fits, unless another version is requested."""
+        argv = set(self.words)
+        is_there = any(w.endswith("uv") for w in argv) and bool(argv & {"venv", "python", "sync"})
         keeps = self.base.family == "python" and not self._named_pythons
         return is_there and not (keeps and ".python-version" not in self.project.names)
 
@@ -343,47 +351,54 @@ class Place:
 
     @cached_property
     def _named_pythons(self) -> frozenset[str]:
-        """Versions that apt, uv, pyenv or conda are asked for, such as 3.11."""
-        found: set[str] = set()
+        """Versions requested of apt, uv, pyenv or conda, such as 3.11."""
+        versions: set[str] = set()
         for step in self.steps:
             values = self.docker.variables(self.stage, step.first)
             for command in step.commands:
-                found |= _pythons_in([substituted(word, values) for word in command.texts])
+                versions |= _pythons_in([substituted(word, values) for word in command.texts])
         for name in ("UV_PYTHON", "PYENV_VERSION"):
-            found |= set(re.findall(r"^(?:python)?(3\.\d+)", self.variables.get(name, "")))
+            versions |= set(re.findall(r"^(?:python)?(3\.\d+)", self.variables.get(name, "")))
         if self.has_conda:
-            texts = [one.text for one in self.files.values() if one.path.endswith(("yml", "yaml"))]
-            said = [conda_packages(text).get("python", "") for text in texts]
-            found |= {version for one in said for version in re.findall(r"=\s*(3\.\d+)", one)}
-        return frozenset(found)
+            texts = [source.text for source in self.files.values() if source.path.endswith(("yml", "yaml"))]
+            ranges = [conda_packages(text).get("python", "") for text in texts]
+            versions |= {
+                version for spec_range in ranges for version in re.findall(r"=\s*(3\.\d+)", spec_range)
+            }
+        return frozenset(versions)
 
     @property
     def python(self) -> str | None:
-        """The Python that pip installs for, where it is certain."""
+        """The Python that pip installs for; None if not certain."""
         if not self.has_own_python:
             return self.base.python
         return next(iter(self._named_pythons)) if len(self._named_pythons) == 1 else None
 
     @cached_property
     def torch(self) -> "Torch | None":
-        found = self.find("torch")
-        if found is None or found.asked.is_url:
+        package = self.find("torch")
+        if package is None or package.spec.is_url:
             return None
-        pin = found.asked.pin
-        return Torch(found, pin, None if pin is None else matrix().row(pin), _build(self, found, pin))
+        pin = package.spec.pin
+        return Torch(package, pin, None if pin is None else matrix().row(pin), _build(self, package, pin))
 
 
-def _pythons_in(words: list[str]) -> set[str]:
-    found = {one[1] for word in words if (one := re.fullmatch(r"python(3\.\d+)(?:-\w+)?", word))}
-    for word, behind in zip(words, [*words[1:], ""], strict=True):
+def _pythons_in(argv: list[str]) -> set[str]:
+    match = {one[1] for word in argv if (one := re.fullmatch(r"python(3\.\d+)(?:-\w+)?", word))}
+    for word, behind in zip(argv, [*argv[1:], ""], strict=True):
         if word in ("--python", "-p", "install") and re.fullmatch(r"(?:cpython-?)?3\.\d+(\.\d+)?", behind):
-            found |= set(re.findall(r"3\.\d+", behind)[:1])
-    joined = [word.partition("=")[2] for word in words if word.startswith("--python=")]
-    found |= {one[0] for word in joined if (one := re.match(r"3\.\d+", word))}
-    if any(re.search(r"(?:conda|mamba)$", word) for word in words):
-        specs = [conda_spec(word) for word in words]
-        found |= {v for name, said in specs if name == "python" for v in re.findall(r"=\s*(3\.\d+)", said)}
-    return found
+            match |= set(re.findall(r"3\.\d+", behind)[:1])
+    joined = [word.partition("=")[2] for word in argv if word.startswith("--python=")]
+    match |= {one[0] for word in joined if (one := re.match(r"3\.\d+", word))}
+    if any(re.search(r"(?:conda|mamba)$", word) for word in argv):
+        specs = [conda_spec(word) for word in argv]
+        match |= {
+            v
+            for name, spec_range in specs
+            if name == "python"
+            for v in re.findall(r"=\s*(3\.\d+)", spec_range)
+        }
+    return match
 
 
 def _tail(path: str) -> str:
@@ -401,32 +416,33 @@ class Torch:
 
     @property
     def cuda(self) -> Version | None:
-        """The CUDA of the wheel: as its build says, or as the matrix knows it; None: none, or unknown."""
+        """The CUDA of the wheel: by its build tag, or by the matrix; None: none, or unknown."""
         if self.build is not None:
-            found = _LOCAL_CUDA.match(self.build)
-            return Version(f"{found[1]}.{found[2]}") if found else None
+            match = _LOCAL_CUDA.match(self.build)
+            return Version(f"{match[1]}.{match[2]}") if match else None
         return None if self.row is None else self.row.cuda
 
 
-def _build(place: Place, found: Installed, pin: Version | None) -> str | None:
+def _build(view: StageView, package: Installed, pin: Version | None) -> str | None:
     if pin is not None and pin.local is not None:
         return pin.local
     backends = [
-        *found.by.values("torch-backend"),
-        *(value for name, value in place.environment(found.by).items() if name == "UV_TORCH_BACKEND"),
+        *package.by.values("torch-backend"),
+        *(value for name, value in view.environment(package.by).items() if name == "UV_TORCH_BACKEND"),
     ]
-    return build_from_index(backends if found.by.is_uv else (), place.indexes(found))
+    return build_from_index(backends if package.by.is_uv else (), view.indexes(package))
 
 
-def places(project: Project, target: Target) -> list[Place]:
+def stage_views(project: Project, target: Target) -> list[StageView]:
     docker = read_dockerfile(project.dockerfile, project.text(project.dockerfile))
     files = {
-        one.path: read_file(one.path, one.text)
-        for one in project.files
-        if one.path != project.dockerfile and (one.path.endswith((".txt", ".in")) or is_manifest(one.path))
+        source.path: read_file(source.path, source.text)
+        for source in project.files
+        if source.path != project.dockerfile
+        and (source.path.endswith((".txt", ".in")) or is_manifest(source.path))
     }
     return [
-        Place(
+        StageView(
             project=project,
             docker=docker,
             stage=stage,

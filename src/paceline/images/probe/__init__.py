@@ -1,1 +1,1 @@
-"""How are images built, looked into and sent away? By the user's own container engine, as a process."""
+"""Probe of a built image: a script collects facts inside a container, and checks judge them."""

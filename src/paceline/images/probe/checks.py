@@ -1,6 +1,6 @@
-"""What do an image's facts mean? Each becomes a check that holds or not, with what to do where it does not.
+"""Checks of an image's facts: each passes or fails, with a hint where it fails.
 
-Pure: facts in (engines/probe.py says them), checks out. What is not known is not judged.
+Pure: facts in (`probe/script.py` collects them), checks out. A fact that is missing is not judged.
 """
 
 import re
@@ -15,14 +15,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 _ROWS: tuple[tuple[str, str], ...] = (
-    (r"libGL\.so", "take opencv-python-headless instead of opencv-python, or install libgl1 by apt-get"),
-    (r"libgthread|libglib-2", "install libglib2.0-0 by apt-get"),
-    (r"libgomp\.so", "install libgomp1 by apt-get"),
-    (r"libsndfile\.so", "install libsndfile1 by apt-get"),
+    (r"libGL\.so", "use opencv-python-headless instead of opencv-python, or install libgl1 with apt-get"),
+    (r"libgthread|libglib-2", "install libglib2.0-0 with apt-get"),
+    (r"libgomp\.so", "install libgomp1 with apt-get"),
+    (r"libsndfile\.so", "install libsndfile1 with apt-get"),
     (
         r"libcud(art|nn)|libcublas|libnccl|libnvrtc",
-        "the wheel was built for another CUDA than the base image has: take a base of its major version, "
-        "or the wheel of that CUDA's index",
+        "the wheel was built for another CUDA than the base image has: use a base of its major version, or "
+        "the wheel from that CUDA's index",
     ),
     (
         r"([\w+.-]+\.so[\w.]*): cannot open shared object file",
@@ -32,26 +32,26 @@ _ROWS: tuple[tuple[str, str], ...] = (
         r"compiled using NumPy 1\.x|numpy\.core\.multiarray|_ARRAY_API not found",
         "add numpy<2 to the requirements",
     ),
-    (r"operator torchvision::nms does not exist", "pin the torchvision that belongs to this torch"),
+    (r"operator torchvision::nms does not exist", "pin the torchvision that matches this torch"),
     (
         r"undefined symbol",
         "two packages were built against different versions of a third: pin them to one release",
     ),
-    (r"GLIBC_[\d.]+' not found", "the base image is too old for this wheel: take one with a newer glibc"),
+    (r"GLIBC_[\d.]+' not found", "the base image is too old for this wheel: use one with a newer glibc"),
     (r"crashed: SIGILL", "the wheel uses instructions that this processor does not have"),
     (r"crashed: SIG", "run it alone in the image to see where: python -X faulthandler -c 'import …'"),
     (r"No module named 'paceline", "install paceline into the image, or test it without --task"),
     (r"No module named '([\w.]+)'", "add the package that holds \\1 to the requirements"),
     (r"Exec format error", "build for the machine it runs on: --platform linux/amd64"),
-    (r"out of memory|CUDA error", "look at nvidia-smi on the host; test with less: --batch-size 1"),
+    (r"out of memory|CUDA error", "check nvidia-smi on the host; test with --batch-size 1"),
 )
 
 
 def advice_for(error: str) -> str:
     for pattern, advice in _ROWS:
-        if found := re.search(pattern, error):
-            return found.expand(advice) if "\\" in advice else advice
-    return "run it in the image to see all that it says: podman run --rm -it --entrypoint python IMAGE"
+        if match := re.search(pattern, error):
+            return match.expand(advice) if "\\" in advice else advice
+    return "run it in the image to see its full output: podman run --rm -it --entrypoint python IMAGE"
 
 
 Facts: TypeAlias = Mapping[str, Any]  # Any: JSON that the probe wrote
@@ -76,7 +76,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    is_gpu: bool | None = None  # None: not said
+    is_gpu: bool | None = None  # None: not given
     arch: str | None = None  # such as sm_90
 
 
@@ -92,51 +92,53 @@ def check_facts(facts: Facts, expected: Expected) -> list[Check]:
 
 def _imports(facts: Facts) -> Iterator[Check]:
     for name in facts["missing"]:
-        advice = f"the image has no {name}: is it installed in the stage that the image is made of?"
+        advice = f"the image has no {name}: install it in the final stage"
         yield _failed("imports", str(name), "it is not installed", advice)
-    for one in facts["imports"]:
-        name = one["name"] if one["module"] == one["name"] else f"{one['name']} ({one['module']})"
-        if one["error"]:
-            yield _failed("imports", name, one["error"], advice_for(one["error"]), one["seconds"])
+    for row in facts["imports"]:
+        name = row["name"] if row["module"] == row["name"] else f"{row['name']} ({row['module']})"
+        if row["error"]:
+            yield _failed("imports", name, row["error"], advice_for(row["error"]), row["seconds"])
         else:
-            yield _passed("imports", name, f"imported in {one['seconds']:.2f} s", one["seconds"])
+            yield _passed("imports", name, f"imported in {row['seconds']:.2f} s", row["seconds"])
 
 
 def _versions(facts: Facts) -> Iterator[Check]:
     installed: dict[str, str] = {canonicalize_name(d["name"]): d["version"] for d in facts["distributions"]}
     broken = 0
-    for one in facts["distributions"]:
-        for need in one["requires"]:
+    for package in facts["distributions"]:
+        for need in package["requires"]:
             problem = _unmet(need, installed, facts["markers"])
             if problem is not None:
                 broken += 1
-                advice = f"pin what {one['name']} {one['version']} asks for: {need.split(';')[0].strip()}"
-                yield _failed("versions", one["name"], problem, advice)
+                requirement = need.split(";")[0].strip()
+                advice = f"pin what {package['name']} {package['version']} requires: {requirement}"
+                yield _failed("versions", package["name"], problem, advice)
     yield from _known_pairs(installed)
     if not broken:
-        yield _passed("versions", "needs", f"{len(installed)} packages have what they ask for")
+        yield _passed("versions", "needs", f"{len(installed)} packages have their requirements")
 
 
 def _unmet(need: str, installed: Mapping[str, str], markers: Mapping[str, str]) -> str | None:
     try:
-        asked = Requirement(need)
-        if asked.marker is not None and not asked.marker.evaluate(dict(markers)):
+        requirement = Requirement(need)
+        if requirement.marker is not None and not requirement.marker.evaluate(dict(markers)):
             return None
     except (InvalidRequirement, InvalidMarker, UndefinedEnvironmentName):
-        return None  # written for another reader: nothing can be said
-    there = installed.get(canonicalize_name(asked.name))
-    if there is None:
-        return f"it needs {asked.name}, which is not installed"
-    if asked.specifier.contains(there, prereleases=True):
+        return None  # in another format: no statement is possible
+    version = installed.get(canonicalize_name(requirement.name))
+    if version is None:
+        return f"it needs {requirement.name}, which is not installed"
+    if requirement.specifier.contains(version, prereleases=True):
         return None
-    return f"it needs {asked.name}{asked.specifier}, and {there} is installed"
+    return f"it needs {requirement.name}{requirement.specifier}, but {version} is installed"
 
 
 def _known_pairs(installed: Mapping[str, str]) -> Iterator[Check]:
-    """What no package says of itself."""
-    torch, numpy = _version(installed.get("torch")), _version(installed.get("numpy"))
+    """Known incompatibilities that no package declares."""
+    torch = _version(installed.get("torch"))
+    numpy = _version(installed.get("numpy"))
     if torch is not None and numpy is not None and torch < Version("2.3") and numpy >= Version("2"):
-        detail = f"torch {torch} was built for NumPy 1, and {numpy} is installed"
+        detail = f"torch {torch} was built for NumPy 1, but {numpy} is installed"
         yield _failed("versions", "numpy", detail, "add numpy<2 to the requirements")
 
 
@@ -157,43 +159,46 @@ def _torch(facts: Facts, expected: Expected) -> Iterator[Check]:
     built = (
         f"CUDA {torch['cuda']}" if torch["cuda"] else f"ROCm {torch['hip']}" if torch["hip"] else "no CUDA"
     )
-    words = [f"torch {torch['version']}, built with {built}"]
-    words += [f"{name} {torch[key]}" for name, key in (("cuDNN", "cudnn"), ("NCCL", "nccl")) if torch[key]]
-    yield _passed("cuda", "torch", ", ".join(words))
+    parts = [f"torch {torch['version']}, built with {built}"]
+    parts += [f"{name} {torch[key]}" for name, key in (("cuDNN", "cudnn"), ("NCCL", "nccl")) if torch[key]]
+    yield _passed("cuda", "torch", ", ".join(parts))
     yield from _fits(torch, expected)
     for name, key in (("numpy bridge", "numpy_bridge"), ("torchvision ops", "vision_ops")):
         if torch[key]:
             yield _failed("versions", name, torch[key], advice_for(torch[key]))
     for name, paths in torch["loaded"].items():
         if len(paths) > 1:
-            advice = "take a base image without it, or drop its folder from LD_LIBRARY_PATH"
+            advice = "use a base image without it, or drop its folder from LD_LIBRARY_PATH"
             yield _warning("cuda", f"two of {name}", ", ".join(paths), advice)
 
 
 def _fits(torch: Facts, expected: Expected) -> Iterator[Check]:
     if expected.is_gpu is True and not torch["cuda"] and not torch["hip"]:
-        advice = "install torch from an index with CUDA; the plain +cpu wheel computes on no GPU"
-        yield _failed("cuda", "gpu build", "this torch was built without CUDA, and is to run on GPUs", advice)
+        advice = "install torch from an index with CUDA; the +cpu wheel does not support GPUs"
+        yield _failed(
+            "cuda", "gpu build", "this torch was built without CUDA, but the target has GPUs", advice
+        )
     if expected.is_gpu is False and torch["cuda"]:
-        advice = "take the wheel of https://download.pytorch.org/whl/cpu: the image gets gigabytes smaller"
-        yield _warning("cuda", "cpu build", f"built with CUDA {torch['cuda']}, and is to run on CPUs", advice)
+        advice = "use the wheel of https://download.pytorch.org/whl/cpu: the image gets gigabytes smaller"
+        yield _warning(
+            "cuda", "cpu build", f"built with CUDA {torch['cuda']}, but the target has no GPU", advice
+        )
     if torch["arch"]:
         yield _passed("cuda", "architectures", " ".join(torch["arch"]))
     if expected.arch is not None and torch["arch"] and not _runs_on(expected.arch, torch["arch"]):
-        detail = f"built for {' '.join(torch['arch'])}, and not for {expected.arch}"
-        yield _failed(
-            "cuda", expected.arch, detail, "take a torch whose list has it: raise torch, or its CUDA"
-        )
+        detail = f"built for {' '.join(torch['arch'])}, not for {expected.arch}"
+        yield _failed("cuda", expected.arch, detail, "use a newer torch, or a build for a newer CUDA")
     if torch["gpus"]:
         yield _passed("cuda", "gpus", ", ".join(torch["gpus"]))
 
 
 def _runs_on(arch: str, built: Sequence[str]) -> bool:
     """Code for an older minor version of the same major one runs too; compute_ (PTX) of any older one."""
-    wanted = _number(arch)
-    for one in built:
-        number, is_ptx = _number(one), one.startswith("compute")
-        if number <= wanted and (is_ptx or number // 10 == wanted // 10):
+    number_needed = _number(arch)
+    for architecture in built:
+        number = _number(architecture)
+        is_ptx = architecture.startswith("compute")
+        if number <= number_needed and (is_ptx or number // 10 == number_needed // 10):
             return True
     return False
 
@@ -203,11 +208,11 @@ def _number(arch: str) -> int:
 
 
 def _task(facts: Facts) -> Iterator[Check]:
-    for one in facts["task"]:
-        if one["error"]:
-            yield _failed("model", one["part"], one["error"], advice_for(one["error"]), one["seconds"])
+    for row in facts["task"]:
+        if row["error"]:
+            yield _failed("model", row["part"], row["error"], advice_for(row["error"]), row["seconds"])
         else:
-            yield _passed("model", one["part"], one["detail"], one["seconds"])
+            yield _passed("model", row["part"], row["detail"], row["seconds"])
 
 
 def _container(facts: Facts) -> Iterator[Check]:
@@ -216,7 +221,7 @@ def _container(facts: Facts) -> Iterator[Check]:
         yield _warning("container", "user", "it runs as root", "add a user, and USER 1000, at the end")
     shm = facts["shm_bytes"]
     if shm is not None and shm < _SMALL_SHM:
-        advice = "where data is loaded by several processes, run with --shm-size=2g (Kubernetes: an emptyDir "
+        advice = "for data loaders with several processes, run with --shm-size=2g (Kubernetes: an emptyDir "
         advice += "of medium Memory at /dev/shm)"
         yield _warning("container", "shared memory", f"/dev/shm has {shm >> 20} MB", advice)
 

@@ -1,4 +1,4 @@
-"""Does an image work? Its facts, asked from within, judged, with what to do about each failure."""
+"""Test an image: run the probe script in a container, judge its facts, and name a remedy for each failure."""
 
 import json
 import secrets
@@ -17,21 +17,21 @@ from paceline.images.build.engine_cli import run_argv
 from paceline.images.probe.checks import Check, Expected, Facts, Verdict, check_facts
 from paceline.plan.plan import Option
 
-# Nothing is mounted unless it is asked for, and the container has no network unless it is asked for.
+# By default nothing is mounted, and the container has no network.
 
 _PYTHONS = ("python3", "python")
 _NO_SUCH = ("executable file not found", "no such file or directory", "not found in $PATH")
 
 
 class ProbeError(PacelineError):
-    """The image could not be looked into."""
+    """The image could not be inspected."""
 
     code = "E701"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOptions:
-    """How a container is run for a look into its image."""
+    """Options of the container that inspects an image."""
 
     mounts: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
@@ -40,21 +40,20 @@ class ContainerOptions:
     timeout_s: float = 300.0
 
 
-def probe_image(engine: Engine, image: str, wish: Mapping[str, object], inside: ContainerOptions) -> Facts:
-    """What the probe says. Raises ProbeError where there is no answer."""
+def probe_image(engine: Engine, image: str, options: Mapping[str, object], inside: ContainerOptions) -> Facts:
+    """Result of the probe. Raises ProbeError without one."""
     if engine.kind is EngineKind.BUILDAH:
-        raise NotReadyError(
-            "buildah runs no containers of an image", "test with --engine podman or --engine docker"
-        )
+        raise NotReadyError("buildah cannot run containers", "test with --engine podman or --engine docker")
     script = resources.files("paceline.images.probe").joinpath("script.py").read_text("utf-8")
     for python in _PYTHONS:
-        done = _run(engine, image, [python, "-", json.dumps(wish)], script, inside)
-        said = done.errors.lower()
-        if done.code in (126, 127) and any(word in said for word in _NO_SUCH):
+        done = _run(engine, image, [python, "-", json.dumps(options)], script, inside)
+        stderr = done.errors.lower()
+        if done.code in (126, 127) and any(word in stderr for word in _NO_SUCH):
             continue
         return _answer(done, engine, image, inside)
     raise ProbeError(
-        f"{image} has no Python: neither {' nor '.join(_PYTHONS)} is on its path", "add one to it"
+        f"{image} has no Python: neither {' nor '.join(_PYTHONS)} is on its path",
+        "install Python in the image",
     )
 
 
@@ -62,7 +61,7 @@ def _run(
     engine: Engine, image: str, command: Sequence[str], script: str, inside: ContainerOptions
 ) -> CommandResult:
     name = f"paceline-probe-{secrets.token_hex(6)}"
-    words = run_argv(
+    argv = run_argv(
         engine,
         image,
         command,
@@ -74,35 +73,35 @@ def _run(
     )
     ended = False
     try:
-        done = run_command(words, timeout_s=inside.timeout_s, said=script)
+        done = run_command(argv, timeout_s=inside.timeout_s, stdin=script)
         ended = not done.was_too_slow
         return done
     finally:
-        if not ended:  # the client is gone, and the container may not know
+        if not ended:  # the client has ended, and the container may still run
             run_command([engine.path, "rm", "--force", name], timeout_s=60.0)
 
 
 def _answer(done: CommandResult, engine: Engine, image: str, inside: ContainerOptions) -> Facts:
     if done.was_too_slow:
-        hint = "give it more time (--timeout), or ask for less (--level quick)"
-        raise ProbeError(f"{image} was still at it after {inside.timeout_s:g} s", hint)
+        hint = "raise --timeout, or use --level quick"
+        raise ProbeError(f"{image} did not finish within {inside.timeout_s:g} s", hint)
     lines = [line for line in done.text.splitlines() if line.startswith("{")]
     if done.code != 0 or not lines:
         last = redact("; ".join(done.errors.strip().splitlines()[-3:]))
         program = engine.kind.value
-        hint = f"is it here? look: {program} image inspect {image}; run it: {program} run --rm {image}"
-        raise ProbeError(f"{image} could not be looked into (code {done.code}): {last}", hint)
+        hint = f"check that it exists: {program} image inspect {image}; run it: {program} run --rm {image}"
+        raise ProbeError(f"{image} could not be inspected (exit code {done.code}): {last}", hint)
     facts: Facts = json.loads(lines[-1])
     return facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRequest:
-    __test__ = False  # pytest takes it for one of its own
+    __test__ = False  # pytest would collect it
 
     image: str
     level: str
-    requirements: tuple[str, ...] = ()  # names; none: what nobody else in the image asked for
+    requirements: tuple[str, ...] = ()  # names; none: the packages that no other package requires
     task: str | None = None
     task_options: tuple[tuple[str, Option], ...] = ()
     batch_size: int = 8
@@ -128,20 +127,20 @@ class ImageTestResult:
 
 
 def run_image_test(engine: Engine, request: TestRequest) -> ImageTestResult:
-    begun = clock.monotonic_s()
-    wish = {
+    started_s = clock.monotonic_s()
+    options = {
         "level": request.level,
         "requirements": list(request.requirements),
         "task": request.task,
         "task_options": dict(request.task_options),
         "batch_size": request.batch_size,
     }
-    facts = probe_image(engine, request.image, wish, request.inside)
+    facts = probe_image(engine, request.image, options, request.inside)
     return ImageTestResult(
         image=request.image,
         level=request.level,
         engine=engine,
-        seconds=clock.monotonic_s() - begun,
+        seconds=clock.monotonic_s() - started_s,
         checks=tuple(check_facts(facts, request.expected)),
         facts=facts,
     )
@@ -161,9 +160,9 @@ def _names(file: Path, seen: frozenset[Path]) -> list[str]:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ImageOptionError(
-            [Problem(f"cannot read {file}: {error}", "name a file of requirements")]
+            [Problem(f"cannot read {file}: {error}", "name a requirements file")]
         ) from error
-    found = []
+    names = []
     for raw in text.replace("\\\n", " ").splitlines():
         line = raw.partition(" #")[0].split(" --")[0].strip()
         if line.startswith("#") or not line:
@@ -171,12 +170,12 @@ def _names(file: Path, seen: frozenset[Path]) -> list[str]:
         if line.startswith(("-r ", "--requirement ")):
             inner = file.parent / line.split(maxsplit=1)[1]
             if inner not in seen:
-                found += _names(inner, seen | {file})
+                names += _names(inner, seen | {file})
             continue
         try:
-            asked = Requirement(line)
+            requirement = Requirement(line)
         except InvalidRequirement:
-            continue  # an option, a path or an address: it has no name to look for
-        if asked.marker is None or asked.marker.evaluate():
-            found.append(asked.name)
-    return found
+            continue  # an option, a path or an address: it has no name to search for
+        if requirement.marker is None or requirement.marker.evaluate():
+            names.append(requirement.name)
+    return names

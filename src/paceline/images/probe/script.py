@@ -1,8 +1,8 @@
-"""What is inside of this image, and does it work? Asked from within: the image's own Python runs this file.
+"""Probe script: runs in the image's own Python and prints the facts of the image as one line of JSON.
 
-It knows the standard library only, of any Python from 3.8 on, and says all in one line of JSON on stdout:
-facts, no judgement. What others print meanwhile goes to stderr. Imports are tried in a child, so that one
-that crashes says so and does not end the rest.
+It imports the standard library only and runs on any Python from 3.8 on. It reports facts and judges nothing.
+Other output goes to stderr. Imports are tried in a child process, so that a crash is reported and does not
+end the probe.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _LEVELS = ("quick", "standard", "full")
 
 
 def main() -> None:
-    wish = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whoever prints at import must not spoil the answer
-    facts = facts_of(wish)
+    os.dup2(2, 1)  # a module that prints at import must not spoil the answer
+    facts = facts_of(options)
     answer.write("\n" + json.dumps(facts) + "\n")
     answer.close()
 
 
-def facts_of(wish: Json) -> Json:
-    depth = _LEVELS.index(wish["level"])
+def facts_of(options: Json) -> Json:
+    depth = _LEVELS.index(options["level"])
     installed = distributions()
-    names = wish["requirements"] or roots(installed)
-    known = {normal(one["name"]): one for one in installed}
+    names = options["requirements"] or roots(installed)
+    known = {normal(package["name"]): package for package in installed}
     facts: Json = {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -58,8 +58,8 @@ def facts_of(wish: Json) -> Json:
         facts["shm_bytes"] = shm_bytes()
         if "torch" in known:
             facts["torch"] = in_child(torch_facts)
-        if wish["task"] is not None:
-            facts["task"] = task_facts(wish, whole=depth >= 2)
+        if options["task"] is not None:
+            facts["task"] = task_facts(options, whole=depth >= 2)
     return facts
 
 
@@ -71,24 +71,24 @@ def normal(name: str) -> str:
 
 
 def distributions() -> list[Json]:
-    found: dict[str, Json] = {}
-    for one in metadata.distributions():
-        name = one.metadata["Name"]
-        if name and normal(name) not in found:
+    by_name: dict[str, Json] = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name and normal(name) not in by_name:
             # The first on the path is the one that is imported.
-            found[normal(name)] = {
+            by_name[normal(name)] = {
                 "name": name,
-                "version": one.version,
-                "requires": list(one.requires or []),
-                "modules": modules_of(one),
+                "version": distribution.version,
+                "requires": list(distribution.requires or []),
+                "modules": modules_of(distribution),
             }
-    return [found[name] for name in sorted(found)]
+    return [by_name[name] for name in sorted(by_name)]
 
 
-def modules_of(one: metadata.Distribution) -> list[str]:
-    listed = one.read_text("top_level.txt")
-    names = set(listed.split()) if listed else {modules_name(str(file)) for file in one.files or []}
-    own = one.metadata["Name"].replace("-", "_")
+def modules_of(distribution: metadata.Distribution) -> list[str]:
+    listed = distribution.read_text("top_level.txt")
+    names = set(listed.split()) if listed else {modules_name(str(file)) for file in distribution.files or []}
+    own = distribution.metadata["Name"].replace("-", "_")
     if own in names:
         return [own]  # what else it brings is its own business
     return sorted(n for n in names if n.isidentifier() and not n.startswith("_") and n not in _NOT_OURS)
@@ -105,14 +105,14 @@ def modules_name(path: str) -> str:
 
 
 def roots(installed: list[Json]) -> list[str]:
-    """What nobody else asked for, as far as one can tell: that is what was asked for."""
-    asked: set[str] = set()
-    for one in installed:
-        for need in one["requires"]:
+    """The packages that no other package requires: these were requested, as far as metadata shows."""
+    required: set[str] = set()
+    for package in installed:
+        for need in package["requires"]:
             if "extra ==" not in need:
-                asked.add(normal(requirement_name(need)))
+                required.add(normal(requirement_name(need)))
     tools = {"pip", "setuptools", "wheel"}
-    return [one["name"] for one in installed if normal(one["name"]) not in asked | tools]
+    return [package["name"] for package in installed if normal(package["name"]) not in required | tools]
 
 
 def requirement_name(need: str) -> str:
@@ -125,27 +125,29 @@ def requirement_name(need: str) -> str:
 
 
 def imports(chosen: list[Json]) -> list[Json]:
-    wanted = [(one["name"], module) for one in chosen for module in one["modules"]]
-    found: list[Json] = []
-    while wanted:
-        told, how = forked(functools.partial(import_all, wanted=wanted))
-        found += told
-        wanted = wanted[len(told) :]
-        if wanted:  # it took the child with it, by a crash or by os._exit
-            name, module = wanted.pop(0)
-            found.append(row(name, module, how or "it ended Python while it was imported", 0.0))
-    return found
+    pending = [
+        (distribution["name"], module) for distribution in chosen for module in distribution["modules"]
+    ]
+    rows: list[Json] = []
+    while pending:
+        results, how = forked(functools.partial(import_all, modules=pending))
+        rows += results
+        pending = pending[len(results) :]
+        if pending:  # it took the child with it, by a crash or by os._exit
+            name, module = pending.pop(0)
+            rows.append(row(name, module, how or "it exited Python during the import", 0.0))
+    return rows
 
 
-def import_all(tell: Send, wanted: list[tuple[str, str]]) -> None:
-    for name, module in wanted:
-        begun = time.perf_counter()
+def import_all(send: Send, modules: list[tuple[str, str]]) -> None:
+    for name, module in modules:
+        started_s = time.perf_counter()
         error = None
         try:
             importlib.import_module(module)
         except BaseException as caught:  # a module may even exit
             error = last_line(caught)
-        tell(row(name, module, error, time.perf_counter() - begun))
+        send(row(name, module, error, time.perf_counter() - started_s))
 
 
 def row(name: str, module: str, error: str | None, seconds: float) -> Json:
@@ -164,32 +166,32 @@ def forked(body: Callable[[Send], None]) -> tuple[list[Json], str | None]:
         os.close(read_end)
         with os.fdopen(write_end, "w") as out:
 
-            def tell(what: Json) -> None:
-                out.write(json.dumps(what) + "\n")
+            def send(row: Json) -> None:
+                out.write(json.dumps(row) + "\n")
                 out.flush()
 
             try:
-                body(tell)
+                body(send)
             finally:
                 out.flush()
                 os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end) as lines:
-        told = [json.loads(line) for line in lines if line.endswith("\n")]
+        results = [json.loads(line) for line in lines if line.endswith("\n")]
     _, status = os.waitpid(child, 0)
     how = "crashed: " + signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else None
-    return told, how
+    return results, how
 
 
 def in_child(body: Callable[[], Json]) -> Json:
-    def tell_it(tell: Send) -> None:
+    def send_result(send: Send) -> None:
         try:
-            tell({"told": body()})
+            send({"told": body()})
         except BaseException as caught:
-            tell({"told": {"error": last_line(caught)}})
+            send({"told": {"error": last_line(caught)}})
 
-    told, how = forked(tell_it)
-    return told[0]["told"] if told else {"error": how or "it ended without a word"}
+    results, how = forked(send_result)
+    return results[0]["told"] if results else {"error": how or "it ended without output"}
 
 
 def markers() -> dict[str, str]:
@@ -268,22 +270,22 @@ def vision_ops() -> None:
 
 def loaded_libraries() -> dict[str, list[str]]:
     """Which files of cuDNN and NCCL are in memory: two of one kind fight."""
-    found: dict[str, set[str]] = {"cudnn": set(), "nccl": set()}
+    libraries: dict[str, set[str]] = {"cudnn": set(), "nccl": set()}
     with Path("/proc/self/maps").open() as maps:
         for line in maps:
             path = line.rstrip().split(" ")[-1]
             base = path.rpartition("/")[2]
             if base.startswith("libcudnn.so"):
-                found["cudnn"].add(path)
+                libraries["cudnn"].add(path)
             if base.startswith("libnccl.so"):
-                found["nccl"].add(path)
-    return {name: sorted(paths) for name, paths in found.items()}
+                libraries["nccl"].add(path)
+    return {name: sorted(paths) for name, paths in libraries.items()}
 
 
-def task_facts(wish: Json, *, whole: bool) -> list[Json]:
+def task_facts(options: Json, *, whole: bool) -> list[Json]:
     """Configuration, model, forward and backward pass of a paceline task, as far as it goes."""
 
-    def body(tell: Send) -> None:
+    def body(send: Send) -> None:
         state: Json = {}
         parts: list[tuple[str, Callable[[Json, Json], str]]] = [
             ("configuration", configure),
@@ -292,31 +294,33 @@ def task_facts(wish: Json, *, whole: bool) -> list[Json]:
         if whole:
             parts += [("forward", forward), ("backward", backward)]
         for name, part in parts:
-            begun = time.perf_counter()
+            started_s = time.perf_counter()
             try:
-                detail, error = part(wish, state), None
+                detail = part(options, state)
+                error = None
             except BaseException as caught:
-                detail, error = "", last_line(caught)
-            seconds = round(time.perf_counter() - begun, 3)
-            tell({"part": name, "detail": detail, "error": error, "seconds": seconds})
+                detail = ""
+                error = last_line(caught)
+            seconds = round(time.perf_counter() - started_s, 3)
+            send({"part": name, "detail": detail, "error": error, "seconds": seconds})
             if error is not None:
                 return
 
-    told, how = forked(body)
+    rows, how = forked(body)
     if how:
-        told.append({"part": "task", "detail": "", "error": how, "seconds": 0.0})
-    return told
+        rows.append({"part": "task", "detail": "", "error": how, "seconds": 0.0})
+    return rows
 
 
-def configure(wish: Json, state: Json) -> str:
+def configure(options: Json, state: Json) -> str:
     load = importlib.import_module("paceline.tasks.load")
     state["torch"] = importlib.import_module("torch")
     state["torch"].manual_seed(0)
-    state["task"] = load.load_task(wish["task"], seed=0, options=wish["task_options"])
-    return f"task {wish['task']}"
+    state["task"] = load.load_task(options["task"], seed=0, options=options["task_options"])
+    return f"task {options['task']}"
 
 
-def instantiate(_wish: Json, state: Json) -> str:
+def instantiate(_request: Json, state: Json) -> str:
     device = "cuda" if state["torch"].cuda.is_available() else "cpu"
     state["model"] = state["task"].model().to(device)
     state["device"] = device
@@ -324,9 +328,9 @@ def instantiate(_wish: Json, state: Json) -> str:
     return f"{count} parameters on {device}"
 
 
-def forward(wish: Json, state: Json) -> str:
+def forward(options: Json, state: Json) -> str:
     samples = importlib.import_module("paceline.tasks.torch_adapters").samples_of(state["task"])
-    size = min(wish["batch_size"], len(samples))
+    size = min(options["batch_size"], len(samples))
     port = importlib.import_module("paceline.tasks.port")
     numpy = importlib.import_module("numpy")
     batch = port.to_device(samples.batch(numpy.arange(size)), state["torch"].device(state["device"]))
@@ -337,15 +341,15 @@ def forward(wish: Json, state: Json) -> str:
     return f"loss {value:.4f} of {size} samples"
 
 
-def backward(_wish: Json, state: Json) -> str:
+def backward(_request: Json, state: Json) -> str:
     state["loss"].backward()
     grads = [p.grad for p in state["model"].parameters() if p.grad is not None]
     if not grads:
         raise ValueError("no parameter has a gradient")
     norm = float(sum(float((grad.double() ** 2).sum()) for grad in grads)) ** 0.5
     if norm != norm or norm == float("inf"):
-        raise ValueError(f"the gradient is {norm!r} long")
-    return f"gradient of length {norm:.4f} in {len(grads)} tensors"
+        raise ValueError(f"the gradient norm is {norm!r}")
+    return f"gradient norm {norm:.4f} in {len(grads)} tensors"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What does Amazon's registry (ECR) say and do for us? Through boto3, with its usual credentials.
+"""Amazon ECR by boto3: account, registry login, repositories, and the digest of a tag.
 
-Who we are, a login for an engine, a repository that is found or made, and which digest a tag has.
+boto3's default credential chain applies.
 """
 
 import base64
@@ -34,7 +34,7 @@ _CLIENT_CONFIG = Config(
 class Repository:
     name: str
     host: str
-    is_plain: bool  # it speaks HTTP: an emulator
+    is_plain: bool  # plain HTTP: an emulator
     was_made: bool
     tags_move: bool
 
@@ -50,9 +50,9 @@ class Ecr:
                 self._sts = session.client("sts", endpoint_url=endpoint, config=_CLIENT_CONFIG)
         except PushError as error:
             if isinstance(error.__cause__, NoRegionError | InvalidRegionError):
-                said = "no AWS region is known" if region is None else f"{region!r} is no AWS region"
-                hint = "say --region, or set AWS_REGION"
-                raise ImageOptionError([Problem(said, hint, "--region")]) from error
+                problem = "no AWS region is set" if region is None else f"{region!r} is not an AWS region"
+                hint = "use --region, or set AWS_REGION"
+                raise ImageOptionError([Problem(problem, hint, "--region")]) from error
             raise
         self.region = str(self._ecr.meta.region_name)
         self._endpoint = endpoint
@@ -63,50 +63,51 @@ class Ecr:
         self._sts.close()
 
     def account(self) -> str:
-        """Whose credentials these are. Raises where they are none, or have expired."""
+        """Account of the credentials. Raises if there are none, or if they have expired."""
         with _translated_errors(f"Amazon ({self.region})"):
             return str(self._sts.get_caller_identity()["Account"])
 
-    def check_account(self, wanted: str | None, *, may_differ: bool) -> str:
-        """The account whose registry is meant; another one than ours only where that was said."""
+    def check_account(self, account: str | None, *, may_differ: bool) -> str:
+        """The account of the registry; one other than the caller's only if `may_differ`."""
         ours = self.account()
-        if wanted is None or wanted == ours:
+        if account is None or account == ours:
             return ours
         if not may_differ:
             raise WrongAccountError(
-                f"the credentials are of account {ours}, and the repository is of account {wanted}",
-                "use that account's profile (AWS_PROFILE), or say --cross-account if it lets this one push",
+                f"the credentials belong to account {ours}, but the repository to account {account}",
+                "use that account's profile (AWS_PROFILE), or use --cross-account if it allows pushes from "
+                "this one",
             )
-        self._owner = {"registryId": wanted}
-        return wanted
+        self._owner = {"registryId": account}
+        return account
 
     def login(self) -> Login:
         with _translated_errors(f"Amazon ECR ({self.region})"):
             (given,) = self._ecr.get_authorization_token()["authorizationData"][:1]
         user, _, password = base64.b64decode(given["authorizationToken"]).decode().partition(":")
         if not password:
-            raise LoginExpiredError("Amazon ECR gave a login without a password", "try again")
+            raise LoginExpiredError("Amazon ECR returned a login without a password", "try again")
         return Login(user, password)
 
     def repository(self, name: str, *, create: bool, immutable: bool) -> Repository:
         """Found, or made: scanned on push, encrypted, with rules that never take a release."""
-        found = self._found(name)
-        if found is None and not create:
+        repository = self._find(name)
+        if repository is None and not create:
             raise NoRepositoryError(
-                f"there is no repository {name} in {self.region}", "leave out --no-create to have it made"
+                f"there is no repository {name} in {self.region}", "leave out --no-create to create it"
             )
-        if found is not None:
-            return self._described(found, was_made=False)
+        if repository is not None:
+            return self._described(repository, was_made=False)
         try:
             return self._described(self._made(name, immutable=immutable), was_made=True)
         except PushError as error:
             if "RepositoryAlreadyExists" not in str(error.__cause__):
                 raise
-            return self._described(self._found(name), was_made=False)  # another push made it meanwhile
+            return self._described(self._find(name), was_made=False)  # another push made it meanwhile
 
     def _made(self, name: str, *, immutable: bool) -> Any:  # Any: boto3 has no types
-        with _translated_errors(f"Amazon ECR ({self.region}), asked to make {name},"):
-            made = self._ecr.create_repository(
+        with _translated_errors(f"Amazon ECR ({self.region})(create {name})"):
+            created = self._ecr.create_repository(
                 repositoryName=name,
                 imageTagMutability="IMMUTABLE" if immutable else "MUTABLE",
                 imageScanningConfiguration={"scanOnPush": True},
@@ -117,39 +118,39 @@ class Ecr:
             self._ecr.put_lifecycle_policy(
                 repositoryName=name, lifecyclePolicyText=lifecycle_policy(), **self._owner
             )
-        return made
+        return created
 
     def digest(self, name: str, tag: str) -> str:
-        with _translated_errors(f"Amazon ECR ({self.region}), asked for {name}:{tag},"):
-            asked = {"repositoryName": name, "imageIds": [{"imageTag": tag}], **self._owner}
-            (image,) = self._ecr.describe_images(**asked)["imageDetails"]
+        with _translated_errors(f"Amazon ECR ({self.region})(read {name}:{tag})"):
+            query = {"repositoryName": name, "imageIds": [{"imageTag": tag}], **self._owner}
+            (image,) = self._ecr.describe_images(**query)["imageDetails"]
         return str(image["imageDigest"])
 
-    def _found(self, name: str) -> Any:  # Any: boto3 has no types
+    def _find(self, name: str) -> Any:  # Any: boto3 has no types
         try:
             with _translated_errors(f"Amazon ECR ({self.region})"):
-                (found,) = self._ecr.describe_repositories(repositoryNames=[name], **self._owner)[
+                (repository,) = self._ecr.describe_repositories(repositoryNames=[name], **self._owner)[
                     "repositories"
                 ]
-                return found
+                return repository
         except NoRepositoryError:
             return None
 
-    def _described(self, told: Any, *, was_made: bool) -> Repository:  # Any: boto3 has no types
-        address = str(told["repositoryUri"]).partition("/")[0]
+    def _described(self, description: Any, *, was_made: bool) -> Repository:  # Any: boto3 has no types
+        address = str(description["repositoryUri"]).partition("/")[0]
         other = None if self._endpoint is None else urlsplit(self._endpoint)
         return Repository(
-            name=str(told["repositoryName"]),
+            name=str(description["repositoryName"]),
             host=address if other is None else other.netloc,
             is_plain=other is not None and other.scheme == "http",
             was_made=was_made,
-            tags_move=not str(told.get("imageTagMutability", "")).startswith("IMMUTABLE"),
+            tags_move=not str(description.get("imageTagMutability", "")).startswith("IMMUTABLE"),
         )
 
 
 @contextmanager
 def _translated_errors(where: str) -> Iterator[None]:
-    """What boto3 raises, as what the user can do about it."""
+    """Translate errors of boto3 to errors with hints for the user."""
     try:
         yield
     except ClientError as error:

@@ -1,6 +1,6 @@
-"""Why was a push refused? What engines, registries and Amazon say, as errors that scripts can tell apart.
+"""Push errors: messages of engines, registries and AWS mapped to error codes.
 
-Amazon answers 403 for a token that has expired too: so that one is looked for first.
+AWS also answers 403 for an expired token, so that case is matched first.
 """
 
 import re
@@ -25,7 +25,7 @@ class LoginExpiredError(PushError):
 
 
 class ForbiddenError(PushError):
-    """The registry knows who asks, and says no."""
+    """The registry refuses the authenticated user."""
 
     exit_code = ExitCode.FORBIDDEN
     code = "E712"
@@ -60,7 +60,7 @@ class NoRegistryError(PushError):
 
 
 class DigestError(PushError):
-    """What the registry holds is not what was sent."""
+    """The registry's content differs from what was sent."""
 
     exit_code = ExitCode.GATE_FAILED
     code = "E717"
@@ -76,14 +76,14 @@ _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
     (
         r"\b(?:is|as) immutable|tag immutability|ImageTagAlreadyExists|cannot be overwritten",
         TagTakenError,
-        "the tag of {where} is taken by another image, and tags of this repository do not move",
-        "take another tag (--tag, --tags git-sha), or a repository whose tags move",
+        "the tag of {where} belongs to another image, and tags of this repository are immutable",
+        "use another tag (--tag, --tags git-sha), or a repository with mutable tags",
     ),
     (
         r"name unknown|RepositoryNotFound|repository.{0,80}does not exist|NAME_UNKNOWN",
         NoRepositoryError,
         "there is no repository for {where}",
-        "let it be made: --create (the default), or ask whoever owns the account",
+        "create it: --create (the default), or ask the owner of the account",
     ),
     (
         r"no basic auth credentials|UnrecognizedClient|InvalidClientTokenId|InvalidSignature"
@@ -91,14 +91,14 @@ _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
         r"|authentication required|\b401\b|NoCredentials|Unable to locate credentials|PartialCredentials"
         r"|ProfileNotFound|SSOTokenLoad|TokenRetrieval|CredentialRetrieval",
         LoginExpiredError,
-        "{where} knows no valid login",
+        "{where} does not accept the login",
         "log in: podman login, docker login, aws sso login; or --username NAME --password-stdin",
     ),
     (
         r"AccessDenied|not authorized to perform|denied|forbidden|\b403\b",
         ForbiddenError,
-        "{where} knows who asks, and refuses",
-        "ask for the right to push: ecr:PutImage, ecr:InitiateLayerUpload, ecr:UploadLayerPart, "
+        "{where} denied the push",
+        "ask for push permissions: ecr:PutImage, ecr:InitiateLayerUpload, ecr:UploadLayerPart, "
         "ecr:CompleteLayerUpload, ecr:BatchCheckLayerAvailability",
     ),
     (
@@ -106,7 +106,8 @@ _ROWS: tuple[tuple[str, type[PushError], str, str], ...] = (
         r"|Could not connect|Connection refused|timed out|x509|certificate|HTTP response to HTTPS",
         NoRegistryError,
         "{where} cannot be reached",
-        "look at its name and at the network; one without TLS needs --insecure (docker: its server's setting "
+        "check its name and the network; a registry without TLS needs --insecure (docker: its server's "
+        "setting "
         "insecure-registries)",
     ),
 )
@@ -115,13 +116,13 @@ _FAULT = re.compile(r"error|denied|unknown|invalid|expired", re.IGNORECASE)
 
 
 def classify_push_error(text: str, where: str) -> PushError:
-    """The error that says so; what was said is in it, without its secrets."""
+    """The matching error, with the redacted output."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     faults = [line for line in lines if _FAULT.search(line)]
-    said = redact(" ".join((faults or lines or ["it says nothing"])[-1].split()))[:400]
-    # What an engine prints on its way holds sizes and names, which may look like a status or a word of ours.
-    told = "\n".join([*faults, *lines[-1:]])
-    for pattern, kind, what, hint in _ROWS:
-        if re.search(pattern, told, re.IGNORECASE):
-            return kind(f"{what.format(where=where)}: {said}", hint)
-    return PushError(f"{where} did not take the image: {said}", "push it by hand to see all that is said")
+    reason = redact(" ".join((faults or lines or ["no output"])[-1].split()))[:400]
+    # Progress output of an engine has sizes and names that may match a status or a pattern.
+    log = "\n".join([*faults, *lines[-1:]])
+    for pattern, kind, template, hint in _ROWS:
+        if re.search(pattern, log, re.IGNORECASE):
+            return kind(f"{template.format(where=where)}: {reason}", hint)
+    return PushError(f"{where} did not accept the image: {reason}", "push it manually to see the full output")

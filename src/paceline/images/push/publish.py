@@ -1,7 +1,7 @@
-"""How does an image get to where it is used? Logins first, then repositories, one push, copies, all proved.
+"""Publish an image: log in everywhere, create repositories, push once, copy, and verify by digest.
 
-Nothing is sent before every place has been asked whether it would take it. The first place gets the push;
-every other tag, region and registry gets a copy of the same digest, and each is asked for it afterwards.
+Nothing is sent before every destination has accepted the login. The first destination receives the push;
+every other tag, region and registry receives a copy of the same digest, and each digest is verified.
 """
 
 import re
@@ -37,14 +37,14 @@ def commit_of(folder: Path) -> Commit | None:
     if not head.is_well:
         return None
     status = run_command([*git, "status", "--porcelain", "--untracked-files=no"])
-    # Where git cannot say, nobody may believe that the image is this commit.
+    # If git fails, the image must not claim to be this commit.
     is_dirty = bool(status.text.strip()) or not status.is_well
     tags = run_command([*git, "tag", "--points-at", "HEAD"]).text.split()
     return Commit(sha=head.text.strip(), is_dirty=is_dirty, tags=tuple(tags))
 
 
-# Engines compress layers while they push, so an image's local digest says nothing: what the push itself
-# reports must be what the registry says. Copies to further places are made from the first one, registry to
+# Engines compress layers while they push, so an image's local digest is not comparable: the digest that the
+# push reports must equal the registry's. Copies to further destinations are made from the first, registry to
 # registry, so that they have the same digest; without skopeo the engine pushes again, and the digests are
 # compared.
 
@@ -70,27 +70,27 @@ def push_reference(engine: Engine, image: str, goal: ImageReference, logins: Log
     """The digest that the push reports. Raises what the registry refused."""
     tagged = run_command(tag_argv(engine, image, goal.name), timeout_s=_TAGGED_S)
     if not tagged.is_well:
-        last = " ".join(tagged.errors.strip().splitlines()[-1:]) or f"no answer within {_TAGGED_S:g} s"
+        last = " ".join(tagged.errors.strip().splitlines()[-1:]) or f"no response within {_TAGGED_S:g} s"
         raise PushError(
-            f"{engine.name} cannot name {image} {goal.name}: {redact(last)}",
+            f"{engine.name} cannot tag {image} as {goal.name}: {redact(last)}",
             f"build it first: paceline image build --tag {image}",
         )
-    with tempfile.TemporaryDirectory(prefix="paceline-push-") as made:
-        file = Path(made) / "digest"
-        words = push_argv(
+    with tempfile.TemporaryDirectory(prefix="paceline-push-") as temp_dir:
+        file = Path(temp_dir) / "digest"
+        argv = push_argv(
             engine, goal.name, digest_file=file, auth_file=logins.path, insecure=goal.registry.is_plain
         )
         more = logins.for_docker if engine.kind is EngineKind.DOCKER else None
-        done = stream(words, timeout_s=_TIMEOUT_S, on_line=lambda _: None, more=more)
+        done = stream(argv, timeout_s=_TIMEOUT_S, on_line=lambda _: None, more=more)
         if not done.is_well:
             raise _refused(done, done.text, goal)
-        said = file.read_text("utf-8").strip() if file.exists() else ""
-    if not said:
-        found = _DIGEST_LINE.findall(done.text)
-        said = found[-1] if found else ""
-    if not said:
-        raise DigestError(f"the push of {goal.name} reported no digest", "push again; is the engine too old?")
-    return said
+        digest = file.read_text("utf-8").strip() if file.exists() else ""
+    if not digest:
+        digests = _DIGEST_LINE.findall(done.text)
+        digest = digests[-1] if digests else ""
+    if not digest:
+        raise DigestError(f"the push of {goal.name} reported no digest", "push again, or upgrade the engine")
+    return digest
 
 
 def copy_reference(
@@ -101,34 +101,36 @@ def copy_reference(
     if skopeo is None:
         return push_reference(engine, image, goal, logins)
     source = f"docker://{first.registry.host}/{first.repository}@{digest}"
-    words = [skopeo, "copy", "--all", "--preserve-digests", "--authfile", str(logins.path)]
-    words += [f"--src-tls-verify={_word(not first.registry.is_plain)}"]
-    words += [f"--dest-tls-verify={_word(not goal.registry.is_plain)}", source, f"docker://{goal.name}"]
-    done = run_command(words, timeout_s=_TIMEOUT_S)
+    argv = [skopeo, "copy", "--all", "--preserve-digests", "--authfile", str(logins.path)]
+    argv += [f"--src-tls-verify={_boolean(not first.registry.is_plain)}"]
+    argv += [f"--dest-tls-verify={_boolean(not goal.registry.is_plain)}", source, f"docker://{goal.name}"]
+    done = run_command(argv, timeout_s=_TIMEOUT_S)
     if not done.is_well:
         raise _refused(done, done.errors or done.text, goal)
     return digest
 
 
-def _refused(done: CommandResult, said: str, goal: ImageReference) -> PushError:
+def _refused(done: CommandResult, output: str, goal: ImageReference) -> PushError:
     if done.was_too_slow:
         return NoRegistryError(
-            f"{goal.name} was not there after {_TIMEOUT_S:g} s", "push again: what it has is not sent twice"
+            f"{goal.name} did not appear within {_TIMEOUT_S:g} s",
+            "push again: existing layers are not sent twice",
         )
-    return classify_push_error(said, goal.name)
+    return classify_push_error(output, goal.name)
 
 
-def _word(is_true: bool) -> str:
+def _boolean(is_true: bool) -> str:
     return "true" if is_true else "false"
 
 
-def verify_digest(goal: ImageReference, digest: str, others: dict[str, str]) -> None:
-    """The registry's own answer, and whatever else was asked (`others`), must all be this digest."""
-    seen = {"the push": digest, "the registry": goal.registry.digest(goal.repository, goal.tag), **others}
+def verify_digest(goal: ImageReference, digest: str, digests: dict[str, str]) -> None:
+    """Require that the registry's own answer and the `digests` of other sources equal this digest."""
+    seen = {"the push": digest, "the registry": goal.registry.digest(goal.repository, goal.tag), **digests}
     if len(set(seen.values())) > 1:
-        told = ", ".join(f"{who} says {what}" for who, what in seen.items())
+        reports = ", ".join(f"{source}: {reported}" for source, reported in seen.items())
         raise DigestError(
-            f"{goal.name} is not what was sent: {told}", "somebody else pushed meanwhile? push again"
+            f"{goal.name} differs from what was sent: {reports}",
+            "another client may have pushed the same tag; push again",
         )
 
 
@@ -139,11 +141,11 @@ Notify = Callable[[str], None]
 class PushRequest:
     image: str
     places: tuple[RegistryDestination | EcrDestination, ...]
-    folder: Path  # whose commit names the image
+    folder: Path  # its commit names the image
     strategies: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     version: str | None = None
-    regions: tuple[str, ...] = ()  # for places of Amazon's that name none
+    regions: tuple[str, ...] = ()  # for destinations at Amazon without a region
     endpoints: Mapping[str, str] | None = None  # by region; "" for every region
     login: Login | None = None  # for plain registries; None: the user's own
     create: bool = True
@@ -171,7 +173,7 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ready:
-    """A place that has been asked: its login is good, its repository is there."""
+    """A checked destination: its login is valid, its repository exists."""
 
     registry: Registry
     login: Login | None
@@ -181,8 +183,8 @@ class _Ready:
     second_opinion: Callable[[str], str] | None = None  # a tag's digest by another way
 
 
-def push_image(engine: Engine, request: PushRequest, say: Notify) -> PushResult:
-    with _ready(request, say) as places:
+def push_image(engine: Engine, request: PushRequest, notify: Notify) -> PushResult:
+    with _ready(request, notify) as places:
         tags = _tags(request, places)
         goals = [
             (ImageReference(registry=p.registry, repository=p.repository, tag=tag), p)
@@ -192,16 +194,16 @@ def push_image(engine: Engine, request: PushRequest, say: Notify) -> PushResult:
         logins = {p.registry.host: p.login for p in places if p.login is not None}
         with login_file(logins) as file:
             first = goals[0][0]
-            say(f"pushing {request.image} to {first.name}")
+            notify(f"pushing {request.image} to {first.name}")
             digest = push_reference(engine, request.image, first, file)
             sent = [_proved(first, goals[0][1], digest, "pushed")]
             for goal, place in goals[1:]:
-                say(f"copying it to {goal.name}")
+                notify(f"copying it to {goal.name}")
                 with _reporting_partial_push(sent):
                     _copied(engine, request.image, first, digest, goal, file)
                     sent.append(_proved(goal, place, digest, "copied"))
-        made = tuple(f"{p.registry.host}/{p.repository}" for p in places if p.was_made)
-    return PushResult(image=request.image, engine=engine, digest=digest, sent=tuple(sent), made=made)
+        created = tuple(f"{p.registry.host}/{p.repository}" for p in places if p.was_made)
+    return PushResult(image=request.image, engine=engine, digest=digest, sent=tuple(sent), made=created)
 
 
 @contextmanager
@@ -210,8 +212,8 @@ def _reporting_partial_push(sent: Sequence[DestinationResult]) -> Iterator[None]
     try:
         yield
     except PushError as error:
-        there = ", ".join(one.name for one in sent)
-        raise type(error)(f"{error.what}; sent and verified before: {there}", error.hint) from error
+        pushed = ", ".join(destination.name for destination in sent)
+        raise type(error)(f"{error.what}; already pushed and verified: {pushed}", error.hint) from error
 
 
 def _copied(
@@ -220,48 +222,48 @@ def _copied(
     got = copy_reference(engine, image, first, digest, goal, logins)
     if got != digest:
         raise DigestError(
-            f"{goal.name} got {got}, and {first.name} has {digest}",
-            "install skopeo: then places are copied from the first, with equal digests",
+            f"{goal.name} has {got}, but {first.name} has {digest}",
+            "install skopeo: copies then have the digest of the first repository",
         )
 
 
 def _proved(goal: ImageReference, place: _Ready, digest: str, how: str) -> DestinationResult:
-    others = {} if place.second_opinion is None else {"DescribeImages": place.second_opinion(goal.tag)}
-    verify_digest(goal, digest, others)
-    return DestinationResult(name=goal.name, digest=digest, how=how, verified_by=("registry", *others))
+    digests = {} if place.second_opinion is None else {"DescribeImages": place.second_opinion(goal.tag)}
+    verify_digest(goal, digest, digests)
+    return DestinationResult(name=goal.name, digest=digest, how=how, verified_by=("registry", *digests))
 
 
 def _tags(request: PushRequest, places: Sequence[_Ready]) -> list[str]:
     strategies = request.strategies or (() if request.tags else ("auto",))
     commit = commit_of(request.folder) if strategies else None
     may_move = all(place.tags_move for place in places)
-    found = tags_for(strategies, commit=commit, version=request.version, may_move=may_move)
-    return [validate_tag(tag) for tag in dict.fromkeys([*request.tags, *found])]
+    computed = tags_for(strategies, commit=commit, version=request.version, may_move=may_move)
+    return [validate_tag(tag) for tag in dict.fromkeys([*request.tags, *computed])]
 
 
 @contextmanager
-def _ready(request: PushRequest, say: Notify) -> Iterator[list[_Ready]]:
-    """Every place, asked; what was opened for it is closed afterwards."""
+def _ready(request: PushRequest, notify: Notify) -> Iterator[list[_Ready]]:
+    """All destinations, checked; their connections are closed afterwards."""
     opened: list[Callable[[], None]] = []
     try:
-        found: list[_Ready] = []
+        ready: list[_Ready] = []
         for place in request.places:
             if isinstance(place, RegistryDestination):
-                found.append(_plain(place, request, say))
+                ready.append(_plain(place, request, notify))
                 continue
             for region in [place.region] if place.region is not None else (request.regions or (None,)):
-                found.append(_ecr(place, region, request, opened, say))
-        yield found
+                ready.append(_ecr(place, region, request, opened, notify))
+        yield ready
     finally:
         for close in opened:
             close()
 
 
-def _plain(place: RegistryDestination, request: PushRequest, say: Notify) -> _Ready:
+def _plain(place: RegistryDestination, request: PushRequest, notify: Notify) -> _Ready:
     login = request.login or find_login(place.host)
     registry = Registry(place.host, login, insecure=request.insecure)
     registry.check_login(place.repository)
-    say(f"{place.host}: {'the login is good' if login is not None else 'it asks for no login'}")
+    notify(f"{place.host}: {'login accepted' if login is not None else 'no login required'}")
     return _Ready(registry=registry, login=login, repository=place.repository, tags_move=True)
 
 
@@ -270,7 +272,7 @@ def _ecr(
     region: str | None,
     request: PushRequest,
     opened: list[Callable[[], None]],
-    say: Notify,
+    notify: Notify,
 ) -> _Ready:
     try:
         from paceline.images.push.ecr import Ecr
@@ -283,16 +285,16 @@ def _ecr(
     opened.append(ecr.close)
     account = ecr.check_account(place.account, may_differ=request.cross_account)
     login = ecr.login()
-    found = ecr.repository(place.repository, create=request.create, immutable=request.immutable)
-    registry = Registry(found.host, login, insecure=found.is_plain)
-    registry.check_login(found.name)
-    how = "was made" if found.was_made else "is there"
-    say(f"Amazon ECR, account {account}, {ecr.region}: {found.name} {how}")
+    repository = ecr.repository(place.repository, create=request.create, immutable=request.immutable)
+    registry = Registry(repository.host, login, insecure=repository.is_plain)
+    registry.check_login(repository.name)
+    how = "was created" if repository.was_made else "exists"
+    notify(f"Amazon ECR, account {account}, {ecr.region}: {repository.name} {how}")
     return _Ready(
         registry=registry,
         login=login,
-        repository=found.name,
-        tags_move=found.tags_move,
-        was_made=found.was_made,
-        second_opinion=lambda tag: ecr.digest(found.name, tag),
+        repository=repository.name,
+        tags_move=repository.tags_move,
+        was_made=repository.was_made,
+        second_opinion=lambda tag: ecr.digest(repository.name, tag),
     )

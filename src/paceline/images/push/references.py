@@ -1,6 +1,6 @@
-"""Where does an image go? What a destination says: a registry, a repository, and whether it is Amazon's.
+"""Image references: parse a destination into registry and repository, and find out whether it is on ECR.
 
-ecr:team/model                                        the account whose credentials these are
+ecr:team/model                                        the account of the current AWS credentials
 123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/model
 registry.example.com:5000/team/model
 """
@@ -42,31 +42,31 @@ def parse_destination(text: str) -> Destination:
     host, slash, rest = text.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
         raise _refused(text, "it names no registry")
-    if found := _ECR_HOST.match(host):
-        return EcrDestination(repository=_repository(rest, text), account=found[1], region=found[2])
+    if match := _ECR_HOST.match(host):
+        return EcrDestination(repository=_repository(rest, text), account=match[1], region=match[2])
     return RegistryDestination(host=host, repository=_repository(rest, text))
 
 
 def _repository(name: str, text: str) -> str:
     if not _REPOSITORY.match(name):
-        raise _refused(text, f"{name!r} is no name of a repository; a tag is given by --tag or --tags")
+        raise _refused(text, f"{name!r} is not a repository name; set the tag with --tag or --tags")
     return name
 
 
 def validate_tag(tag: str) -> str:
     if not _TAG.fullmatch(tag):
         hint = "letters, digits, dots, dashes and underscores, at most 128 of them"
-        raise ImageOptionError([Problem(f"{tag!r} is no tag", hint, "--tag")])
+        raise ImageOptionError([Problem(f"{tag!r} is not a tag", hint, "--tag")])
     return tag
 
 
 def _refused(text: str, why: str) -> ConfigError:
     hint = "write HOST[:PORT]/NAME, ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME or ecr:NAME"
-    return ImageOptionError([Problem(f"{text!r} is no place for an image: {why}", hint, "--to")])
+    return ImageOptionError([Problem(f"{text!r} is not an image repository: {why}", hint, "--to")])
 
 
 def is_local(host: str) -> bool:
-    """Registries on this machine speak plain HTTP, as docker has it too."""
+    """Whether the registry is on this machine: such registries use plain HTTP, as in docker."""
     name = host.rpartition(":")[0] if ":" in host else host
     return name in ("localhost", "[::1]") or re.fullmatch(r"127(\.\d{1,3}){3}", name) is not None
 
@@ -76,7 +76,8 @@ def is_local(host: str) -> bool:
 # latest    latest
 # auto      the version where the commit has one, else the commit
 
-_NUMBER, _WORDS = r"(0|[1-9][0-9]*)", r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
+_NUMBER = r"(0|[1-9][0-9]*)"
+_WORDS = r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
 _SEMANTIC = re.compile(rf"v?{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_WORDS})?(\+{_WORDS})?")
 
 
@@ -91,40 +92,41 @@ def tags_for(
     strategies: Iterable[str], *, commit: Commit | None, version: str | None, may_move: bool
 ) -> list[str]:
     """Each once, in order. Raises ConfigError where a strategy has nothing to go by."""
-    found: dict[str, None] = {}
+    tags: dict[str, None] = {}
     for strategy in strategies:
         for tag in _tags(strategy, commit, version, may_move=may_move):
-            found[tag] = None
-    return list(found)
+            tags[tag] = None
+    return list(tags)
 
 
 def _tags(strategy: str, commit: Commit | None, version: str | None, *, may_move: bool) -> list[str]:
     if strategy == "latest":
         if not may_move:
             raise _tags_refused(
-                "latest moves, and this repository's tags do not",
-                "leave it out, or push to a repository whose tags move",
+                "latest must be mutable, but this repository's tags are immutable",
+                "leave it out, or push to a repository with mutable tags",
             )
         return ["latest"]
     if strategy == "semantic" or (strategy == "auto" and _version(commit, version) is not None):
         return _semantic(commit, version, may_move=may_move and strategy == "semantic")
     if commit is None:
         raise _tags_refused(
-            "there is no git repository to name a commit", "say --tag NAME, or --version X.Y.Z"
+            "there is no git repository, so there is no commit for the tag",
+            "use --tag NAME, or --version X.Y.Z",
         )
     return [commit.sha[:12] + ("-dirty" if commit.is_dirty else "")]
 
 
 def _semantic(commit: Commit | None, version: str | None, *, may_move: bool) -> list[str]:
-    said = _version(commit, version)
-    if said is None:
-        raise _tags_refused("no version is known", "say --version X.Y.Z, or tag the commit: git tag v1.4.2")
-    found = _SEMANTIC.fullmatch(said)
-    if found is None:
-        raise _tags_refused(f"{said!r} is no semantic version", "such as 1.4.2 or 1.4.2-rc1")
-    major, minor, patch, early, _built = found.groups()  # a tag cannot hold the + of a build
+    match = _version(commit, version)
+    if match is None:
+        raise _tags_refused("no version is set", "use --version X.Y.Z, or tag the commit: git tag v1.4.2")
+    matched = _SEMANTIC.fullmatch(match)
+    if matched is None:
+        raise _tags_refused(f"{match!r} is not a semantic version", "such as 1.4.2 or 1.4.2-rc1")
+    major, minor, patch, early, _built = matched.groups()  # a tag cannot hold the + of a build
     full = f"{major}.{minor}.{patch}{early or ''}"
-    # A release that is not one yet must not become what everybody gets.
+    # A pre-release must not become the default tag.
     return [full, f"{major}.{minor}", major] if may_move and early is None else [full]
 
 
@@ -133,22 +135,22 @@ def _version(commit: Commit | None, version: str | None) -> str | None:
         return version
     if commit is None or commit.is_dirty:
         return None
-    found = [tag for tag in commit.tags if _SEMANTIC.fullmatch(tag)]
-    return max(found, key=_order) if found else None
+    versions = [tag for tag in commit.tags if _SEMANTIC.fullmatch(tag)]
+    return max(versions, key=_order) if versions else None
 
 
 def _order(tag: str) -> tuple[int, int, int, bool, str]:
-    found = _SEMANTIC.fullmatch(tag)
-    assert found is not None, "only versions are ordered"
-    return int(found[1]), int(found[2]), int(found[3]), found[4] is None, found[4] or ""
+    match = _SEMANTIC.fullmatch(tag)
+    assert match is not None, "only versions are ordered"
+    return int(match[1]), int(match[2]), int(match[3]), match[4] is None, match[4] or ""
 
 
-def _tags_refused(what: str, hint: str) -> ConfigError:
-    return ImageOptionError([Problem(what, hint, "--tags")])
+def _tags_refused(message: str, hint: str) -> ConfigError:
+    return ImageOptionError([Problem(message, hint, "--tags")])
 
 
 # Amazon applies rules by priority, and an image belongs to the first that matches: so releases, `latest` and
-# what is deployed have rules of their own above the one that takes what is old, with a count never reached.
+# deployed images have separate rules above the one that expires old images, with a count never reached.
 # `infra/` makes repositories with the same six rules.
 
 Selection: TypeAlias = Mapping[str, Any]  # Any: JSON as Amazon writes it
@@ -164,8 +166,8 @@ def lifecycle_policy(*, keep: int = 50) -> str:
             3, "keep what is deployed: deployed-*", _tagged("tagPrefixList", "deployed-"), _more_than(_NEVER)
         ),
         _rule(4, "few layer caches", _tagged("tagPrefixList", "buildcache"), _more_than(3)),
-        _rule(5, "untagged images go after a week", {"tagStatus": "untagged"}, _older_than(7)),
-        _rule(6, "of all others, the newest stay", {"tagStatus": "any"}, _more_than(keep)),
+        _rule(5, "untagged images expire after a week", {"tagStatus": "untagged"}, _older_than(7)),
+        _rule(6, "the newest of all others are kept", {"tagStatus": "any"}, _more_than(keep)),
     ]
     return json.dumps({"rules": rules})
 
@@ -182,10 +184,10 @@ def _older_than(days: int) -> dict[str, object]:
     return {"countType": "sinceImagePushed", "countUnit": "days", "countNumber": days}
 
 
-def _rule(priority: int, what: str, chosen: Selection, counted: Selection) -> dict[str, object]:
+def _rule(priority: int, description: str, chosen: Selection, counted: Selection) -> dict[str, object]:
     return {
         "rulePriority": priority,
-        "description": what,
+        "description": description,
         "selection": {**chosen, **counted},
         "action": {"type": "expire"},
     }

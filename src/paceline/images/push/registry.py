@@ -1,6 +1,6 @@
-"""What does a registry itself say it holds? Its own HTTP interface, asked with the login that pushes.
+"""Registry client: the HTTP API v2 of a registry, with the login that pushes.
 
-Only questions: whether the login is good, and which digest a tag has. Layers are the engine's business.
+Read-only: it checks the login and reads the digest of a tag. The engine transfers layers.
 """
 
 import base64
@@ -27,7 +27,7 @@ from paceline.images.build.engine import run_command
 from paceline.images.push.errors import LoginExpiredError, NoRegistryError, classify_push_error
 from paceline.images.push.references import is_local
 
-# Never in argv, never in a log: engines are told the file's name.
+# Never in argv, never in a log: engines receive the file's name.
 
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
@@ -43,20 +43,21 @@ class Login:
 
 
 def find_login(host: str) -> Login | None:
-    """What `podman login`, `docker login` or a credential helper left for this registry."""
+    """Login that `podman login`, `docker login` or a credential helper stored for this registry."""
     for file in environ.registry_login_files():
         try:
-            said = json.loads(file.read_text("utf-8"))
+            document = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError):
-            continue  # not there, or not ours to mend
-        if (found := _in_file(said, host)) is not None:
-            return found
+            continue  # absent, or not for this command to fix
+        if (login := _in_file(document, host)) is not None:
+            return login
     return None
 
 
-def _in_file(said: Mapping[str, object], host: str) -> Login | None:
+def _in_file(config: Mapping[str, object], host: str) -> Login | None:
     names = [host, _DOCKER_HUB] if host == "docker.io" else [host, f"https://{host}"]
-    helpers, auths = said.get("credHelpers"), said.get("auths")
+    helpers = config.get("credHelpers")
+    auths = config.get("auths")
     for name in names:
         if isinstance(helpers, dict) and isinstance(helper := helpers.get(name), str):
             return _from_helper(helper, name)
@@ -64,7 +65,7 @@ def _in_file(said: Mapping[str, object], host: str) -> Login | None:
         if isinstance(entry, dict) and isinstance(coded := entry.get("auth"), str) and coded:
             user, _, password = base64.b64decode(coded).decode().partition(":")
             return Login(user, password)
-    store = said.get("credsStore")
+    store = config.get("credsStore")
     return _from_helper(store, names[0]) if isinstance(store, str) and store else None
 
 
@@ -72,16 +73,16 @@ def _from_helper(helper: str, host: str) -> Login | None:
     path = shutil.which(f"docker-credential-{helper}")
     if path is None:
         return None
-    done = run_command([path, "get"], said=host, timeout_s=30.0)
+    done = run_command([path, "get"], stdin=host, timeout_s=30.0)
     if not done.is_well:
         return None
-    found = json.loads(done.text)
-    return Login(str(found["Username"]), str(found["Secret"]))
+    credentials = json.loads(done.text)
+    return Login(str(credentials["Username"]), str(credentials["Secret"]))
 
 
 @dataclass(frozen=True, slots=True)
 class LoginFile:
-    """For docker the folder, for the others the file."""
+    """Login file: for docker its folder, for the other engines the file."""
 
     path: Path
 
@@ -93,19 +94,19 @@ class LoginFile:
 @contextmanager
 def login_file(logins: Mapping[str, Login]) -> Iterator[LoginFile]:
     """A file with these logins and no others, gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="paceline-login-") as made:
-        path = Path(made) / "config.json"
+    with tempfile.TemporaryDirectory(prefix="paceline-login-") as temp_dir:
+        path = Path(temp_dir) / "config.json"
         auths = {host: {"auth": login.basic} for host, login in logins.items()}
-        if "docker.io" in auths:  # docker itself looks for the old name
+        if "docker.io" in auths:  # docker itself reads the old name
             auths[_DOCKER_HUB] = auths["docker.io"]
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as out:
-            json.dump({"auths": auths, **_docker_context(Path(made))}, out)
+            json.dump({"auths": auths, **_docker_context(Path(temp_dir))}, out)
         yield LoginFile(path)
 
 
 def _docker_context(folder: Path) -> dict[str, str]:
-    """Which server docker talks to is said beside its logins; that stays as the user has it."""
+    """docker's server is configured next to its logins; the user's setting is kept."""
     own = environ.docker_config_folder()
     try:
         current = json.loads((own / "config.json").read_text("utf-8")).get("currentContext")
@@ -127,7 +128,7 @@ _MANIFESTS = ", ".join(
 )
 _PART = re.compile(r'(\w+)="([^"]*)"')
 _TIMEOUT_S = 30.0
-_PAUSES_S = (0.2, 1.0, 3.0)  # before it is asked again: what is overloaded most often is not for long
+_PAUSES_S = (0.2, 1.0, 3.0)  # before each retry: overload is mostly short
 _AGAIN = {
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -146,7 +147,7 @@ class _Answer:
 
 
 class _Onward(urllib.request.HTTPRedirectHandler):
-    """Follows a registry elsewhere, but gives nobody else the login."""
+    """Follows redirects, but sends the login to no other host."""
 
     def redirect_request(
         self,
@@ -180,38 +181,39 @@ class Registry:
 
     def check_login(self, repository: str) -> None:
         """Raises where the login is not good for this repository, before anything is sent."""
-        answer = self._ask("GET", "/v2/", f"repository:{repository}:pull,push")
+        answer = self._request("GET", "/v2/", f"repository:{repository}:pull,push")
         if answer.status == 401 and self._login is None:
             raise LoginExpiredError(
-                f"{self.host} asks for a login, and there is none",
+                f"{self.host} requires a login, and there is none",
                 "log in: podman login, docker login; or --username NAME --password-stdin",
             )
         if answer.status >= 400:
             raise self._refusal(answer, self.host)
 
     def digest(self, repository: str, reference: str) -> str | None:
-        """Of a tag; None: there is no such image."""
+        """Digest of a tag; None without such an image."""
         path = f"/v2/{repository}/manifests/{reference}"
-        answer = self._ask("HEAD", path, f"repository:{repository}:pull")
+        answer = self._request("HEAD", path, f"repository:{repository}:pull")
         if answer.status == 404:
             return None
         if answer.status >= 400:
             raise self._refusal(answer, f"{self.host}/{repository}:{reference}")
-        found = answer.headers.get("Docker-Content-Digest")
-        if found is None:
+        digest = answer.headers.get("Docker-Content-Digest")
+        if digest is None:
             raise NoRegistryError(
-                f"{self.host} says no digest of {repository}:{reference}", "is this a registry (v2)?"
+                f"{self.host} returned no digest of {repository}:{reference}",
+                "check that it is a registry (v2)",
             )
-        return str(found)
+        return str(digest)
 
     def _refusal(self, answer: _Answer, where: str) -> Exception:
         if answer.status in _AGAIN:
             return NoRegistryError(
-                f"{where} answers {answer.status}, and {len(_PAUSES_S)} times more", "try again later"
+                f"{where} returned {answer.status}, also after {len(_PAUSES_S)} retries", "try again later"
             )
         return classify_push_error(f"error: {answer.status} {answer.text}", where)
 
-    def _ask(self, method: str, path: str, scope: str) -> _Answer:
+    def _request(self, method: str, path: str, scope: str) -> _Answer:
         answer = self._send(method, path, {} if self._login is None else {"Authorization": self._basic()})
         challenge = answer.headers.get("WWW-Authenticate", "")
         if answer.status == 401 and challenge.lower().startswith("bearer "):
@@ -230,12 +232,12 @@ class Registry:
         if answer.status >= 400:
             raise self._refusal(answer, self.host)
         try:
-            said = json.loads(answer.text)
-            return str(said.get("token") or said["access_token"])
+            body = json.loads(answer.text)
+            return str(body.get("token") or body["access_token"])
         except (ValueError, AttributeError, KeyError) as error:
             raise NoRegistryError(
-                f"{self.host} sends us to {parts.get('realm')!r} for a token, which gives none",
-                "is this a registry (v2), or a proxy's page?",
+                f"{self.host} refers to {parts.get('realm')!r} for a token, which returns none",
+                "check that it is a registry (v2), not a proxy's page",
             ) from error
 
     def _send(self, method: str, path: str, headers: dict[str, str]) -> _Answer:
@@ -250,9 +252,9 @@ class Registry:
         return self._fetch_once(method, url, headers)
 
     def _fetch_once(self, method: str, url: str, headers: dict[str, str]) -> _Answer:
-        # One that speaks TLS may not have the login sent in clear text.
+        # The login of a TLS registry must not be sent in clear text.
         if not url.startswith("https://") and not (self.is_plain and url.startswith("http://")):
-            raise NoRegistryError(f"{self.host} sends us to {url!r}", "is this a registry (v2)?")
+            raise NoRegistryError(f"{self.host} redirects to {url!r}", "check that it is a registry (v2)")
         request = urllib.request.Request(url, headers=headers, method=method)
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as reply:

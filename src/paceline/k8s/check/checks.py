@@ -1,4 +1,4 @@
-"""All checks of a snapshot, and the verdict on what was asked for."""
+"""All checks of a snapshot, and the verdict on the request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class CheckResult:
     findings: tuple[Finding, ...]
 
     def of(self, *levels: Level) -> list[Finding]:
-        return [one for one in self.findings if one.level in levels]
+        return [finding for finding in self.findings if finding.level in levels]
 
     @property
     def is_fine(self) -> bool:

@@ -70,7 +70,7 @@ def check_cluster(seen: Snapshot, need: Need) -> CheckResult:
 
 
 def list_contexts(kubeconfig: Path | None) -> list[Context]:
-    """Of the kubeconfig files of this user; none where there is no such file."""
+    """Contexts of this user's kubeconfig files; empty without such a file."""
     return contexts(kubeconfig_files(kubeconfig))
 
 
@@ -109,7 +109,7 @@ def save_snapshot(seen: Snapshot, path: Path) -> None:
     try:
         path.write_text(json.dumps(seen.to_json(), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        hint = "name a file in a folder that exists and can be written to"
+        hint = "name a file in an existing writable folder"
         raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error
 
 
@@ -136,25 +136,31 @@ def probe_eks(name: str, region: str | None, profile: str | None) -> EksFacts:
         return look(aws, name)
 
 
-def context_of(facts: EksFacts, kubeconfig: Path | None, said: str | None) -> str | None:
-    """The one that leads to this very server, whatever it is called. Raises ConfigError if `said` is none."""
-    found = contexts(kubeconfig_files(kubeconfig))
-    mine = [one.name for one in found if facts.server and one.server.lower() == facts.server.lower()]
-    others = [one for one in found if one.name == said and one.name not in mine]
+def context_of(facts: EksFacts, kubeconfig: Path | None, requested: str | None) -> str | None:
+    """The context that leads to this server. Raises ConfigError if `requested` leads elsewhere."""
+    known = contexts(kubeconfig_files(kubeconfig))
+    matching = [
+        context.name for context in known if facts.server and context.server.lower() == facts.server.lower()
+    ]
+    others = [context for context in known if context.name == requested and context.name not in matching]
     if others:
-        what = f"context {said} leads to {others[0].server}, and EKS says {facts.name} is {facts.server}"
-        raise ClusterOptionError([Problem(what, f"take one of it: {kubeconfig_command(facts)}", "--context")])
-    return said or (mine[0] if mine else None)
-
-
-def require_context(facts: EksFacts, kubeconfig: Path | None, said: str | None) -> str:
-    """For whoever writes: another cluster must not be taken for it. Raises NotReadyError."""
-    found = context_of(facts, kubeconfig, said)
-    if found is None:
-        raise NotReadyError(
-            f"no context of your kubeconfig leads to {facts.name} ({facts.server})", kubeconfig_command(facts)
+        server = others[0].server
+        message = f"context {requested} connects to {server}, but {facts.name} is at {facts.server}"
+        raise ClusterOptionError(
+            [Problem(message, f"use a context of it: {kubeconfig_command(facts)}", "--context")]
         )
-    return found
+    return requested or (matching[0] if matching else None)
+
+
+def require_context(facts: EksFacts, kubeconfig: Path | None, requested: str | None) -> str:
+    """Check before writes that the context refers to this cluster. Raises NotReadyError."""
+    context = context_of(facts, kubeconfig, requested)
+    if context is None:
+        raise NotReadyError(
+            f"no context of your kubeconfig connects to {facts.name} ({facts.server})",
+            kubeconfig_command(facts),
+        )
+    return context
 
 
 def kubeconfig_command(facts: EksFacts) -> str:
@@ -162,26 +168,26 @@ def kubeconfig_command(facts: EksFacts) -> str:
 
 
 def check_both_sides(facts: EksFacts, seen: Snapshot, need: Need) -> CheckResult:
-    """What Amazon says, and what the cluster itself says."""
+    """Findings of the EKS API and of the cluster itself."""
     return CheckResult((*check_eks(facts, need), *run_checks(seen, need).findings))
 
 
 def check_eks_only(facts: EksFacts, need: Need) -> tuple[Snapshot, CheckResult]:
-    """For a cluster that no kubeconfig names: the other side is not known."""
+    """Check a cluster without a kubeconfig entry: only Amazon's side is known."""
     unseen = Finding(
         area=AREA,
         level=Level.WARNING if need.says_nothing else Level.PROBLEM,
-        what="the cluster itself was not looked at: nodes, GPUs, operators and rights are not known",
-        evidence=f"no context of your kubeconfig leads to {facts.server}",
+        what="the cluster was not checked: nodes, GPUs, operators and permissions are unknown",
+        evidence=f"no context of your kubeconfig connects to {facts.server}",
         command=kubeconfig_command(facts),
     )
     empty = Snapshot(server=facts.server, version=f"v{facts.version}", namespace="", served={}, objects={})
     return empty, CheckResult((*check_eks(facts, need), unseen))
 
 
-# Pods are not asked for: there are thousands, and what nodes offer does not depend on them. What the server
-# refuses to show is noted as the missing rule, and a kind whose own operator fails (500) is left out; who we
-# are (401) and whether it answers are errors.
+# Pods are not listed: there are thousands, and the capacity of nodes does not depend on them. A refused list
+# is recorded as a missing right, and a kind whose operator fails (500) is left out; a failed authentication
+# (401) and an unreachable server are errors.
 
 MAX_REQUESTS = 25
 _PAGE = 500  # as the door asks
@@ -197,7 +203,7 @@ _EVERYWHERE = (
     CLUSTER_RUNTIME,
 )
 _IN_NAMESPACE = (QUOTA, CLAIM, NETWORK_POLICY, LOCAL_QUEUE, TRAINING_RUNTIME)
-# Read where the kind is served: what an operator says about itself.
+# Read if the kind is served: status that operators report.
 _TOLD = (
     (TRAIN_JOB, "kubeflow-system", operators.TRAINER_CONFIG),
     (LOCAL_QUEUE, "kueue-system", operators.KUEUE_CONFIG),
@@ -205,7 +211,7 @@ _TOLD = (
 
 
 class SnapshotApi(Api, Protocol):
-    """A cluster that can be asked what it is, too."""
+    """API port that also gives the version and the served kinds."""
 
     def version(self) -> str: ...
 
@@ -213,8 +219,9 @@ class SnapshotApi(Api, Protocol):
 
 
 def take_snapshot(api: SnapshotApi, namespace: str, target: Target | None = None) -> Snapshot:
-    """`target`: whose rights are asked for one by one where the server has no list of them."""
-    version, served = api.version(), api.served()
+    """`target`: rights for this kind are checked one by one where the server gives no list of rights."""
+    version = api.version()
+    served = api.served()
     reading = _Reading(api, served)
     for kind in _EVERYWHERE:
         reading.find(kind)
@@ -230,7 +237,7 @@ def take_snapshot(api: SnapshotApi, namespace: str, target: Target | None = None
         version=version,
         namespace=namespace,
         served=served,
-        objects={name: tuple(found) for name, found in reading.objects.items()},
+        objects={name: tuple(items) for name, items in reading.objects.items()},
         refused=tuple(reading.refused),
         rights=rights,
         user=user_of(api) if reading.refused or not all(rights.values()) else "",
@@ -238,21 +245,22 @@ def take_snapshot(api: SnapshotApi, namespace: str, target: Target | None = None
 
 
 class _Reading:
-    """What was read so far, what was refused, and how many questions that took."""
+    """Objects read so far, refused requests, and the number of requests."""
 
     def __init__(self, api: SnapshotApi, served: dict[str, tuple[str, ...]]) -> None:
-        self._api, self._served = api, served
+        self._api = api
+        self._served = served
         self.objects: dict[str, list[Object]] = {}
         self.refused: list[Rule] = []
-        self._asked = 2  # for version and kinds
+        self._requests = 2  # for version and kinds
 
     def find(self, kind: Kind, namespace: str | None = None) -> None:
         resource = kind.resource
         if kind.group and resource not in self._served:
             return
-        self._asked += 1
+        self._requests += 1
         try:
-            found = self._api.find(self._as_served(kind), namespace).items
+            items = self._api.find(self._as_served(kind), namespace).items
         except ForbiddenError:
             self.refused.append(Rule("list", resource, namespace or ""))
             return
@@ -260,43 +268,43 @@ class _Reading:
             if error.status < 500 or not _is_custom(kind):
                 raise
             return  # its operator's conversion webhook is down; the server itself answers
-        self._asked += max(0, len(found) - 1) // _PAGE
-        self.objects[resource] = [prune_object(resource, one) for one in found]
+        self._requests += max(0, len(items) - 1) // _PAGE
+        self.objects[resource] = [prune_object(resource, item) for item in items]
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> None:
         resource = kind.resource
-        self._asked += 1
+        self._requests += 1
         try:
-            found = [prune_object(resource, self._api.get(kind, name, namespace))]
+            objects = [prune_object(resource, self._api.get(kind, name, namespace))]
         except ForbiddenError:
             self.refused.append(Rule("get", resource, namespace or ""))
             return
         except NotThereError:
-            found = []
-        self.objects[resource] = [*self.objects.get(resource, []), *found]
+            objects = []
+        self.objects[resource] = [*self.objects.get(resource, []), *objects]
 
     def rights(self, namespace: str, target: Target | None) -> dict[str, bool]:
-        wanted = dict.fromkeys(right for one in Target for right in rendered_rights_for(one.resource))
+        rights = dict.fromkeys(right for target in Target for right in rendered_rights_for(target.resource))
         review: Manifest = {
             "apiVersion": RULES_REVIEW.api_version,
             "kind": RULES_REVIEW.name,
             "metadata": {},
             "spec": {"namespace": namespace},
         }
-        self._asked += 1
+        self._requests += 1
         try:
-            known = rights_in(mapping(self._api.create(review), "status"), wanted)
+            known = rights_in(mapping(self._api.create(review), "status"), rights)
         except ForbiddenError:
             known = {}
-        # EKS decides by a webhook too, which has no list: then a missing right may be there all the same.
+        # EKS decides by a webhook too, which has no list: then a right that is not listed may still exist.
         for right in rendered_rights_for((target or Target.JOB).resource):
-            if right.key in known or not right.is_required or self._asked >= MAX_REQUESTS - 1:
+            if right.key in known or not right.is_required or self._requests >= MAX_REQUESTS - 1:
                 continue  # the last question is for the name of the user
-            self._asked += 1
+            self._requests += 1
             try:
                 known[right.key] = is_allowed(self._api, right, namespace)
             except ForbiddenError:
-                break  # who may not ask this may not ask the next one
+                break  # if this is forbidden, the next one is, too
         return known
 
     def _as_served(self, kind: Kind) -> Kind:

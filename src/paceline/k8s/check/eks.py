@@ -1,7 +1,7 @@
 """Checks of an EKS cluster on Amazon's side: state, version, node groups, add-ons, access, HyperPod.
 
-An add-on that is not there is no fault: it may be installed in another way, or be a part of Auto Mode. It is
-missing only where what was asked for needs it.
+An absent add-on is no fault: it may be installed in another way, or be a part of Auto Mode. It is missing
+only if the request needs it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _BUSY = ("CREATING", "UPDATING", "PENDING", "Creating", "Updating", "SystemUpdat
 
 
 def check(seen: EksFacts, need: Need) -> Iterator[Finding]:
-    yield from _itself(seen, need)
+    yield from _cluster(seen, need)
     yield from _version(seen)
     for group in seen.groups:
         yield from _group(seen, group)
@@ -31,38 +31,38 @@ def check(seen: EksFacts, need: Need) -> Iterator[Finding]:
         yield Finding(
             area=AREA,
             level=Level.WARNING,
-            what=f"not everything may be seen: {list_names(seen.refused)}",
-            evidence="Amazon refused these questions, or does not know them",
-            why="what could not be looked at is neither fine nor wrong",
-            command=f"have these actions allowed: {', '.join(seen.refused)}",
+            what=f"incomplete: no access to {list_names(seen.refused)}",
+            evidence="AWS denied these requests, or does not support them",
+            why="these checks were skipped",
+            command=f"ask an administrator to allow these actions: {', '.join(seen.refused)}",
         )
 
 
-def _itself(seen: EksFacts, need: Need) -> Iterator[Finding]:
+def _cluster(seen: EksFacts, need: Need) -> Iterator[Finding]:
     if seen.status == "ACTIVE" and not seen.issues:
-        way = "Auto Mode: nodes, device plugins, network and disks are its own" if seen.is_auto else ""
-        way = way or f"{len(seen.groups)} node groups, {len(seen.addons)} add-ons"
-        yield ok_finding(AREA, f"{seen.name} is ACTIVE, Kubernetes {seen.version}; {way}")
+        setup = "Auto Mode manages nodes, device plugins, network and disks" if seen.is_auto else ""
+        setup = setup or f"{len(seen.groups)} node groups, {len(seen.addons)} add-ons"
+        yield ok_finding(AREA, f"{seen.name} is ACTIVE, Kubernetes {seen.version}; {setup}")
     elif seen.status in _BUSY:
-        yield _wrong(seen, Level.WARNING, f"{seen.name} is {seen.status}", "it is being changed: wait for it")
+        yield _problem(seen, Level.WARNING, f"{seen.name} is {seen.status}", "it is being updated: wait")
     elif seen.status != "ACTIVE":
-        yield _wrong(seen, Level.PROBLEM, f"{seen.name} is {seen.status}", "nothing can run there")
+        yield _problem(seen, Level.PROBLEM, f"{seen.name} is {seen.status}", "nothing can run there")
     for issue in seen.issues:
-        yield _wrong(seen, need.broken(matters=True), f"EKS complains of {seen.name}: {issue}", "")
+        yield _problem(seen, need.broken(matters=True), f"EKS reports an issue of {seen.name}: {issue}", "")
     if not seen.is_public:
         yield Finding(
             area=AREA,
             level=Level.NOTE,
-            what="its API server answers inside of its VPC only",
+            what="its API server is reachable only from its VPC",
             evidence="resourcesVpcConfig.endpointPublicAccess is false",
             command="run paceline in the VPC, or through its VPN",
         )
 
 
-def _wrong(seen: EksFacts, level: Level, what: str, why: str) -> Finding:
+def _problem(seen: EksFacts, level: Level, message: str, why: str) -> Finding:
     command = f"aws eks describe-cluster --name {seen.name} --region {seen.region}"
     evidence = "status and health of describe-cluster"
-    return Finding(area=AREA, level=level, what=what, evidence=evidence, why=why, command=command)
+    return Finding(area=AREA, level=level, what=message, evidence=evidence, why=why, command=command)
 
 
 def _version(seen: EksFacts) -> Iterator[Finding]:
@@ -77,12 +77,12 @@ def _version(seen: EksFacts) -> Iterator[Finding]:
             command=_aws(seen, "list-insights"),
         )
     if seen.support == "UNSUPPORTED":
-        what = f"Kubernetes {seen.version} is not supported any more"
-        yield _wrong(seen, Level.WARNING, what, "EKS upgrades it by itself, at a time of its own")
+        message = f"Kubernetes {seen.version} is no longer supported"
+        yield _problem(seen, Level.WARNING, message, "EKS upgrades it automatically")
 
 
 def _group(seen: EksFacts, group: NodeGroup) -> Iterator[Finding]:
-    told = _aws(seen, "describe-nodegroup", f" --nodegroup-name {group.name}")
+    command = _aws(seen, "describe-nodegroup", f" --nodegroup-name {group.name}")
     if group.status not in ("ACTIVE", *_BUSY) or group.issues:
         issues = "; ".join(group.issues)
         yield Finding(
@@ -90,18 +90,18 @@ def _group(seen: EksFacts, group: NodeGroup) -> Iterator[Finding]:
             level=Level.WARNING,
             what=f"node group {group.name} is {group.status}" + (f": {issues}" if issues else ""),
             evidence="status and health of describe-nodegroup",
-            why="nodes of it may be missing, or not come",
-            command=told,
+            why="its nodes may be missing or fail to join",
+            command=command,
         )
     has_gpus = [machine for machine in group.machines if gpus_of(machine)]
     if has_gpus and group.image.endswith(("_STANDARD", "_x86_64", "_ARM_64", "_FIPS")) and not _drives(group):
         yield Finding(
             area=AREA,
-            level=Level.WARNING,  # whether its nodes offer their GPUs all the same, they say themselves
-            what=f"node group {group.name} has GPUs ({list_names(has_gpus)}) and an image without a driver",
+            level=Level.WARNING,  # the nodes themselves report whether they offer GPUs
+            what=f"node group {group.name} has GPUs ({list_names(has_gpus)}) but an image without a driver",
             evidence=f"amiType is {group.image}",
-            why="nothing on these nodes can use their GPUs, unless NVIDIA's operator brings the driver",
-            command=f"make another group with --ami-type AL2023_x86_64_NVIDIA; see {told}",
+            why="the GPUs of these nodes are unusable, unless NVIDIA's operator installs the driver",
+            command=f"create another group with --ami-type AL2023_x86_64_NVIDIA; see {command}",
         )
     if group.image.startswith("AL2_"):
         yield Finding(
@@ -109,11 +109,11 @@ def _group(seen: EksFacts, group: NodeGroup) -> Iterator[Finding]:
             level=Level.NOTE,
             what=f"node group {group.name} runs Amazon Linux 2",
             evidence=f"amiType is {group.image}",
-            why="EKS makes no new images of it: a newer Kubernetes needs AL2023 or Bottlerocket",
-            command=told,
+            why="EKS publishes no new images of it: a newer Kubernetes needs AL2023 or Bottlerocket",
+            command=command,
         )
     if group.image.startswith("BOTTLEROCKET") and has_gpus and _drives(group):
-        yield ok_finding(AREA, f"node group {group.name} is Bottlerocket: its image hands out GPUs by itself")
+        yield ok_finding(AREA, f"node group {group.name} is Bottlerocket: its image includes a device plugin")
 
 
 def _drives(group: NodeGroup) -> bool:
@@ -121,7 +121,7 @@ def _drives(group: NodeGroup) -> bool:
 
 
 def _addon(seen: EksFacts, addon: Addon, need: Need) -> Iterator[Finding]:
-    told = _aws(seen, "describe-addon", f" --addon-name {addon.name}")
+    command = _aws(seen, "describe-addon", f" --addon-name {addon.name}")
     matters = addon.name in _FOR_HYPERPOD and need.target is Target.HYPERPOD
     if addon.status not in ("ACTIVE", *_BUSY) or addon.issues:
         issues = "; ".join(addon.issues)
@@ -130,23 +130,23 @@ def _addon(seen: EksFacts, addon: Addon, need: Need) -> Iterator[Finding]:
             level=need.broken(matters=matters) if matters else Level.WARNING,
             what=f"add-on {addon.name} is {addon.status}" + (f": {issues}" if issues else ""),
             evidence="status and health of describe-addon",
-            why="EKS could not bring it up, or keep it up",
-            command=told,
+            why="EKS could not start it, or keep it running",
+            command=command,
         )
     offer = seen.offers.get(addon.name)
     if offer is not None and addon.version not in offer.versions:
-        wanted = AddonRequest(
+        request = AddonRequest(
             **_of(seen), name=addon.name, version=offer.usual, before=addon.version or "unknown"
         )
         yield Finding(
             area=AREA,
             level=Level.WARNING,
-            what=f"add-on {addon.name} {addon.version} is not made for Kubernetes {seen.version}",
+            what=f"add-on {addon.name} {addon.version} does not support Kubernetes {seen.version}",
             evidence=f"describe-addon-versions offers {offer.usual}",
-            why="it may work or not; nobody at Amazon tries it",
-            command=wanted.command(),
+            why="it may not work; AWS does not test this combination",
+            command=request.command(),
             cure="addon",
-            addon=wanted,
+            addon=request,
         )
 
 
@@ -158,7 +158,7 @@ def _missing(seen: EksFacts, need: Need) -> Iterator[Finding]:
         if seen.addon(name) is not None or (seen.is_auto and name != HYPERPOD_OPERATOR):
             continue
         offer = seen.offers.get(name)
-        wanted = None if offer is None else AddonRequest(**_of(seen), name=name, version=offer.usual)
+        request = None if offer is None else AddonRequest(**_of(seen), name=name, version=offer.usual)
         by_hand = _aws(seen, "create-addon", f" --addon-name {name}")
         yield Finding(
             area=AREA,
@@ -166,9 +166,9 @@ def _missing(seen: EksFacts, need: Need) -> Iterator[Finding]:
             what=f"add-on {name} is not installed",
             evidence="list-addons does not name it",
             why="HyperPodPyTorchJobs need it",
-            command=by_hand if wanted is None else wanted.command(),
-            cure="" if wanted is None else "addon",
-            addon=wanted,
+            command=by_hand if request is None else request.command(),
+            cure="" if request is None else "addon",
+            addon=request,
         )
 
 
@@ -177,9 +177,9 @@ def _access(seen: EksFacts) -> Iterator[Finding]:
         yield Finding(
             area=AREA,
             level=Level.NOTE,
-            what="who may enter is said by ConfigMap aws-auth alone",
+            what="access is controlled only by the ConfigMap aws-auth",
             evidence="accessConfig.authenticationMode is CONFIG_MAP",
-            why="whoever damages it locks everybody out; access entries cannot be lost that way",
+            why="a mistake in it locks all users out; access entries avoid that risk",
             command=f"aws eks update-cluster-config --name {seen.name} --region {seen.region}"
             " --access-config authenticationMode=API_AND_CONFIG_MAP",
         )
@@ -190,15 +190,19 @@ def _access(seen: EksFacts) -> Iterator[Finding]:
             level=Level.WARNING,
             what="you have no access entry in this cluster",
             evidence=f"list-access-entries does not name {seen.me}",
-            why="Kubernetes will answer 401, whatever your rights at Amazon are",
+            why="Kubernetes will respond 401, regardless of your IAM permissions",
             command=_aws(seen, "create-access-entry", f" --principal-arn {seen.me}"),
         )
 
 
-def _is_among(me: str, entries: Sequence[str]) -> bool:
-    """A role is named with its path in an entry, and without it by whoever has taken it."""
-    account, role = me.split(":")[4:5], me.rpartition("/")[2]
-    return any(one == me or (one.split(":")[4:5] == account and one.endswith(f"/{role}")) for one in entries)
+def _is_among(caller: str, entries: Sequence[str]) -> bool:
+    """An access entry names a role with its path; the ARN of an assumed role omits the path."""
+    account = caller.split(":")[4:5]
+    role = caller.rpartition("/")[2]
+    return any(
+        entry == caller or (entry.split(":")[4:5] == account and entry.endswith(f"/{role}"))
+        for entry in entries
+    )
 
 
 def _hyperpod(seen: EksFacts, need: Need) -> Iterator[Finding]:
@@ -208,33 +212,34 @@ def _hyperpod(seen: EksFacts, need: Need) -> Iterator[Finding]:
             level=need.absent(matters=True),
             what=f"no HyperPod cluster is orchestrated by {seen.name}",
             evidence="Orchestrator.Eks of sagemaker describe-cluster",
-            why="its health checks and its spare machines are HyperPod's",
+            why="health checks and spare machines need HyperPod",
             command=f"aws sagemaker list-clusters --region {seen.region}",
         )
-    for one in seen.hyperpods:
-        told = f"aws sagemaker describe-cluster --cluster-name {one.name} --region {seen.region}"
-        if one.status not in ("InService", *_BUSY):
+    for cluster in seen.hyperpods:
+        command = f"aws sagemaker describe-cluster --cluster-name {cluster.name} --region {seen.region}"
+        if cluster.status not in ("InService", *_BUSY):
             yield Finding(
                 area=AREA,
                 level=need.broken(matters=need.target is Target.HYPERPOD),
-                what=f"HyperPod cluster {one.name} is {one.status}"
-                + (f": {one.failure}" if one.failure else ""),
+                what=f"HyperPod cluster {cluster.name} is {cluster.status}"
+                + (f": {cluster.failure}" if cluster.failure else ""),
                 evidence="ClusterStatus of sagemaker describe-cluster",
-                command=told,
+                command=command,
             )
-        elif one.short:
+        elif cluster.short:
             yield Finding(
                 area=AREA,
                 level=Level.WARNING,
-                what=f"HyperPod cluster {one.name} has fewer machines than it shall: {list_names(one.short)}",
+                what=f"HyperPod cluster {cluster.name} has fewer machines than its target:"
+                f" {list_names(cluster.short)}",
                 evidence="CurrentCount and TargetCount of its instance groups",
-                why="machines are being replaced, or Amazon has none of them",
-                command=told,
+                why="machines are being replaced, or AWS has no capacity",
+                command=command,
             )
         else:
-            recovery = "replaces" if one.node_recovery == "Automatic" else "does not replace"
+            recovery = "replaces" if cluster.node_recovery == "Automatic" else "does not replace"
             yield ok_finding(
-                AREA, f"HyperPod cluster {one.name} is {one.status}, and {recovery} bad machines"
+                AREA, f"HyperPod cluster {cluster.name} is {cluster.status}, and {recovery} bad machines"
             )
 
 

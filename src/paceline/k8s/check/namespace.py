@@ -33,78 +33,98 @@ def _namespace(seen: Snapshot, need: Need) -> Iterator[Finding]:
         return
     labels = labels_of(seen.of("namespaces")[0])
     enforced = str(labels.get("pod-security.kubernetes.io/enforce", "privileged"))
-    says = {
-        "restricted": "what is rendered by default passes; --profile compat, EFA's IPC_LOCK and init-pytorch,"
-        " a container that training-operator adds to PyTorchJobs of several nodes, do not",
-        "baseline": "what is rendered passes, but for EFA's IPC_LOCK",
+    reasons = {
+        "restricted": "manifests rendered by default pass; --profile compat, EFA's IPC_LOCK and "
+        "init-pytorch (a container that training-operator adds to PyTorchJobs of several nodes) do not",
+        "baseline": "rendered manifests pass, except EFA's IPC_LOCK",
     }
-    if enforced in says:
-        # Workers of a PyTorchJob get a container that is not ours, unless its operator was told otherwise.
+    if enforced in reasons:
+        # By default training-operator adds a container to workers of a PyTorchJob.
         adds = enforced == "restricted" and need.target is Target.PYTORCHJOB and need.nodes > 1
+        level = Level.NOTE
+        if need.efa:
+            level = Level.PROBLEM
+        elif adds:
+            level = Level.WARNING
         yield Finding(
             area=POLICY_AREA,
-            level=Level.PROBLEM if need.efa else Level.WARNING if adds else Level.NOTE,
+            level=level,
             what=f"namespace {seen.namespace} enforces Pod Security {enforced}",
             evidence="label pod-security.kubernetes.io/enforce",
-            why=says[enforced],
+            why=reasons[enforced],
         )
     else:
-        yield ok_finding(POLICY_AREA, f"namespace {seen.namespace} takes every pod")
+        yield ok_finding(POLICY_AREA, f"namespace {seen.namespace} accepts every pod")
     if labels.get("istio-injection") == "enabled":
         yield Finding(
             area=POLICY_AREA,
             level=Level.NOTE,
-            what="Istio puts itself into every pod of the namespace",
+            what="Istio injects a sidecar into every pod of the namespace",
             evidence="label istio-injection=enabled",
             why='a mesh breaks torch\'s rendezvous; pods need sidecar.istio.io/inject: "false"',
         )
 
 
 def _quota(seen: Snapshot, need: Need, quota: Object) -> Iterator[Finding]:
-    hard, used = mapping(quota, "status", "hard"), mapping(quota, "status", "used")
+    hard = mapping(quota, "status", "hard")
+    used = mapping(quota, "status", "used")
     spec = mapping(quota, "spec")
-    is_for_some = bool(spec.get("scopes") or spec.get("scopeSelector"))  # pods: perhaps not for ours
+    is_for_some = bool(spec.get("scopes") or spec.get("scopeSelector"))  # may not apply to the job's pods
     for name in hard:
-        most, taken = read_quantity(hard[name]), read_quantity(used.get(name, 0))
-        if most is None or taken is None:
+        limit = read_quantity(hard[name])
+        in_use = read_quantity(used.get(name, 0))
+        if limit is None or in_use is None:
             continue
         is_gpu = name.removeprefix("requests.").removeprefix("limits.") == GPU
-        wanted = need.gpus if is_gpu else 1 if name in ("pods", "count/pods") else 0
-        if wanted and most - taken < wanted:
+        required = 0
+        if is_gpu:
+            required = need.gpus
+        elif name in ("pods", "count/pods"):
+            required = 1
+        if required and limit - in_use < required:
             yield Finding(
                 area=POLICY_AREA,
                 level=Level.PROBLEM if (is_gpu or need.target) and not is_for_some else Level.WARNING,
-                what=f"quota {name_of(quota)} has no room: {wanted} more of {name}",
+                what=f"quota {name_of(quota)} is too small: {required} more of {name}",
                 evidence=f"ResourceQuota {name_of(quota)}: {used.get(name, 0)} of {hard[name]} used",
-                why="pods beyond a quota are never created; nobody says so but an event",
+                why="pods beyond a quota are never created; only an event reports it",
                 command=f"kubectl -n {seen.namespace} describe resourcequota {name_of(quota)}",
             )
 
 
 def _network(seen: Snapshot) -> Iterator[Finding]:
     """A policy for all pods that lets nothing in or out, and none that lets pods of the namespace talk."""
-    policies = [one for one in seen.of(_POLICIES) if not mapping(one, "spec", "podSelector")]
+    policies = [policy for policy in seen.of(_POLICIES) if not mapping(policy, "spec", "podSelector")]
     for way, peers in (("Ingress", "from"), ("Egress", "to")):
-        closed = [one for one in policies if way in _ways(one) and not mappings(one, "spec", way.lower())]
-        rules = [rule for one in policies if way in _ways(one) for rule in mappings(one, "spec", way.lower())]
-        if closed and not any(_lets_own_pods(rule, peers) for rule in rules):
+        closed = [
+            policy
+            for policy in policies
+            if way in _policy_types(policy) and not mappings(policy, "spec", way.lower())
+        ]
+        rules = [
+            rule
+            for policy in policies
+            if way in _policy_types(policy)
+            for rule in mappings(policy, "spec", way.lower())
+        ]
+        if closed and not any(_allows_own_pods(rule, peers) for rule in rules):
             yield Finding(
                 area=POLICY_AREA,
                 level=Level.WARNING,
-                what=f"pods of namespace {seen.namespace} may not talk to each other",
+                what=f"pods of namespace {seen.namespace} cannot reach each other",
                 evidence=f"NetworkPolicy {name_of(closed[0])}: all pods, no {way.lower()}",
-                why="workers wait for each other until they time out; a policy must let pods of one run talk",
+                why="workers time out; a policy must allow traffic between pods of one run",
                 command=f"kubectl -n {seen.namespace} get networkpolicies -o yaml",
             )
 
 
-def _ways(one: Object) -> list[object]:
-    ways = mapping(one, "spec").get("policyTypes", ["Ingress"])
+def _policy_types(policy: Object) -> list[object]:
+    ways = mapping(policy, "spec").get("policyTypes", ["Ingress"])
     return ways if isinstance(ways, list) else []
 
 
-def _lets_own_pods(rule: Object, peers: str) -> bool:
-    """Nobody named is everybody; `podSelector: {}` alone is all pods of the namespace."""
+def _allows_own_pods(rule: Object, peers: str) -> bool:
+    """A rule without peers allows every peer; `podSelector: {}` alone allows all pods of the namespace."""
     named = mappings(rule, peers)
     return not named or any(peer == {"podSelector": {}} for peer in named)
 
@@ -118,8 +138,8 @@ def check_rights(seen: Snapshot, need: Need) -> Iterator[Finding]:
     for rule in sorted(seen.refused):
         yield _unseen(rule, seen.user)
     target = need.target or Target.JOB
-    wanted = rendered_rights_for(target.resource)
-    required = [right for right in wanted if right.is_required]
+    rights = rendered_rights_for(target.resource)
+    required = [right for right in rights if right.is_required]
     missing = [right for right in required if seen.rights.get(right.key) is False]
     unknown = [right for right in required if right.key not in seen.rights]
     if missing:
@@ -127,23 +147,24 @@ def check_rights(seen: Snapshot, need: Need) -> Iterator[Finding]:
             area=RIGHTS_AREA,
             level=need.absent(matters=need.target is not None),
             what=f"this user may not run a {target.value} in namespace {seen.namespace}",
-            evidence="missing: " + "; ".join(str(Rule(one.verb, one.of, seen.namespace)) for one in missing),
+            evidence="missing: "
+            + "; ".join(str(Rule(right.verb, right.of, seen.namespace)) for right in missing),
             command=grant(missing, seen.namespace, seen.user),
         )
     elif unknown and need.target is not None:
         yield Finding(
             area=RIGHTS_AREA,
             level=Level.NOTE,
-            what=f"not all rights that a {target.value} needs could be seen",
-            evidence="not known: " + ", ".join(right.key for right in unknown),
-            why="the server answers such questions one by one only, and few were asked",
+            what=f"not all permissions for a {target.value} could be checked",
+            evidence="unknown: " + ", ".join(right.key for right in unknown),
+            why="the server checks permissions one by one, and only a few were requested",
             command=f"kubectl -n {seen.namespace} auth can-i {unknown[0].key}",
         )
     elif not unknown:
         yield ok_finding(
-            RIGHTS_AREA, f"this user may run a {target.value} in namespace {seen.namespace}, and look at it"
+            RIGHTS_AREA, f"this user may run a {target.value} in namespace {seen.namespace}, and follow it"
         )
-    narrowed = [right for right in wanted if not right.is_required and seen.rights.get(right.key) is False]
+    narrowed = [right for right in rights if not right.is_required and seen.rights.get(right.key) is False]
     if narrowed and not missing and need.target is not None:
         yield _narrowed(narrowed, seen)
 
@@ -160,10 +181,10 @@ def _narrowed(missing: Sequence[Right], seen: Snapshot) -> Finding:
     )
 
 
-def rights_in(review: Object, wanted: Iterable[Right]) -> dict[str, bool]:
-    """By the status of a SelfSubjectRulesReview. Where that is incomplete, a no is not known to be one."""
+def rights_in(review: Object, rights: Iterable[Right]) -> dict[str, bool]:
+    """Rights by the status of a SelfSubjectRulesReview. In an incomplete one, an absent right is unknown."""
     rules = mappings(review, "resourceRules")
-    answers = {right.key: any(_gives(rule, right) for rule in rules) for right in wanted}
+    answers = {right.key: any(_gives(rule, right) for rule in rules) for right in rights}
     is_whole = review.get("incomplete") is not True
     return {right: may for right, may in answers.items() if may or is_whole}
 
@@ -179,8 +200,8 @@ def _gives(rule: Object, right: Right) -> bool:
     )
 
 
-def _any_of(said: object, accepted: set[str]) -> bool:
-    return isinstance(said, list) and any(one in accepted for one in said)
+def _any_of(value: object, accepted: set[str]) -> bool:
+    return isinstance(value, list) and any(item in accepted for item in value)
 
 
 def _unseen(rule: Rule, user: str) -> Finding:
@@ -189,8 +210,8 @@ def _unseen(rule: Rule, user: str) -> Finding:
     return Finding(
         area=RIGHTS_AREA,
         level=Level.WARNING,
-        what=f"{rule.resource} may not be looked at: what depends on them is not checked",
+        what=f"{rule.resource} cannot be read: checks that need them are skipped",
         evidence=f"missing: {rule}",
-        why="the server answered 403 Forbidden",
+        why="the server responded 403 Forbidden",
         command=grant([right], rule.namespace, user),
     )

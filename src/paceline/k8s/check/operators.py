@@ -40,55 +40,57 @@ def check_training_operator(seen: Snapshot, need: Need) -> Iterator[Finding]:
             level=need.absent(matters=matters),
             what="PyTorchJob is not installed",
             evidence="the server does not serve pytorchjobs.kubeflow.org",
-            why="its operator is not maintained any more; TrainJob follows it",
+            why="its operator is no longer maintained; TrainJob replaces it",
             command=_INSTALL if matters else "",
         )
         return
-    found = deployments(seen, is_training_operator)
-    troubles = check_operator(
-        seen, need, TRAINING_OPERATOR_AREA, found, name="the training operator", matters=matters
+    operators = deployments(seen, is_training_operator)
+    problems = check_operator(
+        seen, need, TRAINING_OPERATOR_AREA, operators, name="the training operator", matters=matters
     )
-    yield from troubles
-    version = version_of(found[0]) if found else None
-    if found and not troubles:
+    yield from problems
+    version = version_of(operators[0]) if operators else None
+    if operators and not problems:
         known = f"{version[0]}.{version[1]}" if version else "of unknown version"
         yield ok_finding(
-            TRAINING_OPERATOR_AREA, f"PyTorchJob: training operator {known} in {namespaced_name(found[0])}"
+            TRAINING_OPERATOR_AREA,
+            f"PyTorchJob: training operator {known} in {namespaced_name(operators[0])}",
         )
-    yield from _old(seen, found, version)
+    yield from _old(seen, operators, version)
 
 
-def _old(seen: Snapshot, found: list[Object], version: tuple[int, int] | None) -> Iterator[Finding]:
+def _old(seen: Snapshot, operators: list[Object], version: tuple[int, int] | None) -> Iterator[Finding]:
     if version is not None and version < (1, 9):
         yield Finding(
             area=TRAINING_OPERATOR_AREA,
             level=Level.WARNING,
             what=f"the training operator is old: {version[0]}.{version[1]}",
-            evidence=f"image of Deployment {namespaced_name(found[0])}",
-            why="before 1.9 some fields that are rendered are refused or ignored",
+            evidence=f"image of Deployment {namespaced_name(operators[0])}",
+            why="versions before 1.9 reject or ignore some rendered fields",
             command=_INSTALL,
         )
-    webhooks = [hook for one in seen.of(_WEBHOOKS) for hook in mappings(one, "webhooks")]
+    webhooks = [hook for webhook in seen.of(_WEBHOOKS) for hook in mappings(webhook, "webhooks")]
     is_checked = any(hook.get("name") == _WEBHOOK for hook in webhooks)
     if version is not None and version >= (1, 9) and seen.knows(_WEBHOOKS) and not is_checked:
         yield Finding(
             area=TRAINING_OPERATOR_AREA,
             level=Level.WARNING,
-            what="nobody checks PyTorchJobs when they are created",
+            what="PyTorchJobs are not validated on creation",
             evidence=f"no webhook {_WEBHOOK}",
-            why="a mistake in a manifest is then accepted, and the job never starts",
+            why="an invalid manifest is accepted, and the job does not start",
             command=_INSTALL,
         )
 
 
-def is_training_operator(one: Object) -> bool:
-    return has_label(one, "control-plane", "kubeflow-training-operator") or name_of(one).endswith(
-        "training-operator"
-    )
+def is_training_operator(deployment: Object) -> bool:
+    return has_label(deployment, "control-plane", "kubeflow-training-operator") or name_of(
+        deployment
+    ).endswith("training-operator")
 
 
 TRAINER_AREA = "Trainer and JobSet"
-TRAINER_CONFIG, TRAINER_NAMESPACE = "kubeflow-trainer-public", "kubeflow-system"
+TRAINER_CONFIG = "kubeflow-trainer-public"
+TRAINER_NAMESPACE = "kubeflow-system"
 _RUNTIMES = ("clustertrainingruntimes.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org")
 _FRAMEWORK = "trainer.kubeflow.org/framework"
 
@@ -106,12 +108,12 @@ def check_trainer(seen: Snapshot, need: Need) -> Iterator[Finding]:
         )
         return
     controllers = deployments(seen, is_trainer)
-    troubles = check_operator(seen, need, TRAINER_AREA, controllers, name="Kubeflow Trainer", matters=matters)
-    troubles += _job_set(seen, need, matters=matters)
-    troubles += _runtime(seen)
-    yield from troubles
+    problems = check_operator(seen, need, TRAINER_AREA, controllers, name="Kubeflow Trainer", matters=matters)
+    problems += _job_set(seen, need, matters=matters)
+    problems += _runtime(seen)
+    yield from problems
     version = _version(seen)
-    if not troubles:
+    if not problems:
         known = version or "of unknown version"
         yield ok_finding(
             TRAINER_AREA, f"TrainJob: Trainer {known}, JobSet, runtimes {', '.join(_torch(seen)) or 'unseen'}"
@@ -121,15 +123,15 @@ def check_trainer(seen: Snapshot, need: Need) -> Iterator[Finding]:
 
 def _job_set(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
     if "jobsets.jobset.x-k8s.io" in seen.served:
-        found = deployments(seen, is_job_set_operator)
-        return check_operator(seen, need, TRAINER_AREA, found, name="JobSet", matters=matters)
+        operators = deployments(seen, is_job_set_operator)
+        return check_operator(seen, need, TRAINER_AREA, operators, name="JobSet", matters=matters)
     return [
         Finding(
             area=TRAINER_AREA,
             level=need.broken(matters=matters),
-            what="Trainer is there, but JobSet is not",
+            what="Trainer is installed, but JobSet is not",
             evidence="the server does not serve jobsets.jobset.x-k8s.io",
-            why="a TrainJob becomes a JobSet; without it, no pod is made",
+            why="a TrainJob becomes a JobSet; without it, no pod is created",
             command=TRAINER.command,
             cure="trainer",
         )
@@ -137,7 +139,7 @@ def _job_set(seen: Snapshot, need: Need, *, matters: bool) -> list[Finding]:
 
 
 def _runtime(seen: Snapshot) -> list[Finding]:
-    """What we render brings a runtime of its own, so nothing that was asked for is in the way."""
+    """Rendered jobs bring their own runtime, so a missing one never conflicts with the need."""
     if not any(seen.knows(kind) for kind in _RUNTIMES) or _torch(seen):
         return []
     return [
@@ -146,7 +148,7 @@ def _runtime(seen: Snapshot) -> list[Finding]:
             level=Level.WARNING,
             what="there is no runtime for torch",
             evidence=f"no (Cluster)TrainingRuntime with the label {_FRAMEWORK}=torch",
-            why="a TrainJob of others names the runtime that it runs in; job render brings one with its own",
+            why="a TrainJob refers to a runtime; job render creates one with its jobs",
             command=TRAINER.command,
             cure="runtime",
         )
@@ -158,52 +160,59 @@ def _versions(seen: Snapshot, version: str) -> Iterator[Finding]:
         yield Finding(
             area=TRAINER_AREA,
             level=Level.WARNING,
-            what=f"Kubernetes {seen.version} is older than Trainer wants",
+            what=f"Kubernetes {seen.version} is older than Trainer requires",
             evidence="/version",
-            why="Trainer 2 is made for 1.31 and newer",
+            why="Trainer 2 requires 1.31 or newer",
         )
     if seen.knows("configmaps") and not version:
         yield Finding(
             area=TRAINER_AREA,
             level=Level.NOTE,
-            what="the version of Trainer is not known",
+            what="the version of Trainer is unknown",
             evidence=f"no ConfigMap kubeflow-system/{TRAINER_CONFIG} with kubeflow_trainer_version",
-            why="the fields of a TrainJob change from 2.1 to 2.3: a manifest must be of the right one",
+            why="the fields of a TrainJob change from 2.1 to 2.3: a manifest must match the version",
         )
 
 
 def _version(seen: Snapshot) -> str:
-    return next((version_in(one) for one in seen.of("configmaps") if name_of(one) == TRAINER_CONFIG), "")
+    return next(
+        (
+            version_in(config_map)
+            for config_map in seen.of("configmaps")
+            if name_of(config_map) == TRAINER_CONFIG
+        ),
+        "",
+    )
 
 
 def version_in(config_map: Object) -> str:
-    """Such as 2.3.0; empty where it says none."""
-    said = re.search(
+    """Such as 2.3.0; empty if there is none."""
+    match = re.search(
         r"\d+\.\d+(\.\d+)?", str(mapping(config_map, "data").get("kubeflow_trainer_version", ""))
     )
-    return said[0] if said else ""
+    return match[0] if match else ""
 
 
 def _torch(seen: Snapshot) -> list[str]:
     return [
-        name_of(one)
+        name_of(runtime)
         for kind in _RUNTIMES
-        for one in seen.of(kind)
-        if labels_of(one).get(_FRAMEWORK) == "torch"
+        for runtime in seen.of(kind)
+        if labels_of(runtime).get(_FRAMEWORK) == "torch"
     ]
 
 
-def is_trainer(one: Object) -> bool:
-    return name_of(one) == "kubeflow-trainer-controller-manager" or has_label(
-        one, "app.kubernetes.io/name", "trainer"
+def is_trainer(deployment: Object) -> bool:
+    return name_of(deployment) == "kubeflow-trainer-controller-manager" or has_label(
+        deployment, "app.kubernetes.io/name", "trainer"
     )
 
 
-def is_job_set_operator(one: Object) -> bool:
+def is_job_set_operator(deployment: Object) -> bool:
     return (
-        name_of(one).endswith("jobset-controller-manager")
-        or name_of(one) == "jobset-controller"
-        or has_label(one, "app.kubernetes.io/name", "jobset")
+        name_of(deployment).endswith("jobset-controller-manager")
+        or name_of(deployment) == "jobset-controller"
+        or has_label(deployment, "app.kubernetes.io/name", "jobset")
     )
 
 
@@ -234,20 +243,24 @@ def check_kuberay(seen: Snapshot, need: Need) -> Iterator[Finding]:
             level=need.broken(matters=matters),
             what=f"{' and '.join(old)} are not served in version v1",
             evidence=f"served: {', '.join(sorted({v for vs in served.values() for v in vs}))}",
-            why="Helm never upgrades CRDs: the operator may be new, and what it reads is old",
+            why="Helm never upgrades CRDs: the operator may be newer than its CRDs",
             command=_CRDS,
         )
-    found = deployments(seen, is_kuberay_operator)
-    troubles = check_operator(seen, need, KUBERAY_AREA, found, name="KubeRay", matters=matters)
-    yield from troubles
-    if found and not troubles and not old:
-        version = version_of(found[0])
+    operators = deployments(seen, is_kuberay_operator)
+    problems = check_operator(seen, need, KUBERAY_AREA, operators, name="KubeRay", matters=matters)
+    yield from problems
+    if operators and not problems and not old:
+        version = version_of(operators[0])
         known = f"{version[0]}.{version[1]}" if version else "of unknown version"
-        yield ok_finding(KUBERAY_AREA, f"RayJob, RayCluster: KubeRay {known} in {namespaced_name(found[0])}")
+        yield ok_finding(
+            KUBERAY_AREA, f"RayJob, RayCluster: KubeRay {known} in {namespaced_name(operators[0])}"
+        )
 
 
-def is_kuberay_operator(one: Object) -> bool:
-    return name_of(one) == "kuberay-operator" or has_label(one, "app.kubernetes.io/name", "kuberay-operator")
+def is_kuberay_operator(deployment: Object) -> bool:
+    return name_of(deployment) == "kuberay-operator" or has_label(
+        deployment, "app.kubernetes.io/name", "kuberay-operator"
+    )
 
 
 HYPERPOD_AREA = "HyperPod"
@@ -266,33 +279,37 @@ def check_hyperpod(seen: Snapshot, need: Need) -> Iterator[Finding]:
                 level=need.absent(matters=matters),
                 what="HyperPodPyTorchJob is not installed",
                 evidence=f"the server does not serve {Target.HYPERPOD.resource}",
-                why="its operator is an add-on of its own; PyTorchJobs run on HyperPod without it",
+                why="its operator is a separate add-on; PyTorchJobs run on HyperPod without it",
                 command=_HYPERPOD_INSTALL,
             )
         return
-    found = deployments(seen, is_hyperpod_operator)
-    troubles = check_operator(seen, need, HYPERPOD_AREA, found, name="the HyperPod operator", matters=matters)
-    yield from troubles
-    if found and not troubles:
-        yield ok_finding(HYPERPOD_AREA, "HyperPodPyTorchJob: its operator is at work")
+    operators = deployments(seen, is_hyperpod_operator)
+    problems = check_operator(
+        seen, need, HYPERPOD_AREA, operators, name="the HyperPod operator", matters=matters
+    )
+    yield from problems
+    if operators and not problems:
+        yield ok_finding(HYPERPOD_AREA, "HyperPodPyTorchJob: its operator is running")
     if seen.knows("deployments.apps") and not deployments(seen, _is_cert_manager):
         yield Finding(
             area=HYPERPOD_AREA,
             level=need.broken(matters=matters) if matters else Level.WARNING,
-            what="cert-manager is not there",
+            what="cert-manager is not installed",
             evidence="no Deployment of cert-manager",
             why="the webhooks of the HyperPod operator get their certificates from it",
             command="aws eks create-addon --cluster-name CLUSTER --addon-name cert-manager",
         )
 
 
-def is_hyperpod_operator(one: Object) -> bool:
-    space = mapping(one, "metadata").get("namespace")
-    return space == "aws-hyperpod" and ("training" in name_of(one) or "hp-" in name_of(one))
+def is_hyperpod_operator(deployment: Object) -> bool:
+    space = mapping(deployment, "metadata").get("namespace")
+    return space == "aws-hyperpod" and ("training" in name_of(deployment) or "hp-" in name_of(deployment))
 
 
-def _is_cert_manager(one: Object) -> bool:
-    return name_of(one) == "cert-manager" or has_label(one, "app.kubernetes.io/name", "cert-manager")
+def _is_cert_manager(deployment: Object) -> bool:
+    return name_of(deployment) == "cert-manager" or has_label(
+        deployment, "app.kubernetes.io/name", "cert-manager"
+    )
 
 
 KUEUE_AREA = "Kueue"
@@ -310,18 +327,20 @@ _FRAMEWORKS = {
 
 def check_kueue(seen: Snapshot, need: Need) -> Iterator[Finding]:
     if _QUEUES not in seen.served:
-        return  # nobody has to have queues
-    found = deployments(seen, _is_it)
-    troubles = check_operator(seen, need, KUEUE_AREA, found, name="Kueue", matters=need.target is not None)
-    yield from troubles
+        return  # queues are optional
+    operators = deployments(seen, _is_it)
+    problems = check_operator(
+        seen, need, KUEUE_AREA, operators, name="Kueue", matters=need.target is not None
+    )
+    yield from problems
     queues = seen.of(_QUEUES)
     if not seen.knows(_QUEUES) and all(rule.resource != _QUEUES for rule in seen.refused):
         yield Finding(
             area=KUEUE_AREA,
             level=Level.WARNING,
             what=f"queues in namespace {seen.namespace} could not be read",
-            evidence=f"{_QUEUES}: the server failed to answer",
-            why="Kueue's own webhook converts them, and does not answer; jobs that name a queue fail too",
+            evidence=f"{_QUEUES}: the server did not respond",
+            why="Kueue's conversion webhook does not respond; jobs that name a queue fail too",
             command="kubectl -n kueue-system get pods,endpoints",
         )
     if seen.knows(_QUEUES) and not queues:
@@ -330,74 +349,74 @@ def check_kueue(seen: Snapshot, need: Need) -> Iterator[Finding]:
             level=Level.NOTE,
             what=f"no queue in namespace {seen.namespace}",
             evidence="no LocalQueue",
-            why="jobs there run unqueued, or wait for ever where Kueue manages jobs without a queue's name",
+            why="jobs run unqueued, or stay suspended if Kueue manages jobs without a queue name",
             command="kubectl get localqueues -A",
         )
-    stopped = [one for one in queues if not _is_active(one)]
-    for one in stopped:
-        yield _inactive(seen, need, one)
-    if queues and not stopped and not troubles:
+    stopped = [queue for queue in queues if not _is_active(queue)]
+    for queue in stopped:
+        yield _inactive(seen, need, queue)
+    if queues and not stopped and not problems:
         yield ok_finding(
-            KUEUE_AREA, f"queues in {seen.namespace}: {list_names([name_of(one) for one in queues])}"
+            KUEUE_AREA, f"queues in {seen.namespace}: {list_names([name_of(queue) for queue in queues])}"
         )
     yield from _integration(seen, need)
 
 
-def _inactive(seen: Snapshot, need: Need, one: Object) -> Finding:
-    condition = _active(one)
+def _inactive(seen: Snapshot, need: Need, queue: Object) -> Finding:
+    condition = _active(queue)
     return Finding(
         area=KUEUE_AREA,
         level=need.broken(matters=need.target is not None),
-        what=f"queue {name_of(one)} takes no jobs",
+        what=f"queue {name_of(queue)} accepts no jobs",
         evidence=f"condition Active={condition.get('status')}: {condition.get('message', '')}",
         why="jobs that name it stay suspended",
-        command=f"kubectl -n {seen.namespace} describe localqueue {name_of(one)}",
+        command=f"kubectl -n {seen.namespace} describe localqueue {name_of(queue)}",
     )
 
 
 def _integration(seen: Snapshot, need: Need) -> Iterator[Finding]:
     frameworks = _frameworks(seen)
     target = need.target or Target.PYTORCHJOB
-    wanted = _FRAMEWORKS.get(target)
+    framework = _FRAMEWORKS.get(target)
     is_there = target.resource in seen.served or target is Target.JOB
-    if frameworks is None or wanted is None or wanted in frameworks or not is_there:
+    if frameworks is None or framework is None or framework in frameworks or not is_there:
         return
-    asked = need.target is not None
+    is_required = need.target is not None
     yield Finding(
         area=KUEUE_AREA,
-        level=Level.WARNING if asked else Level.NOTE,
-        what=f"Kueue does not look after {target.value}s",
-        evidence=f"ConfigMap {KUEUE_CONFIG}: integrations.frameworks has no {wanted}",
-        why="such a job runs at once, beside the queue"
-        + (" (Kueue 0.19 has it switched off)" if target is Target.PYTORCHJOB else ""),
+        level=Level.WARNING if is_required else Level.NOTE,
+        what=f"Kueue does not manage {target.value}s",
+        evidence=f"ConfigMap {KUEUE_CONFIG}: integrations.frameworks has no {framework}",
+        why="such a job starts at once, bypassing the queue"
+        + (" (disabled in Kueue 0.19)" if target is Target.PYTORCHJOB else ""),
         command=f"kubectl -n kueue-system edit configmap {KUEUE_CONFIG}",
     )
 
 
 def _frameworks(seen: Snapshot) -> list[str] | None:
     """None: not known."""
-    for one in seen.of("configmaps"):
-        if name_of(one) != KUEUE_CONFIG:
+    for config_map in seen.of("configmaps"):
+        if name_of(config_map) != KUEUE_CONFIG:
             continue
         try:
-            said = yaml.safe_load(str(mapping(one, "data").get(KUEUE_CONFIG_FILE, "")))
+            config = yaml.safe_load(str(mapping(config_map, "data").get(KUEUE_CONFIG_FILE, "")))
         except yaml.YAMLError:
             return None
-        found = mapping(said, "integrations").get("frameworks")
-        return [str(name) for name in found] if isinstance(found, list) else None
+        frameworks = mapping(config, "integrations").get("frameworks")
+        return [str(name) for name in frameworks] if isinstance(frameworks, list) else None
     return None
 
 
-def _active(one: Object) -> Object:
-    found = [c for c in mappings(one, "status", "conditions") if c.get("type") == "Active"]
-    return found[0] if found else {}
+def _active(queue: Object) -> Object:
+    active = [c for c in mappings(queue, "status", "conditions") if c.get("type") == "Active"]
+    return active[0] if active else {}
 
 
-def _is_active(one: Object) -> bool:
-    return _active(one).get("status", "True") == "True"  # a queue that was made just now says nothing
+def _is_active(queue: Object) -> bool:
+    return _active(queue).get("status", "True") == "True"  # a new queue has no condition yet
 
 
-def _is_it(one: Object) -> bool:
-    return name_of(one).endswith("kueue-controller-manager") or has_label(
-        one, "app.kubernetes.io/name", "kueue"
+def _is_it(deployment: Object) -> bool:
+    return name_of(deployment).endswith("kueue-controller-manager") or has_label(
+        deployment, "app.kubernetes.io/name", "kueue"
     )

@@ -1,7 +1,7 @@
 """Snapshot of a cluster at one moment: plain dicts by `plural.group`, as they are checked and saved.
 
-What the server refused to show is not empty but absent, with the rule that would allow it: nobody may take
-"we may not look" for "there is none".
+What the server refused to show is not empty but absent, with the rule that would allow it, so that a check
+never takes "not allowed" for "there is none".
 """
 
 from collections.abc import Mapping
@@ -33,18 +33,18 @@ class Rule:
 class Snapshot:
     server: str
     version: str  # of Kubernetes, such as v1.35.0
-    namespace: str  # whose quotas, claims and queues were looked at
-    served: Mapping[str, tuple[str, ...]]  # the kinds that the server knows, with their versions
+    namespace: str  # of the quotas, claims and queues
+    served: Mapping[str, tuple[str, ...]]  # the kinds that the server serves, with their versions
     objects: Mapping[str, tuple[Object, ...]]
     refused: tuple[Rule, ...] = ()
     rights: Mapping[str, bool] = field(default_factory=dict)  # `create jobs.batch`; absent: not known
-    user: str = ""  # as the server calls the one who asks; only where a right is missing
+    user: str = ""  # the server's name for this user; only if a right is missing
 
     def of(self, resource: str) -> tuple[Object, ...]:
         return self.objects.get(resource, ())
 
     def knows(self, resource: str) -> bool:
-        """Was it looked at, successfully?"""
+        """True if these objects could be listed."""
         return resource in self.objects
 
     @property
@@ -60,7 +60,7 @@ class Snapshot:
             "version": self.version,
             "namespace": self.namespace,
             "served": {name: list(versions) for name, versions in sorted(self.served.items())},
-            "objects": {name: to_json(found) for name, found in self.objects.items()},
+            "objects": {name: to_json(items) for name, items in self.objects.items()},
             "refused": [
                 {"verb": rule.verb, "resource": rule.resource, "namespace": rule.namespace}
                 for rule in self.refused
@@ -71,10 +71,10 @@ class Snapshot:
 
 
 def read_snapshot(value: object, where: str) -> Snapshot:
-    """From what `to_json` made. Raises ConfigError."""
+    """Parse the output of `to_json`. Raises ConfigError."""
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         hint = "record one: paceline cluster check --save SNAPSHOT.json"
-        raise ManifestError([Problem(f"the file is no snapshot of a cluster ({SCHEMA})", hint, where)])
+        raise ManifestError([Problem(f"the file is not a cluster snapshot ({SCHEMA})", hint, where)])
     objects = mapping(value, "objects")
     return Snapshot(
         server=str(value.get("server", "")),
@@ -86,24 +86,24 @@ def read_snapshot(value: object, where: str) -> Snapshot:
         },
         objects={name: tuple(mappings(objects, name)) for name in objects},
         refused=tuple(
-            Rule(str(one.get("verb")), str(one.get("resource")), str(one.get("namespace", "")))
-            for one in mappings(value, "refused")
+            Rule(str(refusal.get("verb")), str(refusal.get("resource")), str(refusal.get("namespace", "")))
+            for refusal in mappings(value, "refused")
         ),
         rights={name: may is True for name, may in mapping(value, "rights").items()},
         user=str(value.get("user", "")),
     )
 
 
-def name_of(one: Object) -> str:
-    return str(mapping(one, "metadata").get("name", ""))
+def name_of(obj: Object) -> str:
+    return str(mapping(obj, "metadata").get("name", ""))
 
 
-def labels_of(one: Object) -> Mapping[str, object]:
-    return mapping(one, "metadata", "labels")
+def labels_of(obj: Object) -> Mapping[str, object]:
+    return mapping(obj, "metadata", "labels")
 
 
-# A list of what may stay, not of what must go: commands, variables and annotations of other people's
-# deployments may hold secrets, and none of them is ever looked at, saved or shown.
+# An allow list: commands, variables and annotations of foreign deployments may hold secrets, and none of
+# them is read, saved or shown.
 
 _PODS = "spec.template.spec.containers[].{name,image} spec.template.metadata.labels"
 _KEPT = {
@@ -126,18 +126,19 @@ _KEPT = {
 _ALWAYS = "metadata.{name,namespace,labels}"
 
 
-def prune_object(resource: str, one: Object) -> dict[str, Json]:
+def prune_object(resource: str, obj: Object) -> dict[str, Json]:
     """`resource` as in a snapshot; of a kind that is not in the table only the name stays."""
     result: dict[str, Json] = {}
     for path in f"{_ALWAYS} {_KEPT.get(resource, '')}".split():
-        _copy(one, result, path.replace("[]", ".[]").split("."))
+        _copy(obj, result, path.replace("[]", ".[]").split("."))
     return result
 
 
 def _copy(source: object, to: dict[str, Json], path: list[str]) -> None:
     if not isinstance(source, dict):
         return
-    first, rest = path[0], path[1:]
+    first = path[0]
+    rest = path[1:]
     for name in first.strip("{}").split(","):
         name = name.replace(":", ".")  # dots inside of a name
         if name not in source:
@@ -210,7 +211,7 @@ class EksFacts:
     auth_mode: str = ""
     support: str = ""  # STANDARD_SUPPORT, EXTENDED_SUPPORT, UNSUPPORTED; empty: not known
     support_ends: str = ""
-    me: str = ""  # who asks, as an access entry would name it
+    me: str = ""  # this user's ARN, as an access entry would name it
     issues: tuple[str, ...] = ()
     groups: tuple[NodeGroup, ...] = ()
     addons: tuple[Addon, ...] = ()
@@ -223,12 +224,12 @@ class EksFacts:
         return action not in self.refused
 
     def addon(self, name: str) -> Addon | None:
-        return next((one for one in self.addons if one.name == name), None)
+        return next((addon for addon in self.addons if addon.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddonRequest:
-    """What a fix would do about an add-on. `before` is empty: it is not there."""
+    """Change of an add-on by a fix. An empty `before`: it is not installed."""
 
     cluster: str
     region: str

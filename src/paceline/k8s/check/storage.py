@@ -7,11 +7,9 @@ from paceline.k8s.check.snapshot import Object, Snapshot, name_of
 from paceline.k8s.objects import mapping
 
 AREA = "storage"
-CLASSES, DRIVERS, CLAIMS = (
-    "storageclasses.storage.k8s.io",
-    "csidrivers.storage.k8s.io",
-    "persistentvolumeclaims",
-)
+CLASSES = "storageclasses.storage.k8s.io"
+DRIVERS = "csidrivers.storage.k8s.io"
+CLAIMS = "persistentvolumeclaims"
 _IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
 _SHARED = (  # drivers whose volumes several nodes may write to
     "fsx.csi.aws.com",
@@ -38,7 +36,7 @@ def check_storage(seen: Snapshot, need: Need) -> Iterator[Finding]:
 
 
 def _default(seen: Snapshot) -> Iterator[Finding]:
-    defaults = [name_of(one) for one in seen.of(CLASSES) if _is_default(one)]
+    defaults = [name_of(storage_class) for storage_class in seen.of(CLASSES) if _is_default(storage_class)]
     if defaults:
         yield ok_finding(AREA, f"default storage class: {list_names(defaults)}")
         return
@@ -47,7 +45,7 @@ def _default(seen: Snapshot) -> Iterator[Finding]:
         level=Level.NOTE,
         what="there is no default storage class",
         evidence=f"no StorageClass with the annotation {_IS_DEFAULT}",
-        why="claims must name a class; one that does not waits for ever",
+        why="claims must name a class; others stay Pending",
         command="kubectl get storageclasses",
     )
 
@@ -56,41 +54,47 @@ def _without_driver(seen: Snapshot) -> Iterator[Finding]:
     """On EKS the class gp2 is always there; the driver behind it is an add-on."""
     if not seen.knows(DRIVERS):
         return
-    drivers = {name_of(one) for one in seen.of(DRIVERS)}
-    for one in seen.of(CLASSES):
-        provisioner = str(one.get("provisioner", ""))
+    drivers = {name_of(csi_driver) for csi_driver in seen.of(DRIVERS)}
+    for storage_class in seen.of(CLASSES):
+        provisioner = str(storage_class.get("provisioner", ""))
         driver = _NEEDS_DRIVER.get(provisioner) or provisioner
         if provisioner not in _NEEDS_DRIVER or driver in drivers:
             continue
         yield Finding(
             area=AREA,
-            level=Level.WARNING if _is_default(one) else Level.NOTE,
-            what=f"storage class {name_of(one)} has nobody behind it",
+            level=Level.WARNING if _is_default(storage_class) else Level.NOTE,
+            what=f"storage class {name_of(storage_class)} has no CSI driver",
             evidence=f"its provisioner is {provisioner}, and there is no CSIDriver {driver}",
             why="claims of this class stay Pending",
             command="aws eks create-addon --cluster-name CLUSTER --addon-name aws-ebs-csi-driver"
-            if driver == _EBS and _is_default(one)
+            if driver == _EBS and _is_default(storage_class)
             else "kubectl get csidrivers",
         )
 
 
 def _one_node_only(seen: Snapshot) -> Iterator[Finding]:
-    for one in seen.of(CLASSES):
-        if one.get("provisioner") == _MINIKUBE and _is_default(one) and len(seen.of("nodes")) > 1:
+    for storage_class in seen.of(CLASSES):
+        if (
+            storage_class.get("provisioner") == _MINIKUBE
+            and _is_default(storage_class)
+            and len(seen.of("nodes")) > 1
+        ):
             yield Finding(
                 area=AREA,
                 level=Level.WARNING,
                 what="minikube's default storage works on its first node only",
-                evidence=f"StorageClass {name_of(one)}: provisioner {_MINIKUBE}, and several nodes",
-                why="pods on other nodes find an empty folder",
+                evidence=f"StorageClass {name_of(storage_class)}: provisioner {_MINIKUBE}, and several nodes",
+                why="pods on other nodes see an empty folder",
                 command="minikube addons enable storage-provisioner-rancher",
             )
 
 
 def _shared(seen: Snapshot, need: Need) -> Iterator[Finding]:
-    drivers = [name_of(one) for one in seen.of(DRIVERS) if name_of(one) in _SHARED]
+    drivers = [name_of(csi_driver) for csi_driver in seen.of(DRIVERS) if name_of(csi_driver) in _SHARED]
     claims = [
-        name_of(one) for one in seen.of(CLAIMS) if _phase(one) == "Bound" and "ReadWriteMany" in _modes(one)
+        name_of(claim)
+        for claim in seen.of(CLAIMS)
+        if _phase(claim) == "Bound" and "ReadWriteMany" in _modes(claim)
     ]
     if drivers or claims:
         yield ok_finding(AREA, f"several nodes can write to one volume: {list_names([*drivers, *claims])}")
@@ -103,7 +107,7 @@ def _shared(seen: Snapshot, need: Need) -> Iterator[Finding]:
             level=Level.PROBLEM if need.rwx else Level.NOTE,
             what="no volume that several nodes can write to",
             evidence=f"no CSIDriver such as {list_names(_SHARED[:3])}, no bound ReadWriteMany claim",
-            why="checkpoints of a run on several nodes belong on such a volume, or in object storage",
+            why="checkpoints of a run on several nodes need such a volume, or object storage",
             command="aws eks create-addon --cluster-name CLUSTER --addon-name aws-efs-csi-driver"
             if need.rwx
             else "",
@@ -111,32 +115,32 @@ def _shared(seen: Snapshot, need: Need) -> Iterator[Finding]:
 
 
 def _claims(seen: Snapshot) -> Iterator[Finding]:
-    classes = {name_of(one): one for one in seen.of(CLASSES)}
-    for one in seen.of(CLAIMS):
-        wanted = str(mapping(one, "spec").get("storageClassName") or "")
-        known = classes.get(wanted)
+    classes = {name_of(storage_class): storage_class for storage_class in seen.of(CLASSES)}
+    for claim in seen.of(CLAIMS):
+        class_name = str(mapping(claim, "spec").get("storageClassName") or "")
+        known = classes.get(class_name)
         waits = known is not None and known.get("volumeBindingMode") == "WaitForFirstConsumer"
-        if _phase(one) == "Lost" or (_phase(one) == "Pending" and not waits):
-            missing = bool(wanted) and seen.knows(CLASSES) and known is None
+        if _phase(claim) == "Lost" or (_phase(claim) == "Pending" and not waits):
+            missing = bool(class_name) and seen.knows(CLASSES) and known is None
             yield Finding(
                 area=AREA,
                 level=Level.WARNING,
-                what=f"claim {name_of(one)} has no volume",
-                evidence=f"PersistentVolumeClaim {name_of(one)}: {_phase(one)}"
-                + (f", and there is no StorageClass {wanted}" if missing else ""),
+                what=f"claim {name_of(claim)} has no volume",
+                evidence=f"PersistentVolumeClaim {name_of(claim)}: {_phase(claim)}"
+                + (f", and there is no StorageClass {class_name}" if missing else ""),
                 why="pods that mount it do not start",
-                command=f"kubectl -n {seen.namespace} describe pvc {name_of(one)}",
+                command=f"kubectl -n {seen.namespace} describe pvc {name_of(claim)}",
             )
 
 
-def _is_default(one: Object) -> bool:
-    return mapping(one, "metadata", "annotations").get(_IS_DEFAULT) == "true"
+def _is_default(storage_class: Object) -> bool:
+    return mapping(storage_class, "metadata", "annotations").get(_IS_DEFAULT) == "true"
 
 
-def _phase(one: Object) -> str:
-    return str(mapping(one, "status").get("phase", ""))
+def _phase(claim: Object) -> str:
+    return str(mapping(claim, "status").get("phase", ""))
 
 
-def _modes(one: Object) -> list[object]:
-    modes = mapping(one, "spec").get("accessModes")
+def _modes(claim: Object) -> list[object]:
+    modes = mapping(claim, "spec").get("accessModes")
     return modes if isinstance(modes, list) else []

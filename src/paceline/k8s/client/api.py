@@ -21,7 +21,7 @@ Manifest = dict[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Objects as they were at one moment; a watch that begins there misses nothing."""
+    """Objects at one resource version; a watch from there misses no change."""
 
     items: tuple[Manifest, ...]
     version: str
@@ -31,11 +31,11 @@ class Listing:
 class Change:
     what: Literal["ADDED", "MODIFIED", "DELETED"]
     object: Manifest
-    version: str  # a watch that begins here goes on behind this change
+    version: str  # a watch that begins here continues behind this change
 
 
 class ApiError(PacelineError):
-    """The server, or the way to it, said no. `status` is HTTP's, 0 where there was no answer."""
+    """The request failed at the server or on the way to it. `status` is HTTP's, 0 without an answer."""
 
     exit_code = ExitCode.UNREACHABLE
 
@@ -55,13 +55,13 @@ class ApiError(PacelineError):
 
 
 class UnreachableError(ApiError):
-    """Nobody answered, or not to the end: asking again may help."""
+    """No answer, or an incomplete one: a retry may help."""
 
     code = "E611"
 
 
 class UnauthorizedError(ApiError):
-    """Who are you? The credentials are missing, wrong or too old."""
+    """Authentication: the credentials are missing, wrong or expired."""
 
     code = "E612"
 
@@ -81,7 +81,7 @@ class NotThereError(ApiError):
 
 
 class ConflictError(ApiError):
-    """It exists already, or somebody changed it meanwhile."""
+    """It exists already, or was changed meanwhile."""
 
     exit_code = ExitCode.BAD_CONFIG
     code = "E615"
@@ -120,7 +120,7 @@ class Api(Protocol):
     def watch(
         self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
     ) -> Iterator[Change]:
-        """Changes behind `since`, until so many seconds have passed. Raises GoneError, UnreachableError."""
+        """Changes after `since`, until the timeout. Raises GoneError, UnreachableError."""
         ...
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
@@ -130,7 +130,7 @@ class Api(Protocol):
     def patch(
         self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
     ) -> Manifest:
-        """JSON merge patch; a `metadata.resourceVersion` inside makes it fail if somebody was quicker."""
+        """JSON merge patch; a `metadata.resourceVersion` inside makes it fail after a concurrent change."""
         ...
 
     def delete(
@@ -143,8 +143,8 @@ class Api(Protocol):
         version: str = "",
         grace_s: int | None = None,
     ) -> None:
-        """With all that belongs to it. What is not there is fine. With a uid or a version (that of its
-        metadata), only that object in that state: raises ConflictError for another. `grace_s` 0: at once,
+        """Delete an object with its dependents; an absent one is no error. With a uid or a version (that of
+        its metadata), only that object in that state: raises ConflictError for another. `grace_s` 0: at once,
         without waiting for the kubelet."""
         ...
 
@@ -170,11 +170,11 @@ class Api(Protocol):
         ...
 
     def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
-        """Would the server let us? Nothing is done."""
+        """True if the server would allow the request. Nothing is changed."""
         ...
 
     def serves(self, kind: Kind) -> bool:
-        """Does the server know this kind in this version?"""
+        """True if the server serves this kind in this version."""
         ...
 
 
@@ -194,26 +194,27 @@ RETRY_HINT = (
 _LOG_IN = "log in again: `aws sso login`, then `aws eks update-kubeconfig --name CLUSTER`"
 
 
-def error_from_status(status: int, answer: Mapping[str, Json], asked: str, server: str) -> ApiError:
-    """`answer` is the server's Status object, `asked` what was asked of it."""
-    reason, message = str(answer.get("reason") or ""), str(answer.get("message") or f"HTTP {status}")
+def error_from_status(status: int, answer: Mapping[str, Json], request: str, server: str) -> ApiError:
+    """`answer` is the server's Status object, `request` what was requested of it."""
+    reason = str(answer.get("reason") or "")
+    message = str(answer.get("message") or f"HTTP {status}")
     kind, hint = _meaning(status, answer, message)
-    # A webhook may quote the object that it refuses, with whatever stands in it.
+    # A webhook may quote the object that it refuses, with all its content.
     return kind(
-        f"{server} refuses {asked}: {redact(message)}", hint, status=status, reason=reason, answer=answer
+        f"{server} refuses {request}: {redact(message)}", hint, status=status, reason=reason, answer=answer
     )
 
 
-# The sentence of an authorizer. Admission comes after it, so no right is missing where admission refuses.
+# Message of an authorizer. Admission runs after it, so no right is missing if admission refuses.
 _RIGHT = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)"'
     r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]*)")?'
 )
-# Limit ranges, service accounts, priority classes: whatever does not speak of the user's own rights.
+# Limit ranges, service accounts, priority classes: messages that do not name the user's rights.
 _OTHER_ADMISSION = re.compile(r'is forbidden: (?!User "|user ")\S')
 _WEBHOOK = re.compile(r'admission webhook "(?P<name>[^"]+)" denied the request')
 _POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'")
-_LESS = "ask for less, wait until other jobs end, or have the quota raised"
+_LESS = "request less, wait for other jobs, or ask for a larger quota"
 
 
 def _meaning(status: int, answer: Mapping[str, Json], message: str) -> tuple[type[ApiError], str]:
@@ -227,10 +228,10 @@ def _meaning(status: int, answer: Mapping[str, Json], message: str) -> tuple[typ
         case 404:
             return (
                 NotThereError,
-                "check name and namespace; a kind that the server does not know is not installed",
+                "check name and namespace; a kind that the server does not serve is not installed",
             )
         case 409:
-            return ConflictError, "choose another --name, or remove what is there"
+            return ConflictError, "choose another --name, or delete the existing object"
         case 410:
             return GoneError, "list again"
         case 413:
@@ -238,7 +239,7 @@ def _meaning(status: int, answer: Mapping[str, Json], message: str) -> tuple[typ
         case 400 | 405 | 422:
             return RefusedError, _admission_hint(message) or _fields_hint(answer)
         case _:
-            return UnreachableError, "the server or a webhook of it is in trouble; try again in a minute"
+            return UnreachableError, "the server or one of its webhooks is failing; try again in a minute"
 
 
 def _forbidden(message: str) -> tuple[type[ApiError], str]:
@@ -252,30 +253,33 @@ def _forbidden(message: str) -> tuple[type[ApiError], str]:
     if by_admission:
         return RefusedError, by_admission
     if _OTHER_ADMISSION.search(message):
-        return RefusedError, "change what the message names; no right is missing"
-    return ForbiddenError, "ask the cluster's administrator for the right that the message names"
+        return RefusedError, "change what the message names; no permission is missing"
+    return ForbiddenError, "ask the cluster's administrator for the permission that the message names"
 
 
 def _admission_hint(message: str) -> str:
-    """Empty where neither a webhook nor a policy of admission speaks."""
-    webhook, policy = _WEBHOOK.search(message), _POLICY.search(message)
+    """Hint for a refusal by a webhook or an admission policy; else empty."""
+    webhook = _WEBHOOK.search(message)
+    policy = _POLICY.search(message)
     if "exceeded quota" in message:
         return _LESS
     if "failed quota" in message:
-        return "add the requests or limits that the quota wants to every container"
+        return "add the requests or limits that the quota requires to every container"
     if "violates PodSecurity" in message:
         return "set the securityContext fields that the message names; `paceline job render` sets them"
     if "is being terminated" in message:
         return "the namespace is being deleted: choose another one, or wait and create it again"
     if webhook is not None:
-        return f"change what webhook {webhook['name']} names in its message; no right is missing"
+        return f"change what webhook {webhook['name']} names in its message; no permission is missing"
     if policy is not None:
-        return f"change what policy {policy['name']} names in its message; no right is missing"
+        return f"change what policy {policy['name']} names in its message; no permission is missing"
     return ""
 
 
 def _fields_hint(answer: Mapping[str, Json]) -> str:
-    causes = [str(one.get("field")) for one in mappings(answer, "details", "causes") if one.get("field")]
+    causes = [
+        str(cause.get("field")) for cause in mappings(answer, "details", "causes") if cause.get("field")
+    ]
     named = ", ".join(dict.fromkeys(causes)) or "the field that the message names"
     return f"fix {named}; `paceline job validate` checks without a cluster"
 
@@ -286,7 +290,7 @@ def is_allowed(api: Api, right: Right, namespace: str) -> bool:
 
 
 def user_of(api: Api) -> str:
-    """The name that the server has for this user; "" where it does not tell (before Kubernetes 1.28)."""
+    """The server's name for this user; "" if it has no such API (before Kubernetes 1.28)."""
     review: Manifest = {"apiVersion": USER_REVIEW.api_version, "kind": USER_REVIEW.name, "metadata": {}}
     try:
         return str(mapping(api.create(review), "status", "userInfo").get("username") or "")

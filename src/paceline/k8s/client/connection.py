@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.k8s.client.kubernetes_api import KubernetesApi
 
 
-_HINT = "name one by --kubeconfig or KUBECONFIG, or make one: `aws eks update-kubeconfig --name CLUSTER`"
+_HINT = "set --kubeconfig or KUBECONFIG, or create one: `aws eks update-kubeconfig --name CLUSTER`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +29,31 @@ class Context:
     is_current: bool
 
 
-def kubeconfig_files(said: Path | None = None) -> list[Path]:
-    """What was said, or KUBECONFIG, or ~/.kube/config; empty where there is none."""
-    if said is not None:
-        return [said]
+def kubeconfig_files(given: Path | None = None) -> list[Path]:
+    """The given file, or KUBECONFIG, or ~/.kube/config; empty if there is none."""
+    if given is not None:
+        return [given]
     variable = environ.kubeconfig()
     if variable is not None:
         named = [Path(part) for part in variable.split(":") if part]
-        return [path for path in named if path.exists()] or named[:1]  # as kubectl: some may be missing
-    usual = Path.home() / ".kube" / "config"
-    return [usual] if usual.exists() else []
+        return [path for path in named if path.exists()] or named[:1]  # like kubectl: some may be missing
+    default = Path.home() / ".kube" / "config"
+    return [default] if default.exists() else []
 
 
 def contexts(files: Sequence[Path]) -> list[Context]:
-    """Of all files; as kubectl has it, the first that says something wins. Raises NotReadyError."""
-    said = [_read(path) for path in files]
-    current = next((str(one["current-context"]) for one in said if one.get("current-context")), "")
+    """Contexts of all files; as in kubectl, the first definition wins. Raises NotReadyError."""
+    kubeconfigs = [_read(path) for path in files]
+    current = next((str(file["current-context"]) for file in kubeconfigs if file.get("current-context")), "")
     servers = {
-        str(one.get("name")): str(mapping(one, "cluster").get("server", ""))
-        for file in reversed(said)
-        for one in mappings(file, "clusters")
+        str(cluster.get("name")): str(mapping(cluster, "cluster").get("server", ""))
+        for file in reversed(kubeconfigs)
+        for cluster in mappings(file, "clusters")
     }
-    found: dict[str, Context] = {}
-    for one in [one for file in said for one in mappings(file, "contexts")]:
-        name, inner = str(one.get("name")), mapping(one, "context")
+    by_name: dict[str, Context] = {}
+    for entry in [context for file in kubeconfigs for context in mappings(file, "contexts")]:
+        name = str(entry.get("name"))
+        inner = mapping(entry, "context")
         cluster = str(inner.get("cluster", ""))
         its = Context(
             name=name,
@@ -61,8 +62,8 @@ def contexts(files: Sequence[Path]) -> list[Context]:
             namespace=str(inner.get("namespace") or "default"),
             is_current=name == current,
         )
-        found.setdefault(name, its)
-    return list(found.values())
+        by_name.setdefault(name, its)
+    return list(by_name.values())
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -72,24 +73,24 @@ def _read(path: Path) -> dict[str, object]:
         raise NotReadyError(f"cannot read {path}: {error.strerror}", _HINT) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         # The reason may quote the line, and the line may hold a token.
-        raise NotReadyError(f"{path} is no kubeconfig: it is not YAML", _HINT) from error
+        raise NotReadyError(f"{path} is not a kubeconfig: it is not YAML", _HINT) from error
     if not isinstance(value, dict):
-        raise NotReadyError(f"{path} is no kubeconfig: it holds no mapping", _HINT)
+        raise NotReadyError(f"{path} is not a kubeconfig: it is not a mapping", _HINT)
     return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTarget:
-    """As the user named it; what was not said is the kubeconfig's."""
+    """Cluster as selected by flags; the rest is taken from the kubeconfig."""
 
     kubeconfig: Path | None = None
     context: str | None = None
     namespace: str | None = None
 
-    def words(self) -> list[str]:
-        """For a command that shall mean the same."""
-        said = {"--kubeconfig": self.kubeconfig, "--context": self.context, "--namespace": self.namespace}
-        return [word for flag, value in said.items() if value is not None for word in (flag, str(value))]
+    def argv(self) -> list[str]:
+        """Flags that give another command the same target."""
+        options = {"--kubeconfig": self.kubeconfig, "--context": self.context, "--namespace": self.namespace}
+        return [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +101,23 @@ class ClusterConnection:
 
 
 @contextmanager
-def open_cluster(place: ClusterTarget, *, without: str = "") -> Iterator[ClusterConnection]:
+def open_cluster(target: ClusterTarget, *, without: str = "") -> Iterator[ClusterConnection]:
     """`without`: what else can be done where the client is not installed. Raises NotReadyError, ApiError."""
     try:
         from paceline.k8s.client.kubernetes_api import connect
     except ModuleNotFoundError as error:
         hint = "pip install 'paceline[k8s]'" + (f", or {without}" if without else "")
         raise MissingPackageError(f"Kubernetes' client is not installed: {error}", hint) from error
-    files = kubeconfig_files(place.kubeconfig)
-    wanted = place.context
-    its = [one for one in contexts(files) if one.name == wanted or (wanted is None and one.is_current)]
+    files = kubeconfig_files(target.kubeconfig)
+    context_name = target.context
+    its = [
+        context
+        for context in contexts(files)
+        if context.name == context_name or (context_name is None and context.is_current)
+    ]
     joined = ":".join(str(path) for path in files) or None
-    api = connect(None if joined is None else Path(joined), wanted)
+    api = connect(None if joined is None else Path(joined), context_name)
     try:
-        yield ClusterConnection(api, place.namespace or (its[0].namespace if its else "default"), joined)
+        yield ClusterConnection(api, target.namespace or (its[0].namespace if its else "default"), joined)
     finally:
         api.close()

@@ -13,9 +13,7 @@ from paceline.core.errors import NotReadyError
 from paceline.core.redaction import redact
 from paceline.k8s.client.api import UnreachableError
 
-_HINT = (
-    "log in (`aws sso login`), name a region (--region), and have eks:ListClusters and eks:DescribeCluster"
-)
+_HINT = "log in (`aws sso login`), set --region, and get eks:ListClusters and eks:DescribeCluster allowed"
 _DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 _NOT_THERE = ("ResourceNotFoundException", "ResourceNotFound")
 _ASKED = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 3, "mode": "standard"})
@@ -29,13 +27,13 @@ class AwsError(NotReadyError):
 
 
 class DeniedError(AwsError):
-    """The user may not ask that."""
+    """The user may not make this request."""
 
     code = "E623"
 
 
 class AbsentError(AwsError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
     code = "E624"
 
@@ -47,8 +45,8 @@ class EksCluster:
     status: str  # ACTIVE when it can be used
     version: str
     server: str
-    issues: tuple[str, ...]  # what EKS itself complains of
-    profile: str = ""  # of the AWS settings; empty: the usual one
+    issues: tuple[str, ...]  # issues that EKS reports
+    profile: str = ""  # AWS profile; empty: the default
 
     @property
     def command(self) -> str:
@@ -66,24 +64,24 @@ class Aws:
             self._session = boto3.Session(region_name=region, profile_name=profile)
             self.region = str(self.client("eks").meta.region_name)
         except BotoCoreError as error:
-            raise UnreachableError(f"Amazon cannot be asked: {error}", _HINT) from error
+            raise UnreachableError(f"cannot call AWS: {error}", _HINT) from error
 
     def client(self, service: str) -> Any:  # Any: boto3 has no types
         if service not in self._clients:
             self._clients[service] = self._session.client(service, config=_ASKED)
         return self._clients[service]
 
-    def ask(self, service: str, operation: str, **what: object) -> AwsResponse:
+    def ask(self, service: str, operation: str, **parameters: object) -> AwsResponse:
         """Raises DeniedError, AbsentError, AwsError, UnreachableError."""
         with _errors(service, operation):
-            answer: AwsResponse = getattr(self.client(service), operation)(**what)
+            answer: AwsResponse = getattr(self.client(service), operation)(**parameters)
             return answer
 
-    def pages(self, service: str, operation: str, part: str, **what: object) -> list[Any]:
+    def pages(self, service: str, operation: str, part: str, **parameters: object) -> list[Any]:
         """All of a list, however many pages it has."""
         with _errors(service, operation):
-            pages = self.client(service).get_paginator(operation).paginate(**what)
-            return [one for page in pages for one in page.get(part, [])]
+            pages = self.client(service).get_paginator(operation).paginate(**parameters)
+            return [item for page in pages for item in page.get(part, [])]
 
     def wait_for_addon(self, cluster: str, name: str, waiter: str) -> None:
         """`addon_active` or `addon_deleted`; at most 10 minutes, as EKS itself takes."""
@@ -96,30 +94,30 @@ class Aws:
 
 
 def eks_clusters(region: str | None = None, profile: str | None = None) -> list[EksCluster]:
-    """Of one region; the user's own if none is said. Raises UnreachableError, AwsError."""
+    """Clusters of one region; None: the user's default. Raises UnreachableError, AwsError."""
     aws = Aws(region, profile)
     try:
         names = aws.pages("eks", "list_clusters", "clusters")
-        found = [aws.ask("eks", "describe_cluster", name=name)["cluster"] for name in names]
-        return [_told(one, aws.region, profile or "") for one in found]
+        clusters = [aws.ask("eks", "describe_cluster", name=name)["cluster"] for name in names]
+        return [_eks_cluster(cluster, aws.region, profile or "") for cluster in clusters]
     finally:
         aws.close()
 
 
-def issues_of(one: AwsResponse) -> tuple[str, ...]:
-    """Of a cluster, a node group or an add-on: all three say it in the same way."""
-    issues = (one.get("health") or {}).get("issues") or []
+def issues_of(response: AwsResponse) -> tuple[str, ...]:
+    """Issues of a cluster, a node group or an add-on: all three have the same format."""
+    issues = (response.get("health") or {}).get("issues") or []
     return tuple(redact(f"{issue.get('code')}: {issue.get('message')}") for issue in issues)
 
 
-def _told(one: AwsResponse, region: str, profile: str) -> EksCluster:
+def _eks_cluster(response: AwsResponse, region: str, profile: str) -> EksCluster:
     return EksCluster(
-        name=str(one["name"]),
+        name=str(response["name"]),
         region=region,
-        status=str(one.get("status", "")),
-        version=str(one.get("version", "")),
-        server=str(one.get("endpoint", "")),
-        issues=issues_of(one),
+        status=str(response.get("status", "")),
+        version=str(response.get("version", "")),
+        server=str(response.get("endpoint", "")),
+        issues=issues_of(response),
         profile=profile,
     )
 
@@ -131,15 +129,13 @@ def _errors(service: str, operation: str) -> Iterator[None]:
         yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        what = f"Amazon refuses {action}: {redact(str(error))}"
+        message = f"AWS denied {action}: {redact(str(error))}"
         if code in _DENIED:
-            raise DeniedError(what, f"have {action} allowed") from error
+            raise DeniedError(message, f"ask an administrator to allow {action}") from error
         if code in _NOT_THERE:
-            raise AbsentError(what, "paceline cluster list --eks says what is there") from error
-        raise AwsError(what, _HINT) from error
+            raise AbsentError(message, "list them: paceline cluster list --eks") from error
+        raise AwsError(message, _HINT) from error
     except WaiterError as error:
-        raise AwsError(
-            f"an add-on did not get ready: {error}", "look at it: aws eks describe-addon"
-        ) from error
+        raise AwsError(f"an add-on did not become ready: {error}", "see: aws eks describe-addon") from error
     except BotoCoreError as error:
-        raise UnreachableError(f"Amazon does not answer {action}: {error}", _HINT) from error
+        raise UnreachableError(f"AWS did not respond to {action}: {error}", _HINT) from error

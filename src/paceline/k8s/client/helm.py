@@ -39,44 +39,48 @@ class Helm:
         self._context = [] if context is None else ["--kube-context", context]
 
     def release(self, name: str, namespace: str) -> Release | None:
-        words = ["list", "--namespace", namespace, "--filter", f"^{name}$"]
-        # Also one that was begun and never finished: whoever is killed in between leaves it so.
-        words += ["--deployed", "--failed", "--pending", "--uninstalling"]
-        answer = self._run([*words, "--output", "json"])
+        argv = ["list", "--namespace", namespace, "--filter", f"^{name}$"]
+        # Also unfinished releases, which an interrupted process leaves.
+        argv += ["--deployed", "--failed", "--pending", "--uninstalling"]
+        answer = self._run([*argv, "--output", "json"])
         try:
-            found = json.loads(answer or "[]")
+            releases = json.loads(answer or "[]")
             return (
-                Release(found[0]["chart"], int(found[0]["revision"]), found[0]["status"]) if found else None
+                Release(releases[0]["chart"], int(releases[0]["revision"]), releases[0]["status"])
+                if releases
+                else None
             )
         except (ValueError, LookupError, TypeError) as error:
             hint = "use Helm 3.8 or newer: helm version"
             raise HelmError(
-                f"helm list answered what is no list of releases: {answer[:200]!r}", hint
+                f"the output of helm list is not a list of releases: {answer[:200]!r}", hint
             ) from error
 
     def upgrade(self, chart: Chart, *, dry_run: bool = False) -> None:
         self._run(chart.upgrade(dry_run=dry_run))
 
-    def take_back(self, release: str, namespace: str, revision: int | None, made: int | None) -> str:
-        """To this revision; None: it was not there before. Why not; empty: it is. `made`: ours, if known."""
-        found = self.release(release, namespace)
-        if found is None:
-            return ""  # it never came to be, or somebody was quicker
-        if made is not None and found.revision != made:
-            return f"release {release} is at revision {found.revision}, and this fix made {made}"
+    def take_back(self, release: str, namespace: str, revision: int | None, created: int | None) -> str:
+        """Roll back to a revision (None: uninstall); returns why not, or "". `created`: its revision."""
+        current = self.release(release, namespace)
+        if current is None:
+            return ""  # it was never created, or is removed already
+        if created is not None and current.revision != created:
+            return (
+                f"release {release} is at revision {current.revision}, not {created}, which this fix created"
+            )
         if revision is None:
             self._run(["uninstall", release, "--namespace", namespace, "--wait"])
         else:
             self._run(["rollback", release, str(revision), "--namespace", namespace, "--wait"])
         return ""
 
-    def _run(self, words: Sequence[str]) -> str:
+    def _run(self, argv: Sequence[str]) -> str:
         path = shutil.which("helm")
         if path is None:
             raise HelmError("there is no helm on the path", "install it: https://helm.sh/docs/intro/install/")
         try:
             done = subprocess.run(
-                [path, *words, *self._context],
+                [path, *argv, *self._context],
                 env=environ.for_child(**self._more),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -85,10 +89,12 @@ class Helm:
                 timeout=_MOST_S,
             )
         except subprocess.TimeoutExpired as error:
-            hint = f"look at it: helm {words[0]} --help, kubectl get pods -A"
-            raise HelmError(f"helm {words[0]} has not ended in {_MOST_S} s, and was stopped", hint) from error
+            hint = f"see: helm {argv[0]} --help, kubectl get pods -A"
+            raise HelmError(
+                f"helm {argv[0]} did not finish within {_MOST_S} s, and was stopped", hint
+            ) from error
         if done.returncode != 0:
-            said = redact("; ".join(done.stderr.strip().splitlines()[-_LAST_LINES:]))
-            hint = "what did not get ready was taken back by helm itself; type the command to see all it says"
-            raise HelmError(f"helm {words[0]} ended with code {done.returncode}: {said}", hint)
+            stderr = redact("; ".join(done.stderr.strip().splitlines()[-_LAST_LINES:]))
+            hint = "helm rolled back what did not become ready; run the command to see its output"
+            raise HelmError(f"helm {argv[0]} ended with code {done.returncode}: {stderr}", hint)
         return done.stdout

@@ -26,61 +26,64 @@ class HypError(NotReadyError):
 
 
 class Hyp:
-    """`files` are kubeconfigs; hyp knows no other way to a cluster."""
+    """`files` are kubeconfigs; hyp has no other way to select a cluster."""
 
     def __init__(self, files: Sequence[Path], context: str | None) -> None:
-        self._files, self._context = list(files), context
+        self._files = list(files)
+        self._context = context
 
     def check(self) -> str:
         """Its version. Raises HypError before anything is sent."""
         if not self._files:
-            hint = "make a kubeconfig: hyp set-cluster-context --cluster-name CLUSTER, or send it without hyp"
-            raise HypError("hyp finds a cluster by a kubeconfig, and there is none", hint)
+            hint = (
+                "create a kubeconfig: hyp set-cluster-context --cluster-name CLUSTER, or submit without hyp"
+            )
+            raise HypError("hyp needs a kubeconfig, and there is none", hint)
         with tempfile.TemporaryDirectory(prefix="paceline-hyp-") as empty:
-            said = self._run(["--version"], Path(empty))
-        version = read_version(said)
+            output = self._run(["--version"], Path(empty))
+        version = read_version(output)
         if version is None:
-            what = f"hyp --version does not say which version it is: {said.strip()[:80]!r}"
-            raise HypError(what, INSTALL)
+            message = f"the output of hyp --version has no version: {output.strip()[:80]!r}"
+            raise HypError(message, INSTALL)
         text = ".".join(map(str, version))
         if version < MIN_VERSION:
             oldest = ".".join(map(str, MIN_VERSION))
-            raise HypError(f"hyp is {text}, and manifests are taken as they are from {oldest} on", INSTALL)
+            raise HypError(f"hyp is {text}, but complete manifests need {oldest} or newer", INSTALL)
         return text
 
     def create(self, job: Mapping[str, object]) -> None:
-        """Nobody else can read the folder, and it is gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="paceline-hyp-") as made:
+        """Create the job from a temporary folder that only this user can read."""
+        with tempfile.TemporaryDirectory(prefix="paceline-hyp-") as temp_dir:
             for name, text in folder(job).items():
-                (Path(made) / name).write_text(text, encoding="utf-8")
-            self._run(["create"], Path(made))
+                (Path(temp_dir) / name).write_text(text, encoding="utf-8")
+            self._run(["create"], Path(temp_dir))
 
-    def _run(self, words: Sequence[str], place: Path) -> str:
+    def _run(self, argv: Sequence[str], place: Path) -> str:
         path = shutil.which("hyp")
         if path is None:
-            what = "there is no hyp on the path: --through hyp sends jobs by HyperPod's own command"
-            raise HypError(what, INSTALL)
+            error_text = "there is no hyp on the path, which --through hyp uses"
+            raise HypError(error_text, INSTALL)
         try:
             done = subprocess.run(
-                [path, *words],
+                [path, *argv],
                 cwd=place,
                 env=environ.for_child(KUBECONFIG=self._kubeconfig(place)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,  # hyp says what is wrong on either
+                stderr=subprocess.STDOUT,  # hyp writes errors to either
                 text=True,
                 errors="replace",
                 check=False,
                 timeout=_MOST_S,
             )
         except subprocess.TimeoutExpired as error:
-            what = f"hyp {words[0]} has not ended in {_MOST_S} s, and was stopped"
-            raise HypError(what, "try it by hand: hyp list hyp-pytorch-job") from error
+            error_text = f"hyp {argv[0]} did not finish within {_MOST_S} s, and was stopped"
+            raise HypError(error_text, "run it manually: hyp list hyp-pytorch-job") from error
         if done.returncode != 0:
             lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-            said = redact("; ".join(lines[-_LAST_LINES:]))
-            hint = "send it without --through hyp: the same manifest goes to the API server itself"
-            raise HypError(f"hyp {words[0]} ended with code {done.returncode}: {said}", hint)
+            message = redact("; ".join(lines[-_LAST_LINES:]))
+            hint = "submit without --through hyp: the same manifest goes to the API server"
+            raise HypError(f"hyp {argv[0]} ended with code {done.returncode}: {message}", hint)
         return done.stdout
 
     def _kubeconfig(self, place: Path) -> str:
@@ -96,23 +99,23 @@ class Hyp:
 
 
 class HypSubmitter:
-    """Looks for `hyp` at once, so that nothing is made where it is missing. Raises HypError."""
+    """Submits by `hyp`. Checks at once that `hyp` exists, before anything is created. Raises HypError."""
 
     def __init__(self, place: ClusterTarget) -> None:
         self._hyp = Hyp(kubeconfig_files(place.kubeconfig), place.context)
-        self.notes: list[str] = [f"sent by hyp {self._hyp.check()}"]
+        self.notes: list[str] = [f"submitted by hyp {self._hyp.check()}"]
 
     def prepared(self, manifests: Sequence[Mapping[str, object]]) -> list[Manifest]:
-        """With the job as hyp can carry it; what it cannot is in `notes`, or raises ConfigError."""
-        made: list[Manifest] = []
-        for one in manifests:
-            if one.get("kind") not in JOB_KINDS:
-                made.append(cast("Manifest", one))  # beside the job, and made by us
+        """Manifests with the job as hyp supports it; other parts are in `notes`, or raise ConfigError."""
+        prepared: list[Manifest] = []
+        for manifest in manifests:
+            if manifest.get("kind") not in JOB_KINDS:
+                prepared.append(cast("Manifest", manifest))  # a companion of the job, created by Paceline
                 continue
-            done = to_hyp_job(one)
+            done = to_hyp_job(manifest)
             self.notes += done.notes
-            made.append(cast("Manifest", done.job))
-        return made
+            prepared.append(cast("Manifest", done.job))
+        return prepared
 
     def create(self, job: Mapping[str, object]) -> None:
         assert job.get("kind") == KIND, "prepared before it is sent"

@@ -37,9 +37,9 @@ from paceline.k8s.kinds import ACCESS_REVIEW, POD, Kind, kind_of
 from paceline.k8s.objects import mapping, mappings
 from paceline.plan.codec import Json
 
-_ANSWER_S = 30.0  # for anything that is no stream
-_QUIET_S = 120.0  # for the next bytes of a stream; a watch is told to end before that
-_POLL_S = 1.0  # how often a silent command is looked after
+_ANSWER_S = 30.0  # timeout of requests that are not streams
+_QUIET_S = 120.0  # timeout for the next bytes of a stream; a watch ends before that
+_POLL_S = 1.0  # how often a silent command is polled
 # The connection ended before the command.
 _CONNECTION_ERRORS = (OSError, ValueError, websocket.WebSocketException)
 _PAGE = 500
@@ -70,9 +70,9 @@ def connect(kubeconfig: Path | None = None, context: str | None = None) -> "Kube
                 str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
             )
     except (ConfigException, OSError) as error:
-        where = "the surroundings of this process" if kubeconfig is None else str(kubeconfig)
-        hint = "set KUBECONFIG, or make one: `aws eks update-kubeconfig --name CLUSTER`, `minikube start`"
-        raise NotReadyError(f"no cluster is named by {where}: {error}", hint) from error
+        where = "the environment of this process" if kubeconfig is None else str(kubeconfig)
+        hint = "set KUBECONFIG, or create one: `aws eks update-kubeconfig --name CLUSTER`, `minikube start`"
+        raise NotReadyError(f"no cluster is configured in {where}: {error}", hint) from error
     return KubernetesApi(client.ApiClient(configuration))
 
 
@@ -80,7 +80,7 @@ class KubernetesApi:
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
         self._url = str(api.configuration.host)
-        self.server = redact(self._url)  # a password may stand in it
+        self.server = redact(self._url)  # it may contain a password
 
     def close(self) -> None:
         self._api.close()
@@ -95,52 +95,52 @@ class KubernetesApi:
     def find(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:
-        chosen = _chosen(limit=str(_PAGE), labelSelector=labels, fieldSelector=fields)
+        chosen = _query(limit=str(_PAGE), labelSelector=labels, fieldSelector=fields)
         items: list[Manifest] = []
         going_on = ""
         while True:
-            page = self._ask("GET", kind.path(namespace), {**chosen, **_chosen(**{"continue": going_on})})
-            about = page["metadata"]
-            found = page["items"]
-            assert isinstance(about, dict), "a list has metadata"
-            assert isinstance(found, list), "a list has items"
-            items += [{"apiVersion": kind.api_version, "kind": kind.name, **_dict(item)} for item in found]
-            going_on = str(about.get("continue") or "")
+            page = self._ask("GET", kind.path(namespace), {**chosen, **_query(**{"continue": going_on})})
+            metadata = page["metadata"]
+            objects = page["items"]
+            assert isinstance(metadata, dict), "a list has metadata"
+            assert isinstance(objects, list), "a list has items"
+            items += [{"apiVersion": kind.api_version, "kind": kind.name, **_dict(item)} for item in objects]
+            going_on = str(metadata.get("continue") or "")
             if not going_on:
-                return Listing(tuple(items), str(about.get("resourceVersion", "")))
+                return Listing(tuple(items), str(metadata.get("resourceVersion", "")))
 
     def watch(
         self, kind: Kind, namespace: str | None, *, since: str, seconds: float = 300
     ) -> Iterator[Change]:
         until = str(int(min(seconds, _QUIET_S / 2)))
-        chosen = _chosen(watch="1", resourceVersion=since, timeoutSeconds=until)
+        chosen = _query(watch="1", resourceVersion=since, timeoutSeconds=until)
         for line in self._stream(kind.path(namespace), {**chosen, "allowWatchBookmarks": "true"}):
             try:
-                said = json.loads(line)
+                event = json.loads(line)
             except ValueError as error:  # an orderly end in the middle of a word
-                raise self._cut(f"watching {kind.plural}", error) from error
-            if said["type"] == "ERROR":
-                status = _dict(said["object"])
+                raise self._unreachable(f"watching {kind.plural}", error) from error
+            if event["type"] == "ERROR":
+                status = _dict(event["object"])
                 if status.get("code") == 410:
-                    raise GoneError("the server has forgotten what came behind", "list again", status=410)
+                    raise GoneError("the server no longer has later changes", "list again", status=410)
                 raise error_from_status(
                     int(str(status.get("code", 500))), status, f"watching {kind.plural}", self.server
                 )
-            version = str(said["object"]["metadata"]["resourceVersion"])
-            if said["type"] != "BOOKMARK":
-                yield Change(said["type"], _dict(said["object"]), version)
+            version = str(event["object"]["metadata"]["resourceVersion"])
+            if event["type"] != "BOOKMARK":
+                yield Change(event["type"], _dict(event["object"]), version)
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         kind = kind_of(dict(manifest))
-        about = _dict(manifest["metadata"])
-        namespace = str(about.get("namespace", "default")) if kind.is_namespaced else None
-        chosen = _chosen(fieldValidation="Strict", dryRun="All" if dry_run else "")
+        metadata = _dict(manifest["metadata"])
+        namespace = str(metadata.get("namespace", "default")) if kind.is_namespaced else None
+        chosen = _query(fieldValidation="Strict", dryRun="All" if dry_run else "")
         return self._ask("POST", kind.path(namespace), chosen, manifest)
 
     def patch(
         self, kind: Kind, name: str, namespace: str | None, change: Manifest, *, dry_run: bool = False
     ) -> Manifest:
-        chosen = _chosen(fieldValidation="Strict", dryRun="All" if dry_run else "")
+        chosen = _query(fieldValidation="Strict", dryRun="All" if dry_run else "")
         return self._ask("PATCH", kind.path(namespace, name), chosen, change)
 
     def delete(
@@ -181,7 +181,7 @@ class KubernetesApi:
         tail: int | None = None,
         previous: bool = False,
     ) -> Iterator[str]:
-        chosen = _chosen(
+        chosen = _query(
             container=container,
             timestamps="true",
             sinceTime=since,
@@ -195,7 +195,7 @@ class KubernetesApi:
     def run(
         self, pod: str, namespace: str, container: str, command: list[str], *, stdin: bytes = b""
     ) -> ExecResult:
-        what = f"running {command[0]} in pod {pod}"
+        message = f"running {command[0]} in pod {pod}"
         try:
             socket = stream(
                 client.CoreV1Api(self._api).connect_get_namespaced_pod_exec,
@@ -211,56 +211,56 @@ class KubernetesApi:
             )
         except ApiException as error:
             body = error.body if isinstance(error.body, bytes) else str(error.body or error.reason).encode()
-            raise self._no(int(error.status or 0), body, what) from error
+            raise self._refusal(int(error.status or 0), body, message) from error
         with closing(socket):
             try:
                 return _exec_over_websocket(socket, pod, stdin)
             except _CONNECTION_ERRORS as error:
-                raise self._cut(what, error) from error
+                raise self._unreachable(message, error) from error
             finally:
                 socket.sock.shutdown()  # `close` leaves the socket open once the other side has closed
 
     def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
         resource, _, part = kind.plural.partition("/")  # such as pods/log
-        asked: dict[str, Json] = {"verb": verb, "group": kind.group, "resource": resource}
+        attributes: dict[str, Json] = {"verb": verb, "group": kind.group, "resource": resource}
         if part:
-            asked["subresource"] = part
+            attributes["subresource"] = part
         if namespace is not None and kind.is_namespaced:
-            asked["namespace"] = namespace
+            attributes["namespace"] = namespace
         review: Manifest = {
             "apiVersion": ACCESS_REVIEW.api_version,
             "kind": ACCESS_REVIEW.name,
             "metadata": {},
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": attributes},
         }
         return bool(_dict(self.create(review).get("status") or {}).get("allowed"))
 
     def serves(self, kind: Kind) -> bool:
         root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
         try:
-            found = self._ask("GET", root).get("resources")
+            resources = self._ask("GET", root).get("resources")
         except NotThereError:
             return False
-        assert isinstance(found, list), "discovery lists resources"
-        return kind.plural in [_dict(one)["name"] for one in found]
+        assert isinstance(resources, list), "discovery lists resources"
+        return kind.plural in [_dict(resource)["name"] for resource in resources]
 
     def version(self) -> str:
-        """Of Kubernetes, such as v1.35.0."""
+        """Version of Kubernetes, such as v1.35.0."""
         return str(self._ask("GET", "/version").get("gitVersion", ""))
 
     def served(self) -> dict[str, tuple[str, ...]]:
-        """Which kinds does the server know, but the core's? Versions by `plural.group`; takes no right."""
+        """Versions of all served kinds but the core's, by `plural.group`; needs no right."""
         answer = self._ask("GET", "/apis", accept=_ALL_KINDS)
         if answer.get("kind") != "APIGroupDiscoveryList":
-            hint = "upgrade the cluster: 1.27 is the oldest that lists its kinds in one answer"
+            hint = "upgrade the cluster: 1.27 is the oldest version with aggregated discovery"
             raise NotThereError(f"{self.server} does not list its kinds", hint, status=406)
-        found: dict[str, tuple[str, ...]] = {}
+        served: dict[str, tuple[str, ...]] = {}
         for group in mappings(answer, "items"):
             for version in mappings(group, "versions"):
-                for one in mappings(version, "resources"):
-                    name = f"{one.get('resource')}.{mapping(group, 'metadata').get('name')}"
-                    found[name] = (*found.get(name, ()), str(version.get("version")))
-        return found
+                for resource in mappings(version, "resources"):
+                    name = f"{resource.get('resource')}.{mapping(group, 'metadata').get('name')}"
+                    served[name] = (*served.get(name, ()), str(version.get("version")))
+        return served
 
     def _ask(
         self,
@@ -272,17 +272,17 @@ class KubernetesApi:
         accept: str = "application/json",
     ) -> Manifest:
         """One question, one answer."""
-        what = f"{method} {path}"
+        message = f"{method} {path}"
         opened = self._open(method, path, chosen or {}, body, (_ANSWER_S, _ANSWER_S), accept=accept)
         with closing(opened) as answer:
             try:
-                found = json.loads(answer.read())
+                parsed = json.loads(answer.read())
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                raise self._cut(what, error) from error
-        return _dict(found)
+                raise self._unreachable(message, error) from error
+        return _dict(parsed)
 
     def _stream(self, path: str, chosen: Mapping[str, str]) -> Iterator[bytes]:
-        """Lines as they come; what a cut connection left of a line is not given out."""
+        """Stream of lines; a line cut by a lost connection is dropped."""
         with closing(self._open("GET", path, chosen, None, (_ANSWER_S, _QUIET_S))) as answer:
             rest = b""
             try:
@@ -290,7 +290,7 @@ class KubernetesApi:
                     *lines, rest = (rest + chunk).split(b"\n")
                     yield from lines
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                raise self._cut(f"GET {path}", error) from error
+                raise self._unreachable(f"GET {path}", error) from error
             if rest:  # the end was an orderly one: a program may print no last newline
                 yield rest
 
@@ -315,30 +315,32 @@ class KubernetesApi:
                 body=None if body is None else json.dumps(body),
                 headers=headers,
                 preload_content=False,
-                retries=False,  # whether to ask again is decided by who asked
+                retries=False,  # the caller decides about retries
                 timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
             )
             if 200 <= answer.status <= 299:
                 return answer
             with closing(answer):
-                raise self._no(answer.status, answer.read(), f"{method} {path}")
+                raise self._refusal(answer.status, answer.read(), f"{method} {path}")
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._cut(f"{method} {path}", error) from error
+            raise self._unreachable(f"{method} {path}", error) from error
 
-    def _no(self, status: int, body: bytes, what: str) -> ApiError:
-        said = body.decode("utf-8", "replace")
+    def _refusal(self, status: int, body: bytes, request: str) -> ApiError:
+        text = body.decode("utf-8", "replace")
         try:
-            answer = _dict(json.loads(said))
-        except ValueError:  # of a proxy on the way: no Status of Kubernetes
-            answer = {"message": said.strip()[:500]}
-        return error_from_status(status, answer, what, self.server)
+            answer = _dict(json.loads(text))
+        except ValueError:  # response of a proxy, not a Kubernetes Status
+            answer = {"message": text.strip()[:500]}
+        return error_from_status(status, answer, request, self.server)
 
-    def _cut(self, what: str, error: Exception) -> UnreachableError:
-        return UnreachableError(f"{self.server} gave no answer to {what}: {redact(str(error))}", RETRY_HINT)
+    def _unreachable(self, request: str, error: Exception) -> UnreachableError:
+        return UnreachableError(
+            f"{self.server} did not respond to {request}: {redact(str(error))}", RETRY_HINT
+        )
 
 
-def _chosen(**wishes: str) -> dict[str, str]:
-    return {name: value for name, value in wishes.items() if value}
+def _query(**parameters: str) -> dict[str, str]:
+    return {name: value for name, value in parameters.items() if value}
 
 
 def _dict(value: object) -> Manifest:
@@ -349,29 +351,30 @@ def _dict(value: object) -> Manifest:
 def _exec_over_websocket(
     socket: Any, pod: str, stdin: bytes
 ) -> ExecResult:  # Any: the official client has no types
-    """To the command's end. The other side never sees an end of `stdin`: the command must know how much to
-    read. Raises one of _CONNECTION_ERRORS, or UnreachableError."""
-    stdout, stderr = bytearray(), bytearray()
+    """Run to the command's end. The remote command gets no EOF on `stdin`, so it must be given the number of
+    bytes to read. Raises one of _CONNECTION_ERRORS, or UnreachableError."""
+    stdout = bytearray()
+    stderr = bytearray()
     socket.sock.settimeout(_QUIET_S)
     for start in range(0, len(stdin), 1 << 16):
         socket.write_stdin(stdin[start : start + (1 << 16)])
     heard_s = monotonic_s()
     while socket.is_open():
         socket.update(timeout=_POLL_S)
-        said, complained = (bytes(socket.read_channel(one) or b"") for one in (1, 2))
-        stdout += said
+        output, complained = (bytes(socket.read_channel(channel) or b"") for channel in (1, 2))
+        stdout += output
         stderr += complained
-        if said or complained:
+        if output or complained:
             heard_s = monotonic_s()
         elif monotonic_s() - heard_s > _QUIET_S:
-            raise TimeoutError(f"nothing was heard for {_QUIET_S:.0f} s")
+            raise TimeoutError(f"nothing was received for {_QUIET_S:.0f} s")
     return ExecResult(_exit_code(bytes(socket.read_channel(3) or b""), pod), bytes(stdout), bytes(stderr))
 
 
-def _exit_code(said: bytes, pod: str) -> int:
-    """From the last word on the error channel."""
+def _exit_code(raw: bytes, pod: str) -> int:
+    """Exit code from the last message on the error channel."""
     try:
-        status = json.loads(said)
+        status = json.loads(raw)
     except ValueError as error:
         raise UnreachableError(
             f"the connection to pod {pod} was cut before the command ended", RETRY_HINT

@@ -41,18 +41,20 @@ class Applied:
     state: str  # there, created, changed; with a dry run would create, would change
 
 
-def coordinator_files(asked: Coordinator) -> dict[str, str]:
+def coordinator_files(options: Coordinator) -> dict[str, str]:
     """The folder for kustomize, by file. Raises ConfigError."""
-    _check(asked)
-    return manifest_texts(coordinator.kustomization(asked), coordinator.render(asked))
+    _check(options)
+    return manifest_texts(coordinator.kustomization(options), coordinator.render(options))
 
 
 def manifest_texts(kustomization: Object, objects: dict[str, Object]) -> dict[str, str]:
-    """Raises ConfigError for what our own rules do not take."""
-    wrong = [finding for one in objects.values() for finding in find_problems(one, Profile.STRICT)]
+    """Raises ConfigError if validation refuses an object."""
+    wrong = [finding for obj in objects.values() for finding in find_problems(obj, Profile.STRICT)]
     if wrong:
-        raise ManifestError([Problem(one.what, one.hint, ".".join(map(str, one.path))) for one in wrong])
-    texts = {name: to_yaml([one]) for name, one in objects.items()}
+        raise ManifestError(
+            [Problem(finding.what, finding.hint, ".".join(map(str, finding.path))) for finding in wrong]
+        )
+    texts = {name: to_yaml([manifest]) for name, manifest in objects.items()}
     return {KUSTOMIZATION_FILE: to_yaml([kustomization]), **texts}
 
 
@@ -66,59 +68,64 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
         raise CannotWriteError(f"cannot write to {folder}: {error.strerror}", hint) from error
 
 
-def apply_coordinator(api: "KubernetesApi", asked: Coordinator, *, dry_run: bool) -> list[Applied]:
+def apply_coordinator(api: "KubernetesApi", options: Coordinator, *, dry_run: bool) -> list[Applied]:
     """Raises ApiError, ConfigError, NotReadyError; before the first write, if it can be known then."""
-    coordinator_files(asked)
-    _needs_keys(api, asked)
-    return apply_objects(api, list(coordinator.render(asked).values()), dry_run=dry_run)
+    coordinator_files(options)
+    _require_keys(api, options)
+    return apply_objects(api, list(coordinator.render(options).values()), dry_run=dry_run)
 
 
 def apply_objects(api: "KubernetesApi", objects: Sequence[Object], *, dry_run: bool) -> list[Applied]:
     """All of them are tried by the server before the first is written."""
-    states = [_write(api, one, dry_run=True) for one in objects]
+    states = [_write(api, manifest, dry_run=True) for manifest in objects]
     if not dry_run:
         states = [
-            state if state == "there" else _write(api, one, dry_run=False)
-            for one, state in zip(objects, states, strict=True)
+            state if state == "there" else _write(api, manifest, dry_run=False)
+            for manifest, state in zip(objects, states, strict=True)
         ]
     would = "would be " if dry_run else ""
     return [
-        Applied(object_label(one), state if state == "there" else f"{would}{state}")
-        for one, state in zip(objects, states, strict=True)
+        Applied(object_label(manifest), state if state == "there" else f"{would}{state}")
+        for manifest, state in zip(objects, states, strict=True)
     ]
 
 
-def _write(api: "KubernetesApi", wanted: Object, *, dry_run: bool) -> str:
+def _write(api: "KubernetesApi", manifest: Object, *, dry_run: bool) -> str:
     from paceline.k8s.fix.objects import find_object
     from paceline.k8s.kinds import kind_of
 
-    there = find_object(api, wanted)
-    if there is None:
-        api.create(wanted, dry_run=dry_run)
+    existing = find_object(api, manifest)
+    if existing is None:
+        api.create(manifest, dry_run=dry_run)
         return "created"
-    change = merge_patch(wanted, there)
+    change = merge_patch(manifest, existing)
     if not change:
         return "there"
-    if wanted.get("kind") == "StatefulSet":
-        _same_nodes(wanted, there)
-    about = mapping(wanted, "metadata")
-    api.patch(kind_of(dict(wanted)), str(about["name"]), str(about["namespace"]), change, dry_run=dry_run)
+    if manifest.get("kind") == "StatefulSet":
+        _require_same_replicas(manifest, existing)
+    metadata = mapping(manifest, "metadata")
+    api.patch(
+        kind_of(dict(manifest)), str(metadata["name"]), str(metadata["namespace"]), change, dry_run=dry_run
+    )
     return "changed"
 
 
-def _same_nodes(wanted: Object, there: Object) -> None:
-    """Who takes part is decided by the nodes: a new one without --join would begin a log of its own."""
-    now, then = mapping(wanted, "spec").get("replicas"), mapping(there, "spec").get("replicas")
+def _require_same_replicas(manifest: Object, existing: Object) -> None:
+    """The nodes decide the membership: a new node without --join would start a separate log."""
+    now = mapping(manifest, "spec").get("replicas")
+    then = mapping(existing, "spec").get("replicas")
     if now != then:
-        hint = f"say --replicas {then}; `paceline coordinator add` and `remove` change who takes part"
-        raise ManifestError([Problem(f"there are {then} nodes, and {now} are asked for", hint, "--replicas")])
+        hint = f"use --replicas {then}; change the members with `paceline coordinator add` and `remove`"
+        raise ManifestError(
+            [Problem(f"the coordinator has {then} nodes, but --replicas is {now}", hint, "--replicas")]
+        )
 
 
-def _needs_keys(api: "KubernetesApi", asked: Coordinator) -> None:
-    require_namespace(api, asked.namespace)
-    hint = "make it: " + " && ".join(coordinator.secret_commands(asked))
+def _require_keys(api: "KubernetesApi", options: Coordinator) -> None:
+    require_namespace(api, options.namespace)
+    hint = "create it: " + " && ".join(coordinator.secret_commands(options))
     require_secret(
-        api, asked.namespace, asked.tls_secret, coordinator.secret_keys(asked), hint, "certificates"
+        api, options.namespace, options.tls_secret, coordinator.secret_keys(options), hint, "certificates"
     )
 
 
@@ -130,113 +137,117 @@ def require_namespace(api: "KubernetesApi", name: str) -> None:
         api.get(NAMESPACE, name)
     except NotThereError as error:
         fix = f"paceline cluster fix -n {name} --only namespace"
-        raise NotReadyError(f"there is no namespace {name}", f"make it: {fix}") from error
+        raise NotReadyError(f"there is no namespace {name}", f"create it: {fix}") from error
     except ForbiddenError:
-        pass  # whoever may not look at namespaces may still write into one
+        pass  # the right to read namespaces is not needed to write into one
 
 
 def require_secret(
-    api: "KubernetesApi", namespace: str, name: str, keys: Sequence[str], hint: str, what: str
+    api: "KubernetesApi", namespace: str, name: str, keys: Sequence[str], hint: str, content: str
 ) -> None:
-    """Raises NotReadyError if it is not there, or lacks a key; what is in it is not looked at."""
+    """Raises NotReadyError if it is not there, or lacks a key; its values are not read."""
     from paceline.k8s.client.api import ForbiddenError, NotThereError
     from paceline.k8s.kinds import SECRET
 
     try:
         held = mapping(api.get(SECRET, name, namespace), "data")
     except NotThereError as error:
-        raise NotReadyError(f"there is no Secret {name} with {what}", hint) from error
+        raise NotReadyError(f"there is no Secret {name} with {content}", hint) from error
     except ForbiddenError:
-        return  # nor has everybody to be able to read keys
+        return  # the right to read Secrets is not required either
     missing = [key for key in keys if key not in held]
     if missing:
         raise NotReadyError(f"Secret {name} lacks {', '.join(missing)}", hint)
 
 
-def _check(asked: Coordinator) -> None:
-    problems = service_problems(asked.name, asked.namespace, asked.image)
-    if asked.replicas % 2 == 0:
-        what = f"{asked.replicas} nodes survive no more losses than {asked.replicas - 1}"
-        problems.append(Problem(what, "take 3, or 5", "--replicas"))
-    problems += find_invalid_quantities(asked, ("storage", "cpu", "memory"))
-    said = {"tls-secret": asked.tls_secret, "pull-secret": asked.pull_secret}
-    problems += find_invalid_names({**said, "storage-class": asked.storage_class})
+def _check(options: Coordinator) -> None:
+    problems = service_problems(options.name, options.namespace, options.image)
+    if options.replicas % 2 == 0:
+        message = f"{options.replicas} nodes tolerate no more failures than {options.replicas - 1}"
+        problems.append(Problem(message, "use 3 or 5", "--replicas"))
+    problems += find_invalid_quantities(options, ("storage", "cpu", "memory"))
+    names = {"tls-secret": options.tls_secret, "pull-secret": options.pull_secret}
+    problems += find_invalid_names({**names, "storage-class": options.storage_class})
     if problems:
         raise ManifestError(problems)
 
 
 def service_problems(name: str, namespace: str, image: str) -> list[Problem]:
-    """With what every service is told."""
+    """Problems with the options that every service has."""
     problems: list[Problem] = []
     for flag, text, shape, most in (
         ("--name", name, NAME, _LONGEST),
         ("--namespace", namespace, DNS_LABEL, MAX_LABEL_LENGTH),
     ):
         if not shape.fullmatch(text) or len(text) > most:
-            hint = f"begin with a letter; use small letters, digits and -, {most} at most"
-            problems.append(Problem(f"{text!r} cannot be a name here", hint, flag))
+            hint = f"start with a letter; use lower-case letters, digits and -, {most} at most"
+            problems.append(Problem(f"{text!r} is not a valid name", hint, flag))
     if not IMAGE.fullmatch(image):
-        problems.append(Problem(f"{image!r} is no image", "write NAME:TAG", "--image"))
+        problems.append(Problem(f"{image!r} is not an image name", "write NAME:TAG", "--image"))
     return problems
 
 
 def find_invalid_names(names: Mapping[str, str | None]) -> list[Problem]:
-    """By flag: what no object can be called."""
+    """Names, by flag, that are not valid for objects."""
     return [
-        Problem(f"{name!r} cannot be a name here", "use a-z, 0-9 and -", f"--{flag}")
+        Problem(f"{name!r} is not a valid name", "use a-z, 0-9 and -", f"--{flag}")
         for flag, name in names.items()
         if name is not None and not DNS_SUBDOMAIN.fullmatch(name)
     ]
 
 
-def find_invalid_quantities(asked: object, names: Sequence[str]) -> list[Problem]:
+def find_invalid_quantities(options: object, names: Sequence[str]) -> list[Problem]:
     return [
-        Problem(f"{getattr(asked, name)!r} is no amount", "write 1Gi or 500m, for example", f"--{name}")
+        Problem(
+            f"{getattr(options, name)!r} is not a quantity", "write 1Gi or 500m, for example", f"--{name}"
+        )
         for name in names
-        if not read_quantity(getattr(asked, name))
+        if not read_quantity(getattr(options, name))
     ]
 
 
-def dashboard_files(asked: Dashboard) -> dict[str, str]:
+def dashboard_files(options: Dashboard) -> dict[str, str]:
     """The folder for kustomize, by file. Raises ConfigError."""
-    problems = service_problems(asked.name, asked.namespace, asked.image) + find_invalid_quantities(
-        asked, ("cpu", "memory")
+    problems = service_problems(options.name, options.namespace, options.image) + find_invalid_quantities(
+        options, ("cpu", "memory")
     )
-    if asked.path.startswith("/") or ".." in asked.path.split("/"):
-        what = f"{asked.path!r} is no folder on the claim"
-        problems.append(Problem(what, "write it without / before it, and without ..", "--path"))
-    said = {"claim": asked.claim, "token-secret": asked.token_secret, "pull-secret": asked.pull_secret}
-    problems += find_invalid_names(said)
+    if options.path.startswith("/") or ".." in options.path.split("/"):
+        message = f"{options.path!r} is not a folder on the claim"
+        problems.append(Problem(message, "write a relative path without ..", "--path"))
+    named = {"claim": options.claim, "token-secret": options.token_secret, "pull-secret": options.pull_secret}
+    problems += find_invalid_names(named)
     for flag, shape, names in (
-        ("--host-name", DNS_SUBDOMAIN, asked.hosts),
-        ("--from-namespace", DNS_LABEL, asked.from_namespaces),
+        ("--host-name", DNS_SUBDOMAIN, options.hosts),
+        ("--from-namespace", DNS_LABEL, options.from_namespaces),
     ):
         wrong = [name for name in names if not shape.fullmatch(name)]
-        problems += [Problem(f"{name!r} cannot be a name here", "use a-z, 0-9 and -", flag) for name in wrong]
+        problems += [Problem(f"{name!r} is not a valid name", "use a-z, 0-9 and -", flag) for name in wrong]
     if problems:
         raise ManifestError(problems)
-    return manifest_texts(dashboard.kustomization(asked), dashboard.render(asked))
+    return manifest_texts(dashboard.kustomization(options), dashboard.render(options))
 
 
-def apply_dashboard(api: "KubernetesApi", asked: Dashboard, *, dry_run: bool) -> list[Applied]:
+def apply_dashboard(api: "KubernetesApi", options: Dashboard, *, dry_run: bool) -> list[Applied]:
     """Raises ApiError, ConfigError, NotReadyError; before the first write, if it can be known then."""
-    dashboard_files(asked)
-    require_namespace(api, asked.namespace)
-    hint = "make it: " + " && ".join(dashboard.secret_commands(asked))
-    require_secret(api, asked.namespace, asked.token_secret, [dashboard.KEY], hint, "the token")
-    _needs_claim(api, asked)
-    return apply_objects(api, list(dashboard.render(asked).values()), dry_run=dry_run)
+    dashboard_files(options)
+    require_namespace(api, options.namespace)
+    hint = "create it: " + " && ".join(dashboard.secret_commands(options))
+    require_secret(api, options.namespace, options.token_secret, [dashboard.KEY], hint, "the token")
+    _require_claim(api, options)
+    return apply_objects(api, list(dashboard.render(options).values()), dry_run=dry_run)
 
 
-def _needs_claim(api: "KubernetesApi", asked: Dashboard) -> None:
+def _require_claim(api: "KubernetesApi", options: Dashboard) -> None:
     from paceline.k8s.client.api import ForbiddenError, NotThereError
     from paceline.k8s.kinds import CLAIM
 
     try:
-        api.get(CLAIM, asked.claim, asked.namespace)
+        api.get(CLAIM, options.claim, options.namespace)
     except NotThereError as error:
-        hint = f"name the one that jobs write to, or make one: paceline cluster fix -n {asked.namespace}"
-        hint += f" --claim {asked.claim}=10Gi:rwx"
-        raise NotReadyError(f"there is no claim {asked.claim} with runs", hint) from error
+        hint = (
+            f"name the claim that jobs write to, or create one: paceline cluster fix -n {options.namespace}"
+        )
+        hint += f" --claim {options.claim}=10Gi:rwx"
+        raise NotReadyError(f"there is no claim {options.claim}", hint) from error
     except ForbiddenError:
-        return  # the server will say
+        return  # the server will report it

@@ -2,7 +2,7 @@
 
 Pods are numbered from 1, as nodes are: pod NAME-2 is node 2, with the address and the certificate of node 2.
 Each container sees its own key and no other, and no key is in these objects: they stay in a Secret.
-See docs/guides/deploy.md.
+See docs/guides/coordinator.md.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from paceline.k8s.render.pod import Object
 from paceline.plan.codec import Json
 
 PORT = 7400
-DATA, PKI = "/data", "/pki"
+DATA = "/data"
+PKI = "/pki"
 GRACE_S = 30
 _NODE = "NODE"
 _INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"  # set by Kubernetes from 1.28 on
@@ -45,160 +46,160 @@ class Coordinator:
         return f"{self.host(node)}:{PORT}"
 
 
-def render(asked: Coordinator) -> dict[str, Object]:
-    """By the name of its file, in the order in which they must exist."""
+def render(options: Coordinator) -> dict[str, Object]:
+    """Manifests by file name, in order of creation."""
     return {
-        "service.yaml": _service(asked),
-        "networkpolicy.yaml": _policy(asked),
-        "poddisruptionbudget.yaml": _budget(asked),
-        "statefulset.yaml": _set(asked),
+        "service.yaml": _service(options),
+        "networkpolicy.yaml": _policy(options),
+        "poddisruptionbudget.yaml": _budget(options),
+        "statefulset.yaml": _set(options),
     }
 
 
-def kustomization(asked: Coordinator) -> Object:
-    return kustomize.kustomization(asked.namespace, render(asked))
+def kustomization(options: Coordinator) -> Object:
+    return kustomize.kustomization(options.namespace, render(options))
 
 
-def secret_keys(asked: Coordinator) -> list[str]:
-    """What the Secret must hold; the authority's own key is none of it."""
-    return ["ca.crt", *(f"node-{node}.{end}" for node in asked.nodes for end in ("crt", "key"))]
+def secret_keys(options: Coordinator) -> list[str]:
+    """Keys of the Secret; the private key of the authority is not included."""
+    return ["ca.crt", *(f"node-{node}.{end}" for node in options.nodes for end in ("crt", "key"))]
 
 
-def secret_commands(asked: Coordinator) -> list[str]:
-    """What makes the certificates, and the Secret of them."""
-    nodes = " ".join(f"--node {node}={asked.host(node)}" for node in asked.nodes)
-    files = " ".join(f"--from-file=pki/{name}" for name in secret_keys(asked))
+def secret_commands(options: Coordinator) -> list[str]:
+    """Commands that create the certificates and their Secret."""
+    nodes = " ".join(f"--node {node}={options.host(node)}" for node in options.nodes)
+    files = " ".join(f"--from-file=pki/{name}" for name in secret_keys(options))
     return [
         f"paceline coordinator init-pki --out pki {nodes}",
-        f"kubectl -n {asked.namespace} create secret generic {asked.tls_secret} {files}",
+        f"kubectl -n {options.namespace} create secret generic {options.tls_secret} {files}",
     ]
 
 
-def labels(asked: Coordinator) -> Object:
-    return service.labels("coordinator", asked.name)
+def labels(options: Coordinator) -> Object:
+    return service.labels("coordinator", options.name)
 
 
-def _head(asked: Coordinator, version: str, kind: str) -> Object:
-    return service.object_head("coordinator", asked.name, asked.namespace, version, kind)
+def _head(options: Coordinator, version: str, kind: str) -> Object:
+    return service.object_head("coordinator", options.name, options.namespace, version, kind)
 
 
-def _mine(asked: Coordinator) -> Object:
-    return {"matchLabels": labels(asked)}
+def _selector(options: Coordinator) -> Object:
+    return {"matchLabels": labels(options)}
 
 
-def _service(asked: Coordinator) -> Object:
+def _service(options: Coordinator) -> Object:
     """Headless: it gives each pod a name that stays. Nodes must find each other before they are ready."""
     return {
-        **_head(asked, "v1", "Service"),
+        **_head(options, "v1", "Service"),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": labels(asked),
+            "selector": labels(options),
             "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc"}],
         },
     }
 
 
-def _policy(asked: Coordinator) -> Object:
-    """In: nodes, and pods that we made. Out: nodes, and whoever answers what their names mean."""
+def _policy(options: Coordinator) -> Object:
+    """Ingress: nodes, and pods made by paceline. Egress: nodes, and DNS."""
     ours: Object = {"matchLabels": {"app.kubernetes.io/managed-by": "paceline"}}
     port: list[Json] = [{"port": PORT, "protocol": "TCP"}]
     names: list[Json] = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
     return {
-        **_head(asked, "networking.k8s.io/v1", "NetworkPolicy"),
+        **_head(options, "networking.k8s.io/v1", "NetworkPolicy"),
         "spec": {
-            "podSelector": _mine(asked),
+            "podSelector": _selector(options),
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": [{"podSelector": ours}], "ports": port}],
-            "egress": [{"to": [{"podSelector": _mine(asked)}], "ports": port}, {"ports": names}],
+            "egress": [{"to": [{"podSelector": _selector(options)}], "ports": port}, {"ports": names}],
         },
     }
 
 
-def _budget(asked: Coordinator) -> Object:
-    """Whoever empties nodes takes one of ours at a time: a majority stays. One that is down may go."""
+def _budget(options: Coordinator) -> Object:
+    """A drain evicts one pod at a time, so that a majority stays. A pod that is not ready may be evicted."""
     return {
-        **_head(asked, "policy/v1", "PodDisruptionBudget"),
+        **_head(options, "policy/v1", "PodDisruptionBudget"),
         "spec": {
             "maxUnavailable": 1,
-            "selector": _mine(asked),
+            "selector": _selector(options),
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
 
 
-def _set(asked: Coordinator) -> Object:
-    storage: Object = {} if asked.storage_class is None else {"storageClassName": asked.storage_class}
+def _set(options: Coordinator) -> Object:
+    storage: Object = {} if options.storage_class is None else {"storageClassName": options.storage_class}
     claim: Object = {
-        "metadata": {"name": "data", "labels": labels(asked)},
+        "metadata": {"name": "data", "labels": labels(options)},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             **storage,
-            "resources": {"requests": {"storage": asked.storage}},
+            "resources": {"requests": {"storage": options.storage}},
         },
     }
     return {
-        **_head(asked, "apps/v1", "StatefulSet"),
+        **_head(options, "apps/v1", "StatefulSet"),
         "spec": {
-            "replicas": asked.replicas,
+            "replicas": options.replicas,
             "ordinals": {"start": 1},
-            "serviceName": asked.name,
-            # All at once: after a blackout a majority must come up together, and nobody is ready before.
+            "serviceName": options.name,
+            # All at once: after a blackout a majority must start together, and no pod is ready before that.
             "podManagementPolicy": "Parallel",
             "minReadySeconds": 10,
-            # A node that has lost its folder must not come back under its number: it has forgotten its votes.
+            # A node that has lost its folder must not rejoin under its number: its votes are lost.
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-            "selector": _mine(asked),
-            "template": {"metadata": {"labels": labels(asked)}, "spec": _pod(asked)},
+            "selector": _selector(options),
+            "template": {"metadata": {"labels": labels(options)}, "spec": _pod(options)},
             "volumeClaimTemplates": [claim],
         },
     }
 
 
-def _pod(asked: Coordinator) -> Object:
+def _pod(options: Coordinator) -> Object:
     # Read by the group alone: a key that others could read is refused.
-    keys: Object = {"secretName": asked.tls_secret, "defaultMode": 0o440, "items": _items(asked)}
+    keys: Object = {"secretName": options.tls_secret, "defaultMode": 0o440, "items": _items(options)}
     return {
-        **service.restricted_pod(asked.pull_secret),
+        **service.restricted_pod(options.pull_secret),
         "terminationGracePeriodSeconds": GRACE_S,
-        "affinity": _affinity(asked),
-        "containers": [_container(asked)],
+        "affinity": _affinity(options),
+        "containers": [_container(options)],
         "volumes": [{"name": "pki", "secret": keys}, {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}],
     }
 
 
-def _items(asked: Coordinator) -> list[Json]:
+def _items(options: Coordinator) -> list[Json]:
     """A folder for each node, of which its pod mounts one."""
     return [
         {"key": name, "path": f"node-{node}/{name}"}
-        for node in asked.nodes
+        for node in options.nodes
         for name in ("ca.crt", f"node-{node}.crt", f"node-{node}.key")
     ]
 
 
-def _affinity(asked: Coordinator) -> Object:
+def _affinity(options: Coordinator) -> Object:
     """One machine takes one node with it, and no more."""
-    term: Object = {"labelSelector": _mine(asked), "topologyKey": "kubernetes.io/hostname"}
-    if asked.spread == "required":
+    term: Object = {"labelSelector": _selector(options), "topologyKey": "kubernetes.io/hostname"}
+    if options.spread == "required":
         return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     weighed: Object = {"weight": 100, "podAffinityTerm": term}
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [weighed]}}
 
 
-def _container(asked: Coordinator) -> Object:
+def _container(options: Coordinator) -> Object:
     # A probe's words are not filled in from labels, so a shell does it.
-    status = f"exec paceline coordinator status --only --at {asked.address('${NODE}')}"
+    status = f"exec paceline coordinator status --only --at {options.address('${NODE}')}"
     status += f" --tls-dir {PKI} --tls-name node-${{NODE}}"
     answers: Object = {"tcpSocket": {"port": "grpc"}}
     return {
         "name": "coordinator",
-        "image": asked.image,
+        "image": options.image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["paceline"],
-        "args": list(arguments(asked)),
+        "args": list(arguments(options)),
         "env": [{"name": _NODE, "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}],
         "ports": [{"name": "grpc", "containerPort": PORT}],
-        "resources": service.resource_requirements(asked.cpu, asked.memory),
+        "resources": service.resource_requirements(options.cpu, options.memory),
         "startupProbe": {**answers, "periodSeconds": 2, "failureThreshold": 60},
         "livenessProbe": {**answers, "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {
@@ -217,10 +218,10 @@ def _container(asked: Coordinator) -> Object:
     }
 
 
-def arguments(asked: Coordinator) -> list[str]:
-    """What follows `paceline`; $(NODE) is filled in by Kubernetes."""
-    peers = ",".join(f"{node}={asked.address(node)}" for node in asked.nodes)
-    words = ["coordinator", "start", "--id", f"$({_NODE})", "--peers", peers]
-    # Not the volume itself: a file system puts lost+found there.
-    words += ["--data-dir", f"{DATA}/node", "--cluster", asked.name]
-    return [*words, "--listen", f"0.0.0.0:{PORT}", "--tls-dir", PKI]
+def arguments(options: Coordinator) -> list[str]:
+    """Arguments of `paceline`; Kubernetes expands $(NODE)."""
+    peers = ",".join(f"{node}={options.address(node)}" for node in options.nodes)
+    argv = ["coordinator", "start", "--id", f"$({_NODE})", "--peers", peers]
+    # A subfolder of the volume: a file system creates lost+found at its root.
+    argv += ["--data-dir", f"{DATA}/node", "--cluster", options.name]
+    return [*argv, "--listen", f"0.0.0.0:{PORT}", "--tls-dir", PKI]

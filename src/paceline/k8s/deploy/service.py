@@ -22,12 +22,12 @@ def labels(component: str, name: str) -> Object:
 
 
 def object_head(component: str, name: str, namespace: str, version: str, kind: str) -> Object:
-    about: Object = {"name": name, "namespace": namespace, "labels": labels(component, name)}
-    return {"apiVersion": version, "kind": kind, "metadata": about}
+    metadata: Object = {"name": name, "namespace": namespace, "labels": labels(component, name)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
 def restricted_pod(pull_secret: str | None) -> Object:
-    """What every pod of ours says before its containers."""
+    """Fields of every pod but its containers: no token, no privileges."""
     secrets: Object = {} if pull_secret is None else {"imagePullSecrets": [{"name": pull_secret}]}
     return {
         "automountServiceAccountToken": False,
@@ -45,7 +45,7 @@ def restricted_pod(pull_secret: str | None) -> Object:
 
 
 def resource_requirements(cpu: str, memory: str) -> Object:
-    """Memory is bounded; a CPU that nobody else needs may be used."""
+    """Memory has a limit; CPU has only a request, so that idle CPUs can be used."""
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
 
 
@@ -61,14 +61,14 @@ def kustomization(namespace: str, files: Iterable[str]) -> Object:
     }
 
 
-def merge_patch(wanted: Object, found: Object) -> Object:
-    """Empty: all of it is there."""
+def merge_patch(manifest: Object, current: Object) -> Object:
+    """Merge patch from `current` to the manifest; empty if nothing differs."""
     changed: Object = {}
-    for name, value in wanted.items():
-        there = found.get(name)
-        if isinstance(value, dict) and isinstance(there, dict):
-            inner = merge_patch(value, there)
+    for name, value in manifest.items():
+        existing = current.get(name)
+        if isinstance(value, dict) and isinstance(existing, dict):
+            inner = merge_patch(value, existing)
             changed |= {name: inner} if inner else {}
-        elif not is_part_of(value, there):
+        elif not is_part_of(value, existing):
             changed[name] = value
     return changed

@@ -21,7 +21,7 @@ from paceline.k8s.diagnose.rules import (
 )
 from paceline.k8s.diagnose.snapshot import Snapshot
 
-# Words are tried in this order, and the first that fit decide: what is exact comes before what is general.
+# Patterns are tried in this order, and the first match decides: exact patterns before general ones.
 
 _SUBJECTS = (
     api_server,
@@ -72,19 +72,18 @@ DETECTORS: tuple[Callable[[Snapshot], Iterator[Sign]], ...] = tuple(
 UNKNOWN = Failure(
     number=0,
     name="unknown",
-    what="something failed that no rule knows",
+    what="a failure that matches no rule",
     kind=FailureClass.UNKNOWN,
-    cause="the failure is not understood yet; these lines tell most",
-    why="no rule of the table fits; send these lines with `kubectl describe` and the logs to the cluster's "
-    "operators",
+    cause="unknown cause; these are the most relevant lines",
+    why="no rule matches; send these lines with `kubectl describe` and the logs to the cluster's operators",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
 )
 # Nothing has ended yet: the job is left alone.
 NOT_UNDERSTOOD = replace(
     UNKNOWN,
-    what="a job does not run, and no rule knows why",
-    cause="the job does not run, and it is not understood yet why; these lines tell most",
+    what="a job does not run, and no rule matches",
+    cause="the job does not run, for an unknown cause; these are the most relevant lines",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
     remedy=Remedy.WAIT,
     patience_s=None,
@@ -102,7 +101,7 @@ class Recognised:
     failure: Failure
     values: dict[str, str]
     by: Text
-    where: int  # of the words, from the beginning of the text
+    where: int  # offset of the match in the text
 
     @property
     def is_doubtful(self) -> bool:
@@ -110,13 +109,13 @@ class Recognised:
         return self.by.doubt is Doubt.ALWAYS
 
 
-@lru_cache(maxsize=4096)  # a follower reads the same events and log lines at every look
+@lru_cache(maxsize=4096)  # a follower reads the same events and log lines at every poll
 def classify(text: str, source: Source | None = None) -> Recognised | None:
     """`source` is where the text was found; without it, all words are tried."""
     for known in _TRIED[source]:
-        found = known.words.search(text)
-        if found is not None:
-            values = {name: value.strip() for name, value in found.groupdict().items() if value}
+        match = known.words.search(text)
+        if match is not None:
+            values = {name: value.strip() for name, value in match.groupdict().items() if value}
             failure = known.failure if known.choose is None else known.choose(values)
-            return Recognised(failure=failure, values=values, by=known, where=found.start())
+            return Recognised(failure=failure, values=values, by=known, where=match.start())
     return None

@@ -39,7 +39,7 @@ from paceline.k8s.objects import mapping, mappings, read_time
 
 _UNTIL_PLACED = (*range(7, 16), 52, 61)  # queueing, scheduling and claims
 _UNTIL_STARTED = (16, 17, 18, 21, 24, 25, 26, 53, 66, 67, 69, 75, 76)
-_EVEN_WHILE_RUNNING = range(29, 33)  # what happens to pods from outside
+_EVEN_WHILE_RUNNING = range(29, 33)  # external causes
 _NORMAL_BUT_TELLING = ("Preempted", "TaintManagerEviction", "NotTriggerScaleUp", "Pending")
 
 
@@ -52,20 +52,20 @@ def find_cluster_signs(snapshot: Snapshot) -> Iterator[Sign]:
 
 
 def _sign(
-    found: Recognised,
+    recognised: Recognised,
     line: str,
     at_s: float | None,
     pod: Object | None = None,
     values: Mapping[str, str] | None = None,
 ) -> Sign:
     return Sign(
-        found.failure,
+        recognised.failure,
         (line,),
         at_s,
         {} if pod is None else pod,
-        found.values if values is None else values,
-        weight=found.by.weight,
-        is_doubtful=found.is_doubtful,
+        recognised.values if values is None else values,
+        weight=recognised.by.weight,
+        is_doubtful=recognised.is_doubtful,
     )
 
 
@@ -73,26 +73,30 @@ def _answers(snapshot: Snapshot) -> Iterator[Sign]:
     for answer in snapshot.answers:
         if answer.verb in ("log", "watch") or answer.code == 429:
             continue
-        found = classify(answer.message, Source.API)
-        if found is not None:
-            line = f"{answer.verb} {answer.path} answered {answer.code}: {answer.message}"
-            yield _sign(found, line, answer.at_s)
+        recognised = classify(answer.message, Source.API)
+        if recognised is not None:
+            line = f"{answer.verb} {answer.path} returned {answer.code}: {answer.message}"
+            yield _sign(recognised, line, answer.at_s)
 
 
 def _states(snapshot: Snapshot) -> Iterator[Sign]:
-    for one in waiting(snapshot):
-        found = classify(f"{one.reason}: {one.message}", Source.CLUSTER)
-        if found is not None and one.reason != "CrashLoopBackOff":
-            line = f"pod/{name_of(one.pod)} container {one.container} waits: {one.reason}: {one.message}"
-            values = {"image": one.image, "container": one.container, **found.values}
-            # To back off is to have failed more than once.
-            seen = 2 if one.reason.endswith("BackOff") else 1
-            yield replace(_sign(found, line, None, one.pod, values), seen=seen)
+    for state in waiting(snapshot):
+        recognised = classify(f"{state.reason}: {state.message}", Source.CLUSTER)
+        if recognised is not None and state.reason != "CrashLoopBackOff":
+            line = (
+                f"pod/{name_of(state.pod)} container {state.container} waits: {state.reason}: {state.message}"
+            )
+            values = {"image": state.image, "container": state.container, **recognised.values}
+            # A back-off implies more than one failure.
+            seen = 2 if state.reason.endswith("BackOff") else 1
+            yield replace(_sign(recognised, line, None, state.pod, values), seen=seen)
     for pod in snapshot.pods:
-        said = f"{mapping(pod, 'status').get('reason', '')}: {mapping(pod, 'status').get('message', '')}"
-        found = classify(said, Source.CLUSTER) if phase(pod) == "Failed" and len(said) > len(": ") else None
-        if found is not None:
-            yield _sign(found, f"pod/{name_of(pod)} Failed: {said}", None, pod)
+        message = f"{mapping(pod, 'status').get('reason', '')}: {mapping(pod, 'status').get('message', '')}"
+        recognised = (
+            classify(message, Source.CLUSTER) if phase(pod) == "Failed" and len(message) > len(": ") else None
+        )
+        if recognised is not None:
+            yield _sign(recognised, f"pod/{name_of(pod)} Failed: {message}", None, pod)
     for end in ended(snapshot):
         # With FallbackToLogsOnError, the message is the end of the log.
         log = Log(pod=name_of(end.pod), container=end.container, text=end.message)
@@ -100,30 +104,34 @@ def _states(snapshot: Snapshot) -> Iterator[Sign]:
         if sign is not None:
             at_s = sign.at_s if sign.at_s is not None else end.at_s
             yield replace(sign, at_s=at_s, pod=end.pod)
-        elif (found := classify(end.message, Source.CLUSTER)) is not None:
+        elif (recognised := classify(end.message, Source.CLUSTER)) is not None:
             line = f"pod/{name_of(end.pod)} container {end.container}: {end.reason}: {end.message}"
-            values = {"container": end.container, **found.values}
-            yield _sign(found, line, end.at_s, end.pod, values)
+            values = {"container": end.container, **recognised.values}
+            yield _sign(recognised, line, end.at_s, end.pod, values)
 
 
 def _conditions(snapshot: Snapshot) -> Iterator[Sign]:
     for pod in snapshot.pods:
-        for one in conditions(pod):
-            found = classify(str(one.get("message", "")), Source.CLUSTER)
-            if found is not None and found.failure is PLACEMENT and is_grown_for(pod, snapshot):
+        for entry in conditions(pod):
+            recognised = classify(str(entry.get("message", "")), Source.CLUSTER)
+            if recognised is not None and recognised.failure is PLACEMENT and is_grown_for(pod, snapshot):
                 continue
-            if one.get("type") == "PodScheduled" and one.get("status") == "False" and found is not None:
-                line = f"pod/{name_of(pod)} PodScheduled=False: {one.get('message')}"
-                at_s = read_time(one.get("lastTransitionTime"))
-                yield _sign(found, line, at_s, pod)
+            if (
+                entry.get("type") == "PodScheduled"
+                and entry.get("status") == "False"
+                and recognised is not None
+            ):
+                line = f"pod/{name_of(pod)} PodScheduled=False: {entry.get('message')}"
+                at_s = read_time(entry.get("lastTransitionTime"))
+                yield _sign(recognised, line, at_s, pod)
     for job in snapshot.jobs:
-        for one in conditions(job):
-            said = f"{one.get('reason', '')}: {one.get('message', '')}"
-            found = classify(said, Source.CLUSTER)
-            if one.get("status") == "True" and found is not None:
-                at_s = read_time(one.get("lastTransitionTime"))
-                line = f"{job.get('kind')}/{name_of(job)} {one.get('type')}: {said}"
-                yield _sign(found, line, at_s)
+        for entry in conditions(job):
+            message = f"{entry.get('reason', '')}: {entry.get('message', '')}"
+            recognised = classify(message, Source.CLUSTER)
+            if entry.get("status") == "True" and recognised is not None:
+                at_s = read_time(entry.get("lastTransitionTime"))
+                line = f"{job.get('kind')}/{name_of(job)} {entry.get('type')}: {message}"
+                yield _sign(recognised, line, at_s)
 
 
 def _ray_jobs(snapshot: Snapshot) -> Iterator[Sign]:
@@ -135,11 +143,11 @@ def _ray_jobs(snapshot: Snapshot) -> Iterator[Sign]:
             and status.get("jobDeploymentStatus") != "Failed"
         ):
             continue
-        about = f"RayJob/{name_of(job)}"
-        sign = read_log(Log(pod=about, text=str(status.get("message", ""))), {})
+        subject = f"RayJob/{name_of(job)}"
+        sign = read_log(Log(pod=subject, text=str(status.get("message", ""))), {})
         if sign is not None:
             evidence = tuple(
-                line.replace(f"log of {about}", f"{about} status.message") for line in sign.evidence
+                line.replace(f"log of {subject}", f"{subject} status.message") for line in sign.evidence
             )
             at_s = read_time(status.get("endTime"))
             yield replace(sign, evidence=evidence, at_s=at_s)
@@ -152,28 +160,29 @@ def _events(snapshot: Snapshot) -> Iterator[Sign]:
             continue
         if message_of(event).startswith("Cancelling deletion"):
             continue
-        found = classify(f"{reason}: {message_of(event)}", Source.CLUSTER)
-        if found is None:
+        recognised = classify(f"{reason}: {message_of(event)}", Source.CLUSTER)
+        if recognised is None:
             continue
-        pod, subject = _pod_meant(event, snapshot), subject_of(event)
-        if subject.get("kind") == "Node" or _is_over(found.failure, pod, event, snapshot):
+        pod = _subject_pod(event, snapshot)
+        subject = subject_of(event)
+        if subject.get("kind") == "Node" or _is_over(recognised.failure, pod, event, snapshot):
             continue  # a node's own troubles are read from its conditions
         about = (
             f" of {str(subject.get('kind', '')).lower()}/{subject.get('name')}" if subject.get("name") else ""
         )
         line = f"event {reason}{about}: {message_of(event)}"
-        values = {"namespace": str(subject.get("namespace", "")), **found.values}
+        values = {"namespace": str(subject.get("namespace", "")), **recognised.values}
         if subject.get("kind") == "Pod":
             values["pod"] = str(subject.get("name", ""))  # it may be gone
-        yield replace(_sign(found, line, first_time(event), pod, values), seen=times_seen(event))
+        yield replace(_sign(recognised, line, first_time(event), pod, values), seen=times_seen(event))
 
 
-def _pod_meant(event: Object, snapshot: Snapshot) -> Object:
+def _subject_pod(event: Object, snapshot: Snapshot) -> Object:
     """The pod that it is about. Operators repeat a pod's troubles on the job, with the pod's name in it."""
     if subject_of(event).get("kind") in ("Pod", None):
         return pod_of_event(snapshot, event)
-    words = re.findall(r"[a-z0-9][a-z0-9.-]*", message_of(event))
-    return next((pod for pod in snapshot.pods if name_of(pod) in words), {})
+    tokens = re.findall(r"[a-z0-9][a-z0-9.-]*", message_of(event))
+    return next((pod for pod in snapshot.pods if name_of(pod) in tokens), {})
 
 
 def _is_over(failure: Failure, pod: Object, event: Object, snapshot: Snapshot) -> bool:
@@ -207,7 +216,7 @@ def _was_made_later(event: Object, snapshot: Snapshot) -> bool:
     if at_s is None or not snapshot.pods or subject_of(event).get("kind") in ("Pod", None):
         return False
     born = [read_time(mapping(pod, "metadata").get("creationTimestamp")) for pod in snapshot.pods]
-    newest = max((one for one in born if one is not None), default=None)
+    newest = max((time_s for time_s in born if time_s is not None), default=None)
     return (
         newest is not None
         and newest >= at_s
@@ -216,18 +225,20 @@ def _was_made_later(event: Object, snapshot: Snapshot) -> bool:
 
 
 def _has_successor(event: Object, snapshot: Snapshot) -> bool:
-    """Of a pod that is gone, from before the job or a pod of it began: of an attempt before."""
+    """Whether the event is of a deleted pod of an earlier attempt, before the job or its pods started."""
     at_s = event_time(event)
     if at_s is None or subject_of(event).get("kind") != "Pod":
         return False
-    made = (mapping(one, "metadata").get("creationTimestamp") for one in (*snapshot.jobs, *snapshot.pods))
-    return any(at_s < born for born in map(read_time, made) if born is not None)
+    created = (mapping(job, "metadata").get("creationTimestamp") for job in (*snapshot.jobs, *snapshot.pods))
+    return any(at_s < born for born in map(read_time, created) if born is not None)
 
 
 def _is_older(event: Object, pod: Object) -> bool:
-    """Of a pod of an attempt before, which had the same name."""
-    meant, mine = subject_of(event).get("uid"), mapping(pod, "metadata").get("uid")
-    if meant and mine:
-        return meant != mine
-    born, at_s = read_time(mapping(pod, "metadata").get("creationTimestamp")), event_time(event)
+    """Whether the event is of an earlier attempt's pod with the same name."""
+    event_uid = subject_of(event).get("uid")
+    pod_uid = mapping(pod, "metadata").get("uid")
+    if event_uid and pod_uid:
+        return event_uid != pod_uid
+    born = read_time(mapping(pod, "metadata").get("creationTimestamp"))
+    at_s = event_time(event)
     return born is not None and at_s is not None and at_s < born

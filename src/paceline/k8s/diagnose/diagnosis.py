@@ -40,10 +40,10 @@ from paceline.k8s.diagnose.rules.queueing import with_own_pods
 from paceline.k8s.diagnose.snapshot import Log, Object, Snapshot, labels_of, message_of, name_of, subject_of
 from paceline.k8s.objects import mapping, read_time
 
-# A job that does not run is never called healthy: no pods, a status that does not come, or warnings on an
-# object are enough to say that something is not understood.
+# A job that does not run is never called healthy: no pods, a missing status, or warnings on an object are
+# enough to report an unknown problem.
 
-_TERMINATED = 143  # told to end: whoever told it knows why
+_TERMINATED = 143  # SIGTERM: the sender has the reason
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 _LONG_S = 300.0
 _NO_PODS_S = 60.0
@@ -63,12 +63,12 @@ def unknown_finding(snapshot: Snapshot) -> Finding | None:
         for event in snapshot.events
         if event.get("type") == "Warning" and (not pod or subject_of(event).get("name") == name_of(pod))
     ]
-    said = [f"log of {log.pod}: {_telling(log.text)}" for log in snapshot.logs if log.pod == name_of(pod)]
+    evidence = [f"log of {log.pod}: {_telling(log.text)}" for log in snapshot.logs if log.pod == name_of(pod)]
     values = placeholder_values(Sign(UNKNOWN, (), at_s, pod), snapshot)
     return Finding(
         failure=failure,
         cause=fill_placeholders(failure.cause, values),
-        evidence=evidence_of((line, *said, *warnings[-1:])),
+        evidence=evidence_of((line, *evidence, *warnings[-1:])),
         why=fill_placeholders(failure.why, values),
         command=command_of(failure, values),
         at_s=at_s,
@@ -89,12 +89,12 @@ def unreadable_finding(snapshot: Snapshot) -> Finding | None:
         for event in snapshot.events
         if event.get("type") == "Warning"
     ]
-    said = [_telling(log.text) for log in snapshot.logs]
+    evidence = [_telling(log.text) for log in snapshot.logs]
     values = placeholder_values(Sign(UNKNOWN, (), None, {}), snapshot)
     return Finding(
         failure=UNKNOWN,
         cause=fill_placeholders(UNKNOWN.cause, values),
-        evidence=evidence_of((*warnings[-2:], *said)),
+        evidence=evidence_of((*warnings[-2:], *evidence)),
         why=fill_placeholders(UNKNOWN.why, values),
         command=command_of(UNKNOWN, values),
     )
@@ -108,9 +108,9 @@ def _telling(text: str) -> str:
 
 def _worst(snapshot: Snapshot) -> Iterator[tuple[Object, float | None, str, int | None]]:
     ends = ended(snapshot)
-    for one in sorted(ends, key=lambda end: end.exit_code == _TERMINATED):
-        line = f"pod/{name_of(one.pod)} container {one.container}: {exit_text(one.exit_code)} {one.reason}"
-        yield one.pod, one.at_s, f"{line} {one.message}", one.exit_code
+    for end in sorted(ends, key=lambda end: end.exit_code == _TERMINATED):
+        line = f"pod/{name_of(end.pod)} container {end.container}: {exit_text(end.exit_code)} {end.reason}"
+        yield end.pod, end.at_s, f"{line} {end.message}", end.exit_code
     for pod in snapshot.pods:
         if phase(pod) == "Failed":
             status = mapping(pod, "status")
@@ -120,25 +120,31 @@ def _worst(snapshot: Snapshot) -> Iterator[tuple[Object, float | None, str, int 
                 f"pod/{name_of(pod)} Failed: {status.get('reason', '')} {status.get('message', '')}",
                 None,
             )
-    for found in waiting(snapshot):
-        if found.reason not in _STARTING:
-            yield found.pod, None, f"pod/{name_of(found.pod)} waits: {found.reason}: {found.message}", None
+    for container in waiting(snapshot):
+        if container.reason not in _STARTING:
+            yield (
+                container.pod,
+                None,
+                f"pod/{name_of(container.pod)} waits: {container.reason}: {container.message}",
+                None,
+            )
     for job in snapshot.of("RayJob"):
         status = mapping(job, "status")
         if status.get("jobStatus") == "FAILED" or status.get("jobDeploymentStatus") == "Failed":
             line = f"RayJob/{name_of(job)} {status.get('jobStatus', 'Failed')}, {status.get('reason', '')}"
             yield {}, read_time(status.get("endTime")), f"{line}: {status.get('message', '')}", None
     for job in snapshot.jobs:
-        for told in conditions(job):
-            if told.get("type") == "Failed" and told.get("status") == "True":
-                line = f"{job.get('kind')}/{name_of(job)} Failed: {told.get('reason')}: {told.get('message')}"
-                yield {}, read_time(told.get("lastTransitionTime")), line, None
+        for condition in conditions(job):
+            if condition.get("type") == "Failed" and condition.get("status") == "True":
+                cause = f"{condition.get('reason')}: {condition.get('message')}"
+                line = f"{job.get('kind')}/{name_of(job)} Failed: {cause}"
+                yield {}, read_time(condition.get("lastTransitionTime")), line, None
     for answer in snapshot.answers:
         if answer.code >= 400 and answer.code != 429 and answer.verb not in ("log", "watch"):
             yield (
                 {},
                 answer.at_s,
-                f"{answer.verb} {answer.path} answered {answer.code}: {answer.message}",
+                f"{answer.verb} {answer.path} returned {answer.code}: {answer.message}",
                 None,
             )
     for pod in snapshot.pods:
@@ -147,7 +153,7 @@ def _worst(snapshot: Snapshot) -> Iterator[tuple[Object, float | None, str, int 
             yield (
                 pod,
                 born,
-                f"pod/{name_of(pod)} is Pending since {snapshot.at_s - born:.0f} s; nothing says why",
+                f"pod/{name_of(pod)} is Pending since {snapshot.at_s - born:.0f} s; no reason is reported",
                 None,
             )
     yield from _without_pods(snapshot)
@@ -160,8 +166,8 @@ def _without_pods(snapshot: Snapshot) -> Iterator[tuple[Object, float | None, st
     warned = [event for event in snapshot.events if event.get("type") == "Warning"]
     if warned:
         last = warned[-1]
-        said = f"event {last.get('reason')} of {subject_of(last).get('name')}: {message_of(last)}"
-        yield {}, None, f"there are no pods; {said}", None
+        evidence = f"event {last.get('reason')} of {subject_of(last).get('name')}: {message_of(last)}"
+        yield {}, None, f"there are no pods; {evidence}", None
     for job in snapshot.jobs:
         born = read_time(mapping(job, "metadata").get("creationTimestamp"))
         suspended = mapping(job, "spec").get("suspend") or mapping(job, "spec", "runPolicy").get("suspend")
@@ -176,7 +182,9 @@ def _is_done(job: Object) -> bool:
     if status.get("jobStatus") == "SUCCEEDED" or status.get("jobDeploymentStatus") == "Complete":
         return True
     ends = ("Succeeded", "Complete", "Completed", "SuccessCriteriaMet")
-    return any(one.get("type") in ends and one.get("status") == "True" for one in conditions(job))
+    return any(
+        condition.get("type") in ends and condition.get("status") == "True" for condition in conditions(job)
+    )
 
 
 def _is_over(snapshot: Snapshot) -> bool:
@@ -187,7 +195,10 @@ def _is_over(snapshot: Snapshot) -> bool:
         status = mapping(job, "status")
         if status.get("jobStatus") == "FAILED" or status.get("jobDeploymentStatus") == "Failed":
             return True
-        if any(one.get("type") == "Failed" and one.get("status") == "True" for one in conditions(job)):
+        if any(
+            condition.get("type") == "Failed" and condition.get("status") == "True"
+            for condition in conditions(job)
+        ):
             return True
     return False
 
@@ -211,8 +222,8 @@ def diagnose(snapshot: Snapshot) -> Finding | None:
 
 
 def _signs(snapshot: Snapshot) -> Iterator[Sign]:
-    for look in DETECTORS:
-        yield from look(snapshot)
+    for detect in DETECTORS:
+        yield from detect(snapshot)
     yield from find_cluster_signs(snapshot)
     ends = ended(snapshot)
     ray_failed = any(mapping(job, "status").get("jobStatus") == "FAILED" for job in snapshot.of("RayJob"))
@@ -225,29 +236,31 @@ def _signs(snapshot: Snapshot) -> Iterator[Sign]:
 
 def _dated(sign: Sign, log: Log, pod: Object, ends: list[Ended], *, ray_failed: bool) -> Sign:
     """A log line without a time is as old as the end of its container; that of a living one is a note."""
-    end = next((one for one in ends if one.pod is pod), None)
-    at_s = sign.at_s if sign.at_s is not None else (None if end is None else end.at_s)
-    # The submitter of a RayJob succeeds whatever becomes of the job; its log is the driver's.
+    end = next((end for end in ends if end.pod is pod), None)
+    at_s = sign.at_s
+    if at_s is None and end is not None:
+        at_s = end.at_s
+    # The submitter of a RayJob succeeds even if the job fails; its log is the driver's.
     driver = ray_failed and phase(pod) == "Succeeded"
     runs_again = running_since(pod) is not None
     over = end is not None or (log.previous and not runs_again) or not pod or phase(pod) == "Failed" or driver
     if "ray.io/cluster" in labels_of(pod) and not ray_failed:
-        over = False  # Ray and KubeRay replace what ends, and the job goes on
+        over = False  # Ray and KubeRay replace what ends, and the job continues
     weight = sign.weight if over or sign.failure is EFA_UNUSED else Weight.NOTE
     return replace(sign, at_s=at_s, weight=weight, rank=sign.rank if sign.rank is not None else rank_of(pod))
 
 
 def _order(sign: Sign, root: RootFailure | None) -> tuple[int, int, float]:
-    """torchelastic knows itself which of its ranks failed first; otherwise times tell."""
+    """Sort key: torchelastic's record of the rank that failed first; without it, time."""
     is_root = root is not None and root.is_of(name_of(sign.pod), sign.rank)
     return -sign.heaviness, 0 if is_root else 1, float("inf") if sign.at_s is None else sign.at_s
 
 
 def _listed(best: Sign, signs: list[Sign]) -> Sign:
-    """An exit code that the user listed says more than the exception that led to it."""
+    """An exit code that the user listed outranks the exception that led to it."""
     if best.failure.kind is not FailureClass.APP:
         return best
-    listed = (one for one in signs if one.failure is LISTED_EXIT_CODE and one.pod is best.pod)
+    listed = (sign for sign in signs if sign.failure is LISTED_EXIT_CODE and sign.pod is best.pod)
     return next(listed, best)
 
 
@@ -261,7 +274,7 @@ def _finding(best: Sign, signs: list[Sign], snapshot: Snapshot) -> Finding:
         for sign in signs
         if sign.failure.number != failure.number and sign.heaviness is not Weight.NOTE
     )
-    end = next((one for one in ended(snapshot) if one.pod is best.pod), None)
+    end = next((end for end in ended(snapshot) if end.pod is best.pod), None)
     after = values.get("after_s", "")
     return Finding(
         failure=failure,

@@ -1,4 +1,4 @@
-"""Explains a job from a file: a recording, output of `kubectl describe`, or a log. No cluster is asked."""
+"""Explains a job from a file: a recording, output of `kubectl describe`, or a log. Contacts no cluster."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import yaml
 
 from paceline.core.disk import write_durably
 from paceline.core.errors import ConfigError, Problem, UnreadableFileError
+from paceline.core.humanize import pluralize
 from paceline.core.redaction import redact, redact_lines
 from paceline.k8s.diagnose.diagnosis import diagnose, unreadable_finding
 from paceline.k8s.diagnose.findings import Finding, Remedy
@@ -33,7 +34,7 @@ class Explanation:
 
     finding: Finding | None
     verdict: Verdict
-    seen: str  # how much there was to look at
+    seen: str  # amount of evidence
 
 
 def explain_recording(path: Path, logs: Sequence[Path] = (), job: str | None = None) -> Explanation:
@@ -43,27 +44,29 @@ def explain_recording(path: Path, logs: Sequence[Path] = (), job: str | None = N
     """
     text = _text(path, f"record one: {KUBECTL}")
     hint = "kubectl logs POD --timestamps > POD.log"
-    told = [Log(pod=_pod(one), text=_text(one, hint), previous=_is_previous(one)) for one in logs]
+    extra_logs = [Log(pod=_pod(log), text=_text(log, hint), previous=_is_previous(log)) for log in logs]
     value = _objects(text, path)
     if value is None:
         if not text.strip():
             hint = f"give it a recording ({KUBECTL}), the output of kubectl describe, or a log"
             raise ConfigError([Problem("the file is empty", hint, str(path))])
         snapshot = parse_described(text, "" if str(path) == "-" else _pod(path))
-        return _judged(replace(snapshot, logs=(*snapshot.logs, *told)), timeless=True)
-    snapshot = read_record(value, str(path), told)
+        return _judged(replace(snapshot, logs=(*snapshot.logs, *extra_logs)), timeless=True)
+    snapshot = read_record(value, str(path), extra_logs)
     if job is not None:
-        whole, snapshot = snapshot, narrow_to_job(snapshot, job)
+        whole = snapshot
+        snapshot = narrow_to_job(snapshot, job)
         if not (snapshot.pods or snapshot.jobs or snapshot.events or snapshot.logs):
             hint = (
-                f"recorded are {', '.join(job_names(whole)) or 'no jobs'}; without a name, all is looked at"
+                f"the recording has {', '.join(job_names(whole)) or 'no jobs'}; without a name, all jobs "
+                "are explained"
             )
-            raise ConfigError([Problem(f"the recording holds nothing of a job {job!r}", hint, "NAME")])
+            raise ConfigError([Problem(f"the recording has no job {job!r}", hint, "NAME")])
     return _judged(snapshot, timeless=False)
 
 
 def _objects(text: str, path: Path) -> object | None:
-    """What JSON or YAML holds; None for a text of another kind."""
+    """Content of JSON or YAML; None for other text."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             value: object = json.loads(text)
@@ -71,15 +74,15 @@ def _objects(text: str, path: Path) -> object | None:
         except (json.JSONDecodeError, RecursionError) as error:
             if not _OPENS_RECORDING.match(text) or _is_json(text.lstrip().partition("\n")[0]):
                 return None  # a log, whose lines may begin like this
-            said = (
+            reason = (
                 f"{error.msg}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "too deep"
             )
             hint = f"kubectl writes it with -o json: {KUBECTL}"
-            raise ConfigError([Problem(f"the recording is not JSON: {said}", hint, str(path))]) from error
+            raise ConfigError([Problem(f"the recording is not JSON: {reason}", hint, str(path))]) from error
     if not _YAML.search(text):
         return None
     try:
-        documents = [one for one in yaml.safe_load_all(text) if isinstance(one, dict)]
+        documents = [document for document in yaml.safe_load_all(text) if isinstance(document, dict)]
     except (yaml.YAMLError, RecursionError):
         return None  # a log that quotes a manifest
     return {"items": documents} if documents else None
@@ -101,9 +104,9 @@ def _is_json(line: str) -> bool:
 
 
 def _judged(snapshot: Snapshot, *, timeless: bool) -> Explanation:
-    """`timeless`: the text does not say when it was taken. Everything is as old as the ages in it say.
+    """`timeless`: the text does not state when it was taken. Then ages in it are taken as given.
 
-    Without ages, a wrong setting is taken for lasting, and what may pass by itself is not.
+    Without ages, a wrong setting counts as lasting, and a failure that may pass does not.
     """
     past = WatchState()
     if timeless:
@@ -117,14 +120,14 @@ def _judged(snapshot: Snapshot, *, timeless: bool) -> Explanation:
     verdict, finding, _ = judge(snapshot, past, RetryPolicy(), checkpoint=checkpoint)
     if finding is None and timeless:
         finding = unreadable_finding(snapshot)
-        verdict = Wait(says="nothing is decided from this text alone", until_s=None)
-    return Explanation(finding=finding, verdict=verdict, seen=_seen(snapshot))
+        verdict = Wait(says="no decision is made from this text alone", until_s=None)
+    return Explanation(finding=finding, verdict=verdict, seen=_counts(snapshot))
 
 
 def save_evidence(snapshot: Snapshot, folder: Path, attempt: int) -> Path:
-    """Write what was seen of an attempt as a recording that `job explain --from` reads. Raises OSError.
+    """Write the evidence of an attempt as a recording that `job explain --from` reads. Raises OSError.
 
-    Values of environment variables are left out, and what looks like a secret is hidden.
+    Values of environment variables are left out, and detected secrets are redacted.
     """
     logs = [
         {
@@ -135,7 +138,7 @@ def save_evidence(snapshot: Snapshot, folder: Path, attempt: int) -> Path:
         }
         for log in snapshot.logs
     ]
-    objects = [_without_values(one) for one in snapshot.objects]
+    objects = [_without_values(obj) for obj in snapshot.objects]
     text = json.dumps({"at": snapshot.at_s, "objects": objects, "logs": logs}, indent=1)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"attempt-{attempt}.json"
@@ -147,13 +150,13 @@ def _without_values(value: object) -> object:
     match value:
         case dict():
             return {
-                name: [{"name": one.get("name")} for one in inner if isinstance(one, dict)]
+                name: [{"name": item.get("name")} for item in inner if isinstance(item, dict)]
                 if name == "env" and isinstance(inner, list)
                 else _without_values(inner)
                 for name, inner in value.items()
             }
         case list():
-            return [_without_values(one) for one in value]
+            return [_without_values(item) for item in value]
         case str():
             return redact(value)
         case _:
@@ -175,6 +178,6 @@ def _text(path: Path, hint: str) -> str:
         raise UnreadableFileError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
-def _seen(snapshot: Snapshot) -> str:
-    counted = {"pods": len(snapshot.pods), "events": len(snapshot.events), "logs": len(snapshot.logs)}
-    return ", ".join(f"{number} {name}" for name, number in counted.items())
+def _counts(snapshot: Snapshot) -> str:
+    counted = {"pod": len(snapshot.pods), "event": len(snapshot.events), "log": len(snapshot.logs)}
+    return ", ".join(pluralize(number, name) for name, number in counted.items())

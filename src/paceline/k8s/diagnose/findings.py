@@ -14,43 +14,43 @@ from paceline.plan.codec import Json
 
 
 class FailureClass(Enum):
-    """Whose failure it is, and so who pays for another attempt."""
+    """Origin of a failure, and so the budget that pays for another attempt."""
 
-    CONFIG = "config"  # what was asked for cannot work: nobody pays, because it is not tried again
+    CONFIG = "config"  # the request cannot work: no budget pays, because it is not retried
     INFRA = "infra"  # the cluster's: the infra budget
     APP = "app"  # the program's own: the app budget
-    WAIT = "wait"  # none yet: the job waits for something that may come
+    WAIT = "wait"  # no action yet: the job waits for something that may become available
     FIXABLE = "fixable"  # works with one change, if that was allowed
     NONE = "none"  # no failure of the job
-    UNKNOWN = "unknown"  # something failed, and no rule knows it: treated like the program's own
+    UNKNOWN = "unknown"  # no rule matches: treated like a failure of the program
 
 
 class Remedy(Enum):
-    STOP = "stop"  # remove the job, say why
+    STOP = "stop"  # remove the job and report why
     RESUBMIT = "resubmit"  # the whole gang again
     FIX = "fix"  # the whole gang again, with one change
     WAIT = "wait"
     REPEAT = "repeat"  # the same call to the API again; the job is not touched
     RECONNECT = "reconnect"
-    NOTHING = "nothing"  # only say it
+    NOTHING = "nothing"  # report only
 
 
 class Weight(IntEnum):
-    """Which of several signs is the cause? The heaviest, and among these the earliest."""
+    """Rank of a sign: of several, the cause is the heaviest, and among equals the earliest."""
 
     NOTE = 0  # seen, but stops nothing
-    HINT = 1  # a warning or a handled exception: counts when a program failed and nothing else says why
-    CONSEQUENCE = 2  # what survivors of another's death say
+    HINT = 1  # a warning or a handled exception: counts if a program failed and no other sign explains it
+    CONSEQUENCE = 2  # errors of survivors of another failure
     WAITING = 3
     MASK = 4  # true, but hides a cause if one can be seen
     CAUSE = 5
 
 
 class Doubt(Enum):
-    """Whether words that fit also decide the action. If not, the job is neither retried nor removed.
+    """Whether a match also decides the action. If not, the job is neither retried nor removed.
 
     A wrong set-up shows before the first steps, and a fault of the cluster at any time. Progress before the
-    words therefore tells two causes apart that are reported alike.
+    match therefore distinguishes two causes with the same message.
     """
 
     NONE = "none"
@@ -82,11 +82,11 @@ class Failure:
     remedy: Remedy
     weight: Weight = Weight.CAUSE
     patience_s: float | None = 0.0  # how long it is watched before acting; None: for as long as it takes
-    observations: int = 1  # or seen this often, whichever comes first
-    most: int | None = None  # attempts against this failure in all; None: as the budget says
+    observations: int = 1  # or observed this often, whichever is first
+    most: int | None = None  # total attempts for this failure; None: limited by the budget
     counted: bool = True  # whether another attempt costs something
     excludes_node: bool = False  # the next attempt stays away from the node
-    change: str = ""  # what a fix changes, and the name under which it is allowed
+    change: str = ""  # change that a fix makes, and the name that allows it
     doubt: Doubt = Doubt.NONE
 
 
@@ -116,7 +116,7 @@ class Text:
     failure: Failure
     words: re.Pattern[str]
     sources: frozenset[Source] = EVERYWHERE
-    # In a log, a warning may be survived: it counts only as the end of a program, or when nothing else does.
+    # A warning in a log may be harmless: it counts only at the end of a program, or without other signs.
     soft: bool = False
     weight: Weight | None = None  # other than the failure's
     doubt: Doubt = Doubt.NONE
@@ -125,14 +125,14 @@ class Text:
 
 def text(
     failure: Failure,
-    words: str,
+    argv: str,
     *sources: Source,
     soft: bool = False,
     weight: Weight | None = None,
     doubt: Doubt | None = None,
     choose: Callable[[Mapping[str, str]], Failure] | None = None,
 ) -> Text:
-    pattern = re.compile(words, re.IGNORECASE | re.MULTILINE)
+    pattern = re.compile(argv, re.IGNORECASE | re.MULTILINE)
     doubted = failure.doubt if doubt is None else doubt
     return Text(failure, pattern, frozenset(sources) or EVERYWHERE, soft, weight, doubted, choose)
 
@@ -143,7 +143,7 @@ _PLACE = re.compile(r"\{(\w+)\}|(\{\{)|(\}\})")
 _NAMESPACE = re.compile(r" -n \{(?:namespace|where)\}")
 # Printed where the command of a row needs a name that was not seen.
 _WITHOUT_NAMES = ("kubectl get events -n {namespace} --sort-by=.lastTimestamp", "kubectl get pods -A -o wide")
-# What a sentence says where nothing was found.
+# Placeholders for values that were not found.
 _MISSING = {
     "pod": "(not named)",
     "namespace": "(not named)",
@@ -152,7 +152,7 @@ _MISSING = {
     "job": "(not named)",
     "image": "(not named)",
     "rank": "unknown",
-    "said": "it does not say more",
+    "said": "no details",
     "registry": "(not named)",
     "repository": "the model",
     "resource": "this kind",
@@ -189,7 +189,7 @@ class Finding:
     step: int | None = None
     exit_code: int | None = None
     seen: int = 1
-    after_s: float | None = None  # the API's own wish when to come back
+    after_s: float | None = None  # Retry-After of the API server
     also: tuple[str, ...] = ()  # other failures that were seen, which are not the cause
     is_doubtful: bool = False  # the evidence does not decide whether another attempt can help
 
@@ -205,12 +205,12 @@ class Finding:
     def lines(self) -> list[str]:
         """At most eight, for a person."""
         row = f"{self.failure.name}, {self.kind.value}"
-        told = [f"{'probable cause' if self.is_doubtful else 'cause'}: {self.cause} ({row})"]
-        told += [f"evidence: {line}" for line in self.evidence]
-        told += [f"why: {self.why}", f"next: {self.command}"]
+        lines = [f"{'probable cause' if self.is_doubtful else 'cause'}: {self.cause} ({row})"]
+        lines += [f"evidence: {line}" for line in self.evidence]
+        lines += [f"why: {self.why}", f"next: {self.command}"]
         if self.also:
-            told.append(f"also seen: {', '.join(self.also)}")
-        return told
+            lines.append(f"also seen: {', '.join(self.also)}")
+        return lines
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -234,10 +234,10 @@ class Finding:
 def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
     """The template with its {places} filled; {{ and }} are braces."""
 
-    def fill(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return "{" if found[2] else "}"
-        return values.get(found[1]) or _MISSING.get(found[1], "")
+    def fill(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return "{" if match[2] else "}"
+        return values.get(match[1]) or _MISSING.get(match[1], "")
 
     return tidy(_PLACE.sub(fill, template))
 
@@ -246,7 +246,7 @@ def command_of(failure: Failure, values: Mapping[str, str]) -> str:
     """The next command, ready to be typed: without a namespace kubectl uses the current one."""
     for template in (failure.command, *_WITHOUT_NAMES):
         known = template if values.get("namespace") or values.get("where") else _NAMESPACE.sub("", template)
-        places = [found[1] for found in _PLACE.finditer(known) if found[1] is not None]
+        places = [match[1] for match in _PLACE.finditer(known) if match[1] is not None]
         if all(values.get(place) for place in places):
             return fill_placeholders(known, values)
     return _WITHOUT_NAMES[-1]
@@ -268,66 +268,76 @@ _PULLED = re.compile(r'[Ii]mage "([^"]+)"|reference "([^"]+)"|manifest for (\S+)
 
 def placeholder_values(sign: Sign, snapshot: Snapshot) -> dict[str, str]:
     pod = sign.pod
-    gone = [one.subject for one in snapshot.removals]
+    gone = [removal.subject for removal in snapshot.removals]
     all_of_it = (*snapshot.jobs, *snapshot.pods, *gone)
-    somewhere = next((namespace_of(one) for one in all_of_it if namespace_of(one)), "")
+    somewhere = next((namespace_of(obj) for obj in all_of_it if namespace_of(obj)), "")
     known = {
         "pod": name_of(pod),
         "namespace": namespace_of(pod) or somewhere,
         "node": node_of(pod),
         "job": next((name_of(job) for job in snapshot.jobs), ""),
         "image": _image(sign),
-        "container": next((str(one.get("name", "")) for one in mappings(pod, "spec", "containers")), ""),
+        "container": next(
+            (str(container.get("name", "")) for container in mappings(pod, "spec", "containers")), ""
+        ),
     }
     rank = sign.rank if sign.rank is not None else rank_of(pod)
     known["rank"] = "" if rank is None else str(rank)
-    found = {**known, **{name: value for name, value in sign.values.items() if value}}
-    return {**found, **_derived(found), "near": _near(found["image"], snapshot)}
+    values = {**known, **{name: value for name, value in sign.values.items() if value}}
+    return {**values, **_derived(values), "near": _near(values["image"], snapshot)}
 
 
 def _image(sign: Sign) -> str:
-    """As the pod's author wrote it, or as the kubelet complains about it."""
+    """The image from the pod's spec, or from the kubelet's message."""
     for line in sign.evidence:
         named = _PULLED.search(line)
         if named is not None:
             return next(group for group in named.groups() if group)
-    return next((str(one.get("image", "")) for one in mappings(sign.pod, "spec", "containers")), "")
+    return next(
+        (str(container.get("image", "")) for container in mappings(sign.pod, "spec", "containers")), ""
+    )
 
 
 def _near(image: str, snapshot: Snapshot) -> str:
     """The same image by another tag, if a node or a pod has it: probably what was meant."""
     name = image.partition("@")[0].rpartition(":")[0]
-    had = [str(one.get("image", "")) for pod in snapshot.pods for one in mappings(pod, "spec", "containers")]
+    had = [
+        str(container.get("image", ""))
+        for pod in snapshot.pods
+        for container in mappings(pod, "spec", "containers")
+    ]
     for node in snapshot.nodes:
         for held in mappings(node, "status", "images"):
             names = held.get("names")
-            had += [str(one) for one in names] if isinstance(names, list) else []
-    others = sorted({one for one in had if name and one.startswith(f"{name}:") and one != image})
-    return f"; known here is {', '.join(others[:3])}" if others else ""
+            had += [str(name) for name in names] if isinstance(names, list) else []
+    similar = sorted(
+        {name_had for name_had in had if name and name_had.startswith(f"{name}:") and name_had != image}
+    )
+    return f"; known: {', '.join(similar[:3])}" if similar else ""
 
 
-def _derived(found: dict[str, str]) -> dict[str, str]:
-    made: dict[str, str] = {}
-    registry, slash, _ = found["image"].partition("/")
-    made["registry"] = registry if slash and ("." in registry or ":" in registry) else "docker.io"
-    if "plural" in found:
-        group = found.get("group", "")
-        made["resource"] = f"{found['plural']}.{group}" if group else found["plural"]
-    elif "group" in found and found.get("resource", "").islower() and "." not in found["resource"]:
-        made["resource"] = f"{found['resource']}.{found['group']}"
-    if "plural" in found or "verb" in found:
-        made["subject"] = _subject(found.get("user", ""))
-    if "reference" in found:
-        made["made"] = found["reference"].rpartition("/")[2]
-        made["sort"] = found.get("sort", "secret").lower()
-        made["maker"] = "secret generic" if made["sort"] == "secret" else made["sort"]
-    if "where" not in found and found.get("namespace"):
-        made["where"] = found["namespace"]
-    return made
+def _derived(values: dict[str, str]) -> dict[str, str]:
+    derived: dict[str, str] = {}
+    registry, slash, _ = values["image"].partition("/")
+    derived["registry"] = registry if slash and ("." in registry or ":" in registry) else "docker.io"
+    if "plural" in values:
+        group = values.get("group", "")
+        derived["resource"] = f"{values['plural']}.{group}" if group else values["plural"]
+    elif "group" in values and values.get("resource", "").islower() and "." not in values["resource"]:
+        derived["resource"] = f"{values['resource']}.{values['group']}"
+    if "plural" in values or "verb" in values:
+        derived["subject"] = _subject(values.get("user", ""))
+    if "reference" in values:
+        derived["made"] = values["reference"].rpartition("/")[2]
+        derived["sort"] = values.get("sort", "secret").lower()
+        derived["maker"] = "secret generic" if derived["sort"] == "secret" else derived["sort"]
+    if "where" not in values and values.get("namespace"):
+        derived["where"] = values["namespace"]
+    return derived
 
 
 def _subject(user: str) -> str:
-    """Flags of `kubectl create rolebinding` for a user as the API server names it, or for who asks."""
+    """Flags of `kubectl create rolebinding` for the user that the API server named."""
     name = user.removeprefix('User "').removesuffix('"')
     account = re.fullmatch(r"system:serviceaccount:([^:]+:[^:]+)", name)
     if account is not None:
@@ -337,9 +347,9 @@ def _subject(user: str) -> str:
 
 
 def last_step(snapshot: Snapshot, pod: Object) -> int | None:
-    """How far it had come: the last step that its log names, or any pod's if its own names none."""
-    mine = [log for log in snapshot.logs if log.pod == name_of(pod)]
-    for logs in (mine, snapshot.logs):
+    """Progress: the last step in the pod's log, or in any pod's log if its own has none."""
+    pod_logs = [log for log in snapshot.logs if log.pod == name_of(pod)]
+    for logs in (pod_logs, snapshot.logs):
         steps = [int(number) for log in logs for number in STEP.findall(log.text)]
         if steps:
             return steps[-1]

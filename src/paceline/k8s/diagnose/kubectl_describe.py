@@ -2,7 +2,7 @@
 
 `kubectl describe` is read back into the objects that it was printed from, as far as a diagnosis needs them:
 kind, name, namespace, node, phase, states of containers, conditions and events. Every other text is a log of
-unknown origin, which may quote events too. See docs/guides/explain.md.
+unknown origin, which may quote events too. See docs/guides/jobs.md.
 """
 
 import re
@@ -20,7 +20,7 @@ _EVENTS = re.compile(r"^Events:\s*(?:<none>)?\s*$")
 _SHELL = re.compile(r"^\S{0,60}[$#>%] ?kubectl |^kubectl ")
 _AGE = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m(?!s))?(?:(?P<s>\d+)s)?$")
 _FROM = r"[a-z][\w./-]*(?:, [\w.-]+)*\s{2,}"
-# The age, or the component that reported it, tells an event from a log line with a level.
+# The age, or the reporting component, distinguishes an event from a log line with a level.
 _EVENT = re.compile(
     r"^\s*(?P<type>Normal|Warning)\s+(?P<reason>[A-Z]\w*)\s+(?:"
     r"(?P<age>(?:\d+[dhms])+|<unknown>|<invalid>)(?:\s+\(x(?P<count>\d+) over (?P<since>[\ddhms]+)\))?\s+"
@@ -33,7 +33,7 @@ _LISTED = re.compile(
 )
 _ALLOCATABLE = re.compile(r"^Allocatable:\n((?:[ \t]+\S+:[ \t]+\S+(?:\n|$))+)", re.MULTILINE)
 _HEAD = re.compile(r"^Name:\s+(?P<name>\S+)\s*$", re.MULTILINE)
-# Words by which describe shows which kind it describes, where it does not say so itself.
+# Markers in the output of describe that identify the kind, which it does not state.
 _MARKS = {
     "Pod": re.compile(r"^(?:Containers|Init Containers|QoS Class|Node-Selectors):", re.MULTILINE),
     "Node": re.compile(r"^(?:Capacity|Allocatable|PodCIDR|System Info):", re.MULTILINE),
@@ -82,9 +82,9 @@ def parse_described(text: str, name: str = "") -> Snapshot:
     """`name` is the pod's, if the text is a log in a file that is called like it."""
     text = _unwrapped(text)
     blocks = _blocks(text)
-    objects = [one for block in blocks for one in _described(block)]
+    objects = [described for block in blocks for described in _described(block)]
     objects += _headless_nodes(text, objects)
-    if not any(one["kind"] == "Event" for one in objects):
+    if not any(obj["kind"] == "Event" for obj in objects):
         listed = _in_order([(line, event) for line in text.splitlines() for event in _listed(line)])
         objects += [event for _, event in listed]
         events = [event for _, event in listed]
@@ -92,7 +92,7 @@ def parse_described(text: str, name: str = "") -> Snapshot:
         text = "\n".join(line for line in text.splitlines() if line not in over)
     if objects and _is_all_described(text):
         return Snapshot(at_s=_AT_S, objects=tuple(objects))
-    # What stands beside it, or instead of it, is read line by line.
+    # The remaining text is read line by line.
     rest = text if not objects else _without_described(text)
     logs = (Log(pod=name, text=rest, mixed=True),) if rest.strip() else ()
     return Snapshot(at_s=_AT_S, objects=tuple(objects), logs=logs)
@@ -125,12 +125,16 @@ def _in_order(listed: list[tuple[str, dict[str, Json]]]) -> list[tuple[str, dict
 
 def _headless_nodes(text: str, known: list[dict[str, Json]]) -> list[dict[str, Json]]:
     """Nodes of which only capacity and allocatable were pasted."""
-    if any(one["kind"] == "Node" for one in known):
+    if any(match["kind"] == "Node" for match in known):
         return []
-    found = _ALLOCATABLE.finditer(text)
+    matches = _ALLOCATABLE.finditer(text)
     return [
-        {"kind": "Node", "metadata": {"name": f"node-{number}"}, "status": {"allocatable": _amounts(one[1])}}
-        for number, one in enumerate(found)
+        {
+            "kind": "Node",
+            "metadata": {"name": f"node-{number}"},
+            "status": {"allocatable": _amounts(match[1])},
+        }
+        for number, match in enumerate(matches)
     ]
 
 
@@ -150,7 +154,8 @@ def _without_described(text: str) -> str:
     in_events = False
     for line in text.splitlines():
         if _HEAD.match(line):
-            inside, in_events = True, False
+            inside = True
+            in_events = False
         elif inside and _EVENTS.match(line):
             in_events = True
         elif _SHELL.match(line) or (in_events and line.strip() and not line.startswith((" ", "\t"))):
@@ -162,7 +167,7 @@ def _without_described(text: str) -> str:
 
 def _blocks(text: str) -> list[str]:
     """One per described object: describe separates them by blank lines before the next `Name:`."""
-    starts = [found.start() for found in _HEAD.finditer(text)]
+    starts = [match.start() for match in _HEAD.finditer(text)]
     starts = [at for at in starts if _looks_described(text[at : at + 4000])]
     return [text[at:end] for at, end in pairwise([*starts, len(text)])]
 
@@ -184,18 +189,19 @@ def _described(block: str) -> Iterator[dict[str, Json]]:
     if tree.get("Namespace").value:
         metadata["namespace"] = tree.get("Namespace").value
     metadata["labels"] = _labels(tree.get("Labels"))
-    one: dict[str, Json] = {"kind": kind, "metadata": metadata}
+    obj: dict[str, Json] = {"kind": kind, "metadata": metadata}
     if kind == "Pod":
-        one |= _pod(tree, metadata)
-    elif kind == "Node" and (found := _ALLOCATABLE.search(block)) is not None:
-        one["status"] = {"allocatable": _amounts(found[1])}
+        obj |= _pod(tree, metadata)
+    elif kind == "Node" and (match := _ALLOCATABLE.search(block)) is not None:
+        obj["status"] = {"allocatable": _amounts(match[1])}
     elif kind in JOB_KINDS:
-        one["status"] = _job_status(tree, block)
-    yield one
-    name, space = str(metadata["name"]), str(metadata.get("namespace", ""))
-    for found in (_EVENT.match(line) for line in _joined(lines[at + 1 :])):
-        if found is not None:
-            yield _event(found, kind, name, space)
+        obj["status"] = _job_status(tree, block)
+    yield obj
+    name = str(metadata["name"])
+    space = str(metadata.get("namespace", ""))
+    for match in (_EVENT.match(line) for line in _joined(lines[at + 1 :])):
+        if match is not None:
+            yield _event(match, kind, name, space)
 
 
 def _tree(lines: list[str]) -> _Part:
@@ -203,29 +209,29 @@ def _tree(lines: list[str]) -> _Part:
     path: list[tuple[int, _Part]] = [(-1, root)]
     message: _Part | None = None
     for line in lines:
-        found = _KEY.match(line)
+        match = _KEY.match(line)
         if message is not None and not _AFTER_MESSAGE.match(line):
             message.value = f"{message.value}\n{line}"
             continue
         message = None
-        if found is None:
+        if match is None:
             if line.strip() and len(path) > 1:
                 path[-1][1].value = f"{path[-1][1].value} {line.strip()}".strip()
             continue
-        indent = len(found["indent"])
+        indent = len(match["indent"])
         while path[-1][0] >= indent:
             path.pop()
-        part = _Part(value=(found["value"] or "").strip())
-        path[-1][1].below[found["key"].strip()] = part
+        part = _Part(value=(match["value"] or "").strip())
+        path[-1][1].below[match["key"].strip()] = part
         path.append((indent, part))
-        if found["key"] == "Message":
+        if match["key"] == "Message":
             message = part
     return root
 
 
 def _labels(part: _Part) -> dict[str, Json]:
-    words = [part.value, *(f"{key}:{below.value}" for key, below in part.below.items())]
-    pairs = (word.partition("=") for text in words for word in text.split())
+    texts = [part.value, *(f"{key}:{below.value}" for key, below in part.below.items())]
+    pairs = (word.partition("=") for text in texts for word in text.split())
     return {name: value for name, sign, value in pairs if sign}
 
 
@@ -242,10 +248,10 @@ def _pod(tree: _Part, metadata: dict[str, Json]) -> dict[str, Json]:
             status[name] = tree.get(key).value
     containers: list[Json] = []
     for key, of in (("Init Containers", "initContainerStatuses"), ("Containers", "containerStatuses")):
-        found = tree.get(key).below
-        status[of] = [_container(name, part) for name, part in found.items()]
+        sections = tree.get(key).below
+        status[of] = [_container(name, part) for name, part in sections.items()]
         if key == "Containers":
-            containers = [_spec_of(name, part) for name, part in found.items()]
+            containers = [_spec_of(name, part) for name, part in sections.items()]
     spec["containers"] = containers
     status["conditions"] = [
         {"type": name, "status": part.value.split(" ")[0]}
@@ -258,7 +264,7 @@ def _pod(tree: _Part, metadata: dict[str, Json]) -> dict[str, Json]:
 def _spec_of(name: str, part: _Part) -> dict[str, Json]:
     resources: dict[str, Json] = {}
     for key, of in (("Limits", "limits"), ("Requests", "requests")):
-        amounts: dict[str, Json] = {one: below.value for one, below in part.get(key).below.items()}
+        amounts: dict[str, Json] = {resource: below.value for resource, below in part.get(key).below.items()}
         if amounts:
             resources[of] = amounts
     return {"name": name, "image": part.get("Image").value, "resources": resources}
@@ -276,17 +282,17 @@ def _container(name: str, part: _Part) -> dict[str, Json]:
 
 
 def _state(part: _Part) -> dict[str, Json]:
-    said: dict[str, Json] = {"reason": part.get("Reason").value, "message": part.get("Message").value}
+    fields: dict[str, Json] = {"reason": part.get("Reason").value, "message": part.get("Message").value}
     match part.value.split(" ")[0].lower():
         case "waiting":
-            return {"waiting": said}
+            return {"waiting": fields}
         case "running":
             return {"running": {"startedAt": write_time(_AT_S - 60)}}
         case "terminated":
             code = part.get("Exit Code").value
             if part.get("Signal").value.isdigit():
                 code = str(128 + int(part.get("Signal").value))
-            return {"terminated": {**said, "exitCode": int(code) if code.lstrip("-").isdigit() else 1}}
+            return {"terminated": {**fields, "exitCode": int(code) if code.lstrip("-").isdigit() else 1}}
         case _:
             return {}
 
@@ -306,9 +312,9 @@ def _job_status(tree: _Part, block: str) -> dict[str, Json]:
     conditions: list[Json] = []
     for chunk in re.split(r"^ +Last Transition Time:", _status_text(block), flags=re.MULTILINE)[1:]:
         fields = {
-            found["key"].strip(): (found["value"] or "").strip()
+            match["key"].strip(): (match["value"] or "").strip()
             for line in chunk.splitlines()
-            if (found := _KEY.match(line)) is not None
+            if (match := _KEY.match(line)) is not None
         }
         names = {"Type": "type", "Status": "status", "Reason": "reason", "Message": "message"}
         conditions.append({name: fields.get(key, "") for key, name in names.items()})
@@ -318,8 +324,8 @@ def _job_status(tree: _Part, block: str) -> dict[str, Json]:
 
 
 def _status_text(block: str) -> str:
-    found = re.search(r"^Status:\s*$(?P<body>.*?)^(?=\S)", f"{block}\nX", re.MULTILINE | re.DOTALL)
-    return found["body"] if found is not None else ""
+    match = re.search(r"^Status:\s*$(?P<body>.*?)^(?=\S)", f"{block}\nX", re.MULTILINE | re.DOTALL)
+    return match["body"] if match is not None else ""
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
@@ -339,16 +345,16 @@ def _joined(lines: list[str]) -> Iterator[str]:
 
 
 def _listed(line: str) -> Iterator[dict[str, Json]]:
-    found = _LISTED.match(line) or _EVENT.match(line)
-    if found is None:
+    match = _LISTED.match(line) or _EVENT.match(line)
+    if match is None:
         return
-    named = found.groupdict()
+    named = match.groupdict()
     kind = {"pod": "Pod", "job": "Job"}.get(str(named.get("kind", "")), str(named.get("kind", "")).title())
-    yield _event(found, kind, str(named.get("name") or ""), "")
+    yield _event(match, kind, str(named.get("name") or ""), "")
 
 
-def _event(found: re.Match[str], kind: str, name: str, namespace: str) -> dict[str, Json]:
-    named = found.groupdict()
+def _event(match: re.Match[str], kind: str, name: str, namespace: str) -> dict[str, Json]:
+    named = match.groupdict()
     at_s = _AT_S - _seconds(str(named["age"]))
     since = named.get("since")
     first_s = at_s if not since else _AT_S - _seconds(str(since))
@@ -370,8 +376,8 @@ def _stamp(at_s: float) -> str:
 
 
 def _seconds(age: str) -> float:
-    found = _AGE.fullmatch(age)
-    if found is None:
+    match = _AGE.fullmatch(age)
+    if match is None:
         return 0.0
     units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    return float(sum(int(found[unit]) * factor for unit, factor in units.items() if found[unit]))
+    return float(sum(int(match[unit]) * factor for unit, factor in units.items() if match[unit]))

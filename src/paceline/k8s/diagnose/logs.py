@@ -1,11 +1,10 @@
-"""The most telling sign in a log: tracebacks are read whole, other lines one by one.
+"""The most significant sign in a log: tracebacks are read whole, other lines one by one.
 
-A log holds more than the cause: warnings that were survived, exceptions that were handled, and what a rank
-says when another one has died. What is known exactly counts more than any exception, and an exception more
-than complaints about peers.
+A log holds more than the cause: harmless warnings, handled exceptions, and errors of ranks that lost
+a peer. An exact match counts more than any exception, and an exception more than errors about peers.
 
-Progress (steps, batches) divides a log: what is followed by progress was survived, and what comes after
-progress is no wrong set-up.
+Progress (steps, batches) divides a log: an error followed by progress was harmless, and an error after
+progress is not caused by a wrong set-up.
 """
 
 import json
@@ -32,27 +31,30 @@ _SUMMARY = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class RootFailure:
-    time: str  # as it is written there, which sorts as text
+    time: str  # as written in the log, sortable as text
     host: str
     rank: int
     exit_code: int | None = field(default=None, compare=False)
 
     def is_of(self, pod: str, rank: int | None) -> bool:
-        """By its host, if the pod is known: the rank of a pod counts nodes, and this one processes."""
+        """Match by host, if the pod is known: the rank of a pod counts nodes, and this one processes."""
         host = self.host.split(".")[0]
         # A pod of an Indexed Job has a tail that its host's name lacks.
         return pod == host or pod.startswith(f"{host}-") if pod else rank == self.rank
 
 
 def first_failure(logs: Iterable[Log]) -> RootFailure | None:
-    found = [
+    failures = [
         RootFailure(
-            one["time"], one["host"], int(one["rank"]), None if one["code"] is None else int(one["code"])
+            match["time"],
+            match["host"],
+            int(match["rank"]),
+            None if match["code"] is None else int(match["code"]),
         )
         for log in logs
-        for one in _SUMMARY.finditer(log.text)
+        for match in _SUMMARY.finditer(log.text)
     ]
-    return min(found, default=None)
+    return min(failures, default=None)
 
 
 _PREFIX = re.compile(
@@ -64,7 +66,7 @@ _PREFIX = re.compile(
     r"(?:\[(?:rank|default|r|trainer|worker)[-=]?(\d+)(?:\|\d+)?[^\]]*\]:? ?(?:\|{1,2} ?)?)?"
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\[(?:\d{1,2}(?:;\d{1,2})*)m")
-_CHATTER = ("NCCL INFO",)  # what NCCL tries and falls back from is not why a program ended
+_CHATTER = ("NCCL INFO",)  # NCCL's fallbacks are not the cause of a failure
 _LIBRARY = re.compile(
     r"(?:site|dist)-packages/|/lib/python\d|<frozen|/bin/(?:torchrun|accelerate|ray|deepspeed)$"
 )
@@ -72,7 +74,7 @@ _RAY_TASK = re.compile(r"RayTaskError\((\w+)\)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _LINKS = ("During handling of the above exception", "The above exception was the direct cause")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
-# Raised in survivors and in those that only watch: somebody else has the cause.
+# Raised in survivors and in observers: the cause is in another process.
 _OTHERS = re.compile(
     r"\b(?:ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError|KeyboardInterrupt|ConnectionResetError"
     r"|BrokenPipeError|ActorDiedError|WorkerCrashedError|ProcessRaisedException|ProcessExitedException|RendezvousClosedError"
@@ -86,12 +88,12 @@ _API_CLIENT = re.compile(
 _PRODUCT = re.compile(r"error\[E\d+\]: ")  # the product's own last words
 _RAISED = re.compile(r"\s*(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b")
 _NUMBER = re.compile(r"\d+")
-# A line that begins a record of its own, and so ends the message of an exception.
+# A line that begins a new record, and so ends the message of an exception.
 _RECORD = re.compile(
     r"\[[EWIF]\d* |[EWIF]\d{4} \d\d:|\[?\d{4}-\d\d-\d\d|(?:ERROR|WARNING|INFO|CRITICAL|DEBUG)\b"
     r"|terminate called|torch\.distributed\.elastic|[\w.-]+:\d+:\d+ \[\d+\] |\$ "
 )
-# Steps, iterations and progress bars. The number tells apart lines that repeat each other.
+# Steps, iterations and progress bars. The number distinguishes repeated lines.
 _PROGRESS = re.compile(
     r"\b(?:global_)?(?:step|iter(?:ation)?|batch)s?[ =:#/\[(]+(\d+)|\b(\d+)/\d+ ?\[\d+:\d\d", re.IGNORECASE
 )
@@ -99,8 +101,8 @@ _PROGRESS = re.compile(
 _COLLECTIVE = re.compile(
     r"(?:\[PG (?:ID )?(\w+)[^\]]*?)?\bRank (\d+)\][^\n]{0,200}?SeqNum=(\d+), OpType=(\w+)", re.IGNORECASE
 )
-_IN_FLIGHT = 100  # so many operations may be queued before a rank waits for the others
-_PROGRESSED = 3  # so many different steps: one or two are also printed by peers of a rank that has died
+_IN_FLIGHT = 100  # operations that may be queued before a rank waits for the others
+_PROGRESSED = 3  # different steps: peers of a dead rank may also print one or two
 # Exceptions of a program that its surroundings may have caused: another attempt may help, or not.
 _SURROUNDINGS = re.compile(
     r"\b(?:Connection\w*Error|ConnectionError|Timeout\w*|\w*Timeout(?:Error|Exception)?|\w*RpcError|CommError"
@@ -134,11 +136,11 @@ class _Progress:
     advanced: int | None  # the first line whose step is not one of the first: steps before it were made
 
     def after(self, number: int) -> bool:
-        return sum(one > number for one in self.reports) >= _PROGRESSED
+        return sum(report > number for report in self.reports) >= _PROGRESSED
 
     def before(self, number: int) -> bool:
-        made = sum(one < number for one in self.reports) >= _PROGRESSED
-        return made or (self.advanced is not None and self.advanced < number)
+        progressed = sum(report < number for report in self.reports) >= _PROGRESSED
+        return progressed or (self.advanced is not None and self.advanced < number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +161,8 @@ def read_log(log: Log, pod: Object) -> Sign | None:
     lines = _lines(log.text)
     progress = _progress(lines)
     blocks = _without_chatter(list(_blocks(lines)))
-    found = [sign for block in blocks if (sign := _sign(block, log, pod, progress)) is not None]
-    best = min(found, key=_telling, default=None)
+    signs = [sign for block in blocks if (sign := _sign(block, log, pod, progress)) is not None]
+    best = min(signs, key=_telling, default=None)
     if best is not None and best.failure is NCCL_TIMEOUT and _ranks_diverge(log.text):
         return replace(best, is_doubtful=True)
     return best
@@ -169,9 +171,9 @@ def read_log(log: Log, pod: Object) -> Sign | None:
 def _progress(lines: list[_Line]) -> "_Progress":
     first: dict[str, int] = {}
     for line in lines:
-        found = _PROGRESS.search(line.text)
-        if found is not None and not _RAISED.match(line.text):
-            first.setdefault(found[1] or found[2], line.number)
+        match = _PROGRESS.search(line.text)
+        if match is not None and not _RAISED.match(line.text):
+            first.setdefault(match[1] or match[2], line.number)
     advanced = [number for step, number in first.items() if len(step) > 1 or int(step) >= _PROGRESSED]
     return _Progress(tuple(sorted(first.values())), min(advanced, default=None))
 
@@ -191,12 +193,14 @@ def _ranks_diverge(text: str) -> bool:
 
 
 def _without_chatter(blocks: list[_Block]) -> list[_Block]:
-    """Of lines that differ in their numbers only, such as those of progress, the first and the last."""
+    """Keep the first and last of lines that differ in their numbers only, such as progress."""
     kept: dict[str | int, list[_Block]] = {}
     for number, block in enumerate(blocks):
         form = number if block.is_traceback else _NUMBER.sub("0", block.text)
         kept[form] = [*kept.get(form, [])[:1], block]
-    return sorted((block for some in kept.values() for block in some), key=lambda one: one.lines[0].number)
+    return sorted(
+        (block for blocks in kept.values() for block in blocks), key=lambda block: block.lines[0].number
+    )
 
 
 def _telling(sign: Sign) -> tuple[int, bool, bool]:
@@ -232,24 +236,24 @@ def _unpacked(line: str) -> list[str]:
 def _blocks(lines: list[_Line]) -> Iterator[_Block]:
     """Rank by rank, because they write at the same time."""
     for rank in dict.fromkeys(line.rank for line in lines):
-        mine = [line for line in lines if line.rank == rank]
-        made: list[_Block] = []
+        rank_lines = [line for line in lines if line.rank == rank]
+        blocks: list[_Block] = []
         at = 0
-        while at < len(mine):
-            end = _end_of_chain(mine, at) if _TRACEBACK.search(mine[at].text) else at + 1
-            made.append(_Block(tuple(mine[at:end]), bool(_TRACEBACK.search(mine[at].text))))
+        while at < len(rank_lines):
+            end = _end_of_chain(rank_lines, at) if _TRACEBACK.search(rank_lines[at].text) else at + 1
+            blocks.append(_Block(tuple(rank_lines[at:end]), bool(_TRACEBACK.search(rank_lines[at].text))))
             at = end
-        own = [n for n, block in enumerate(made) if block.is_traceback and not _is_of_others(block)]
-        every = [n for n, block in enumerate(made) if block.is_traceback]
+        own = [n for n, block in enumerate(blocks) if block.is_traceback and not _is_of_others(block)]
+        every = [n for n, block in enumerate(blocks) if block.is_traceback]
         last = max(own or every, default=-1)
-        yield from (replace(block, is_last=number == last) for number, block in enumerate(made))
+        yield from (replace(block, is_last=number == last) for number, block in enumerate(blocks))
 
 
 def _is_of_others(block: _Block) -> bool:
     """Whether it complains about a peer or a store, so that an earlier exception is the cause."""
     exception = _exception(block).text
-    found = classify(exception, Source.LOG)
-    is_consequence = found is not None and found.failure.weight is Weight.CONSEQUENCE
+    recognised = classify(exception, Source.LOG)
+    is_consequence = recognised is not None and recognised.failure.weight is Weight.CONSEQUENCE
     return is_consequence or _OTHERS.search(exception) is not None
 
 
@@ -287,39 +291,39 @@ def _end_of_message(lines: list[_Line], start: int, end: int) -> int:
 
 
 def _sign(block: _Block, log: Log, pod: Object, progress: _Progress) -> Sign | None:
-    found = _recognised(block, log)
-    if found is None:
+    recognised = _recognised(block, log)
+    if recognised is None:
         return None
-    values = dict(found.values)
-    weight = _weight(found, block)
-    if Source.LOG not in found.by.sources:
+    values = dict(recognised.values)
+    weight = _weight(recognised, block)
+    if Source.LOG not in recognised.by.sources:
         # A call to the API that was refused: the cause only if the program ended with it.
         is_handled = block.is_traceback and not block.is_last
         weight = Weight.HINT if is_handled else min(weight, weight if log.mixed else Weight.MASK)
     if progress.after(block.lines[-1].number):
-        weight = Weight.NOTE  # the program went on
-    telling = _line_of(block, found)
+        weight = Weight.NOTE  # the program continued
+    telling = _line_of(block, recognised)
     has_progressed = progress.before(block.lines[0].number)
-    is_doubtful = _is_doubtful(found.by.doubt, has_progressed=has_progressed)
-    if found.failure is USER_EXCEPTION and (block.is_traceback or _RAISED.match(block.text)):
-        said = _exception(block).text if block.is_traceback else block.text
-        is_temporary = _SURROUNDINGS.search(said) is not None and _FINAL_ANSWER.search(said) is None
+    is_doubtful = _is_doubtful(recognised.by.doubt, has_progressed=has_progressed)
+    if recognised.failure is USER_EXCEPTION and (block.is_traceback or _RAISED.match(block.text)):
+        message = _exception(block).text if block.is_traceback else block.text
+        is_temporary = _SURROUNDINGS.search(message) is not None and _FINAL_ANSWER.search(message) is None
         is_doubtful = is_doubtful or is_temporary
-    if found.failure is USER_EXCEPTION and block.is_traceback:
+    if recognised.failure is USER_EXCEPTION and block.is_traceback:
         telling = _exception(block)
         values["said"] = _raised(block, telling)
         if _is_of_others(block):
             weight = Weight.CONSEQUENCE
             values.pop("at", None)
-            values["said"] = _ended_without_words(log) or values["said"]
+            values["said"] = _silent_exit(log) or values["said"]
         else:
-            values["at"] = _place(block)
+            values["at"] = _source_line(block)
     rank = int(values["rank"]) if values.get("rank", "").isdigit() else block.lines[0].rank
     evidence = [f"log of {log.pod}: {telling.text.strip()}" if log.pod else telling.text.strip()]
-    if found.failure is USER_EXCEPTION and values.get("at"):
+    if recognised.failure is USER_EXCEPTION and values.get("at"):
         evidence.append(f"raised{values['at']}")
     return Sign(
-        found.failure,
+        recognised.failure,
         tuple(evidence),
         telling.at_s,
         pod,
@@ -343,30 +347,30 @@ def _is_doubtful(doubt: Doubt, *, has_progressed: bool) -> bool:
 
 
 def _recognised(block: _Block, log: Log) -> Recognised | None:
-    """In a text of unknown origin, words of the cluster are tried where a program would not speak."""
+    """Match a block; in text of unknown origin also cluster messages, on lines that no program writes."""
     is_program = (
         block.is_traceback or block.lines[0].rank is not None or _RAISED.match(block.text) is not None
     )
     if (is_program or not log.mixed) and _API_CLIENT.search(block.text):
-        found = classify(block.text, Source.API)
-        if found is not None:
-            return found
-    found = classify(block.text, Source.LOG) if is_program or not log.mixed else None
-    return classify(block.text) if found is None and log.mixed else found
+        recognised = classify(block.text, Source.API)
+        if recognised is not None:
+            return recognised
+    recognised = classify(block.text, Source.LOG) if is_program or not log.mixed else None
+    return classify(block.text) if recognised is None and log.mixed else recognised
 
 
 def _raised(block: _Block, telling: _Line) -> str:
     """The exception, and for one that Ray carries also the original one."""
     carried = _RAY_TASK.search(telling.text)
-    said = telling.text.strip()
+    message = telling.text.strip()
     if carried is None:
-        return said
+        return message
     behind = (line.text.strip() for line in block.lines if line.number > telling.number)
     original = next((text for text in behind if text.startswith(carried[1])), "")
-    return f"{original} ({said.partition(':')[0]})" if original else said
+    return f"{original} ({message.partition(':')[0]})" if original else message
 
 
-def _place(block: _Block) -> str:
+def _source_line(block: _Block) -> str:
     """The innermost frame of the program's own files; that of a library if there is no other."""
     frames: list[tuple[str, str]] = _FRAME.findall(block.text)
     own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
@@ -374,27 +378,27 @@ def _place(block: _Block) -> str:
     return f" at {chosen[0][0]}:{chosen[0][1]}" if chosen else ""
 
 
-def _ended_without_words(log: Log) -> str:
-    """What torchrun's summary says of a process that wrote no error of its own."""
+def _silent_exit(log: Log) -> str:
+    """Exit code in torchrun's summary of a process that wrote no error."""
     root = first_failure([log])
     if root is None or root.exit_code is None:
         return ""
     return f"its process ended with exit code {root.exit_code}, and this log holds no error of its own"
 
 
-def _weight(found: Recognised, block: _Block) -> Weight:
-    weight = found.failure.weight if found.by.weight is None else found.by.weight
-    if found.by.soft and not block.is_last:
+def _weight(recognised: Recognised, block: _Block) -> Weight:
+    weight = recognised.failure.weight if recognised.by.weight is None else recognised.by.weight
+    if recognised.by.soft and not block.is_last:
         is_cut_off = not block.is_traceback and _RAISED.match(block.text) is not None
         return min(weight, Weight.MASK) if is_cut_off else Weight.HINT
-    if found.failure is USER_EXCEPTION and not block.is_last and not _PRODUCT.match(block.text):
-        # Handled, or cut off from its traceback: believed only if there is nothing better.
+    if recognised.failure is USER_EXCEPTION and not block.is_last and not _PRODUCT.match(block.text):
+        # Handled, or cut off from its traceback: used only without a better sign.
         return Weight.HINT if block.is_traceback else min(weight, Weight.MASK)
     return weight
 
 
-def _line_of(block: _Block, found: Recognised) -> _Line:
-    return block.lines[min(block.text.count("\n", 0, found.where), len(block.lines) - 1)]
+def _line_of(block: _Block, recognised: Recognised) -> _Line:
+    return block.lines[min(block.text.count("\n", 0, recognised.where), len(block.lines) - 1)]
 
 
 def _exception(block: _Block) -> _Line:

@@ -14,7 +14,7 @@ _AUTOSCALED = ("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "eks.am
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """One resource: what a pod asks for, and the most that a node which it may go to has."""
+    """One resource: the request of a pod, and the maximum over the nodes that it may run on."""
 
     resource: str
     needs: str
@@ -22,21 +22,21 @@ class Need:
 
 
 def requests(pod: Object) -> dict[str, Decimal]:
-    """What the scheduler counts: the sum of the containers, or the largest init container."""
+    """Requests as the scheduler counts them: the sum of the containers, or the largest init container."""
     total: dict[str, Decimal] = {}
     for container in mappings(pod, "spec", "containers"):
-        for name, amount in _asked(container).items():
+        for name, amount in _container_requests(container).items():
             total[name] = total.get(name, Decimal(0)) + amount
     for container in mappings(pod, "spec", "initContainers"):
-        for name, amount in _asked(container).items():
+        for name, amount in _container_requests(container).items():
             total[name] = max(total.get(name, Decimal(0)), amount)
     return total
 
 
-def _asked(container: Object) -> dict[str, Decimal]:
+def _container_requests(container: Object) -> dict[str, Decimal]:
     # A limit without a request is a request.
-    said = {**mapping(container, "resources", "limits"), **mapping(container, "resources", "requests")}
-    read = {name: read_quantity(value) for name, value in said.items()}
+    amounts = {**mapping(container, "resources", "limits"), **mapping(container, "resources", "requests")}
+    read = {name: read_quantity(value) for name, value in amounts.items()}
     return {name: amount for name, amount in read.items() if amount is not None}
 
 
@@ -46,12 +46,12 @@ def allocatable(node: Object) -> dict[str, Decimal]:
 
 
 def matching(pod: Object, nodes: Iterable[Object]) -> list[Object]:
-    """Nodes that its selector, node affinity and tolerations allow, whatever their present state is."""
-    wanted = mapping(pod, "spec", "nodeSelector")
+    """Nodes that its selector, node affinity and tolerations allow, in any state."""
+    selector = mapping(pod, "spec", "nodeSelector")
     return [
         node
         for node in nodes
-        if all(labels_of(node).get(name) == value for name, value in wanted.items())
+        if all(labels_of(node).get(name) == value for name, value in selector.items())
         and _has_affinity(pod, node)
         and _tolerates(pod, node)
     ]
@@ -63,7 +63,7 @@ def closed_for_now(pod: Object, nodes: Iterable[Object]) -> list[str]:
         name_of(node)
         for node in matching(pod, nodes)
         if mapping(node, "spec").get("unschedulable") is True
-        or any(str(one.get("key")).startswith(_PASSING) for one in mappings(node, "spec", "taints"))
+        or any(str(taint.get("key")).startswith(_PASSING) for taint in mappings(node, "spec", "taints"))
     ]
 
 
@@ -73,25 +73,25 @@ def _has_affinity(pod: Object, node: Object) -> bool:
     )
     terms = mappings(required, "nodeSelectorTerms")
     return not terms or any(
-        all(_matches(one, labels_of(node)) for one in mappings(term, "matchExpressions"))
-        and all(_matches(one, {"metadata.name": name_of(node)}) for one in mappings(term, "matchFields"))
+        all(_matches(expression, labels_of(node)) for expression in mappings(term, "matchExpressions"))
+        and all(_matches(field, {"metadata.name": name_of(node)}) for field in mappings(term, "matchFields"))
         for term in terms
     )
 
 
 def _matches(expression: Object, labels: Object) -> bool:
-    found = labels.get(str(expression.get("key")))
+    value = labels.get(str(expression.get("key")))
     values = expression.get("values")
     listed = values if isinstance(values, list) else []
     match expression.get("operator"):
         case "In":
-            return found in listed
+            return value in listed
         case "NotIn":
-            return found not in listed
+            return value not in listed
         case "Exists":
-            return found is not None
+            return value is not None
         case "DoesNotExist":
-            return found is None
+            return value is None
         case _:  # Gt and Lt: not compared here, so nothing is excluded
             return True
 
@@ -99,9 +99,10 @@ def _matches(expression: Object, labels: Object) -> bool:
 def _tolerates(pod: Object, node: Object) -> bool:
     tolerations = mappings(pod, "spec", "tolerations")
     hard = [
-        one
-        for one in mappings(node, "spec", "taints")
-        if one.get("effect") in ("NoSchedule", "NoExecute") and not str(one.get("key")).startswith(_PASSING)
+        taint
+        for taint in mappings(node, "spec", "taints")
+        if taint.get("effect") in ("NoSchedule", "NoExecute")
+        and not str(taint.get("key")).startswith(_PASSING)
     ]
     return all(any(_meets(toleration, taint) for toleration in tolerations) for taint in hard)
 
@@ -120,29 +121,29 @@ def is_autoscaled(nodes: Iterable[Object]) -> bool:
 
 def too_large(pod: Object, nodes: Sequence[Object]) -> list[Need]:
     """Resources of which no matching node has enough, even when empty."""
-    found = []
+    reasons = []
     for name, amount in requests(pod).items():
         most = max((allocatable(node).get(name, Decimal(0)) for node in nodes), default=Decimal(0))
         if amount > most:
-            found.append(
+            reasons.append(
                 Need(resource=name, needs=write_quantity(amount, name), has=write_quantity(most, name))
             )
-    return found
+    return reasons
 
 
 def too_many(pods: Sequence[Object], nodes: Sequence[Object]) -> list[Need]:
     """Whether empty nodes could hold all of these pods at once, each asking for what the first does."""
-    wanted = {name: amount for name, amount in requests(pods[0]).items() if amount > 0}
-    if not wanted:
+    amounts = {name: amount for name, amount in requests(pods[0]).items() if amount > 0}
+    if not amounts:
         return []
     places = sum(
-        min(int(allocatable(node).get(name, Decimal(0)) / amount) for name, amount in wanted.items())
+        min(int(allocatable(node).get(name, Decimal(0)) / amount) for name, amount in amounts.items())
         for node in nodes
     )
     if places >= len(pods):
         return []
-    rare = max(wanted, key=lambda name: wanted[name] / max(_total(nodes, name), Decimal(1)))
-    all_of_it = write_quantity(wanted[rare] * len(pods), rare)
+    rare = max(amounts, key=lambda name: amounts[name] / max(_total(nodes, name), Decimal(1)))
+    all_of_it = write_quantity(amounts[rare] * len(pods), rare)
     return [Need(resource=f"{rare} in all", needs=all_of_it, has=write_quantity(_total(nodes, rare), rare))]
 
 

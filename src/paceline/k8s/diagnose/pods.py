@@ -12,7 +12,7 @@ _INDEX_LABELS = (
     "training.kubeflow.org/replica-index",
     "jobset.sigs.k8s.io/job-index",
 )
-# Ray numbers its pods by itself, and a Job without indices does not number them.
+# Ray assigns its own numbers to pods, and a Job without indices assigns none.
 _WITHOUT_RANKS = ("ray.io/cluster", "batch.kubernetes.io/job-name", "job-name")
 _COPIED = re.compile(r"Error pod (\S+) ")  # training-operator
 _RAY_RESTARTS = 2
@@ -43,22 +43,22 @@ class Waiting:
     image: str
 
 
-def conditions(one: Object) -> list[Object]:
-    return mappings(one, "status", "conditions")
+def conditions(obj: Object) -> list[Object]:
+    return mappings(obj, "status", "conditions")
 
 
-def condition(one: Object, kind: str) -> Object:
+def condition(obj: Object, kind: str) -> Object:
     """The condition of this type; an empty one if there is none."""
-    return next((found for found in conditions(one) if found.get("type") == kind), {})
+    return next((candidate for candidate in conditions(obj) if candidate.get("type") == kind), {})
 
 
 def phase(pod: Object) -> str:
     return str(mapping(pod, "status").get("phase", ""))
 
 
-def is_terminating(one: Object) -> bool:
-    """Its deletion was asked for, and has not ended."""
-    return mapping(one, "metadata").get("deletionTimestamp") is not None
+def is_terminating(obj: Object) -> bool:
+    """Its deletion was requested, and has not finished."""
+    return mapping(obj, "metadata").get("deletionTimestamp") is not None
 
 
 def node_of(pod: Object) -> str:
@@ -97,30 +97,30 @@ def waiting(snapshot: Snapshot) -> Iterator[Waiting]:
 
 def ended(snapshot: Snapshot) -> list[Ended]:
     """Those that failed, the earliest first; a restarted container counts by how it ended before."""
-    found = [
-        one
+    ends = [
+        end
         for pod in snapshot.pods
-        for one in _ended(pod)
-        if one.exit_code != 0 and not _is_replaced_by_ray(one, snapshot)
+        for end in _ended(pod)
+        if end.exit_code != 0 and not _is_replaced_by_ray(end, snapshot)
     ]
-    return sorted(found, key=lambda one: float("inf") if one.at_s is None else one.at_s)
+    return sorted(ends, key=lambda end: float("inf") if end.at_s is None else end.at_s)
 
 
-def _is_replaced_by_ray(one: Ended, snapshot: Snapshot) -> bool:
-    """Ray restarts what ends once or twice, and its job goes on; more often it is a failure."""
-    if "ray.io/cluster" not in labels_of(one.pod) or one.reason != "Error":
+def _is_replaced_by_ray(end: Ended, snapshot: Snapshot) -> bool:
+    """Ray restarts what ends once or twice, and its job continues; more often it is a failure."""
+    if "ray.io/cluster" not in labels_of(end.pod) or end.reason != "Error":
         return False
     failed = any(mapping(job, "status").get("jobStatus") == "FAILED" for job in snapshot.of("RayJob"))
-    counts = [status.get("restartCount") for status in mappings(one.pod, "status", "containerStatuses")]
+    counts = [status.get("restartCount") for status in mappings(end.pod, "status", "containerStatuses")]
     often = any(isinstance(count, int) and count > _RAY_RESTARTS for count in counts)
     return (
-        bool(snapshot.of("RayJob", "RayCluster")) and not failed and not often and phase(one.pod) != "Failed"
+        bool(snapshot.of("RayJob", "RayCluster")) and not failed and not often and phase(end.pod) != "Failed"
     )
 
 
 def _ended(pod: Object) -> Iterator[Ended]:
     for status, init in _statuses(pod):
-        # What runs again has got over how it ended before.
+        # A container that runs again has recovered from its previous end.
         for when in ("state",) if mapping(status, "state", "running") else ("state", "lastState"):
             state = mapping(status, when, "terminated")
             code = state.get("exitCode")
@@ -146,32 +146,32 @@ def _statuses(pod: Object) -> Iterator[tuple[Object, bool]]:
 
 def running_since(pod: Object) -> float | None:
     """When the last of its main containers began to run; None if one does not."""
-    begun = [
+    started_s = [
         read_time(mapping(status, "state", "running").get("startedAt"))
         for status in mappings(pod, "status", "containerStatuses")
     ]
-    known = [at_s for at_s in begun if at_s is not None]
-    return max(known) if known and len(known) == len(begun) else None
+    known = [at_s for at_s in started_s if at_s is not None]
+    return max(known) if known and len(known) == len(started_s) else None
 
 
 def rank_of(pod: Object) -> int | None:
     """The rank of its node in the job: by label, or by the number that its name ends with."""
     labels = labels_of(pod)
-    found = next((str(labels[name]) for name in _INDEX_LABELS if name in labels), "")
-    if not found.isdigit() and any(name in labels for name in _WITHOUT_RANKS):
+    rank = next((str(labels[name]) for name in _INDEX_LABELS if name in labels), "")
+    if not rank.isdigit() and any(name in labels for name in _WITHOUT_RANKS):
         return None  # a number in such a name is chance, or the job's own
-    if not found.isdigit():
+    if not rank.isdigit():
         number = re.search(r"-(\d+)(?:-[a-z0-9]{5})?$", name_of(pod))
         if number is None:
             return None
-        found = number[1]
-    # In a PyTorchJob the master is rank 0, and worker 0 comes after it; an elastic one has no master.
+        rank = number[1]
+    # In a PyTorchJob the master is rank 0, and worker 0 is rank 1; an elastic one has no master.
     role = str(labels.get("training.kubeflow.org/replica-type", "")).lower()
-    return int(found) + (1 if role == "worker" and not _is_elastic(pod) else 0)
+    return int(rank) + (1 if role == "worker" and not _is_elastic(pod) else 0)
 
 
 def _is_elastic(pod: Object) -> bool:
-    """The operator tells such a pod where to meet by variables of torchrun's own."""
+    """The operator gives such a pod its rendezvous by torchrun's PET_* variables."""
     names = (
         str(variable.get("name"))
         for container in mappings(pod, "spec", "containers")
@@ -194,7 +194,7 @@ _SAVED = re.compile(r"(?:saved|wrote|written)[^\n]*checkpoint[^\n]*\bstep[ =:#/_
 _SAVED_AT = re.compile(
     r"checkpoint[^\n]*\bstep[ =:#/_-]*(\d+)[^\n]*\b(?:saved|written|complete)", re.IGNORECASE
 )
-# A line that speaks of a checkpoint that did not come to be.
+# A line about a checkpoint that was not written.
 _NOT = re.compile(
     r"\b(?:not|no|never|nothing|cannot|unable|fail\w*|error|damaged|corrupt\w*|partial\w*|incomplete|aborted"
     r"|skipp\w+)\b|n't\b",
@@ -211,19 +211,19 @@ def newest_checkpoint(snapshot: Snapshot) -> int | None:
 
     The volume itself is not read. None when the logs mention none.
     """
-    said = [
+    mentions = [
         str(mapping(job, "metadata", "annotations").get(CHECKPOINT_ANNOTATION, "")) for job in snapshot.jobs
     ]
-    steps = {int(text) for text in said if text.isdigit()}
+    steps = {int(text) for text in mentions if text.isdigit()}
     for line in (line for log in snapshot.logs for line in log.text.split("\n")):
         is_refused = _NOT.search(line) is not None or _GONE.search(line) is not None
-        found = _MENTIONED.search(line) if is_refused else _SAVED.search(line) or _SAVED_AT.search(line)
-        if found is None:
+        match = _MENTIONED.search(line) if is_refused else _SAVED.search(line) or _SAVED_AT.search(line)
+        if match is None:
             continue
         if is_refused:
-            steps.discard(int(found[1]))
+            steps.discard(int(match[1]))
         else:
-            steps.add(int(found[1]))
+            steps.add(int(match[1]))
     return max(steps, default=None)
 
 
@@ -235,14 +235,14 @@ class Starting:
     what: str  # how far it is, such as "pulls its image"
 
 
-# What a kubelet says of a container that it has not tried to start yet.
+# Reasons that a kubelet reports before it starts a container.
 _CREATING = ("", "ContainerCreating", "PodInitializing")
 
 
 def starting(snapshot: Snapshot) -> list[Starting]:
-    """Pods that are scheduled, pulled, created or not ready yet. One in an init container waits by itself."""
+    """Pods that are scheduled, pulled, created or not ready yet. A pod in an init container waits itself."""
     pods = [pod for pod in snapshot.pods if not is_terminating(pod)]
-    return [Starting(pod=name_of(pod), what=what) for pod in pods for what in _stage(pod, snapshot)]
+    return [Starting(pod=name_of(pod), what=message) for pod in pods for message in _stage(pod, snapshot)]
 
 
 def _stage(pod: Object, snapshot: Snapshot) -> Iterator[str]:
@@ -261,34 +261,38 @@ def _waiting_reasons(pod: Object) -> list[str]:
         *mappings(pod, "status", "initContainerStatuses"),
         *mappings(pod, "status", "containerStatuses"),
     )
-    return [str(mapping(one, "state", "waiting").get("reason", "")) for one in statuses]
+    return [str(mapping(status, "state", "waiting").get("reason", "")) for status in statuses]
 
 
 def _is_pulling(pod: Object, snapshot: Snapshot) -> bool:
-    told = [
+    reasons = [
         event.get("reason")
         for event in events_of(snapshot, "Pulling", "Pulled", "Failed")
         if pod_of_event(snapshot, event) is pod
     ]
-    return told[-1:] == ["Pulling"]
+    return reasons[-1:] == ["Pulling"]
 
 
 def has_running_init(pod: Object) -> bool:
-    return any(mapping(one, "state", "running") for one in mappings(pod, "status", "initContainerStatuses"))
+    return any(
+        mapping(status, "state", "running") for status in mappings(pod, "status", "initContainerStatuses")
+    )
 
 
 def ready_since(pod: Object) -> float | None:
     """None for a pod that is not ready. One that reports no readiness is ready when its containers run."""
-    said = condition(pod, "Ready")
-    if not said:
+    ready = condition(pod, "Ready")
+    if not ready:
         return running_since(pod)
-    return read_time(said.get("lastTransitionTime")) if said.get("status") == "True" else None
+    return read_time(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
 
 
 def waits_alone_since(snapshot: Snapshot, pod: Object) -> float | None:
     """Since when every other pod of the job is ready, so that this one can wait for none of them. None while
     one is starting, and where there is no other: then it is not known what it waits for."""
-    others = [one for one in snapshot.pods if one is not pod and not has_running_init(one)]
-    since = [ready_since(one) for one in others if phase(one) != "Succeeded"]
+    peers = [
+        other_pod for other_pod in snapshot.pods if other_pod is not pod and not has_running_init(other_pod)
+    ]
+    since = [ready_since(other) for other in peers if phase(other) != "Succeeded"]
     known = [at_s for at_s in since if at_s is not None]
     return max(known) if known and len(known) == len(since) else None

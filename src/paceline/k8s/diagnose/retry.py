@@ -1,10 +1,10 @@
-"""Retry decision for a whole job: whether, when, where, and from which budget, by what failed now and before.
+"""Retry decision for a whole job: whether, when, where, from which budget, by current and earlier failures.
 
-- The cluster's failures and the program's own have budgets of their own; wrong settings have none.
+- The cluster's failures and the program's own have separate budgets; wrong settings have none.
 - The same failure of the same rank at about the same step twice is not transient: stop.
-- Another attempt is announced with the checkpoint that it goes on from.
+- Another attempt is announced with the checkpoint that it continues from.
 
-Nothing is done here: a decision says what to do, in words too. See docs/guides/explain.md.
+Pure: a decision carries the action and its reason. See docs/guides/jobs.md.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,11 +13,11 @@ from paceline.core.errors import ExitCode
 from paceline.k8s.diagnose.findings import FailureClass, Finding, Remedy
 from paceline.plan.codec import Json
 
-# What the next attempt can change by itself, in its manifest.
+# Changes that the next attempt can make in its manifest.
 CHANGES = {
     "memory": "1.5 times the memory",
     "shared-memory": "twice the size of /dev/shm",
-    "mesh": "the service mesh switched off on its pods",
+    "mesh": "the service mesh disabled for its pods",
 }
 # Changes that need no permission: they cost nothing that the user did not order.
 _FREE_CHANGES = frozenset({"shared-memory", "mesh"})
@@ -30,7 +30,7 @@ class RetryPolicy:
     app: int = 0
     first_delay_s: float = 15.0
     longest_delay_s: float = 300.0
-    pending_s: float | None = None  # patience with full nodes; None: as the table says
+    pending_s: float | None = None  # patience with full nodes; None: from the table
     allowed_changes: frozenset[str] = frozenset()  # beyond those that are free
 
 
@@ -50,7 +50,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """What happened so far."""
+    """Attempts so far."""
 
     number: int = 1
     infra_used: int = 0
@@ -62,11 +62,11 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resubmit:
-    """Save the logs of every pod, delete the whole gang, create it anew."""
+    """Save the logs of every pod, delete the whole gang, create it again."""
 
     attempt: int
     not_before_s: float
-    budget: str  # who pays: infra, app, or nobody
+    budget: str  # the budget that the attempt counts against: infra, app, or neither
     says: str
     excluded: tuple[str, ...] = ()
     change: str = ""
@@ -84,11 +84,11 @@ class Stop:
 
 
 def decide(
-    finding: Finding, past: Attempts, policy: RetryPolicy, checkpoint: int | None, now_s: float, dice: float
+    finding: Finding, past: Attempts, policy: RetryPolicy, checkpoint: int | None, now_s: float, jitter: float
 ) -> tuple[Resubmit | Stop, Attempts]:
-    """`checkpoint`: the step of the newest one, if there is any. `dice`: from 0 to 1, spreads the waiting."""
-    mine = Fingerprint(finding.failure.name, finding.rank, finding.step)
-    reason = _reason_to_stop(finding, mine, past, policy)
+    """`checkpoint`: the step of the newest one, if any. `jitter`: from 0 to 1, spreads the delays."""
+    fingerprint = Fingerprint(finding.failure.name, finding.rank, finding.step)
+    reason = _reason_to_stop(finding, fingerprint, past, policy)
     if reason:
         return _stop(finding, reason), past
     budget = _budget(finding)
@@ -101,52 +101,52 @@ def decide(
         number=past.number + 1,
         infra_used=past.infra_used + (budget == "infra"),
         app_used=past.app_used + (budget == "app"),
-        failures=(*past.failures, mine),
+        failures=(*past.failures, fingerprint),
         excluded=excluded,
         changes=(*past.changes, change) if change else past.changes,
     )
-    delay_s = _delay_s(past.number, policy, dice)
-    says = _announced(after, budget, policy, delay_s, change, excluded, checkpoint)
+    delay_s = _delay_s(past.number, policy, jitter)
+    announcement = _announced(after, budget, policy, delay_s, change, excluded, checkpoint)
     decision = Resubmit(
         attempt=after.number,
         not_before_s=now_s + delay_s,
         budget=budget,
-        says=says,
+        says=announcement,
         excluded=excluded,
         change=change,
     )
     return decision, after
 
 
-def _reason_to_stop(finding: Finding, mine: Fingerprint, past: Attempts, policy: RetryPolicy) -> str:
+def _reason_to_stop(finding: Finding, current: Fingerprint, past: Attempts, policy: RetryPolicy) -> str:
     failure = finding.failure
     if failure.remedy not in (Remedy.RESUBMIT, Remedy.FIX):
-        return "trying again cannot help"
+        return "a retry cannot help"
     if failure.remedy is Remedy.FIX and failure.change not in _FREE_CHANGES | policy.allowed_changes:
         if failure.change not in CHANGES:
-            return "trying again cannot help before it is there: create it as `next` says"
+            return "a retry cannot help until it exists: create it with the `next` command"
         change = CHANGES[failure.change]
-        return f"it may work with {change}: `paceline job submit --allow {failure.change}` permits that"
-    before = [one for one in past.failures if one.failure == mine.failure]
-    # Whoever is preempted twice at one step was only unlucky twice.
-    if (failure.counted or failure.kind is FailureClass.APP) and any(one.is_like(mine) for one in before):
-        at = "" if mine.step is None else f" at step {mine.step}"
+        return f"it may work with {change}: `paceline job submit --allow {failure.change}` allows that"
+    before = [fingerprint for fingerprint in past.failures if fingerprint.failure == current.failure]
+    # Preemption twice at one step is a coincidence, not a repeated failure.
+    if (failure.counted or failure.kind is FailureClass.APP) and any(
+        fingerprint.is_like(current) for fingerprint in before
+    ):
+        at = "" if current.step is None else f" at step {current.step}"
         return f"the same failure{at} for the second time: it is not transient"
     if failure.most is not None and len(before) >= failure.most:
-        return f"{failure.what}, again: {failure.most} new attempts did not help"
+        return f"{failure.what}again: {failure.most} restarts did not help"
     match _budget(finding):
         case "infra" if past.infra_used >= policy.infra:
-            return f"all {policy.infra} attempts for the cluster's failures are used"
+            return f"all {policy.infra} restarts for infrastructure failures are used"
         case "app" if past.app_used >= policy.app:
-            return (
-                "failures of the program are not tried again" if not policy.app else f"all {policy.app} used"
-            )
+            return "failures of the program are not retried" if not policy.app else f"all {policy.app} used"
         case _:
             return ""
 
 
 def _budget(finding: Finding) -> str:
-    """A change that helps is paid like a failure of the cluster; what is not counted, by nobody."""
+    """A change that helps is paid like a failure of the cluster; an uncounted failure uses no budget."""
     if not finding.failure.counted:
         return "nobody"
     is_ordered = finding.kind in (FailureClass.APP, FailureClass.UNKNOWN) or finding.is_doubtful
@@ -156,14 +156,14 @@ def _budget(finding: Finding) -> str:
 def _leaves_node(finding: Finding, past: Attempts) -> bool:
     """A timeout is tried once where it was, and then without the rank that was slowest."""
     again = finding.failure.name in ("nccl-timeout", "nccl-error") and any(
-        one.failure == finding.failure.name for one in past.failures
+        fingerprint.failure == finding.failure.name for fingerprint in past.failures
     )
     return finding.failure.excludes_node or again
 
 
-def _delay_s(attempt: int, policy: RetryPolicy, dice: float) -> float:
+def _delay_s(attempt: int, policy: RetryPolicy, jitter: float) -> float:
     whole = min(policy.first_delay_s * 2.0 ** (attempt - 1), policy.longest_delay_s)
-    return whole * (0.75 + 0.25 * dice)
+    return whole * (0.75 + 0.25 * jitter)
 
 
 def _announced(
@@ -175,20 +175,20 @@ def _announced(
     excluded: tuple[str, ...],
     checkpoint: int | None,
 ) -> str:
-    # The volume is not read, and only the ends of some logs are: the program itself finds what is there.
+    # The volume is not read, and only the ends of some logs are: the program itself finds its checkpoints.
     match checkpoint:
         case None:
             start = "from step 0 unless it finds a checkpoint (no log mentions one)"
         case 0:
             start = "from step 0"
         case _:
-            start = f"from step {checkpoint}, the last checkpoint that its logs mention"
-    spent = {"infra": f"{after.infra_used} of {policy.infra} for the cluster's failures"}
-    spent["app"] = f"{after.app_used} of {policy.app} for the program's failures"
-    said = f"attempt {after.number} of the whole gang in {delay_s:.0f} s, {start}"
-    said += f"; with {CHANGES[change]}" if change else ""
-    said += f"; not on {', '.join(excluded)}" if excluded else ""
-    return f"{said}; {spent.get(budget, 'not counted')}"
+            start = f"from step {checkpoint}, the last checkpoint in its logs"
+    spent = {"infra": f"{after.infra_used} of {policy.infra} for infrastructure failures"}
+    spent["app"] = f"{after.app_used} of {policy.app} for program failures"
+    text = f"attempt {after.number} of the whole gang in {delay_s:.0f} s, {start}"
+    text += f"; with {CHANGES[change]}" if change else ""
+    text += f"; not on {', '.join(excluded)}" if excluded else ""
+    return f"{text}; {spent.get(budget, 'not counted')}"
 
 
 def _stop(finding: Finding, reason: str) -> Stop:

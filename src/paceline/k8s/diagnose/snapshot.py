@@ -1,7 +1,7 @@
-"""What was seen of a job at one moment: objects, events, logs and the API's answers, as they were given.
+"""Snapshot of a job: objects, events, logs and API responses, unchanged.
 
-Nothing in it is changed: readers in pods.py take it apart, the table's rules look for failures in it. A pod
-that was deleted takes its state and its log with it, so a follower adds what it saw of such a pod before.
+It is immutable: readers in pods.py parse it, and the table's rules search it for failures. A deleted pod
+takes its state and its log with it, so a follower adds what earlier polls read of such a pod.
 """
 
 import re
@@ -20,13 +20,13 @@ class Log:
     pod: str
     text: str
     container: str = ""
-    previous: bool = False  # of the container before it was restarted
+    previous: bool = False  # log of the container before its restart
     mixed: bool = False  # a text of unknown origin: it may quote events and conditions too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the API server said to one call; `code` 0 when the line was cut."""
+    """Answer of the API server to one call; `code` 0 if the connection was cut."""
 
     verb: str
     code: int
@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A watch said DELETED."""
+    """A DELETED event of a watch."""
 
     subject: Object
     ours: bool
@@ -53,12 +53,14 @@ class Snapshot:
     logs: tuple[Log, ...] = ()
     answers: tuple[Answer, ...] = ()
     removals: tuple[Removal, ...] = ()
-    client: str = ""  # version of the library that asked
-    listed_exit_codes: frozenset[int] = frozenset()  # the user said: start again after these
-    gone_pods: Mapping[str, float] = field(default_factory=dict)  # by uid: of earlier looks, and missed since
+    client: str = ""  # version of the client library
+    listed_exit_codes: frozenset[int] = frozenset()  # exit codes after which the user wants a restart
+    gone_pods: Mapping[str, float] = field(
+        default_factory=dict
+    )  # by uid: present at earlier polls, absent since
 
     def of(self, *kinds: str) -> list[Object]:
-        return [one for one in self.objects if one.get("kind") in kinds]
+        return [obj for obj in self.objects if obj.get("kind") in kinds]
 
     @property
     def pods(self) -> list[Object]:
@@ -70,7 +72,7 @@ class Snapshot:
 
     @property
     def jobs(self) -> list[Object]:
-        """Whatever stands for the whole job: its own kind, and what an operator made of it."""
+        """Objects that represent the whole job: the job, and objects that its operator derived from it."""
         return self.of(*JOB_KINDS)
 
     @property
@@ -87,39 +89,39 @@ _GONE_PODS_S = 60.0
 
 
 def with_gone_pods(now: Snapshot, before: Snapshot | None) -> Snapshot:
-    """The snapshot, with pods (and their logs) that were there at the look before and are deleted now."""
+    """The snapshot, with pods (and their logs) that were in the previous snapshot and are deleted now."""
     if before is None:
         return now
-    there = {uid_of(pod) for pod in now.pods}
+    present = {uid_of(pod) for pod in now.pods}
     names = {name_of(pod) for pod in now.pods}
     kept: list[Object] = []
     gone: dict[str, float] = {}
     for pod in before.pods:
         since_s = before.gone_pods.get(uid_of(pod), now.at_s)
-        if uid_of(pod) in there or name_of(pod) in names or now.at_s - since_s > _GONE_PODS_S:
+        if uid_of(pod) in present or name_of(pod) in names or now.at_s - since_s > _GONE_PODS_S:
             continue
-        about = {"deletionTimestamp": write_time(now.at_s), **mapping(pod, "metadata")}
-        kept.append({**pod, "metadata": about})
+        metadata = {"deletionTimestamp": write_time(now.at_s), **mapping(pod, "metadata")}
+        kept.append({**pod, "metadata": metadata})
         gone[uid_of(pod)] = since_s
     lost = {name_of(pod) for pod in kept}
     logs = tuple(log for log in before.logs if log.pod in lost)
     return replace(now, objects=(*now.objects, *kept), logs=(*now.logs, *logs), gone_pods=gone)
 
 
-def uid_of(one: Object) -> str:
-    return str(mapping(one, "metadata").get("uid", ""))
+def uid_of(obj: Object) -> str:
+    return str(mapping(obj, "metadata").get("uid", ""))
 
 
-def name_of(one: Object) -> str:
-    return str(mapping(one, "metadata").get("name", ""))
+def name_of(obj: Object) -> str:
+    return str(mapping(obj, "metadata").get("name", ""))
 
 
-def namespace_of(one: Object) -> str:
-    return str(mapping(one, "metadata").get("namespace", ""))
+def namespace_of(obj: Object) -> str:
+    return str(mapping(obj, "metadata").get("namespace", ""))
 
 
-def labels_of(one: Object) -> Object:
-    return mapping(one, "metadata", "labels")
+def labels_of(obj: Object) -> Object:
+    return mapping(obj, "metadata", "labels")
 
 
 def event_time(event: Object) -> float | None:
@@ -172,7 +174,8 @@ _LONGEST_START_S = 3600.0
 
 def was_overcome(event: Object, events: Iterable[Object]) -> bool:
     """Another event of the same object shows that it got past the stage that failed, or is about to."""
-    reason, at_s = str(event.get("reason", "")), event_time(event)
+    reason = str(event.get("reason", ""))
+    at_s = event_time(event)
     stage = _STAGE_THAT_FAILED.get(reason)
     if stage is None or at_s is None:
         return False
@@ -185,7 +188,7 @@ def was_overcome(event: Object, events: Iterable[Object]) -> bool:
     if reason != "FailedScheduling" or _refuses_node(event):
         return False
     ordered_s = [event_time(other) for other in same if other.get("reason") in _NODE_ORDERED]
-    newest_s = max((one for one in ordered_s if one is not None), default=None)
+    newest_s = max((time_s for time_s in ordered_s if time_s is not None), default=None)
     if newest_s is None or at_s - newest_s > _LONGEST_START_S:
         return False
     return not any(_refuses_node(other) and (event_time(other) or 0.0) > newest_s for other in same)

@@ -1,12 +1,12 @@
-"""Judges a job look by look, on the caller's clock: go on, wait, start it again or stop.
+"""Judges a job poll by poll, on the caller's clock: continue, wait, start it again or stop.
 
-A failure that may pass is watched for as long as its row of the table says; then it is acted on. What is seen
-for the second time, or says itself that it happened several times, needs no further watching.
+A transient failure is observed for the patience of its row of the table; then it is acted on. A failure that
+is observed twice, or that reports several occurrences itself, needs no further observation.
 
 As long as the job's controller has not given up (`is_over` is False):
-- what no rule knows is reported, and the job is left alone;
+- a failure that no rule matches is reported, and the job is left alone;
 - a consequence is not acted on while its cause is in progress: another pod is being scheduled, pulls its
-  image, is created or gets ready.
+  image, is created or becomes ready.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ _REPEAT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continue:
-    says: str = "nothing is wrong, as far as can be seen"
+    says: str = "no problem found"
     action: str = field(default="go on", init=False)
 
 
@@ -53,7 +53,7 @@ Verdict: TypeAlias = Continue | Wait | Repeat | Resubmit | Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchState:
-    """What is remembered from one look to the next."""
+    """State that is kept from one poll to the next."""
 
     failure: str = ""
     pod: str = ""
@@ -69,22 +69,23 @@ def judge(
     policy: RetryPolicy,
     *,
     checkpoint: int | None = None,
-    dice: float = 1.0,
+    jitter: float = 1.0,
     is_over: bool = True,
 ) -> tuple[Verdict, Finding | None, WatchState]:
     """`is_over`: the job's controller reports that the job has failed, or there is none that could."""
     finding = diagnose(snapshot)
     if finding is None:
         return Continue(), None, replace(past, failure="", pod="", looks=0, repeats=0)
-    now_s, failure = snapshot.at_s, finding.failure
+    now_s = snapshot.at_s
+    failure = finding.failure
     same = past.failure == failure.name
     since_s = past.since_s if same else min(now_s, finding.at_s if finding.at_s is not None else now_s)
-    looks, repeats = (past.looks + 1, past.repeats) if same else (1, 0)
-    seen = replace(past, failure=failure.name, pod=finding.pod, since_s=since_s, looks=looks, repeats=repeats)
+    count, repeats = (past.looks + 1, past.repeats) if same else (1, 0)
+    seen = replace(past, failure=failure.name, pod=finding.pod, since_s=since_s, looks=count, repeats=repeats)
     if failure.remedy in (Remedy.REPEAT, Remedy.RECONNECT, Remedy.NOTHING):
         verdict, seen = _repeated(finding, seen, now_s)
         return verdict, finding, seen
-    reason = _reason_not_to_decide(finding, past.attempts, policy)
+    reason = _reason_to_wait(finding, past.attempts, policy)
     if not reason and not is_over:
         reason = _reason_to_leave_alone(finding, snapshot)
     if reason:
@@ -95,22 +96,22 @@ def judge(
         until_s = None if patience_s is None else since_s + patience_s
         return Wait(says=_waiting(failure, until_s, now_s), until_s=until_s), finding, seen
     if failure.remedy is Remedy.WAIT:
-        return stopped(finding, f"it was waited for {(now_s - since_s) / 60:.0f} minutes"), finding, seen
-    decision, attempts = decide(finding, past.attempts, policy, checkpoint, now_s, dice)
+        return stopped(finding, f"waited for {(now_s - since_s) / 60:.0f} minutes"), finding, seen
+    decision, attempts = decide(finding, past.attempts, policy, checkpoint, now_s, jitter)
     if isinstance(decision, Resubmit):
-        # A new gang is looked at afresh.
+        # The state of a new gang starts empty.
         return decision, finding, WatchState(attempts=attempts)
     return decision, finding, replace(seen, attempts=attempts)
 
 
-def _reason_not_to_decide(finding: Finding, past: Attempts, policy: RetryPolicy) -> str:
+def _reason_to_wait(finding: Finding, past: Attempts, policy: RetryPolicy) -> str:
     """Weak evidence neither removes a job nor pays for another attempt, unless such attempts were ordered."""
     is_ordered = finding.failure.remedy is Remedy.RESUBMIT and policy.app > past.app_used
     if finding.failure.remedy is Remedy.WAIT or is_ordered:
         return ""
-    left = "the job is neither removed nor started again; --app-retries N allows N attempts all the same"
+    left = "the job is neither removed nor restarted; --app-retries N allows N restarts anyway"
     if finding.failure is UNKNOWN:
-        return f"it is not understood yet: {left}"
+        return f"unknown cause: {left}"
     if finding.is_doubtful:
         return f"the evidence does not show whether another attempt can help: {left}"
     return ""
@@ -118,16 +119,16 @@ def _reason_not_to_decide(finding: Finding, past: Attempts, policy: RetryPolicy)
 
 def _reason_to_leave_alone(finding: Finding, snapshot: Snapshot) -> str:
     if finding.failure is UNKNOWN or finding.is_doubtful:
-        return "it is not understood yet, and the job's controller has not given up: the job is left alone"
+        return "unknown cause, and the job's controller is still retrying: no action"
     if finding.failure is PLACEMENT:
         pods = [pod for pod in snapshot.pods if name_of(pod) == finding.pod] or snapshot.pods
         closed = [node for pod in pods for node in closed_for_now(pod, snapshot.nodes)]
         if closed:
-            return f"it is waited for: node {closed[0]} is meant for it, and takes no pods at present"
+            return f"waiting: node {closed[0]} is reserved for it, and accepts no pods at present"
     if finding.failure.weight is Weight.CONSEQUENCE:
-        others = [one for one in starting(snapshot) if one.pod != finding.pod]
-        if others:
-            return f"it is waited for: pod {others[0].pod} {others[0].what}"
+        starting_pods = [entry for entry in starting(snapshot) if entry.pod != finding.pod]
+        if starting_pods:
+            return f"waiting: pod {starting_pods[0].pod} {starting_pods[0].what}"
     return ""
 
 
@@ -140,17 +141,17 @@ def _patience_s(failure: Failure, policy: RetryPolicy) -> float | None:
 def _repeated(finding: Finding, seen: WatchState, now_s: float) -> tuple[Verdict, WatchState]:
     failure = finding.failure
     if failure.remedy is Remedy.RECONNECT:
-        return Repeat(says="the stream is opened again", not_before_s=now_s, action="reconnect"), seen
+        return Repeat(says="the stream is reopened", not_before_s=now_s, action="reconnect"), seen
     if failure.most is not None and seen.repeats >= failure.most:
-        return stopped(finding, f"asked {failure.most + 1} times, without an answer"), seen
+        return stopped(finding, f"{failure.most + 1} requests without a response"), seen
     after_s = _REPEAT_S * 2.0**seen.repeats if finding.after_s is None else finding.after_s
-    says = f"the same call again in {after_s:g} s"
-    return Repeat(says=says, not_before_s=now_s + after_s), replace(seen, repeats=seen.repeats + 1)
+    announcement = f"the same call again in {after_s:g} s"
+    return Repeat(says=announcement, not_before_s=now_s + after_s), replace(seen, repeats=seen.repeats + 1)
 
 
 def _waiting(failure: Failure, until_s: float | None, now_s: float) -> str:
     if until_s is None:
-        return "it is waited for, for as long as it takes"
+        return "waiting without a limit"
     if failure.remedy is Remedy.WAIT:
-        return f"it is waited for, {until_s - now_s:.0f} s more"
-    return f"it is watched for {until_s - now_s:.0f} s more at most, because it may pass"
+        return f"waiting, {until_s - now_s:.0f} s more"
+    return f"watching for {until_s - now_s:.0f} s more at most, because it may be transient"

@@ -1,7 +1,7 @@
 """Actions for a finding, in three tiers by who may carry them out, each with its reason.
 
-safe: in the user's namespace, ours, and can be taken back. planned: for the whole cluster, by a pinned chart
-or an add-on of EKS, and only with --apply. never: a command for a person; no program of ours types it.
+safe: in the user's namespace, of Paceline, and can be undone. planned: for the whole cluster, by a pinned
+chart or an EKS add-on, and only with --apply. never: a command for a person; Paceline does not run it.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class RemovePod:
-    """One of our own that has ended."""
+    """Remove a helper pod that has ended."""
 
-    manifest: Object  # as it was seen
+    manifest: Object  # as last read
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class ChangeAddon:
-    """Of EKS, by Amazon's API."""
+    """Change of an EKS add-on by Amazon's API."""
 
     wanted: AddonRequest
 
@@ -55,7 +55,7 @@ Action = Create | RemovePod | Install | ChangeAddon | ByHand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    name: str  # what --only calls it
+    name: str  # name for --only
     what: str
     why: str
     action: Action
@@ -75,8 +75,8 @@ class Fix:
         match self.action:
             case Install(chart):
                 return chart.command
-            case ChangeAddon(wanted):
-                return wanted.command()
+            case ChangeAddon(request):
+                return request.command()
             case ByHand(command):
                 return command
             case _:
@@ -88,12 +88,12 @@ class Fix:
         return [redact(line) for line in (first, *(f"{'':9}{k}: {v}" for k, v in more.items() if v))]
 
     def to_json(self) -> dict[str, Json]:
-        said = {"what": self.what, "why": self.why, "command": self.command}
-        return {"name": self.name, "tier": self.tier.value, **{k: redact(v) for k, v in said.items()}}
+        fields = {"what": self.what, "why": self.why, "command": self.command}
+        return {"name": self.name, "tier": self.tier.value, **{k: redact(v) for k, v in fields.items()}}
 
 
 def without_secrets(manifest: Object) -> Object:
-    """As it may be written down: of a Secret, nothing that is secret."""
+    """The manifest without the values of a Secret, for records."""
     if manifest.get("kind") != "Secret":
         return manifest
     names = (*mapping(manifest, "data"), *mapping(manifest, "stringData"))
@@ -103,6 +103,6 @@ def without_secrets(manifest: Object) -> Object:
 
 
 def object_label(manifest: Object) -> str:
-    about = mapping(manifest, "metadata")
-    space = f" in namespace {about['namespace']}" if "namespace" in about else ""
-    return f"{manifest.get('kind')} {about.get('name')}{space}"
+    metadata = mapping(manifest, "metadata")
+    space = f" in namespace {metadata['namespace']}" if "namespace" in metadata else ""
+    return f"{manifest.get('kind')} {metadata.get('name')}{space}"

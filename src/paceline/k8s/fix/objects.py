@@ -25,7 +25,7 @@ _OF_KUBERNETES = ("kube-root-ca.crt", "istio-ca-root-cert")  # in every namespac
 
 
 def find_object(api: Api, manifest: Manifest) -> Manifest | None:
-    kind, name, space = _place(manifest)
+    kind, name, space = _location(manifest)
     try:
         return api.get(kind, name, space)
     except NotThereError:
@@ -33,7 +33,7 @@ def find_object(api: Api, manifest: Manifest) -> Manifest | None:
 
 
 def object_exists(api: Api, manifest: Manifest) -> bool:
-    """Also for who may create such an object, and not look at it: Secrets are often so."""
+    """Also works with the right to create such an object but not to read it, as is common for Secrets."""
     try:
         return find_object(api, manifest) is not None
     except ForbiddenError:
@@ -47,45 +47,49 @@ def object_exists(api: Api, manifest: Manifest) -> bool:
 
 
 def with_fix_label(manifest: Manifest, fix: str) -> Manifest:
-    about = dict(mapping(manifest, "metadata"))
-    about["annotations"] = {**mapping(manifest, "metadata", "annotations"), FIX_LABEL: fix}
-    return {**manifest, "metadata": about}  # type: ignore[dict-item]  # metadata of JSON is JSON
+    metadata = dict(mapping(manifest, "metadata"))
+    metadata["annotations"] = {**mapping(manifest, "metadata", "annotations"), FIX_LABEL: fix}
+    return {**manifest, "metadata": metadata}  # type: ignore[dict-item]  # metadata of JSON is JSON
 
 
-def reason_to_keep(api: Api, kind: Kind, made: Manifest, fix: str) -> str:
+def reason_to_keep(api: Api, kind: Kind, created: Manifest, fix: str) -> str:
     """Why undo does not remove it; empty: it may."""
-    about = mapping(made, "metadata")
-    if mapping(made, "metadata", "annotations").get(FIX_LABEL) != fix:
-        return f"{kind.name} {about.get('name')} is not the one that this fix made"
-    if kind == CLAIM and mapping(made, "status").get("phase") == "Bound":
-        return f"claim {about.get('name')} has a volume, and what is on it would be lost"
+    metadata = mapping(created, "metadata")
+    if mapping(created, "metadata", "annotations").get(FIX_LABEL) != fix:
+        return f"{kind.name} {metadata.get('name')} is not the one that this fix created"
+    if kind == CLAIM and mapping(created, "status").get("phase") == "Bound":
+        return f"claim {metadata.get('name')} has a volume, whose data would be lost"
     if kind == NAMESPACE:
         try:
-            inside = [f"{one.name} {name}" for one in _IN_A_NAMESPACE for name in _names(api, one, about)]
+            inside = [
+                f"{inner_kind.name} {name}"
+                for inner_kind in _IN_A_NAMESPACE
+                for name in _names(api, inner_kind, metadata)
+            ]
         except ForbiddenError:
-            return f"not everything in namespace {about.get('name')} may be seen, so it may be in use"
+            return f"namespace {metadata.get('name')} cannot be read completely, so it may be in use"
         if inside:
-            return f"namespace {about.get('name')} is not empty: {', '.join(inside[:3])}"
+            return f"namespace {metadata.get('name')} is not empty: {', '.join(inside[:3])}"
     return ""
 
 
 def remove_pod(api: Api, manifest: Manifest) -> None:
-    _kind, name, space = _place(manifest)
+    _kind, name, space = _location(manifest)
     api.delete(POD, name, space)
 
 
-def _names(api: Api, kind: Kind, about: object) -> list[str]:
-    all_of_them = [mapping(one, "metadata") for one in api.find(kind, _text(about, "name")).items]
-    staying = [str(one.get("name")) for one in all_of_them if "deletionTimestamp" not in one]
+def _names(api: Api, kind: Kind, metadata: object) -> list[str]:
+    all_of_them = [mapping(obj, "metadata") for obj in api.find(kind, _text(metadata, "name")).items]
+    staying = [str(obj.get("name")) for obj in all_of_them if "deletionTimestamp" not in obj]
     return [name for name in staying if name not in _OF_KUBERNETES]
 
 
-def _place(manifest: Manifest) -> tuple[Kind, str, str | None]:
+def _location(manifest: Manifest) -> tuple[Kind, str, str | None]:
     kind = kind_of(dict(manifest))
-    about = mapping(manifest, "metadata")
-    space = _text(about, "namespace") or "default"
-    return kind, _text(about, "name"), space if kind.is_namespaced else None
+    metadata = mapping(manifest, "metadata")
+    space = _text(metadata, "namespace") or "default"
+    return kind, _text(metadata, "name"), space if kind.is_namespaced else None
 
 
-def _text(about: object, name: str) -> str:
-    return str(mapping(about).get(name, ""))
+def _text(metadata: object, name: str) -> str:
+    return str(mapping(metadata).get(name, ""))

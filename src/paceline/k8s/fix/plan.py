@@ -1,6 +1,6 @@
-"""Plan of fixes, from the findings of a check and from what was asked for, in order of execution.
+"""Plan of fixes, from the findings of a check and the request, in order of execution.
 
-Only what is wrong is mended: a note is no reason to write. What cannot be done safely is a command to read.
+Only problems are fixed, never notes. An unsafe fix becomes a command for a person.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ class ClaimRequest:
     name: str
     size: str
     is_shared: bool = False  # written to by several nodes
-    is_read_only: bool = False  # by jobs; whoever fills it writes to it, too
+    is_read_only: bool = False  # for jobs; an upload writes to it, too
     storage_class: str | None = None
 
 
@@ -39,24 +39,24 @@ def namespace_manifest(name: str) -> Object:
     }
 
 
-def claim_manifest(asked: ClaimRequest, space: str) -> Object:
-    storage: Object = {} if asked.storage_class is None else {"storageClassName": asked.storage_class}
+def claim_manifest(request: ClaimRequest, space: str) -> Object:
+    storage: Object = {} if request.storage_class is None else {"storageClassName": request.storage_class}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": _about(asked.name, space),
+        "metadata": _about(request.name, space),
         "spec": {
-            "accessModes": list(_modes(asked)),
+            "accessModes": list(_modes(request)),
             **storage,
-            "resources": {"requests": {"storage": asked.size}},
+            "resources": {"requests": {"storage": request.size}},
         },
     }
 
 
-def _modes(asked: ClaimRequest) -> list[str]:
-    if asked.is_read_only:
+def _modes(request: ClaimRequest) -> list[str]:
+    if request.is_read_only:
         return ["ReadOnlyMany", "ReadWriteMany"]
-    return ["ReadWriteMany"] if asked.is_shared else ["ReadWriteOnce"]
+    return ["ReadWriteMany"] if request.is_shared else ["ReadWriteOnce"]
 
 
 def hugging_face_secret(token: str, space: str) -> Object:
@@ -82,7 +82,7 @@ def identity_manifests(account: str, space: str, target: Target) -> list[Object]
 
 
 def runtime_manifest(image: str, space: str) -> Object:
-    """For torch, in one namespace: a TrainJob says image, command and size itself."""
+    """Runtime for torch in one namespace: a TrainJob sets image, command and size."""
     user: Object = {"runAsNonRoot": True, "runAsUser": USER, "fsGroup": USER}
     secure: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     sizes: Object = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -94,12 +94,12 @@ def runtime_manifest(image: str, space: str) -> Object:
     }
     step: Object = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
     job: Object = {"metadata": step, "spec": {"backoffLimit": 0, "template": {"spec": pod}}}
-    about = _about(RUNTIME, space)
-    about["labels"] = {**PACELINE_LABELS, "trainer.kubeflow.org/framework": "torch"}
+    metadata = _about(RUNTIME, space)
+    metadata["labels"] = {**PACELINE_LABELS, "trainer.kubeflow.org/framework": "torch"}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainingRuntime",
-        "metadata": about,
+        "metadata": metadata,
         "spec": {
             "mlPolicy": {"numNodes": 1, "torch": {}},
             "template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}},
@@ -120,7 +120,7 @@ _CHARTS = {"kuberay": KUBERAY, "trainer": TRAINER, "gpu-plugin": GPU_PLUGIN, "ef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixRequest:
-    """What the user wants beside what the check finds."""
+    """Requests of the user in addition to the findings of the check."""
 
     claims: tuple[ClaimRequest, ...] = ()
     account: str | None = None
@@ -130,18 +130,22 @@ class FixRequest:
     only: tuple[str, ...] = ()  # empty: all of NAMES
 
 
-def plan_fixes(seen: Snapshot, findings: Sequence[Finding], asked: FixRequest) -> list[Fix]:
-    wrong = [one for one in findings if one.level in (Level.PROBLEM, Level.WARNING)]
-    cures = {one.cure: one for one in wrong if one.cure}
-    found = [*_namespace(seen, cures), *_asked(seen, asked)]
+def plan_fixes(seen: Snapshot, findings: Sequence[Finding], request: FixRequest) -> list[Fix]:
+    wrong = [finding for finding in findings if finding.level in (Level.PROBLEM, Level.WARNING)]
+    cures = {finding.cure: finding for finding in wrong if finding.cure}
+    fixes = [*_namespace(seen, cures), *_requested(seen, request)]
     if "runtime" in cures:
-        found.append(_runtime(seen, cures["runtime"], asked))
+        fixes.append(_runtime(seen, cures["runtime"], request))
     installs = [fix for name in _CHARTS if name in cures for fix in _install(seen, name, cures[name])]
-    addons = [fix for one in wrong for fix in _addon(one)]
-    hands = [_by_hand(one) for one in wrong if one.cure == "" and one.command and not _covered(one, addons)]
+    addons = [fix for finding in wrong for fix in _addon(finding)]
+    hands = [
+        _by_hand(finding)
+        for finding in wrong
+        if finding.cure == "" and finding.command and not _covered(finding, addons)
+    ]
     # Two findings may name one command, and what is typed once is enough.
-    everything = list({(fix.name, fix.what): fix for fix in [*found, *installs, *addons, *hands]}.values())
-    return [fix for fix in everything if not asked.only or fix.name in asked.only]
+    everything = list({(fix.name, fix.what): fix for fix in [*fixes, *installs, *addons, *hands]}.values())
+    return [fix for fix in everything if not request.only or fix.name in request.only]
 
 
 def finished_helpers(pods: Sequence[Object]) -> list[Fix]:
@@ -149,8 +153,8 @@ def finished_helpers(pods: Sequence[Object]) -> list[Fix]:
     return [
         Fix(
             name="helpers",
-            what=f"remove Pod {name_of(pod)}, which carried files and has ended",
-            why="it holds a volume and a place in the quota",
+            what=f"remove Pod {name_of(pod)}, a finished transfer pod",
+            why="it occupies a volume and quota",
             action=RemovePod({"apiVersion": "v1", "kind": "Pod", **pod}),
         )
         for pod in pods
@@ -163,27 +167,29 @@ def _namespace(seen: Snapshot, cures: dict[str, Finding]) -> Iterator[Fix]:
         yield _create("namespace", namespace_manifest(seen.namespace), cures["namespace"].what)
 
 
-def _asked(seen: Snapshot, asked: FixRequest) -> Iterator[Fix]:
-    there = {name_of(one) for one in seen.of("persistentvolumeclaims")}
-    for claim in asked.claims:
-        if claim.name not in there:
+def _requested(seen: Snapshot, request: FixRequest) -> Iterator[Fix]:
+    existing = {name_of(claim) for claim in seen.of("persistentvolumeclaims")}
+    for claim in request.claims:
+        if claim.name not in existing:
             yield _create(
-                "claim", claim_manifest(claim, seen.namespace), "it was asked for, and is not there"
+                "claim", claim_manifest(claim, seen.namespace), "it was requested, and does not exist"
             )
-    if asked.hf_token is not None:
-        secret = hugging_face_secret(asked.hf_token, seen.namespace)
-        yield _create("secret", secret, "it was asked for: the token of your login on this machine")
-    if asked.account is not None:
-        for one in identity_manifests(asked.account, seen.namespace, asked.target):
-            yield _create("rights", one, f"{asked.account} shall run a {asked.target.value}")
+    if request.hf_token is not None:
+        secret = hugging_face_secret(request.hf_token, seen.namespace)
+        yield _create("secret", secret, "it was requested: the token of your login on this machine")
+    if request.account is not None:
+        for manifest in identity_manifests(request.account, seen.namespace, request.target):
+            yield _create(
+                "rights", manifest, f"{request.account} must be able to run a {request.target.value}"
+            )
 
 
-def _runtime(seen: Snapshot, finding: Finding, asked: FixRequest) -> Fix:
-    if asked.image is None:  # Trainer's own runtimes come with its chart
+def _runtime(seen: Snapshot, finding: Finding, request: FixRequest) -> Fix:
+    if request.image is None:  # Trainer's chart installs its own runtimes
         return Fix(
             name="trainer", what=_installs(TRAINER.deployed), why=finding.what, action=Install(TRAINER)
         )
-    return _create("runtime", runtime_manifest(asked.image, seen.namespace), finding.what)
+    return _create("runtime", runtime_manifest(request.image, seen.namespace), finding.what)
 
 
 def _install(seen: Snapshot, name: str, finding: Finding) -> Iterator[Fix]:
@@ -191,23 +197,23 @@ def _install(seen: Snapshot, name: str, finding: Finding) -> Iterator[Fix]:
     against = {"gpu-plugin": why_no_gpu_plugin, "efa-plugin": why_no_efa_plugin}.get(name)
     reason = "" if against is None else against(seen)
     if reason:
-        what = f"{finding.what}; nothing is installed: {reason}"
-        yield Fix(name="by-hand", what=what, why=finding.why, action=ByHand(finding.command))
+        message = f"{finding.what}; nothing is installed: {reason}"
+        yield Fix(name="by-hand", what=message, why=finding.why, action=ByHand(finding.command))
         return
     yield Fix(name=name, what=_installs(chart.deployed), why=finding.what, action=Install(chart))
 
 
 def _addon(finding: Finding) -> Iterator[Fix]:
     if finding.addon is not None:
-        wanted = finding.addon
-        verb = f"update {wanted.name} from {wanted.before}" if wanted.before else f"install {wanted.name}"
-        what = f"{verb} to {wanted.version}" if wanted.before else f"{verb} {wanted.version}"
-        where = f"as an add-on of {wanted.cluster}"
-        yield Fix(name="addon", what=f"{what}, {where}", why=finding.what, action=ChangeAddon(wanted))
+        addon = finding.addon
+        verb = f"update {addon.name} from {addon.before}" if addon.before else f"install {addon.name}"
+        message = f"{verb} to {addon.version}" if addon.before else f"{verb} {addon.version}"
+        where = f"as an add-on of {addon.cluster}"
+        yield Fix(name="addon", what=f"{message}, {where}", why=finding.what, action=ChangeAddon(addon))
 
 
 def _covered(finding: Finding, addons: Sequence[Fix]) -> bool:
-    """What is planned need not be typed by a person as well."""
+    """Whether a planned fix covers the finding, so that no command for a person is needed."""
     names = [fix.action.wanted.name for fix in addons if isinstance(fix.action, ChangeAddon)]
     return any(f"--addon-name {name}" in finding.command for name in names)
 

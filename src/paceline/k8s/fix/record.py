@@ -1,6 +1,6 @@
 """Record of a fix, and its undo: a folder for each run with `record.json`, before and after as YAML.
 
-A step is written down before it is done: whoever is killed in between can still undo it.
+A step is recorded before it is done, so that an interrupted fix can still be undone.
 """
 
 import json
@@ -21,7 +21,7 @@ FILE = "record.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One change. `state`: doing, done, undone, or kept (undo leaves it, and says why)."""
+    """One change. `state`: doing, done, undone, or kept (undo leaves it, and reports why)."""
 
     name: str
     verb: str  # create, remove, install, addon
@@ -29,12 +29,12 @@ class Step:
     api_version: str = ""
     object: str = ""
     namespace: str = ""
-    revision: int | None = None  # of the release before
+    revision: int | None = None  # previous revision of the release
     made: int | None = None  # its revision after; None: not known
-    cluster: str = ""  # of EKS, whose add-on it is
+    cluster: str = ""  # EKS cluster of the add-on
     region: str = ""
-    version: str = ""  # of the add-on before
-    wanted: str = ""  # of the add-on after
+    version: str = ""  # previous version of the add-on
+    wanted: str = ""  # new version of the add-on
     state: str = "doing"
 
 
@@ -42,7 +42,9 @@ class Record:
     """`folder` is that of one run; its name is the id that `undo` takes."""
 
     def __init__(self, folder: Path, server: str, steps: list[Step]) -> None:
-        self.folder, self.server, self.steps = folder, server, steps
+        self.folder = folder
+        self.server = server
+        self.steps = steps
 
     @property
     def id(self) -> str:
@@ -72,10 +74,10 @@ class Record:
         step = self.steps[number - 1]
         path = self.folder / f"{number:02d}-{step.name}.{when}.yaml"
         if manifest is None:
-            self._write(path, "# nothing: it is not there\n")
+            self._write(path, "# nothing: it did not exist\n")
             return
-        said: Object = json.loads(json.dumps(manifest))  # plain, and no part of anybody else's object
-        self._write(path, redact(to_yaml([without_secrets(said)])))
+        plain: Object = json.loads(json.dumps(manifest))  # plain, and no part of anybody else's object
+        self._write(path, redact(to_yaml([without_secrets(plain)])))
 
     def _write(self, path: Path, text: str) -> None:
         try:
@@ -84,12 +86,12 @@ class Record:
             new.write_text(text, encoding="utf-8")
             new.replace(path)
         except OSError as error:
-            hint = "run it in a folder that can be written to: without a record nothing is changed"
+            hint = "run it in a writable folder: without a record nothing is changed"
             raise CannotWriteError(f"cannot write {path}: {error.strerror}", hint) from error
 
 
 def new_record(folder: Path, stamp: str, server: str) -> Record:
-    """`folder` holds all of them; `stamp` is the time, and two in one second are told apart."""
+    """`folder` holds all of them; `stamp` is the time, and two in one second get different names."""
     number = 1
     while (path := folder / (stamp if number == 1 else f"{stamp}-{number}")).exists():
         number += 1
@@ -99,8 +101,8 @@ def new_record(folder: Path, stamp: str, server: str) -> Record:
 def read_record(folder: Path, name: str) -> Record:
     """Raises ConfigError."""
     path = folder / name / FILE
-    known = sorted(one.parent.name for one in folder.glob(f"*/{FILE}"))
-    hint = f"there are: {', '.join(known)}" if known else f"nothing was changed from here ({folder} is empty)"
+    known = sorted(file.parent.name for file in folder.glob(f"*/{FILE}"))
+    hint = f"there are: {', '.join(known)}" if known else f"no fix was applied from here ({folder} is empty)"
     if name not in known:
         raise ConfigError([Problem(f"there is no fix {name!r}", hint, "--undo")])
     try:
@@ -109,4 +111,4 @@ def read_record(folder: Path, name: str) -> Record:
         steps = [Step(**row) for row in mappings(value, "steps")]  # type: ignore[arg-type]  # as it was written
         return Record(path.parent, str(value["server"]), steps)
     except (OSError, ValueError, TypeError, KeyError, AssertionError) as error:
-        raise ConfigError([Problem(f"{path} is no record of a fix: {error!r}", hint, "--undo")]) from error
+        raise ConfigError([Problem(f"{path} is not a record of a fix: {error!r}", hint, "--undo")]) from error

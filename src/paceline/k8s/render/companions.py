@@ -9,13 +9,13 @@ DEVICE_CLASS = "gpu.nvidia.com"
 
 
 def render_companions(intent: JobSpec) -> list[Object]:
-    """In the order in which they must exist."""
+    """Companions in order of creation."""
     torch = require_torch(intent)
-    found = [] if torch.config is None else [_config(intent)]
-    found += [_claim(intent, claim) for claim in torch.claims]
-    found += [_devices(intent)] if torch.options.gpu_claims else []
-    found += _identity(intent) if torch.options.rbac else []
-    return [*found, _policy(intent)] if torch.options.network_policy else found
+    objects = [] if torch.config is None else [_config(intent)]
+    objects += [_claim(intent, claim) for claim in torch.claims]
+    objects += [_devices(intent)] if torch.options.gpu_claims else []
+    objects += _identity(intent) if torch.options.rbac else []
+    return [*objects, _policy(intent)] if torch.options.network_policy else objects
 
 
 def render_claims(intent: JobSpec) -> list[Object]:
@@ -49,7 +49,7 @@ def _claim(intent: JobSpec, claim: Claim) -> Object:
 
 
 def _devices(intent: JobSpec) -> Object:
-    """From which each pod gets a claim: so many GPUs of one node, by NVIDIA's DRA driver."""
+    """Template of each pod's claim: GPUs of one node, by NVIDIA's DRA driver."""
     exactly: Object = {
         "deviceClassName": DEVICE_CLASS,
         "allocationMode": "ExactCount",
@@ -65,7 +65,7 @@ def _devices(intent: JobSpec) -> Object:
 
 
 def _identity(intent: JobSpec) -> list[Object]:
-    """An account for the pods, which get no token of it. Whoever has one may follow jobs here, no more."""
+    """A service account for the pods, which get no token of it. Its rights: follow jobs in this namespace."""
     name = intent.name
     rules: list[Json] = [
         {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]}
@@ -95,15 +95,15 @@ def _identity(intent: JobSpec) -> list[Object]:
 
 
 def _policy(intent: JobSpec) -> Object:
-    """torch's store, gloo and NCCL believe whoever reaches them: nobody but this job's pods does."""
-    mine: Object = {"matchLabels": labels(intent)}
+    """torch's store, gloo and NCCL do not authenticate peers, so only this job's pods may reach them."""
+    own_pods: Object = {"matchLabels": labels(intent)}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(intent, intent.name),
         "spec": {
-            "podSelector": mine,
+            "podSelector": own_pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": mine}]}],
+            "ingress": [{"from": [{"podSelector": own_pods}]}],
         },
     }

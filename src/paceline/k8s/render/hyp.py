@@ -1,8 +1,8 @@
-"""A job as HyperPod's own command `hyp` takes it, and what `hyp` cannot carry.
+"""A job in the format of HyperPod's command `hyp`, and the parts that `hyp` does not support.
 
-`hyp create` reads a folder: config.yaml says which template and whose job, k8s.jinja is the manifest. It
-reads the manifest by models of its own, which are narrower than the API: what they lack is left out here and
-said, or refused where leaving it out would change what the job does. Found out with hyp 3.12.0.
+`hyp create` reads a folder: config.yaml has the template and the job's name, k8s.jinja is the manifest. It
+parses the manifest by its own models, which are narrower than the API: fields that they lack are left out
+and reported, or refused if leaving them out would change the job. Tested with hyp 3.12.0.
 """
 
 import copy
@@ -18,11 +18,10 @@ from paceline.k8s.check.nodes import efa_of
 from paceline.k8s.objects import EFA, GPU, INSTANCE_TYPE, ZONE, mapping, read_quantity
 
 KIND = "HyperPodPyTorchJob"
-MIN_VERSION = (3, 12)  # those before make a manifest of their own, and lose ours
-INSTALL = (
-    "pip install 'sagemaker-hyperpod>=3.12' in an environment of its own: it pins click, pytest and more"
-)
-CONFIG, TEMPLATE = "config.yaml", "k8s.jinja"
+MIN_VERSION = (3, 12)  # earlier ones write their own manifest, and lose this one
+INSTALL = "pip install 'sagemaker-hyperpod>=3.12' in a separate environment: it pins click, pytest and more"
+CONFIG = "config.yaml"
+TEMPLATE = "k8s.jinja"
 # hyp reads a pod's security by the model of a container's, which has none of these.
 _OF_PODS_ALONE = (
     "fsGroup",
@@ -38,7 +37,7 @@ Object = dict[str, Any]  # Any: JSON, of which single fields are changed
 
 @dataclass(frozen=True, slots=True)
 class HypJob:
-    """`job` as hyp can take it, and what is different from what was asked for."""
+    """`job` as hyp accepts it, and how it differs from the requested one."""
 
     job: Object
     notes: tuple[str, ...]
@@ -47,8 +46,10 @@ class HypJob:
 def to_hyp_job(manifest: Mapping[str, object]) -> HypJob:
     """Raises ConfigError."""
     if manifest.get("kind") != KIND:
-        hint = "render it with --target hyperpod, or send it without --through hyp"
-        raise ManifestError([Problem(f"hyp sends a {KIND}, not a {manifest.get('kind')}", hint, "--through")])
+        hint = "render it with --target hyperpod, or submit without --through hyp"
+        raise ManifestError(
+            [Problem(f"hyp submits a {KIND}, not a {manifest.get('kind')}", hint, "--through")]
+        )
     job: Object = copy.deepcopy(dict(manifest))
     problems: list[Problem] = []
     notes: list[str] = []
@@ -63,37 +64,36 @@ def to_hyp_job(manifest: Mapping[str, object]) -> HypJob:
 
 
 def folder(job: Mapping[str, object]) -> dict[str, str]:
-    """The files that `hyp create` reads, by name. Whatever the job holds, it is no template."""
-    about, pod = mapping(job, "metadata"), _first_pod(job)
-    config = {"job_name": about.get("name"), "image": pod["containers"][0]["image"]}
-    config |= {"namespace": about["namespace"]} if "namespace" in about else {}
-    said = "".join(f"{name}: {json.dumps(value)}\n" for name, value in config.items())
+    """The files that `hyp create` reads, by name. The content of the job is never a template."""
+    metadata = mapping(job, "metadata")
+    pod = _first_pod(job)
+    config = {"job_name": metadata.get("name"), "image": pod["containers"][0]["image"]}
+    config |= {"namespace": metadata["namespace"]} if "namespace" in metadata else {}
+    settings = "".join(f"{name}: {json.dumps(value)}\n" for name, value in config.items())
     # YAML reads JSON. An opening brace in a text could begin an expression of Jinja; elsewhere none can.
     text = json.dumps(job, indent=1, ensure_ascii=False)
-    plain = _STRING.sub(lambda found: found[0].replace("{", "\\u007b"), text)
-    return {CONFIG: f"# template: hyp-pytorch-job\n# version: 1.1\n{said}", TEMPLATE: plain + "\n"}
+    plain = _STRING.sub(lambda match: match[0].replace("{", "\\u007b"), text)
+    return {CONFIG: f"# template: hyp-pytorch-job\n# version: 1.1\n{settings}", TEMPLATE: plain + "\n"}
 
 
 def read_version(text: str) -> tuple[int, ...] | None:
-    """Of what `hyp --version` prints; None where it says none."""
-    found = re.search(r"^hyp version: ([0-9]+(?:\.[0-9]+)*)", text, re.MULTILINE)
-    return None if found is None else tuple(int(part) for part in found[1].split("."))
+    """Version in the output of `hyp --version`; None if there is none."""
+    match = re.search(r"^hyp version: ([0-9]+(?:\.[0-9]+)*)", text, re.MULTILINE)
+    return None if match is None else tuple(int(part) for part in match[1].split("."))
 
 
 def _first_pod(job: Mapping[str, object]) -> Object:
     spec: Any = job["spec"]
-    found: Object = spec["replicaSpecs"][0]["template"]["spec"]
-    return found
+    pod: Object = spec["replicaSpecs"][0]["template"]["spec"]
+    return pod
 
 
 def _security(pod: Object, notes: list[str]) -> None:
     its: Object = pod.get("securityContext", {})
     lost = [name for name in _OF_PODS_ALONE if its.pop(name, None) is not None]
-    if "fsGroup" in lost and any("persistentVolumeClaim" in one for one in pod.get("volumes", [])):
+    if "fsGroup" in lost and any("persistentVolumeClaim" in volume for volume in pod.get("volumes", [])):
         user = its.get("runAsUser", "the image's user")
-        notes.append(
-            f"hyp cannot carry fsGroup: user {user} must be able to write to the volumes as they are"
-        )
+        notes.append(f"hyp does not support fsGroup: user {user} needs write permission on the volumes")
 
 
 def _placement(pod: Object, notes: list[str], problems: list[Problem]) -> None:
@@ -103,25 +103,25 @@ def _placement(pod: Object, notes: list[str], problems: list[Problem]) -> None:
     if not lost:
         return
     if ZONE in pod.get("nodeSelector", {}):
-        notes.append(f"hyp cannot carry {' or '.join(lost)}: the zone of the node selector stands for it")
+        notes.append(f"hyp does not support {' or '.join(lost)}: the zone in the node selector replaces it")
         return
-    what = f"hyp cannot carry {' or '.join(lost)}, so nothing keeps the pods in one zone"
-    hint = f"name the zone: job render --node-selector {ZONE}=ZONE; or leave out --through hyp"
-    problems.append(Problem(what, hint, "--through"))
+    message = f"hyp does not support {' or '.join(lost)}, so the pods may be in several zones"
+    hint = f"set the zone: job render --node-selector {ZONE}=ZONE; or leave out --through hyp"
+    problems.append(Problem(message, hint, "--through"))
 
 
 def _resources(pod: Object, notes: list[str], problems: list[Problem]) -> None:
-    """hyp reads cpu as a plain number and memory as GiB, whatever unit is written."""
+    """hyp reads cpu as a plain number and memory as GiB, regardless of the unit."""
     amounts: Object = pod["containers"][0].setdefault("resources", {})
     for its in (amounts.get("requests", {}), amounts.get("limits", {})):
-        cpu, memory = read_quantity(its.get("cpu")), read_quantity(its.get("memory"))
+        cpu = read_quantity(its.get("cpu"))
+        memory = read_quantity(its.get("memory"))
         its.update({} if cpu is None else {"cpu": f"{cpu.normalize():f}"})
         its.update({} if memory is None else {"memory": f"{(memory / _GIB).normalize():f}Gi"})
-    asked, machine = amounts.get("requests", {}), str(pod.get("nodeSelector", {}).get(INSTANCE_TYPE, ""))
-    if GPU in asked and not machine:
-        hint = "name the machine: job render --instance-type ml.p5.48xlarge, for example"
-        problems.append(Problem("hyp takes GPUs of a named type of machine alone", hint, "--through"))
-    if GPU in asked and EFA not in asked and efa_of(machine.removeprefix("ml.")):
-        notes.append(
-            f"hyp asks for the EFA devices of {machine} too, because it does so whenever none is named"
-        )
+    requests = amounts.get("requests", {})
+    machine = str(pod.get("nodeSelector", {}).get(INSTANCE_TYPE, ""))
+    if GPU in requests and not machine:
+        hint = "set the instance type: job render --instance-type ml.p5.48xlarge, for example"
+        problems.append(Problem("hyp supports GPUs only with an instance type", hint, "--through"))
+    if GPU in requests and EFA not in requests and efa_of(machine.removeprefix("ml.")):
+        notes.append(f"hyp also requests the EFA devices of {machine}, as it does by default")

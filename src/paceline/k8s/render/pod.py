@@ -1,7 +1,7 @@
-"""What every pod of a job carries, whichever kind of object it belongs to.
+"""Common parts of the pods of a job, for every kind of object.
 
 Strict by default: a pod passes Pod Security "restricted", has no API token, and
-takes every secret by reference. `relaxed` says in words what `compat` gives up.
+takes every secret by reference. `relaxed` describes what `compat` gives up.
 """
 
 from paceline.k8s.objects import EFA, GPU, ZONE
@@ -21,12 +21,12 @@ from paceline.plan.codec import Json
 
 Object = dict[str, Json]
 
-USER = 1000  # of our image, and of rayproject's
+USER = 1000  # of paceline's image, and of rayproject's
 GRACE_S = 120  # time for a last checkpoint after SIGTERM
 
 
 def labels(intent: JobSpec) -> Object:
-    """One selector finds every object of a job, of whatever kind."""
+    """One selector finds every object of a job, of any kind."""
     return {
         "app.kubernetes.io/name": "paceline",
         "app.kubernetes.io/instance": intent.name,
@@ -59,19 +59,19 @@ def pod(intent: JobSpec, containers: list[Object], more: Object, *, needs_api: b
     }
 
 
-def container(intent: JobSpec, name: str, asked: Object, **more: Json) -> Object:
-    """`asked` is its resources."""
+def container(intent: JobSpec, name: str, amounts: Object, **more: Json) -> Object:
+    """`amounts`: its resource requests and limits."""
     variables: list[Json] = [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}]
-    for one in intent.secrets:
-        reference: Object = {"secretKeyRef": {"name": one.secret, "key": one.key}}
-        variables.append({"name": one.name, "valueFrom": reference})
+    for secret in intent.secrets:
+        reference: Object = {"secretKeyRef": {"name": secret.secret, "key": secret.key}}
+        variables.append({"name": secret.name, "valueFrom": reference})
     return {
         "name": name,
         "image": intent.image,
         "imagePullPolicy": "IfNotPresent",
         **more,
         "env": variables,
-        "resources": asked,
+        "resources": amounts,
         **container_security(intent),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -79,14 +79,14 @@ def container(intent: JobSpec, name: str, asked: Object, **more: Json) -> Object
 
 def resources(size: Size) -> Object:
     """Requests equal limits: Ray reads them to know what it has, and devices must."""
-    asked: Object = {"cpu": str(size.cpus), "memory": size.memory}
+    requests: Object = {"cpu": str(size.cpus), "memory": size.memory}
     if size.gpus:
-        asked[GPU] = str(size.gpus)
-    return {"requests": dict(asked), "limits": dict(asked)}
+        requests[GPU] = str(size.gpus)
+    return {"requests": dict(requests), "limits": dict(requests)}
 
 
 def gpu_toleration(size: Size) -> Object:
-    """Nodes with GPUs are usually kept free of everybody who does not say this."""
+    """Nodes with GPUs usually have a taint that repels pods without this toleration."""
     if not size.gpus:
         return {}
     return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]}
@@ -107,21 +107,21 @@ def container_security(intent: JobSpec) -> Object:
 
 
 def describe_relaxations(profile: Profile) -> list[str]:
-    """What a profile gives up, in words."""
+    """Describes what a profile gives up."""
     if profile is Profile.STRICT:
         return []
     return [
         "containers may run as root (no runAsNonRoot, no runAsUser)",
-        "programs in them may gain privileges (no allowPrivilegeEscalation: false)",
-        "they keep the default capabilities (no drop: [ALL])",
-        "so a namespace that enforces Pod Security restricted refuses these pods",
+        "processes may gain privileges (no allowPrivilegeEscalation: false)",
+        "containers keep the default capabilities (no drop: [ALL])",
+        "a namespace that enforces Pod Security restricted rejects these pods",
     ]
 
 
 # The same for all kinds: image, resources, variables, volumes. A kind decides only
-# how a pod learns who it is, and says so to `arguments`.
+# how a pod gets its identity, and passes that to `arguments`.
 
-GPUS = "gpus"  # what pods call their claim
+GPUS = "gpus"  # name of the claim in pods
 _ALWAYS = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
@@ -140,22 +140,23 @@ _DEBUG = {
 
 
 def require_torch(intent: JobSpec) -> TorchrunSpec:
-    assert intent.torch is not None, "wishes for this kind say how torchrun starts"
+    assert intent.torch is not None, "a spec for this kind has torchrun's settings"
     return intent.torch
 
 
 def torchrun_arguments(intent: JobSpec, *, rank: str, master: str, port: str = str(PORT)) -> list[Json]:
-    """Of torchrun: `rank` and `master` in words that the kubelet fills in, such as $(RANK)."""
-    torch, pods = require_torch(intent), intent.pods
+    """Arguments of torchrun: `rank` and `master` are references that the kubelet expands, such as $(RANK)."""
+    torch = require_torch(intent)
+    pods = intent.pods
     nodes = f"{pods.wanted}" if pods.least == pods.most else f"{pods.least}:{pods.most}"
-    words = [f"--nnodes={nodes}", f"--nproc_per_node={torch.procs}"]
+    argv = [f"--nnodes={nodes}", f"--nproc_per_node={torch.procs}"]
     if torch.rendezvous is Rendezvous.STATIC:
-        words += [f"--node_rank={rank}", f"--master_addr={master}", f"--master_port={port}"]
-        words += ["--rdzv_backend=static"]
+        argv += [f"--node_rank={rank}", f"--master_addr={master}", f"--master_port={port}"]
+        argv += ["--rdzv_backend=static"]
     else:
-        words += ["--rdzv_backend=c10d", f"--rdzv_endpoint={master}:{port}"]
-        words += [f"--max_restarts={intent.limits.retries}"]
-    return [*words, f"--rdzv_id={intent.name}", *intent.command]
+        argv += ["--rdzv_backend=c10d", f"--rdzv_endpoint={master}:{port}"]
+        argv += [f"--max_restarts={intent.limits.retries}"]
+    return [*argv, f"--rdzv_id={intent.name}", *intent.command]
 
 
 def variables(intent: JobSpec) -> list[Json]:
@@ -165,16 +166,17 @@ def variables(intent: JobSpec) -> list[Json]:
     plain |= _WITH_EFA if torch.options.efa else {}
     plain |= _DEBUG if torch.options.torch_debug else {}
     plain |= dict(torch.variables)
-    found: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
-    for one in intent.secrets:
-        reference: Object = {"secretKeyRef": {"name": one.secret, "key": one.key}}
-        found.append({"name": one.name, "valueFrom": reference})
-    return found
+    entries: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
+    for secret in intent.secrets:
+        reference: Object = {"secretKeyRef": {"name": secret.secret, "key": secret.key}}
+        entries.append({"name": secret.name, "valueFrom": reference})
+    return entries
 
 
 def torchrun_resources(intent: JobSpec) -> Object:
-    """Memory is bounded, devices are as they must be; a CPU that nobody else needs may be used."""
-    size, torch = intent.worker, require_torch(intent)
+    """Memory and devices have limits; CPU has only a request, so that idle CPUs can be used."""
+    size = intent.worker
+    torch = require_torch(intent)
     devices: Object = {GPU: str(size.gpus)} if size.gpus and not torch.options.gpu_claims else {}
     devices |= {EFA: str(torch.options.efa)} if torch.options.efa else {}
     bounded: Object = {"memory": size.memory, **devices}
@@ -184,41 +186,41 @@ def torchrun_resources(intent: JobSpec) -> Object:
 
 def mounts(intent: JobSpec) -> list[Json]:
     torch = require_torch(intent)
-    found: list[Json] = [{"name": "shm", "mountPath": SHM}]
+    entries: list[Json] = [{"name": "shm", "mountPath": SHM}]
     for volume in torch.volumes:
         only: Object = {"readOnly": True} if volume.is_read_only else {}
-        found.append({"name": volume.claim, "mountPath": volume.path, **only})
+        entries.append({"name": volume.claim, "mountPath": volume.path, **only})
     if torch.results == RESULTS:
-        found.append({"name": "results", "mountPath": RESULTS})
+        entries.append({"name": "results", "mountPath": RESULTS})
     if torch.config is not None:
-        found.append({"name": "config", "mountPath": CONFIG, "readOnly": True})
+        entries.append({"name": "config", "mountPath": CONFIG, "readOnly": True})
     if torch.has_cache:
-        found.append({"name": "cache", "mountPath": CACHE})
-    return found
+        entries.append({"name": "cache", "mountPath": CACHE})
+    return entries
 
 
 def volumes(intent: JobSpec) -> list[Json]:
     torch = require_torch(intent)
     # Memory of the pod, not of the node, and counted in its limit.
-    found: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": torch.options.shm}}]
+    entries: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": torch.options.shm}}]
     for volume in torch.volumes:
         claim: Object = {"claimName": volume.claim}
         claim |= {"readOnly": True} if volume.is_read_only else {}
-        found.append({"name": volume.claim, "persistentVolumeClaim": claim})
+        entries.append({"name": volume.claim, "persistentVolumeClaim": claim})
     if torch.results == RESULTS:
-        found.append({"name": "results", "emptyDir": {}})
+        entries.append({"name": "results", "emptyDir": {}})
     if torch.config is not None:
-        found.append({"name": "config", "configMap": {"name": config_name(intent)}})
+        entries.append({"name": "config", "configMap": {"name": config_name(intent)}})
     if torch.has_cache:
-        found.append({"name": "cache", "emptyDir": {}})
-    return found
+        entries.append({"name": "cache", "emptyDir": {}})
+    return entries
 
 
 def torchrun_security(intent: JobSpec) -> Object:
-    """Of the container. EFA locks memory that it registers: the one exception from `restricted`."""
-    found = container_security(intent)
+    """Container security context. EFA locks memory that it registers: the one exception from `restricted`."""
+    context = container_security(intent)
     if not require_torch(intent).options.efa:
-        return found
+        return context
     add: Object = {"add": ["IPC_LOCK"]}
     if intent.profile is Profile.COMPAT:
         return {"securityContext": {"capabilities": add}}
@@ -228,17 +230,17 @@ def torchrun_security(intent: JobSpec) -> Object:
 def placement(intent: JobSpec) -> Object:
     """Which nodes will do."""
     torch = require_torch(intent)
-    found: Object = dict(gpu_toleration(intent.worker))
+    fields: Object = dict(gpu_toleration(intent.worker))
     if torch.node_labels:
-        found["nodeSelector"] = dict(torch.node_labels)
+        fields["nodeSelector"] = dict(torch.node_labels)
     if torch.options.efa and intent.pods.most > 1:  # EFA does not leave a zone
-        mine: Object = {"labelSelector": {"matchLabels": labels(intent)}, "topologyKey": ZONE}
-        found["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mine]}}
-    return found
+        spread: Object = {"labelSelector": {"matchLabels": labels(intent)}, "topologyKey": ZONE}
+        fields["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [spread]}}
+    return fields
 
 
 def torchrun_container(intent: JobSpec, name: str, **more: Json) -> Object:
-    """`more` stands behind the image: the command, ports, variables."""
+    """`more` follows the image: the command, ports, variables."""
     return {
         "name": name,
         "image": intent.image,
@@ -251,17 +253,19 @@ def torchrun_container(intent: JobSpec, name: str, **more: Json) -> Object:
     }
 
 
-def template(intent: JobSpec, one: Object, **more: Json) -> Object:
+def template(intent: JobSpec, container: Object, **more: Json) -> Object:
     """The pod with this container."""
     account = require_torch(intent).service_account
-    who: Object = {} if account is None else {"serviceAccountName": account}
+    account_field: Object = {} if account is None else {"serviceAccountName": account}
     return pod(
-        intent, [one], {**who, **placement(intent), **claimed(intent), **more, "volumes": volumes(intent)}
+        intent,
+        [container],
+        {**account_field, **placement(intent), **claimed(intent), **more, "volumes": volumes(intent)},
     )
 
 
 def claimed(intent: JobSpec) -> Object:
-    """Each pod has a claim of its own, made from the template that comes with the job."""
+    """Each pod has its own claim, made from the template of the job."""
     if not require_torch(intent).options.gpu_claims:
         return {}
     return {"resourceClaims": [{"name": GPUS, "resourceClaimTemplateName": claim_name(intent)}]}
@@ -272,7 +276,7 @@ def claim_name(intent: JobSpec) -> str:
 
 
 def job_metadata(intent: JobSpec) -> Object:
-    """Of the job itself: Kueue looks for its queue there."""
+    """Metadata of the job itself: Kueue reads its queue there."""
     options = require_torch(intent).options
     queue: Object = {} if options.queue is None else {"kueue.x-k8s.io/queue-name": options.queue}
     queue |= {} if options.priority is None else {"kueue.x-k8s.io/priority-class": options.priority}

@@ -20,10 +20,8 @@ from paceline.k8s.render.pod import (
 from paceline.k8s.spec.job import PORT, JobSpec, Rendezvous
 from paceline.plan.codec import Json
 
-_RESUME, _RETRIES = (
-    "sagemaker.amazonaws.com/enable-job-auto-resume",
-    "sagemaker.amazonaws.com/job-max-retry-count",
-)
+_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
+_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"
 
 
 def is_hyperpod(intent: JobSpec) -> bool:
@@ -32,16 +30,16 @@ def is_hyperpod(intent: JobSpec) -> bool:
 
 
 def healthy_placement(intent: JobSpec) -> Object:
-    """Only nodes that HyperPod has found to be healthy, beside what is wanted anyway."""
+    """Placement on nodes that HyperPod reports as healthy, in addition to other constraints."""
     good: Object = {"key": HYPERPOD_HEALTH, "operator": "In", "values": ["Schedulable"]}
     terms: list[Json] = [{"matchExpressions": [good]}]
-    wanted: Object = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    others = placement(intent).get("affinity")
-    return {"nodeAffinity": wanted, **(others if isinstance(others, dict) else {})}
+    affinity: Object = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    affinities = placement(intent).get("affinity")
+    return {"nodeAffinity": affinity, **(affinities if isinstance(affinities, dict) else {})}
 
 
 def auto_resume(intent: JobSpec) -> Object:
-    """HyperPod replaces a bad machine, and then starts a PyTorchJob that says so again."""
+    """HyperPod replaces a bad machine, and restarts a PyTorchJob that has this annotation."""
     if not intent.limits.retries:
         return {}
     return {"annotations": {_RESUME: "true", _RETRIES: str(intent.limits.retries)}}
@@ -75,10 +73,10 @@ def _policy(intent: JobSpec) -> Object:
 
 
 def _static(intent: JobSpec) -> Object:
-    words = torchrun_arguments(intent, rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
-    replicas: Object = {"Master": _replica(intent, 1, words)}
+    argv = torchrun_arguments(intent, rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
+    replicas: Object = {"Master": _replica(intent, 1, argv)}
     if intent.pods.wanted > 1:
-        replicas["Worker"] = _replica(intent, intent.pods.wanted - 1, words)
+        replicas["Worker"] = _replica(intent, intent.pods.wanted - 1, argv)
     return {"pytorchReplicaSpecs": replicas}
 
 
@@ -94,14 +92,14 @@ def _elastic(intent: JobSpec) -> Object:
     return {"elasticPolicy": policy, "pytorchReplicaSpecs": replicas}
 
 
-def _replica(intent: JobSpec, replicas: int, words: list[Json]) -> Object:
+def _replica(intent: JobSpec, replicas: int, argv: list[Json]) -> Object:
     program: list[Json] = [require_torch(intent).program]
     more: Object = {"affinity": healthy_placement(intent)} if is_hyperpod(intent) else {}
-    one = torchrun_container(intent, "pytorch", command=program, args=words, env=variables(intent))
+    container = torchrun_container(intent, "pytorch", command=program, args=argv, env=variables(intent))
     return {
         "replicas": replicas,
         "restartPolicy": "OnFailure" if intent.limits.retries else "Never",
-        "template": template(intent, one, **more),
+        "template": template(intent, container, **more),
     }
 
 
@@ -113,7 +111,7 @@ def render_indexed_job(intent: JobSpec) -> list[Object]:
 
 
 def _service(intent: JobSpec) -> Object:
-    """Without an address of its own: it only makes the pods' names resolvable, also before they are ready."""
+    """Headless service: it only makes the pods' names resolvable, also before they are ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -128,7 +126,8 @@ def _service(intent: JobSpec) -> Object:
 
 
 def _job(intent: JobSpec) -> Object:
-    limits, nodes = intent.limits, intent.pods.wanted
+    limits = intent.limits
+    nodes = intent.pods.wanted
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -148,21 +147,19 @@ def _job(intent: JobSpec) -> Object:
 
 
 def _template(intent: JobSpec) -> Object:
-    words = torchrun_arguments(
-        intent, rank="$(JOB_COMPLETION_INDEX)", master=f"{intent.name}-0.{intent.name}"
-    )
+    argv = torchrun_arguments(intent, rank="$(JOB_COMPLETION_INDEX)", master=f"{intent.name}-0.{intent.name}")
     program: list[Json] = [require_torch(intent).program]
     ports: list[Json] = [{"containerPort": PORT, "name": "rendezvous"}]
-    one = torchrun_container(
-        intent, "pytorch", command=program, args=words, ports=ports, env=variables(intent)
+    container = torchrun_container(
+        intent, "pytorch", command=program, args=argv, ports=ports, env=variables(intent)
     )
-    return template(intent, one, subdomain=intent.name, restartPolicy="Never")
+    return template(intent, container, subdomain=intent.name, restartPolicy="Never")
 
 
-# Its agent `hyperpodrun` stands for torchrun: it takes torchrun's flags, and learns from
-# the operator who is who.
+# Its agent `hyperpodrun` replaces torchrun: it takes torchrun's flags, and gets the
+# ranks from the operator.
 
-AGENT = 8080  # where hyperpodrun listens to the operator
+AGENT = 8080  # port on which hyperpodrun serves the operator
 _EVALUATED_S = 21_600  # the window in which restarts are counted
 
 
@@ -204,11 +201,11 @@ def _hyperpod_policy(intent: JobSpec) -> Object:
 
 def _hyperpod_template(intent: JobSpec) -> Object:
     torch = require_torch(intent)
-    words: list[Json] = [f"--nnodes={intent.pods.wanted}", f"--nproc_per_node={torch.procs}"]
-    words += ["--tee=3", "--log_dir=/tmp/hyperpod", *intent.command]
+    argv: list[Json] = [f"--nnodes={intent.pods.wanted}", f"--nproc_per_node={torch.procs}"]
+    argv += ["--tee=3", "--log_dir=/tmp/hyperpod", *intent.command]
     ports: list[Json] = [{"containerPort": AGENT, "name": "agent"}]
     program: list[Json] = [torch.program]
-    one = torchrun_container(
-        intent, "pytorch", command=program, args=words, ports=ports, env=variables(intent)
+    container = torchrun_container(
+        intent, "pytorch", command=program, args=argv, ports=ports, env=variables(intent)
     )
-    return template(intent, one, affinity=healthy_placement(intent))
+    return template(intent, container, affinity=healthy_placement(intent))

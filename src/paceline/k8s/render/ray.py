@@ -14,11 +14,13 @@ from paceline.k8s.render.pod import (
 from paceline.k8s.spec.job import JobSpec
 from paceline.plan.codec import Json
 
-GCS, DASHBOARD, CLIENT = 6379, 8265, 10001
+GCS = 6379
+DASHBOARD = 8265
+CLIENT = 10001
 GROUP = "workers"
-# As much as KubeRay gives to what it adds by itself.
+# KubeRay's default for the autoscaler container that it adds.
 _AUTOSCALER: Object = {"cpu": "500m", "memory": "512Mi"}
-_IDLE_S = 120  # before a worker pod that nobody uses is given back
+_IDLE_S = 120  # before an idle worker pod is removed
 
 
 def render_raycluster(intent: JobSpec) -> list[Object]:
@@ -35,7 +37,7 @@ def render_raycluster(intent: JobSpec) -> list[Object]:
 def cluster_spec(intent: JobSpec) -> Object:
     return {
         "rayVersion": intent.ray_version,
-        # Only the literal word turns it on. Without it whoever reaches the dashboard runs code.
+        # Only this literal value enables it. Without it any client that reaches the dashboard can run code.
         "authOptions": {"mode": "token"},
         "enableInTreeAutoscaling": intent.pods.is_automatic,
         **_autoscaler(intent),
@@ -47,8 +49,8 @@ def cluster_spec(intent: JobSpec) -> Object:
 def _autoscaler(intent: JobSpec) -> Object:
     if not intent.pods.is_automatic:
         return {}
-    asked: Object = {"requests": dict(_AUTOSCALER), "limits": dict(_AUTOSCALER)}
-    options: Object = {"version": "v2", "idleTimeoutSeconds": _IDLE_S, "resources": asked}
+    amounts: Object = {"requests": dict(_AUTOSCALER), "limits": dict(_AUTOSCALER)}
+    options: Object = {"version": "v2", "idleTimeoutSeconds": _IDLE_S, "resources": amounts}
     return {"autoscalerOptions": {**options, **container_security(intent)}}
 
 
@@ -71,12 +73,12 @@ def _head(intent: JobSpec) -> Object:
 def _workers(intent: JobSpec) -> Object:
     # /dev/shm is KubeRay's: it mounts memory of the right size when the pod has no volume there.
     worker = container(intent, "ray-worker", resources(intent.worker), **_mounts(intent))
-    mine: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
+    group_labels: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
     spread: Object = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": mine},
+        "labelSelector": {"matchLabels": group_labels},
     }
     more: Object = {**gpu_toleration(intent.worker), "topologySpreadConstraints": [spread]}
     return {
@@ -91,29 +93,30 @@ def _workers(intent: JobSpec) -> Object:
 
 def _mounts(intent: JobSpec) -> Object:
     """The same in head and workers: the head keeps the run's folder, workers read data."""
-    found: list[Json] = []
-    for one in intent.volumes:
-        only: Object = {"readOnly": True} if one.is_read_only else {}
-        found.append({"name": one.claim, "mountPath": one.path, **only})
-    return {"volumeMounts": found} if found else {}
+    mounts: list[Json] = []
+    for volume in intent.volumes:
+        only: Object = {"readOnly": True} if volume.is_read_only else {}
+        mounts.append({"name": volume.claim, "mountPath": volume.path, **only})
+    return {"volumeMounts": mounts} if mounts else {}
 
 
 def _volumes(intent: JobSpec) -> Object:
-    found: list[Json] = [
-        {"name": one.claim, "persistentVolumeClaim": {"claimName": one.claim}} for one in intent.volumes
+    volumes: list[Json] = [
+        {"name": volume.claim, "persistentVolumeClaim": {"claimName": volume.claim}}
+        for volume in intent.volumes
     ]
-    return {"volumes": found} if found else {}
+    return {"volumes": volumes} if volumes else {}
 
 
 def _restarts(intent: JobSpec) -> Object:
-    """The autoscaler replaces pods itself, and demands that nobody else restarts them."""
+    """The autoscaler replaces pods itself, and demands that nothing else restarts them."""
     return {"restartPolicy": "Never"} if intent.pods.is_automatic else {}
 
 
 # Delete it and apply it again: names are fixed, the job id is not, so KubeRay makes a
-# new cluster and submits anew. The cluster ends some time after the job.
+# new cluster and submits again. The cluster ends some time after the job.
 
-# As much as KubeRay gives to a submitter of its own.
+# KubeRay's default for its own submitter.
 _SUBMITTER: Object = {
     "requests": {"cpu": "500m", "memory": "200Mi"},
     "limits": {"cpu": "1", "memory": "1Gi"},
@@ -145,12 +148,13 @@ def render_rayjob(intent: JobSpec) -> list[Object]:
 
 
 def _submitter(intent: JobSpec) -> Object:
-    """Ours, because KubeRay's own would not pass Pod Security; it adds the command."""
+    """Custom submitter, because KubeRay's default does not pass Pod Security; KubeRay adds the command."""
     submitter = container(intent, "ray-job-submitter", _SUBMITTER)
     return pod(intent, [submitter], {"restartPolicy": "Never"})
 
 
-DASHBOARD_NODE_PORT, CLIENT_NODE_PORT = 30265, 30001
+DASHBOARD_NODE_PORT = 30265
+CLIENT_NODE_PORT = 30001
 SUFFIX = "-node-port"
 
 

@@ -29,7 +29,7 @@ def render(intent: JobSpec, target: Target) -> list[Object]:
 
 def to_yaml(objects: Sequence[Object]) -> str:
     texts = [
-        yaml.dump(one, Dumper=_Plain, sort_keys=False, width=1 << 30, allow_unicode=True) for one in objects
+        yaml.dump(obj, Dumper=_Plain, sort_keys=False, width=1 << 30, allow_unicode=True) for obj in objects
     ]
     return "---\n".join(texts)
 
@@ -41,8 +41,12 @@ class _Plain(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Text of several lines stays readable, such as a file of settings; a number in words is quoted."""
-        style = "|" if "\n" in data else None if parse_plain_scalar(data) is None else "'"
+        """Text of several lines, such as a config file, stays readable; text like a number is quoted."""
+        style: str | None = None
+        if "\n" in data:
+            style = "|"
+        elif parse_plain_scalar(data) is not None:
+            style = "'"
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
@@ -56,38 +60,42 @@ def describe_manifest(intent: JobSpec, target: Target) -> list[str]:
     torch = intent.torch
     if torch is None:
         return []
-    found = [*_exceptions(intent, torch), *_of_kind(intent, torch, target)]
+    notes = [*_exceptions(intent, torch), *_of_kind(intent, torch, target)]
     read_only = {volume.claim for volume in torch.volumes if volume.is_read_only}
     for claim in torch.claims:
         if claim.name in read_only:
-            found.append(f"claim {claim.name} is new and empty, and this job only reads it: fill it first")
+            notes.append(
+                f"claim {claim.name} is new and empty, but this job only reads it: upload data first"
+            )
     if torch.options.gpu_claims:
-        found.append(
-            "claims of GPUs need Kubernetes 1.34 and NVIDIA's DRA driver; a queue or quota of nvidia.com/gpu"
+        notes.append(
+            "GPU claims need Kubernetes 1.34 and NVIDIA's DRA driver; a queue or quota of nvidia.com/gpu"
             " does not count them"
         )
     if torch.results == RESULTS:
-        found.append("results lie in the pod of rank 0 and go with it; --checkpoint-volume keeps them")
+        notes.append(
+            "results are in the pod of rank 0 and are lost with it; keep them with --checkpoint-volume"
+        )
     if intent.pods.least != intent.pods.most:
-        found.append("the run has as many workers as come at its beginning; when that changes, it ends")
-    return found
+        notes.append("the number of workers is fixed at the start; the run ends if it changes")
+    return notes
 
 
 def _exceptions(intent: JobSpec, torch: TorchrunSpec) -> list[str]:
     if not torch.options.efa or intent.profile is Profile.COMPAT:
         return []
-    return ["EFA needs the capability IPC_LOCK, so a namespace that enforces Pod Security refuses these pods"]
+    return ["EFA needs the capability IPC_LOCK, so a namespace that enforces Pod Security rejects these pods"]
 
 
 def _of_kind(intent: JobSpec, torch: TorchrunSpec, target: Target) -> list[str]:
     never_starts = (
-        f"nothing ends a job that has not started after {intent.limits.pending_s} s: look at it then"
+        f"a job that has not started after {intent.limits.pending_s} s is not stopped automatically"
     )
     match target:
         case Target.PYTORCHJOB:
             is_static = torch.rendezvous is Rendezvous.STATIC
             added = "training-operator adds a container init-pytorch (alpine) to Workers, without a security"
-            added += " context; where Pod Security is enforced, give the operator a template of its own"
+            added += " context; where Pod Security is enforced, configure another template in the operator"
             return [never_starts, *([added] if is_static and intent.pods.wanted > 1 else [])]
         case Target.TRAINJOB:
             return [never_starts, *_of_trainer(torch)]
@@ -98,9 +106,9 @@ def _of_kind(intent: JobSpec, torch: TorchrunSpec, target: Target) -> list[str]:
 
 
 def _of_trainer(torch: TorchrunSpec) -> list[str]:
-    found = ["Trainer keeps what has ended: delete the TrainJob when you have its results"]
+    notes = ["Trainer keeps finished TrainJobs: delete the TrainJob after fetching its results"]
     runtime = torch.options.runtime
     if runtime is None:
-        return found
-    found.append(f"tokens, service links and restarts of the pods are as runtime {runtime} says")
-    return found
+        return notes
+    notes.append(f"tokens, service links and restarts of the pods are set by runtime {runtime}")
+    return notes

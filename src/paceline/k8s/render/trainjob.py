@@ -1,7 +1,7 @@
 """The TrainJob of Kubeflow Trainer 2.3, `trainer.kubeflow.org/v1alpha1`.
 
-Either with a runtime of its own, which holds everything a TrainJob cannot say; or for a
-runtime that is there already, patched.
+Either with its own runtime, which holds everything that a TrainJob cannot express; or for
+an existing runtime, patched.
 """
 
 from paceline.k8s.render.pod import (
@@ -25,7 +25,7 @@ from paceline.k8s.spec.job import JobSpec, Rendezvous
 from paceline.plan.codec import Json
 
 # Kubeflow Trainer makes a JobSet of it: one Job with one pod for each node. When a pod
-# fails the JobSet starts all of them anew, so nothing else may restart anything.
+# fails the JobSet starts all of them again, so nothing else may restart anything.
 
 NODE = "node"  # Trainer's own name for the job and for the container
 
@@ -52,7 +52,8 @@ def render_runtime(intent: JobSpec) -> Object:
 
 GROUP = "trainer.kubeflow.org"
 MANAGER = "paceline.dev/launcher"
-CLUSTER, NAMESPACED = "ClusterTrainingRuntime", "TrainingRuntime"
+CLUSTER = "ClusterTrainingRuntime"
+NAMESPACED = "TrainingRuntime"
 
 
 def render_trainjob(intent: JobSpec) -> list[Object]:
@@ -71,7 +72,7 @@ def _job(intent: JobSpec) -> Object:
         "numNodes": intent.pods.wanted,
         "numProcPerNode": torch.procs,
         "command": [torch.program],
-        "args": _words(intent),
+        "args": _torchrun_arguments(intent),
         "env": variables(intent),
         "resourcesPerNode": torchrun_resources(intent),
     }
@@ -86,27 +87,27 @@ def _job(intent: JobSpec) -> Object:
 
 
 def _runtime(intent: JobSpec) -> Object:
-    said = require_torch(intent).options.runtime
-    if said is None:
+    runtime = require_torch(intent).options.runtime
+    if runtime is None:
         return {"name": intent.name, "kind": NAMESPACED, "apiGroup": GROUP}
-    kind, _, name = said.rpartition("/")
+    kind, _, name = runtime.rpartition("/")
     return {"name": name, "kind": kind or CLUSTER, "apiGroup": GROUP}
 
 
-def _words(intent: JobSpec) -> list[Json]:
-    """Who is who stands in PET_* variables, which torchrun reads by itself."""
-    words: list[Json] = [f"--rdzv_id={intent.name}"]
+def _torchrun_arguments(intent: JobSpec) -> list[Json]:
+    """Ranks and sizes are in PET_* variables, which torchrun reads."""
+    argv: list[Json] = [f"--rdzv_id={intent.name}"]
     if require_torch(intent).rendezvous is Rendezvous.C10D:
         endpoint = "--rdzv_endpoint=$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
-        words += ["--rdzv_backend=c10d", endpoint, f"--max_restarts={intent.limits.retries}"]
-    return [*words, *intent.command]
+        argv += ["--rdzv_backend=c10d", endpoint, f"--max_restarts={intent.limits.retries}"]
+    return [*argv, *intent.command]
 
 
 def _patches(intent: JobSpec) -> Object:
     pod: Object = {"securityContext": pod_security(intent), **_pod(intent)}
     pod["terminationGracePeriodSeconds"] = GRACE_S
-    about: Object = {"labels": labels(intent), "annotations": {"sidecar.istio.io/inject": "false"}}
-    template: Object = {"metadata": about, "spec": pod}
+    metadata: Object = {"labels": labels(intent), "annotations": {"sidecar.istio.io/inject": "false"}}
+    template: Object = {"metadata": metadata, "spec": pod}
     node: Object = {"name": NODE, "template": {"spec": {"template": template}}}
     patch: Object = {"template": {"spec": {"replicatedJobs": [node]}}}
     return {"runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": patch}]}

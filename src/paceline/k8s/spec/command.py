@@ -1,8 +1,8 @@
 """The command of a job: exactly the settings that make its plan, and none that are default.
 
-A setting is left out when the plan is the same without it. So whoever reads the
-manifest sees what is special about the run; and a test reads the command back
-by our own loader, to the same plan.
+A setting is left out when the plan is the same without it. So the
+manifest shows what is special about the run; and a test reads the command back
+by paceline's loader, to the same plan.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from paceline.plan.resolve import resolve
 # How many samples a task has is known where it runs. Epochs are checked as if there were plenty, so that
 # nothing is refused here which works there; the steps that follow from it are not written anywhere.
 _PLENTY = 1 << 30
-_OUTSIDE = ("origins", "run_dir", "save_dir")  # no part of a plan: they say where results go
-_FIRST = ("launcher", "address", "task", "mode", "num_workers")  # the order in which people say it
+_OUTSIDE = ("origins", "run_dir", "save_dir")  # not part of a plan: they set the folder of results
+_FIRST = ("launcher", "address", "task", "mode", "num_workers")  # the usual order of flags
 
 
 def facts_in_pods(config: TrainConfig) -> Facts:
-    """Of the pods, not of this machine: what the settings name is in the image."""
+    """Facts of the pods, not of this machine: modules that the settings name are in the image."""
     named = (config.task, config.mode, config.aggregate)
     return Facts(
         modules=frozenset(n.partition(":")[0] for n in named if n is not None and ":" in n),
@@ -54,13 +54,13 @@ def worker_command(config: TrainConfig, facts: Facts) -> tuple[str, ...]:
 
 
 def flags_of(config: TrainConfig) -> list[str]:
-    """Everything that was said, as flags."""
-    words: list[str] = []
+    """All given settings as flags."""
+    argv: list[str] = []
     for name in (*_FIRST, *(key for key in KEYS if key not in _FIRST)):
         value = getattr(config, name)
         if value is not None:
-            words += flag_argv(name, value)
-    return words
+            argv += flag_argv(name, value)
+    return argv
 
 
 def _without_defaults(config: TrainConfig, facts: Facts) -> TrainConfig:
@@ -72,14 +72,14 @@ def _without_defaults(config: TrainConfig, facts: Facts) -> TrainConfig:
         try:
             same = plan_of(shorter, facts) == plan
         except ConfigError:
-            continue  # without it, the others make no sense
+            continue  # without it, the others are invalid
         if same:
             config = shorter
     return config
 
 
 def flag_argv(name: str, value: object) -> list[str]:
-    """The flag, or flags, that say this value of a key."""
+    """The flags that set this value of a key."""
     key = KEYS[name]
     match key.kind:
         case Kind.YES_NO:
@@ -114,14 +114,14 @@ _SWITCHES = ("--json", "--quiet", "--verbose", "-q", "-v", "--dry-run", "-n")
 _ELSEWHERE = ("--config", "-c", "--set", "--color", "--resume")
 
 
-def find_in_command(words: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Other programs than `paceline train` are nobody's business here."""
-    if list(words[:2]) != ["paceline", "train"]:
+def find_in_command(argv: Sequence[str], path: Path) -> Iterator[Finding]:
+    """Findings in a `paceline train` command; other programs are not checked."""
+    if list(argv[:2]) != ["paceline", "train"]:
         return
-    written, problems = read_flags(words[2:])
-    for what, hint in problems:
-        yield Finding(path, what, hint)
-    if problems or any(word in _ELSEWHERE for word in words):
+    written, problems = read_flags(argv[2:])
+    for message, hint in problems:
+        yield Finding(path, message, hint)
+    if problems or any(word in _ELSEWHERE for word in argv):
         return
     try:
         plan = plan_from(written)
@@ -130,11 +130,11 @@ def find_in_command(words: Sequence[str], path: Path) -> Iterator[Finding]:
             yield Finding(path, problem.what, problem.hint)
         return
     if plan.launcher is not Launcher.RAY:
-        what = f"the launcher is {plan.launcher.value}, so the head would train alone"
-        yield Finding(path, what, "add --launcher ray --address auto")
+        message = f"the launcher is {plan.launcher.value}, so the head would train alone"
+        yield Finding(path, message, "add --launcher ray --address auto")
     elif plan.ray is not None and plan.ray.address == "local":
-        what = "the address is local, so a second Ray would be started inside the head"
-        yield Finding(path, what, "add --address auto")
+        message = "the address is local, so a second Ray would be started inside the head"
+        yield Finding(path, message, "add --address auto")
 
 
 def plan_from(written: Sequence[RawSetting]) -> Plan:
@@ -144,11 +144,11 @@ def plan_from(written: Sequence[RawSetting]) -> Plan:
     return plan_of(loaded.config, facts_in_pods(loaded.config))
 
 
-def read_flags(words: Sequence[str]) -> tuple[list[RawSetting], list[tuple[str, str]]]:
-    """What the flags say, and what cannot be read."""
+def read_flags(argv: Sequence[str]) -> tuple[list[RawSetting], list[tuple[str, str]]]:
+    """Settings of the flags, and the flags that cannot be read."""
     written: list[RawSetting] = []
     problems: list[tuple[str, str]] = []
-    todo = list(words)
+    todo = list(argv)
     while todo:
         flag, equals, value = todo.pop(0).partition("=")
         if flag in _SWITCHES:
@@ -161,7 +161,7 @@ def read_flags(words: Sequence[str]) -> tuple[list[RawSetting], list[tuple[str, 
             hint = did_you_mean(flag, _FLAGS, otherwise="see `paceline train --help`")
             problems.append((f"`paceline train` has no flag {flag}", hint))
         elif not equals and not todo:
-            problems.append((f"{flag} has no value", f"write one behind {flag}"))
+            problems.append((f"{flag} has no value", f"write a value after {flag}"))
         else:
             value = value if equals else todo.pop(0)
             if flag in _FLAGS:
@@ -176,12 +176,12 @@ def _written(key: Key, value: str) -> RawSetting:
     return RawSetting(key=key.name, raw=value, where=key.flag)
 
 
-# Other programs are nobody's business here: only what begins with torchrun (or
-# HyperPod's hyperpodrun) and starts `paceline.worker` is looked into.
+# Only commands that begin with torchrun (or HyperPod's hyperpodrun) and start
+# `paceline.worker` are checked.
 
 _PROGRAMS = ("torchrun", "hyperpodrun")
 _WORKER = "paceline.worker"
-# Of torchrun: flags with a value, and switches. A dash and an underscore are the same to it.
+# Of torchrun: flags with a value, and switches. It treats dashes and underscores alike.
 # fmt: off
 _VALUES = frozenset((
     "nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts",
@@ -200,20 +200,20 @@ _SHORT = {"-t": "--tee", "-r": "--redirects"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunCommand:
-    """What torchrun was told, and what it is to start."""
+    """Flags of torchrun, and the program that it starts."""
 
     flags: dict[str, str] = field(default_factory=dict)
     worker: tuple[str, ...] | None = None  # flags of our worker; None: another program
     problems: tuple[tuple[str, str], ...] = ()
 
 
-def read_torchrun(words: Sequence[str]) -> TorchrunCommand | None:
+def read_torchrun(argv: Sequence[str]) -> TorchrunCommand | None:
     """None: this is not torchrun."""
-    if not words or words[0].rpartition("/")[2] not in _PROGRAMS:
+    if not argv or argv[0].rpartition("/")[2] not in _PROGRAMS:
         return None
     flags: dict[str, str] = {}
     problems: list[tuple[str, str]] = []
-    todo = list(words[1:])
+    todo = list(argv[1:])
     while todo:
         word = todo.pop(0)
         if word in ("-m", "--module"):
@@ -222,7 +222,7 @@ def read_torchrun(words: Sequence[str]) -> TorchrunCommand | None:
             return TorchrunCommand(flags=flags, worker=worker, problems=tuple(problems))
         word = _SHORT.get(word, word)
         if not word.startswith("--"):
-            break  # a script of somebody's
+            break  # another script
         name, equals, value = word.removeprefix("--").replace("-", "_").partition("=")
         if not any(known.startswith(name) for known in _VALUES | _TORCHRUN_SWITCHES):
             hint = did_you_mean(
@@ -236,33 +236,33 @@ def read_torchrun(words: Sequence[str]) -> TorchrunCommand | None:
 
 
 def find_in_torchrun(
-    words: Sequence[str], path: Path, nodes: int | None, procs: str | None = None
+    argv: Sequence[str], path: Path, nodes: int | None, procs: str | None = None
 ) -> Iterator[Finding]:
-    """`nodes`: how many pods the object makes, if that is fixed. `procs`: as the object says."""
-    read = read_torchrun(words)
+    """`nodes`: how many pods the object makes, if that is fixed. `procs`: as set by the object."""
+    read = read_torchrun(argv)
     if read is None:
         return
-    for what, hint in read.problems:
-        yield Finding(path, what, hint)
-    said = read.flags.get("nnodes")
-    if said is not None and nodes is not None and said.isdigit() and int(said) != nodes:
-        what = f"torchrun waits for {said} nodes, but there are {nodes} pods"
-        yield Finding(path, what, f"write --nnodes={nodes}, or change the number of pods")
-    asked = read.flags.get("nproc_per_node")
-    if asked is not None and procs is not None and asked != procs:
-        what = f"torchrun starts {asked} processes on a node, but the object says {procs}"
-        yield Finding(path, what, "write the same number at both places", is_advice=True)
+    for message, hint in read.problems:
+        yield Finding(path, message, hint)
+    nodes_flag = read.flags.get("nnodes")
+    if nodes_flag is not None and nodes is not None and nodes_flag.isdigit() and int(nodes_flag) != nodes:
+        message = f"torchrun waits for {nodes_flag} nodes, but there are {nodes} pods"
+        yield Finding(path, message, f"write --nnodes={nodes}, or change the number of pods")
+    procs_flag = read.flags.get("nproc_per_node")
+    if procs_flag is not None and procs is not None and procs_flag != procs:
+        message = f"torchrun starts {procs_flag} processes on a node, but the object has {procs}"
+        yield Finding(path, message, "write the same number in both", is_advice=True)
     if read.worker is not None:
-        size = (int(said) if said is not None and said.isdigit() else nodes) or 1
-        each = asked if asked is not None else procs
+        size = (int(nodes_flag) if nodes_flag is not None and nodes_flag.isdigit() else nodes) or 1
+        each = procs_flag if procs_flag is not None else procs
         yield from _find_in_worker(read.worker, path, size, int(each) if each and each.isdigit() else 1)
 
 
-def _find_in_worker(words: Sequence[str], path: Path, nodes: int, procs: int) -> Iterator[Finding]:
-    written, problems = read_flags(words)
-    for what, hint in problems:
-        yield Finding(path, what.replace("`paceline train`", _WORKER), hint)
-    if problems or any(word in ("--config", "-c", "--set") for word in words):
+def _find_in_worker(argv: Sequence[str], path: Path, nodes: int, procs: int) -> Iterator[Finding]:
+    written, problems = read_flags(argv)
+    for message, hint in problems:
+        yield Finding(path, message.replace("`paceline train`", _WORKER), hint)
+    if problems or any(word in ("--config", "-c", "--set") for word in argv):
         return  # the rest of the settings is elsewhere
     try:
         worker_plan(written, nodes, procs)
@@ -272,7 +272,7 @@ def _find_in_worker(words: Sequence[str], path: Path, nodes: int, procs: int) ->
 
 
 def worker_plan(written: Sequence[RawSetting], nodes: int, procs: int) -> object:
-    """As rank 0 would resolve it, on a node that has a GPU for every process if they are asked for."""
+    """As rank 0 would resolve it, on a node that has a GPU for every process if GPUs are requested."""
     loaded = load(flags=written)
     if loaded.problems:
         raise ManifestError(loaded.problems)

@@ -15,7 +15,7 @@ from paceline.k8s.kinds import HYPERPOD_JOB, JOB, PYTORCH_JOB, RAY_CLUSTER, RAY_
 RAY_VERSION = "2.60.0"  # of the image that docker/ray.Dockerfile builds
 
 PORT = 29500  # torchrun's own
-# Where things are mounted in a pod.
+# Mount paths in a pod.
 SHM = "/dev/shm"
 RESULTS = "/results"
 CONFIG = "/config"
@@ -27,12 +27,12 @@ class Target(StrEnum):
     TRAINJOB = "trainjob"  # Kubeflow Trainer 2.3
     JOB = "job"  # Kubernetes alone
     HYPERPOD = "hyperpod"  # HyperPod's training operator
-    RAYJOB = "rayjob"  # one run on a cluster of its own
+    RAYJOB = "rayjob"  # one run on its own cluster
     RAYCLUSTER = "raycluster"  # a cluster that stays
 
     @property
     def resource(self) -> str:
-        """As `kubectl` and rights name it, such as `jobs.batch`."""
+        """Resource name as in `kubectl` and RBAC, such as `jobs.batch`."""
         return _KINDS[self].resource
 
 
@@ -49,12 +49,12 @@ ON_RAY = (Target.RAYJOB, Target.RAYCLUSTER)
 
 class Profile(StrEnum):
     STRICT = "strict"  # pods pass Pod Security "restricted"
-    COMPAT = "compat"  # for images that insist on running as root
+    COMPAT = "compat"  # for images that must run as root
 
 
 class Rendezvous(StrEnum):
-    STATIC = "static"  # node 0 is where all meet, and rank 0 is there: logs are where one looks for them
-    C10D = "c10d"  # nodes may come later, or come back; rank 0 may be anywhere
+    STATIC = "static"  # node 0 hosts the rendezvous and rank 0, so its log is the main one
+    C10D = "c10d"  # nodes may join later, or rejoin; rank 0 may be on any node
 
 
 TRAINERS = ("2.3",)  # Kubeflow Trainer
@@ -68,19 +68,21 @@ class Flag:
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     between: tuple[int, int | None] | None = None  # of whole numbers: the smallest, and the largest or None
-    name: str | None = None  # where it is not that of the field
+    name: str | None = None  # if it differs from the field's name
     shows_default: bool = False
-    may_be_unsaid: bool = False  # the command gets None, so that it can see that the flag was not given
+    may_be_unsaid: bool = False  # the command gets None if the flag was not given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What one pod asks for, and gets no more of."""
+    """Resource requests of one pod, which are also its limits."""
 
     cpus: int = field(
-        default=2, metadata={"flag": Flag("CPUs of {}.", between=(1, 1024), shows_default=True)}
+        default=2, metadata={"flag": Flag("CPU request of {}.", between=(1, 1024), shows_default=True)}
     )
-    memory: str = field(default="4Gi", metadata={"flag": Flag("Memory of {}.", shows_default=True)})
+    memory: str = field(
+        default="4Gi", metadata={"flag": Flag("Memory request and limit of {}.", shows_default=True)}
+    )
     gpus: int = 0
 
 
@@ -90,22 +92,28 @@ class Limits:
 
     # A whole new attempt each.
     retries: int = field(
-        default=0, metadata={"flag": Flag("New attempts.", between=(0, 100), shows_default=True)}
+        default=0,
+        metadata={"flag": Flag("Maximum number of restarts.", between=(0, 100), shows_default=True)},
     )
     pending_s: int = field(
         default=900,
         metadata={
-            "flag": Flag("Most seconds until it runs. [default: 900]", between=(1, None), may_be_unsaid=True)
+            "flag": Flag(
+                "Maximum seconds until the job runs. [default: 900]", between=(1, None), may_be_unsaid=True
+            )
         },
     )
     running_s: int = field(
-        default=86_400, metadata={"flag": Flag("Most seconds in all.", between=(1, None), shows_default=True)}
+        default=86_400,
+        metadata={
+            "flag": Flag("Maximum duration of the job in seconds.", between=(1, None), shows_default=True)
+        },
     )
     kept_s: int = field(
         default=600,
         metadata={
             "flag": Flag(
-                "Seconds that a job's pods stay after its end, for logs and results.",
+                "Seconds to keep finished pods, for logs and results.",
                 between=(0, None),
                 shows_default=True,
             )
@@ -118,28 +126,30 @@ class TorchrunOptions:
     """The options of jobs whose processes torchrun starts, in the order of --help."""
 
     nodes: int | None = field(
-        default=None, metadata={"flag": Flag("Pods of the job. [default: 1]", "N", between=(1, 1000))}
+        default=None, metadata={"flag": Flag("Number of pods. [default: 1]", "N", between=(1, 1000))}
     )
     gpus_per_node: int = field(
-        default=0, metadata={"flag": Flag("GPUs of a pod.", between=(0, 64), shows_default=True)}
+        default=0, metadata={"flag": Flag("GPUs per pod.", between=(0, 64), shows_default=True)}
     )
     gpu_claims: bool = field(
         default=False,
-        metadata={"flag": Flag("GPUs by a ResourceClaim (DRA), for nodes without a device plugin.")},
+        metadata={
+            "flag": Flag("Request GPUs with a ResourceClaim (DRA), for nodes without a device plugin.")
+        },
     )
     procs_per_node: int | None = field(
         default=None,
-        metadata={"flag": Flag("Workers in a pod. [default: one per GPU, or 1]", "N", between=(1, 256))},
+        metadata={"flag": Flag("Workers per pod. [default: one per GPU, or 1]", "N", between=(1, 256))},
     )
     torchrun: str | None = field(
         default=None,
-        metadata={"flag": Flag("Where it is in the image. [default: /opt/conda/bin/torchrun]", "PATH")},
+        metadata={"flag": Flag("Path of torchrun in the image. [default: /opt/conda/bin/torchrun]", "PATH")},
     )
     rdzv: str = field(
         default=Rendezvous.STATIC,
         metadata={
             "flag": Flag(
-                "How nodes meet: c10d waits for those that come back.",
+                "Rendezvous backend; c10d lets lost nodes rejoin.",
                 choices=tuple(Rendezvous),
                 shows_default=True,
             )
@@ -147,95 +157,102 @@ class TorchrunOptions:
     )
     elastic_nodes: str | None = field(
         default=None,
-        metadata={"flag": Flag("c10d, begun with as many as come. [default: --nodes]", "MIN:MAX")},
+        metadata={"flag": Flag("Minimum and maximum number of nodes (c10d). [default: --nodes]", "MIN:MAX")},
     )
     efa: int = field(
-        default=0, metadata={"flag": Flag("EFA devices of a pod. [default: none]", between=(0, 64))}
+        default=0, metadata={"flag": Flag("EFA devices per pod. [default: none]", between=(0, 64))}
     )
     shm: str = field(
-        default="1Gi", metadata={"flag": Flag("Size of /dev/shm, part of the memory.", shows_default=True)}
+        default="1Gi",
+        metadata={"flag": Flag("Size of /dev/shm, included in the memory limit.", shows_default=True)},
     )
     checkpoint_volume: str | None = field(
         default=None,
         metadata={
-            "flag": Flag("Where runs are kept, and gone on with. [default: in the pod]", "CLAIM[:PATH]")
+            "flag": Flag(
+                "Claim for run folders and checkpoints. [default: none, they stay in the pod]", "CLAIM[:PATH]"
+            )
         },
     )
     volumes: Sequence[str] = field(
-        default=(), metadata={"flag": Flag("A claim to mount. Repeatable.", "CLAIM:PATH[:ro]", name="volume")}
+        default=(), metadata={"flag": Flag("Claim to mount. Repeatable.", "CLAIM:PATH[:ro]", name="volume")}
     )
     create_volumes: Sequence[str] = field(
         default=(),
         metadata={
-            "flag": Flag("Also the claim itself. Repeatable.", "CLAIM=SIZE[/CLASS]", name="create_volume")
+            "flag": Flag(
+                "Claim to create with the job. Repeatable.", "CLAIM=SIZE[/CLASS]", name="create_volume"
+            )
         },
     )
-    config_map: bool = field(
-        default=False, metadata={"flag": Flag("The file of --config goes with the job, as a ConfigMap.")}
-    )
+    config_map: bool = field(default=False, metadata={"flag": Flag("ConfigMap for the file of --config.")})
     env: Sequence[str] = field(
-        default=(), metadata={"flag": Flag("A variable, never a secret one. Repeatable.", "NAME=VALUE")}
+        default=(),
+        metadata={"flag": Flag("Environment variable; not for secrets. Repeatable.", "NAME=VALUE")},
     )
-    torch_debug: bool = field(
-        default=False, metadata={"flag": Flag("Variables that make torch and NCCL talkative.")}
-    )
+    torch_debug: bool = field(default=False, metadata={"flag": Flag("Enable debug logs of torch and NCCL.")})
     hf_secret: str | None = field(
-        default=None, metadata={"flag": Flag("HF_TOKEN, by reference. [default key: token]", "SECRET[/KEY]")}
+        default=None, metadata={"flag": Flag("Secret with HF_TOKEN. [default key: token]", "SECRET[/KEY]")}
     )
     instance_type: str | None = field(
-        default=None, metadata={"flag": Flag("Only nodes of this type.", "TYPE")}
+        default=None, metadata={"flag": Flag("Instance type of the nodes.", "TYPE")}
     )
     node_selector: Sequence[str] = field(
-        default=(), metadata={"flag": Flag("Only nodes with this label. Repeatable.", "KEY=VALUE")}
+        default=(), metadata={"flag": Flag("Label of the nodes. Repeatable.", "KEY=VALUE")}
     )
-    queue: str | None = field(default=None, metadata={"flag": Flag("Queue of Kueue.", "NAME")})
-    priority: str | None = field(default=None, metadata={"flag": Flag("Priority class of Kueue.", "NAME")})
+    queue: str | None = field(default=None, metadata={"flag": Flag("Kueue LocalQueue.", "NAME")})
+    priority: str | None = field(default=None, metadata={"flag": Flag("Kueue priority class.", "NAME")})
     service_account: str | None = field(
-        default=None, metadata={"flag": Flag("Account of the pods, which get no token of it.", "NAME")}
+        default=None, metadata={"flag": Flag("ServiceAccount of the pods; its token is not mounted.", "NAME")}
     )
     rbac: bool = field(
         default=False,
-        metadata={"flag": Flag("Also an account that may follow jobs of the namespace, no more.")},
+        metadata={"flag": Flag("Also create a ServiceAccount that may only follow jobs of the namespace.")},
     )
     network_policy: bool = field(
-        default=False, metadata={"flag": Flag("Also a policy: only the job's own pods reach each other.")}
+        default=False,
+        metadata={"flag": Flag("Also create a NetworkPolicy: only the job's pods reach each other.")},
     )
     trainer: str = field(
         default=TRAINERS[-1],
         metadata={
             "flag": Flag(
-                "Kubeflow Trainer of the cluster, for trainjob.", choices=TRAINERS, shows_default=True
+                "Kubeflow Trainer version of the cluster (trainjob).", choices=TRAINERS, shows_default=True
             )
         },
     )
     runtime: str | None = field(
         default=None,
-        metadata={"flag": Flag("Runtime for trainjob. [default: comes with the job]", "[KIND/]NAME")},
+        metadata={
+            "flag": Flag("TrainingRuntime of the TrainJob. [default: created with the job]", "[KIND/]NAME")
+        },
     )
     spares: int = field(
-        default=0, metadata={"flag": Flag("Nodes that HyperPod keeps ready.", between=(0, 64))}
+        default=0, metadata={"flag": Flag("Number of spare nodes (hyperpod).", between=(0, 64))}
     )
     allow_restart_from_zero: bool = field(
-        default=False, metadata={"flag": Flag("--retries also without a checkpoint to go on from.")}
+        default=False, metadata={"flag": Flag("Allow --retries without a checkpoint to resume from.")}
     )
 
-    def said(self) -> list[str]:
+    def explicit_flags(self) -> list[str]:
         """The flags whose value is not the default."""
-        given = [one for one in fields(self) if getattr(self, one.name) != one.default]
-        return [f"--{flag_name(one).replace('_', '-')}" for one in given]
+        given = [option for option in fields(self) if getattr(self, option.name) != option.default]
+        return [f"--{flag_name(field_).replace('_', '-')}" for field_ in given]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """The flags of `job render` that are not settings of the run, in the order of --help."""
 
-    image: str = field(metadata={"flag": Flag("Image with paceline in it, and Ray for Ray.", "NAME:TAG")})
+    image: str = field(
+        metadata={"flag": Flag("Container image with paceline, and with Ray for Ray jobs.", "NAME:TAG")}
+    )
     namespace: str | None = None
     gpus_per_worker: int = field(
         default=0,
         metadata={
             "flag": Flag(
-                "GPUs of a worker pod of Ray's; each serves one worker of the run.",
+                "GPUs per Ray worker pod; each serves one worker of the run.",
                 between=(0, 64),
                 shows_default=True,
             )
@@ -243,20 +260,26 @@ class JobOptions:
     )
     autoscale: str | None = field(
         default=None,
-        metadata={"flag": Flag("Ray changes the number of worker pods. [default: fixed]", "MIN:MAX")},
+        metadata={
+            "flag": Flag("Minimum and maximum worker pods, scaled by Ray. [default: fixed]", "MIN:MAX")
+        },
     )
     resizable: str | None = field(
         default=None,
-        metadata={"flag": Flag("You may change the number of worker pods. [default: fixed]", "MIN:MAX")},
+        metadata={
+            "flag": Flag("Minimum and maximum worker pods, scaled by you. [default: fixed]", "MIN:MAX")
+        },
     )
     node_port: bool = field(
-        default=False, metadata={"flag": Flag("Also a Service: dashboard at port 30265, client at 30001.")}
+        default=False,
+        metadata={"flag": Flag("Also create a NodePort Service: dashboard at 30265, client at 30001.")},
     )
     profile: str = field(
         default=Profile.STRICT,
         metadata={
             "flag": Flag(
-                "strict passes Pod Security restricted; compat is for images that need root.",
+                "Security profile: strict passes Pod Security restricted; compat supports images that need "
+                "root.",
                 choices=tuple(Profile),
                 shows_default=True,
             )
@@ -268,37 +291,39 @@ class JobOptions:
         default=(),
         metadata={
             "flag": Flag(
-                "A variable whose value stays in a Secret of the cluster. Repeatable.", "VARIABLE=SECRET/KEY"
+                "Environment variable from a Secret of the cluster. Repeatable.", "VARIABLE=SECRET/KEY"
             )
         },
     )
-    pull_secret: str | None = field(
-        default=None, metadata={"flag": Flag("Secret that opens the image's registry.", "NAME")}
-    )
+    pull_secret: str | None = field(default=None, metadata={"flag": Flag("Image pull secret.", "NAME")})
     limits: Limits = field(default_factory=Limits)
     ray_version: str = field(
         default=RAY_VERSION,
         metadata={
-            "flag": Flag("Ray in the image. [default: that of our Dockerfile]", "X.Y.Z", may_be_unsaid=True)
+            "flag": Flag(
+                "Ray version in the image. [default: that of Paceline's Dockerfile]",
+                "X.Y.Z",
+                may_be_unsaid=True,
+            )
         },
     )
     torch: TorchrunOptions = field(default_factory=TorchrunOptions)
 
 
 def flag_name(option: Field[Any]) -> str:  # Any: options have many types
-    """As click knows it: `volume` for the option `volumes`."""
+    """The name of its click parameter: `volume` for the option `volumes`."""
     flag: Flag = option.metadata["flag"]
     return flag.name or option.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pods:
-    """How many worker pods: as many as wanted now, and the bounds within which that may change."""
+    """Number of worker pods now, and its bounds."""
 
     wanted: int
     least: int
     most: int
-    is_automatic: bool = False  # Ray's autoscaler changes it; else only somebody's hand
+    is_automatic: bool = False  # Ray's autoscaler changes it; else only a person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,18 +364,18 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunSpec:
-    """Of jobs whose processes torchrun starts: one pod for each node."""
+    """Spec of a torchrun job: one pod for each node."""
 
-    options: TorchrunOptions  # as the user gave them; what was read or decided from them stands below
+    options: TorchrunOptions  # as given by the user; values derived from them are below
     procs: int  # on each node
-    program: str  # torchrun, or what stands for it
+    program: str  # torchrun, or its replacement
     rendezvous: Rendezvous = Rendezvous.STATIC
     results: str  # the folder that holds the run's
     volumes: tuple[Volume, ...] = ()
     claims: tuple[Claim, ...] = ()
     config: ConfigFile | None = None
     variables: tuple[tuple[str, str], ...] = ()
-    node_labels: tuple[tuple[str, str], ...] = ()  # of nodes that will do
+    node_labels: tuple[tuple[str, str], ...] = ()  # labels of eligible nodes
     service_account: str | None = None
     has_cache: bool = False  # a place for what is downloaded
 
@@ -360,8 +385,8 @@ class JobSpec:
     name: str
     image: str
     pods: Pods
-    command: tuple[str, ...] = ()  # what the job runs
-    namespace: str | None = None  # None: wherever it is applied
+    command: tuple[str, ...] = ()  # command of the job
+    namespace: str | None = None  # None: the namespace in which it is applied
     head: Size = field(default_factory=Size)
     worker: Size = field(default_factory=Size)
     profile: Profile = Profile.STRICT

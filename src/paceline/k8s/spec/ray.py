@@ -29,134 +29,137 @@ _ALSO_FOR_RAY = ("--nodes", "--gpus-per-node", "--volume", "--create-volume")
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
 
-def build_ray_spec(config: TrainConfig, wishes: JobOptions, found: Sequence[Problem] = ()) -> JobSpec:
-    """`found`: problems that reading the settings has met already."""
-    found = [*found, *_not_for_ray(wishes)]
-    if found:
-        raise ManifestError(found)
-    wishes = _by_nodes(wishes)
-    config, facts = _on_ray(config, wishes), facts_in_pods(config)
+def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[Problem] = ()) -> JobSpec:
+    """`earlier`: problems that were met while the settings were read."""
+    earlier = [*earlier, *_not_for_ray(options)]
+    if earlier:
+        raise ManifestError(earlier)
+    options = _by_nodes(options)
+    facts = facts_in_pods(config)
+    config = _on_ray(config, options)
     plan = plan_of(config, facts)
-    worker = replace(wishes.worker, gpus=wishes.gpus_per_worker)
-    wanted = math.ceil(plan.num_workers / max(1, worker.gpus))
-    pods, problems = _pods(wanted, wishes)
-    secrets, unread = read_secrets(wishes.secret_env)
-    volumes, claims, odd = _volumes(wishes)
-    problems += [*unread, *check_names(plan.run, wishes, MAX_RAY_NAME_LENGTH), *_sizes(wishes)]
+    worker = replace(options.worker, gpus=options.gpus_per_worker)
+    nodes = math.ceil(plan.num_workers / max(1, worker.gpus))
+    pods, problems = _pods(nodes, options)
+    secrets, unread = read_secrets(options.secret_env)
+    volumes, claims, odd = _volumes(options)
+    problems += [*unread, *check_names(plan.run, options, MAX_RAY_NAME_LENGTH), *_sizes(options)]
     problems += [
-        *_ray_version(wishes),
+        *_ray_version(options),
         *find_inexpressible_settings(config),
-        *_room(plan, worker, wanted),
+        *_check_room(plan, worker, nodes),
         *odd,
     ]
     if problems:
         raise ManifestError(problems)
     return JobSpec(
         name=plan.run,
-        image=wishes.image,
+        image=options.image,
         pods=pods,
         command=train_command(config, facts),
-        namespace=wishes.namespace,
-        head=wishes.head,
+        namespace=options.namespace,
+        head=options.head,
         worker=worker,
-        profile=Profile(wishes.profile),
+        profile=Profile(options.profile),
         secrets=secrets,
-        pull_secret=wishes.pull_secret,
-        has_node_port=wishes.node_port,
-        limits=wishes.limits,
-        ray_version=wishes.ray_version,
+        pull_secret=options.pull_secret,
+        has_node_port=options.node_port,
+        limits=options.limits,
+        ray_version=options.ray_version,
         volumes=volumes,
         claims=claims,
     )
 
 
-def _on_ray(config: TrainConfig, wishes: JobOptions) -> TrainConfig:
+def _on_ray(config: TrainConfig, options: JobOptions) -> TrainConfig:
     if config.launcher not in (None, Launcher.RAY):
-        what = f"launcher is {config.launcher}, but a job on a Ray cluster is launched by ray"
-        raise ManifestError([Problem(what, "leave launcher out", config.origin("launcher"))])
-    device = Device.CUDA if wishes.gpus_per_worker and config.device is None else config.device
+        message = f"launcher is {config.launcher}, but a job of a Ray cluster uses launcher ray"
+        raise ManifestError([Problem(message, "leave launcher out", config.origin("launcher"))])
+    device = Device.CUDA if options.gpus_per_worker and config.device is None else config.device
     workers = config.num_workers
-    if wishes.torch.nodes is not None and workers is None:
-        workers = wishes.torch.nodes * max(1, wishes.gpus_per_worker)
+    if options.torch.nodes is not None and workers is None:
+        workers = options.torch.nodes * max(1, options.gpus_per_worker)
     return replace(config, launcher=Launcher.RAY, address="auto", device=device, num_workers=workers)
 
 
-def _by_nodes(wishes: JobOptions) -> JobOptions:
+def _by_nodes(options: JobOptions) -> JobOptions:
     """A node of other kinds of job is a worker pod of Ray's."""
-    return replace(wishes, gpus_per_worker=wishes.gpus_per_worker or wishes.torch.gpus_per_node)
+    return replace(options, gpus_per_worker=options.gpus_per_worker or options.torch.gpus_per_node)
 
 
-def _not_for_ray(wishes: JobOptions) -> list[Problem]:
-    said = [flag for flag in wishes.torch.said() if flag not in _ALSO_FOR_RAY]
+def _not_for_ray(options: JobOptions) -> list[Problem]:
+    flags = [flag for flag in options.torch.explicit_flags() if flag not in _ALSO_FOR_RAY]
     hint = "leave it out, or choose the target pytorchjob, trainjob, job or hyperpod"
-    return [
-        Problem(f"{flag} is for jobs that torchrun starts, and Ray starts these", hint, flag) for flag in said
-    ]
+    return [Problem(f"{flag} is an option of torchrun jobs, not of Ray jobs", hint, flag) for flag in flags]
 
 
-def _volumes(wishes: JobOptions) -> tuple[tuple[Volume, ...], tuple[Claim, ...], list[Problem]]:
+def _volumes(options: JobOptions) -> tuple[tuple[Volume, ...], tuple[Claim, ...], list[Problem]]:
     """A head and a worker are two pods at least, and may be on two nodes."""
-    volumes, problems = read_volumes(wishes.torch.volumes, "--volume")
-    claims, more = read_claims(wishes.torch.create_volumes, volumes, nodes=2)
+    volumes, problems = read_volumes(options.torch.volumes, "--volume")
+    claims, more = read_claims(options.torch.create_volumes, volumes, nodes=2)
     return volumes, claims, [*problems, *more, *find_mount_conflicts(volumes)]
 
 
-def _pods(wanted: int, wishes: JobOptions) -> tuple[Pods, list[Problem]]:
-    fixed = Pods(wanted=wanted, least=wanted, most=wanted)
-    said = [(f, t) for f, t in (("autoscale", wishes.autoscale), ("resizable", wishes.resizable)) if t]
-    if not said:
+def _pods(count: int, options: JobOptions) -> tuple[Pods, list[Problem]]:
+    fixed = Pods(wanted=count, least=count, most=count)
+    flags = [(f, t) for f, t in (("autoscale", options.autoscale), ("resizable", options.resizable)) if t]
+    if not flags:
         return fixed, []
-    if len(said) == 2:
-        hint = "keep --autoscale if Ray shall decide, --resizable if you do"
-        return fixed, [Problem("autoscale and resizable are both said", hint)]
-    flag, text = said[0]
-    need = "the run needs {} worker pods from its beginning"
-    bounds, problems = read_range(flag, text, wanted, need, "--num-workers")
+    if len(flags) == 2:
+        hint = "keep --autoscale (scaled by Ray) or --resizable (scaled by you)"
+        return fixed, [Problem("autoscale and resizable are both set", hint)]
+    flag, text = flags[0]
+    need = "the run needs {} worker pods from its start"
+    bounds, problems = read_range(flag, text, count, need, "--num-workers")
     if bounds is None:
         return fixed, problems
-    return Pods(wanted=wanted, least=bounds[0], most=bounds[1], is_automatic=flag == "autoscale"), []
+    return Pods(wanted=count, least=bounds[0], most=bounds[1], is_automatic=flag == "autoscale"), []
 
 
-def _ray_version(wishes: JobOptions) -> list[Problem]:
-    if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", wishes.ray_version):
+def _ray_version(options: JobOptions) -> list[Problem]:
+    if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", options.ray_version):
         return []
-    what = f"ray_version is {wishes.ray_version!r}, but it must be that of the image, such as {RAY_VERSION}"
-    return [Problem(what, f"write --ray-version {RAY_VERSION}", "--ray-version")]
+    message = (
+        f"ray_version is {options.ray_version!r}, but it must be the version in the image, such as "
+        f"{RAY_VERSION}"
+    )
+    return [Problem(message, f"write --ray-version {RAY_VERSION}", "--ray-version")]
 
 
-def _sizes(wishes: JobOptions) -> list[Problem]:
+def _sizes(options: JobOptions) -> list[Problem]:
     problems: list[Problem] = []
-    for who, size in (("head", wishes.head), ("worker", wishes.worker)):
+    for role, size in (("head", options.head), ("worker", options.worker)):
         memory = read_quantity(size.memory)
         if memory is None or memory < _LEAST_MEMORY:
-            what = f"{who}_memory is {size.memory!r}, but it must be an amount of at least 512Mi"
-            problems.append(Problem(what, f"write --{who}-memory 4Gi, for example", f"--{who}-memory"))
+            message = f"{role}_memory is {size.memory!r}, but it must be an amount of at least 512Mi"
+            problems.append(Problem(message, f"write --{role}-memory 4Gi, for example", f"--{role}-memory"))
     return problems
 
 
-def _room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
-    """Does everybody fit into the pods? One CPU for each thread, one GPU for each worker."""
+def _check_room(plan: Plan, worker: Size, pods: int) -> list[Problem]:
+    """Workers must fit into the pods: one CPU for each thread, one GPU for each worker."""
     problems: list[Problem] = []
     if plan.device is Device.CUDA and not worker.gpus:
-        what, hint = "device is cuda, but the worker pods have no GPU", "add --gpus-per-worker 1"
-        problems.append(Problem(what, hint, "--device"))
+        message = "device is cuda, but the worker pods have no GPU"
+        hint = "add --gpus-per-worker 1"
+        problems.append(Problem(message, hint, "--device"))
     if plan.elastic is not None:
-        what = "workers of an elastic run share the memory of one machine, and those in pods share none"
-        problems.append(Problem(what, "use --restarts 3 instead of --elastic", "--elastic"))
+        message = "workers of an elastic run share the memory of one machine, but pods do not share memory"
+        problems.append(Problem(message, "use --restarts 3 instead of --elastic", "--elastic"))
     participants = plan.num_workers + (plan.transport is Transport.TCP)
     places = worker.cpus // plan.threads_per_worker
     placement = None if plan.ray is None else plan.ray.placement
-    room = pods * places
+    capacity = pods * places
     if placement is Placement.STRICT_SPREAD:
-        room = pods * min(1, places)
+        capacity = pods * min(1, places)
     elif placement is Placement.STRICT_PACK:
-        room = places
-    if room < participants:
-        what = f"the run has {participants} participants with {plan.threads_per_worker} threads each, but "
-        what += f"{pods} worker pods with {worker.cpus} CPUs have room for {room}"
+        capacity = places
+    if capacity < participants:
+        message = f"the run has {participants} participants with {plan.threads_per_worker} threads each, but "
+        message += f"{pods} worker pods with {worker.cpus} CPUs fit {capacity}"
         cpus = plan.threads_per_worker * math.ceil(participants / pods)
         hint = f"write --worker-cpus {max(cpus, worker.cpus)}"
         if placement is not None:
             hint += ", or leave placement out"
-        problems.append(Problem(what, hint))
+        problems.append(Problem(message, hint))
     return problems

@@ -42,17 +42,17 @@ _OURS = (SHM, CONFIG, CACHE, RESULTS)
 
 def read_volumes(texts: Sequence[str], flag: str) -> Parsed[Volume]:
     """CLAIM:PATH[:ro]"""
-    found: list[Volume] = []
+    volumes: list[Volume] = []
     problems: list[Problem] = []
     for text in texts:
         claim, _, rest = text.partition(":")
         path, _, mode = rest.partition(":")
         if DNS_LABEL.fullmatch(claim) and len(claim) <= 63 and _PATH.fullmatch(path) and mode in ("", "ro"):
-            found.append(Volume(claim=claim, path=path, is_read_only=mode == "ro"))
+            volumes.append(Volume(claim=claim, path=path, is_read_only=mode == "ro"))
         else:
-            what = f"{flag.removeprefix('--')} is {text!r}, but it must be CLAIM:PATH, or CLAIM:PATH:ro"
-            problems.append(Problem(what, f"write {flag} data:/data:ro, for example", flag))
-    return tuple(found), problems
+            message = f"{flag.removeprefix('--')} is {text!r}, but it must be CLAIM:PATH, or CLAIM:PATH:ro"
+            problems.append(Problem(message, f"write {flag} data:/data:ro, for example", flag))
+    return tuple(volumes), problems
 
 
 def find_mount_conflicts(volumes: Sequence[Volume]) -> list[Problem]:
@@ -60,20 +60,20 @@ def find_mount_conflicts(volumes: Sequence[Volume]) -> list[Problem]:
     problems: list[Problem] = []
     paths = [volume.path.rstrip("/") for volume in volumes]
     for path in sorted({path for path in paths if paths.count(path) > 1 or path in _OURS}):
-        what = f"{path} is where something else is mounted already"
-        problems.append(Problem(what, "choose another path, such as /data", "--volume"))
+        message = f"{path} is already a mount path"
+        problems.append(Problem(message, "choose another path, such as /data", "--volume"))
     claims = [volume.claim for volume in volumes]
     for claim in sorted({claim for claim in claims if claims.count(claim) > 1}):
         problems.append(Problem(f"claim {claim} is mounted twice", "mount it once", "--volume"))
     for claim in sorted({"shm", "config", "cache", "results"}.intersection(claims)):
-        what = f"claim {claim} has the name of a volume that every pod has"
-        problems.append(Problem(what, "give the claim another name", "--volume"))
+        message = f"claim {claim} has the name of a built-in volume"
+        problems.append(Problem(message, "give the claim another name", "--volume"))
     return problems
 
 
 def read_claims(texts: Sequence[str], volumes: Sequence[Volume], nodes: int) -> Parsed[Claim]:
-    """CLAIM=SIZE[/STORAGECLASS]; the number of nodes says who must be able to reach it."""
-    found: list[Claim] = []
+    """CLAIM=SIZE[/STORAGECLASS]; several nodes need a volume that can be shared."""
+    claims: list[Claim] = []
     problems: list[Problem] = []
     mounted = {volume.claim for volume in volumes}
     for text in texts:
@@ -81,40 +81,43 @@ def read_claims(texts: Sequence[str], volumes: Sequence[Volume], nodes: int) -> 
         size, _, storage = rest.partition("/")
         amount = read_quantity(size)
         if amount is None or amount < 1 or (storage and not DNS_SUBDOMAIN.fullmatch(storage)):
-            what = f"create_volume is {text!r}, but it must be CLAIM=SIZE, or CLAIM=SIZE/STORAGECLASS"
-            problems.append(Problem(what, "write --create-volume data=10Gi, for example", "--create-volume"))
+            message = f"create_volume is {text!r}, but it must be CLAIM=SIZE, or CLAIM=SIZE/STORAGECLASS"
+            problems.append(
+                Problem(message, "write --create-volume data=10Gi, for example", "--create-volume")
+            )
         elif name not in mounted:
-            what = f"create_volume names {name!r}, which no pod mounts"
-            hint = "mount it by --volume or --checkpoint-volume, or leave it out"
-            problems.append(Problem(what, hint, "--create-volume"))
+            message = f"create_volume names {name!r}, which no pod mounts"
+            hint = "mount it with --volume or --checkpoint-volume, or leave it out"
+            problems.append(Problem(message, hint, "--create-volume"))
         else:
-            # Also for reading only: it must be filled first, and few drivers take two modes, or ReadOnlyMany.
+            # Also for read-only use: it must be filled first, few drivers take two modes, or ReadOnlyMany.
             mode = "ReadWriteMany" if nodes > 1 else "ReadWriteOnce"
-            found.append(Claim(name=name, size=size, storage_class=storage or None, modes=(mode,)))
-    return tuple(found), problems
+            claims.append(Claim(name=name, size=size, storage_class=storage or None, modes=(mode,)))
+    return tuple(claims), problems
 
 
 def read_variables(texts: Sequence[str]) -> Parsed[tuple[str, str]]:
-    """NAME=VALUE. Whether a value is a secret is asked of the finished manifest."""
-    found: list[tuple[str, str]] = []
+    """NAME=VALUE. Secrets in values are searched for in the finished manifest."""
+    variables: list[tuple[str, str]] = []
     problems: list[Problem] = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not VARIABLE.fullmatch(name):
-            # What was typed may be a secret, so only the name is shown.
-            what = f"env for {name[:40]!r} is not NAME=VALUE"
-            problems.append(Problem(what, "write --env OMP_NUM_THREADS=4, for example", "--env"))
+            # The input may contain a secret, so only the name is shown.
+            message = f"env for {name[:40]!r} is not NAME=VALUE"
+            problems.append(Problem(message, "write --env OMP_NUM_THREADS=4, for example", "--env"))
         elif taken := find_reserved([name], "--env"):
             problems += taken
         else:
-            found.append((name, value))
-    return tuple(found), problems
+            variables.append((name, value))
+    return tuple(variables), problems
 
 
 def find_reserved(names: Iterable[str], flag: str) -> list[Problem]:
-    hint, said = "leave it out: it is set for every pod", flag.removeprefix("--").replace("-", "_")
+    hint = "leave it out: it is set for every pod"
+    key = flag.removeprefix("--").replace("-", "_")
     return [
-        Problem(f"{said} sets {name}, which says who is who in a job", hint, flag)
+        Problem(f"{key} sets {name}, which the job sets itself", hint, flag)
         for name in names
         if _TAKEN.fullmatch(name)
     ]
@@ -122,16 +125,16 @@ def find_reserved(names: Iterable[str], flag: str) -> list[Problem]:
 
 def read_labels(texts: Sequence[str], flag: str) -> Parsed[tuple[str, str]]:
     """KEY=VALUE of nodes."""
-    found: list[tuple[str, str]] = []
+    labels: list[tuple[str, str]] = []
     problems: list[Problem] = []
     for text in texts:
         key, equals, value = text.partition("=")
         if equals and LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value) and len(value) <= 63:
-            found.append((key, value))
+            labels.append((key, value))
         else:
-            what = f"{flag.removeprefix('--').replace('-', '_')} is {text!r}, but it must be KEY=VALUE"
-            problems.append(Problem(what, f"write {flag} disktype=ssd, for example", flag))
-    return tuple(found), problems
+            message = f"{flag.removeprefix('--').replace('-', '_')} is {text!r}, but it must be KEY=VALUE"
+            problems.append(Problem(message, f"write {flag} disktype=ssd, for example", flag))
+    return tuple(labels), problems
 
 
 def secret_of(text: str) -> str:
@@ -144,23 +147,23 @@ _RANGE = re.compile(r"([0-9]{1,5}):([0-9]{1,5})")
 
 
 def read_range(
-    flag: str, text: str, wanted: int, need: str, by: str
+    flag: str, text: str, count: int, need: str, by: str
 ) -> tuple[tuple[int, int] | None, list[Problem]]:
-    """MIN:MAX around what is wanted."""
+    """Parse MIN:MAX, which must include the requested number."""
     match = _RANGE.fullmatch(text)
-    least, most = (int(match[1]), int(match[2])) if match else (1, 0)
-    if least > most or most == 0:
-        what = f"{flag} is {text!r}, but it must be MIN:MAX"
-        return None, [Problem(what, f"write --{flag} 1:3, for example", f"--{flag}")]
-    if not least <= wanted <= most:
-        what = f"{flag} is {text}, but {need.format(wanted)}"
-        hint = f"write --{flag} {min(least, wanted)}:{max(most, wanted)}, or change {by}"
-        return None, [Problem(what, hint, f"--{flag}")]
-    return (least, most), []
+    minimum, most = (int(match[1]), int(match[2])) if match else (1, 0)
+    if minimum > most or most == 0:
+        message = f"{flag} is {text!r}, but it must be MIN:MAX"
+        return None, [Problem(message, f"write --{flag} 1:3, for example", f"--{flag}")]
+    if not minimum <= count <= most:
+        message = f"{flag} is {text}, but {need.format(count)}"
+        hint = f"write --{flag} {min(minimum, count)}:{max(most, count)}, or change {by}"
+        return None, [Problem(message, hint, f"--{flag}")]
+    return (minimum, most), []
 
 
 def read_secrets(texts: Sequence[str]) -> tuple[tuple[SecretVariable, ...], list[Problem]]:
-    found: list[SecretVariable] = []
+    secrets: list[SecretVariable] = []
     problems: list[Problem] = []
     for text in texts:
         name, _, reference = text.partition("=")
@@ -170,55 +173,57 @@ def read_secrets(texts: Sequence[str]) -> tuple[tuple[SecretVariable, ...], list
             and DNS_SUBDOMAIN.fullmatch(secret)
             and re.fullmatch(r"[-._A-Za-z0-9]+", key)
         ):
-            found.append(SecretVariable(name=name, secret=secret, key=key))
+            secrets.append(SecretVariable(name=name, secret=secret, key=key))
             continue
-        # What was typed may be the secret itself, so only the variable's name is shown.
-        what = f"secret_env for {name[:40]!r} is not VARIABLE=SECRET/KEY"
-        hint = (
-            "name a Secret of the cluster and a key in it, such as HF_TOKEN=hf-token/token; never the value"
-        )
-        problems.append(Problem(what, hint, "--secret-env"))
-    return tuple(found), problems
+        # The input may be the secret itself, so only the variable's name is shown.
+        message = f"secret_env for {name[:40]!r} is not VARIABLE=SECRET/KEY"
+        hint = "name a Secret of the cluster and a key in it, such as HF_TOKEN=hf-token/token, not the value"
+        problems.append(Problem(message, hint, "--secret-env"))
+    return tuple(secrets), problems
 
 
-def check_names(run: str, wishes: JobOptions, longest: int) -> list[Problem]:
-    """What no object, namespace, Secret or image can be called."""
+def check_names(run: str, options: JobOptions, max_length: int) -> list[Problem]:
+    """Problems of invalid names of objects, namespaces, Secrets and images."""
     problems: list[Problem] = []
-    if not NAME.fullmatch(run) or len(run) > longest:
-        what = f"name is {run!r}, but Kubernetes wants a small letter, then letters, digits and dashes"
-        what += f", {longest} at most"
-        problems.append(Problem(what, "write --name demo, for example", "--name"))
-    space = wishes.namespace
+    if not NAME.fullmatch(run) or len(run) > max_length:
+        message = (
+            f"name is {run!r}, but Kubernetes requires a lower-case letter, then letters, digits and dashes"
+        )
+        message += f", {max_length} at most"
+        problems.append(Problem(message, "write --name demo, for example", "--name"))
+    space = options.namespace
     if space is not None and (not DNS_LABEL.fullmatch(space) or len(space) > MAX_LABEL_LENGTH):
-        what = f"namespace is {space!r}, which no namespace can be called"
-        problems.append(Problem(what, "write --namespace ml-training, for example", "--namespace"))
-    if wishes.pull_secret is not None and not DNS_SUBDOMAIN.fullmatch(wishes.pull_secret):
-        what = f"pull_secret is {wishes.pull_secret!r}, which no Secret can be called"
-        problems.append(Problem(what, "name a Secret of type dockerconfigjson", "--pull-secret"))
-    return [*problems, *_image(wishes)]
+        message = f"namespace is {space!r}, which is not a valid namespace name"
+        problems.append(Problem(message, "write --namespace ml-training, for example", "--namespace"))
+    if options.pull_secret is not None and not DNS_SUBDOMAIN.fullmatch(options.pull_secret):
+        message = f"pull_secret is {options.pull_secret!r}, which is not a valid Secret name"
+        problems.append(Problem(message, "name a Secret of type dockerconfigjson", "--pull-secret"))
+    return [*problems, *_image(options)]
 
 
-def _image(wishes: JobOptions) -> list[Problem]:
-    match = IMAGE.fullmatch(wishes.image)
+def _image(options: JobOptions) -> list[Problem]:
+    match = IMAGE.fullmatch(options.image)
     if match is None:
-        what, hint = f"image is {wishes.image!r}, which no image can be called", "write registry/name:tag"
-    elif match["digest"] is None and match["tag"] in (None, "latest") and wishes.profile == Profile.STRICT:
-        what = f"image is {wishes.image}, which may be another one at the next attempt"
-        hint = "name a tag that stays, such as :1, or a digest; or use --profile compat"
+        message = f"image is {options.image!r}, which is not a valid image name"
+        hint = "write registry/name:tag"
+    elif match["digest"] is None and match["tag"] in (None, "latest") and options.profile == Profile.STRICT:
+        message = f"image is {options.image}, whose content may change between attempts"
+        hint = "use a fixed tag, such as :1, or a digest; or use --profile compat"
     else:
         return []
-    return [Problem(what, hint, "--image")]
+    return [Problem(message, hint, "--image")]
 
 
 def find_inexpressible_settings(config: TrainConfig) -> list[Problem]:
-    """What a command line in a pod cannot say."""
+    """Settings that a command line in a pod cannot express."""
     problems: list[Problem] = []
     if any(rule.steps is not None for rule in config.straggler or ()):
-        what, hint = "a trace of stragglers is a file of this machine", "use rules, such as worker=1,factor=3"
-        problems.append(Problem(what, hint, config.origin("straggler")))
+        message = "a straggler trace is a local file, which pods do not have"
+        hint = "use rules, such as worker=1,factor=3"
+        problems.append(Problem(message, hint, config.origin("straggler")))
     for name, value in (config.task_options or {}).items():
         if isinstance(value, str) and read_option(value) != value:
-            what = f"task option {name} is the text {value!r}, which a command line would read as a number"
+            message = f"task option {name} is the text {value!r}, which a command line would read as a number"
             where = config.origin(f"task_options.{name}")
-            problems.append(Problem(what, "let the task read it as a number, or another word", where))
+            problems.append(Problem(message, "let the task accept a number, or use another value", where))
     return problems

@@ -27,9 +27,9 @@ Tree = dict[str, Any]  # Any: a manifest is changed here, at places that are fou
 
 
 def next_manifest(manifest: Mapping[str, object], excluded: Sequence[str], changes: Sequence[str]) -> Tree:
-    """`changes` may name one several times: it is made so often."""
-    made: Tree = copy.deepcopy(dict(manifest))
-    for pod in _pod_specs(made):
+    """`changes` may repeat a change: it is applied as often."""
+    copied: Tree = copy.deepcopy(dict(manifest))
+    for pod in _pod_specs(copied):
         if excluded:
             _exclude(pod, excluded)
         for change in changes:
@@ -39,14 +39,14 @@ def next_manifest(manifest: Mapping[str, object], excluded: Sequence[str], chang
                 _grow_memory(pod)
     for change in changes:
         if change == "mesh":
-            for template in _templates(made):
-                about = template.setdefault("metadata", {})
-                about.setdefault("annotations", {})[_MESH] = "false"
-    return made
+            for template in _templates(copied):
+                metadata = template.setdefault("metadata", {})
+                metadata.setdefault("annotations", {})[_MESH] = "false"
+    return copied
 
 
 def can_exclude(manifest: Mapping[str, object]) -> bool:
-    """A TrainJob for a runtime of the cluster has no pods of its own to say it in."""
+    """Whether nodes can be excluded. A TrainJob for a cluster's runtime has no pod template for it."""
     return any(True for _ in _pod_specs(manifest))
 
 
@@ -61,11 +61,11 @@ def _walk(value: object) -> Iterator[Tree]:
 
 
 def _pod_specs(value: object) -> Iterator[Tree]:
-    return (one for one in _walk(value) if isinstance(one.get("containers"), list))
+    return (node for node in _walk(value) if isinstance(node.get("containers"), list))
 
 
 def _templates(value: object) -> Iterator[Tree]:
-    return (one for one in _walk(value) if "containers" in (one.get("spec") or {}))
+    return (node for node in _walk(value) if "containers" in (node.get("spec") or {}))
 
 
 def _exclude(pod: Tree, nodes: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ def _exclude(pod: Tree, nodes: Sequence[str]) -> None:
     terms = required.setdefault("nodeSelectorTerms", [])
     if not terms:
         terms.append({})
-    for term in terms:  # they are alternatives: each of them must say it
+    for term in terms:  # they are alternatives: each must exclude the nodes
         term.setdefault("matchExpressions", []).append(rule)
 
 
@@ -100,10 +100,10 @@ def _mebi(amount: Decimal) -> str:
 
 def reason_to_force(pod: Object, node: Object | None, now_s: float) -> str:
     """Why a pod that is being deleted may be removed without its kubelet; empty: it may not. `node` is None
-    where the cluster has no such node any more.
+    if the cluster no longer has such a node.
 
-    The API server keeps a pod until its kubelet has ended it. A node that is lost has none, and a pod of the
-    same name cannot be made meanwhile. A node that comes back ends what runs of a pod that is not there.
+    The API server keeps a pod until its kubelet has ended it. A lost node has no kubelet, and a pod of the
+    same name cannot be created meanwhile. A node that returns ends containers of a pod that no longer exists.
     """
     name = node_of(pod)
     if not is_terminating(pod) or not name:
@@ -112,10 +112,10 @@ def reason_to_force(pod: Object, node: Object | None, now_s: float) -> str:
         return f"its node {name} is no longer in the cluster"
     ready = condition(node, "Ready")
     since_s = read_time(ready.get("lastTransitionTime"))
-    taints = [one for one in mappings(node, "spec", "taints") if one.get("key") in _LOST_TAINTS]
+    taints = [taint for taint in mappings(node, "spec", "taints") if taint.get("key") in _LOST_TAINTS]
     if ready.get("status") != "Unknown" and not taints:
         return ""
-    known = [since_s, *(read_time(one.get("timeAdded")) for one in taints)]
+    known = [since_s, *(read_time(taint.get("timeAdded")) for taint in taints)]
     first_s = min((at_s for at_s in known if at_s is not None), default=None)
     if first_s is None or now_s - first_s < LOST_FOR_S:
         return ""
@@ -124,13 +124,16 @@ def reason_to_force(pod: Object, node: Object | None, now_s: float) -> str:
     )
 
 
-# Between deleting a gang and creating it anew, the job itself is nowhere. A ConfigMap beside it says what the
-# next one looks like, which pods must be gone first, and who is at it until when. Whoever comes later goes
-# on.
+# Between the deletion of a gang and its next creation the job does not exist. A ConfigMap holds the manifest
+# of the next attempt, the pods that must be deleted first, and the lease of the watcher that creates it. When
+# the lease has expired, another watcher resumes.
 
 LABELS = {"app.kubernetes.io/managed-by": "paceline", "app.kubernetes.io/component": "next-attempt"}
 SELECTOR = ",".join(f"{name}={value}" for name, value in LABELS.items())
-_JOB, _MANIFEST, _PODS, _SAYS = "job", "manifest", "pods", "decision"
+_JOB = "job"
+_MANIFEST = "manifest"
+_PODS = "pods"
+_SAYS = "decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,7 @@ class PendingAttempt:
     job: str
     manifest: Object  # marked, as it is to be created
     mark: JobAnnotations
-    pods: tuple[str, ...]  # of the attempt before: the new ones have their names
+    pods: tuple[str, ...]  # pods of the previous attempt: the new ones have the same names
     says: str
 
     @property
@@ -151,9 +154,9 @@ def pending_name(job: str) -> str:
 
 
 def pending_config_map(
-    job: str, namespace: str, manifest: Object, pods: Sequence[str], says: str, watch: WatchLease
+    job: str, namespace: str, manifest: Object, pods: Sequence[str], announcement: str, watch: WatchLease
 ) -> dict[str, Json]:
-    """The ConfigMap. `watch`: who is about to make the attempt."""
+    """The ConfigMap. `watch`: lease of the watcher that creates the attempt."""
     notes = mapping(lease_patch(watch), "metadata", "annotations")
     return {
         "apiVersion": "v1",
@@ -168,16 +171,17 @@ def pending_config_map(
             _JOB: job,
             _MANIFEST: json.dumps(manifest, separators=(",", ":")),
             _PODS: json.dumps(list(pods)),
-            _SAYS: says,
+            _SAYS: announcement,
         },
     }
 
 
-def read_pending(found: Object) -> PendingAttempt | None:
-    """None for a ConfigMap that is none of ours, or that somebody has damaged."""
-    data = mapping(found, "data")
+def read_pending(config_map: Object) -> PendingAttempt | None:
+    """None for a ConfigMap that paceline did not write, or that is damaged."""
+    data = mapping(config_map, "data")
     try:
-        manifest, pods = json.loads(str(data[_MANIFEST])), json.loads(str(data[_PODS]))
+        manifest = json.loads(str(data[_MANIFEST]))
+        pods = json.loads(str(data[_PODS]))
     except (KeyError, ValueError):
         return None
     mark = read_annotations(manifest) if isinstance(manifest, dict) else None

@@ -1,7 +1,7 @@
-"""Capacity: what a job needs beside what nodes and quotas have.
+"""Capacity: requirements of a job compared with nodes and quotas.
 
-Nodes are counted as if they were empty: who is only busy is waited for. Where somebody adds nodes when they
-are needed, nothing about nodes is known to be impossible.
+Nodes are counted as if they were empty: a job waits for busy ones. With an autoscaler, no shortage of
+nodes counts as permanent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,14 +21,18 @@ from paceline.k8s.diagnose.snapshot import Object, name_of
 from paceline.k8s.objects import mapping, mappings, read_quantity, write_quantity
 from paceline.k8s.submit.requirements import Role
 
-# Only NVIDIA's class of whole GPUs is counted: what another class means is known to the cluster alone.
+# Only NVIDIA's class of whole GPUs is counted: only the cluster defines other classes.
 
-CLAIMED_GPUS = f"{GPU_DRIVER}.deviceclass.resource.k8s.io/devices"  # as a ResourceQuota calls them
+CLAIMED_GPUS = f"{GPU_DRIVER}.deviceclass.resource.k8s.io/devices"  # as named in a ResourceQuota
 
 
 def with_claims(gang: Sequence[Role], manifests: Sequence[Object]) -> list[Role]:
-    """Pods ask for what their claims do; the templates of these come with the job."""
-    templates = {name_of(one): _gpus(one) for one in manifests if one.get("kind") == "ResourceClaimTemplate"}
+    """Roles with the devices of their claims added to the requests; the job includes the claim templates."""
+    templates = {
+        name_of(manifest): _gpus(manifest)
+        for manifest in manifests
+        if manifest.get("kind") == "ResourceClaimTemplate"
+    }
     return [_with_claims(role, templates) for role in gang]
 
 
@@ -44,15 +48,18 @@ def with_devices(nodes: Iterable[Object], slices: Sequence[Object]) -> list[Obje
 def _gpus(template: Object) -> int:
     total = 0
     for request in mappings(template, "spec", "spec", "devices", "requests"):
-        asked = mapping(request, "exactly")
-        if asked.get("deviceClassName") == GPU_DRIVER and asked.get("allocationMode") != "All":
-            count = asked.get("count", 1)
+        exactly = mapping(request, "exactly")
+        if exactly.get("deviceClassName") == GPU_DRIVER and exactly.get("allocationMode") != "All":
+            count = exactly.get("count", 1)
             total += count if isinstance(count, int) else 1
     return total
 
 
 def _with_claims(role: Role, templates: dict[str, int]) -> Role:
-    names = [one.get("resourceClaimTemplateName") for one in mappings(role.pod, "spec", "resourceClaims")]
+    names = [
+        resource_claim.get("resourceClaimTemplateName")
+        for resource_claim in mappings(role.pod, "spec", "resourceClaims")
+    ]
     gpus = sum(templates.get(str(name), 0) for name in names)
     if not gpus:
         return role
@@ -83,7 +90,7 @@ class CapacityRow:
 
 
 def format_table(rows: Sequence[CapacityRow]) -> list[str]:
-    """As text, aligned."""
+    """The rows as aligned text."""
     head = ("what", "where", "needs", "has", "")
     cells = [head, *((r.what, r.where, r.needs, r.has, "" if r.is_enough else "too little") for r in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
@@ -94,8 +101,8 @@ def format_table(rows: Sequence[CapacityRow]) -> list[str]:
 
 
 def check_capacity(roles: Sequence[Role], nodes: Sequence[Object]) -> list[CapacityRow]:
-    """Empty when nothing can be said: more nodes come when they are needed. Nodes that are cordoned, not
-    ready, or tainted against the pod are no room."""
+    """Empty if nothing can be decided because nodes are added on demand. Nodes that are cordoned, not
+    ready, or tainted against the pod offer no capacity."""
     if is_autoscaled(nodes):
         return []
     rows: list[CapacityRow] = []
@@ -111,7 +118,9 @@ def _one_pod(role: Role, nodes: Sequence[Object], all_nodes: Sequence[Object]) -
     where = f"one node for {role.name}"
     if not nodes:
         return [
-            CapacityRow(what=_wanted_node(role, all_nodes), where=where, needs="1", has="0", is_enough=False)
+            CapacityRow(
+                what=_node_selector(role, all_nodes), where=where, needs="1", has="0", is_enough=False
+            )
         ]
     short_of = {need.resource: need for need in too_large(role.pod, nodes)}
     rows = []
@@ -128,7 +137,7 @@ def _open(role: Role, nodes: Sequence[Object]) -> list[Object]:
     return [node for node in matching(role.pod, nodes) if name_of(node) not in closed]
 
 
-def _wanted_node(role: Role, nodes: Sequence[Object]) -> str:
+def _node_selector(role: Role, nodes: Sequence[Object]) -> str:
     """Which property no node has."""
     if not nodes:
         return "a node"
@@ -149,11 +158,11 @@ def _all_pods(roles: Sequence[Role], nodes: Sequence[Object]) -> list[CapacityRo
     waiting.sort(key=lambda role: _size(role, nodes), reverse=True)
     placed = 0
     for role in waiting:
-        asked = requests(role.pod)
+        requested = requests(role.pod)
         for node in _open(role, nodes):
-            room = left[name_of(node)]
-            if all(room.get(name, Decimal(0)) >= amount for name, amount in asked.items()):
-                left[name_of(node)] = {name: amount - asked.get(name, 0) for name, amount in room.items()}
+            free = left[name_of(node)]
+            if all(free.get(name, Decimal(0)) >= amount for name, amount in requested.items()):
+                left[name_of(node)] = {name: amount - requested.get(name, 0) for name, amount in free.items()}
                 placed += 1
                 break
     rows = _totals(roles, nodes)
@@ -166,7 +175,7 @@ def _all_pods(roles: Sequence[Role], nodes: Sequence[Object]) -> list[CapacityRo
 
 
 def _size(role: Role, nodes: Sequence[Object]) -> Decimal:
-    """The largest share of a node, of whatever resource."""
+    """The largest share of a node, over all resources."""
     best = {
         name: max(allocatable(node).get(name, Decimal(0)) for node in nodes) for name in requests(role.pod)
     }
@@ -185,7 +194,7 @@ def _totals(roles: Sequence[Role], nodes: Sequence[Object]) -> list[CapacityRow]
 
 
 def total_requests(roles: Sequence[Role]) -> dict[str, Decimal]:
-    """By all pods together."""
+    """Requests of all pods together."""
     total: dict[str, Decimal] = {}
     for role in roles:
         for name, amount in requests(role.pod).items():
@@ -194,25 +203,26 @@ def total_requests(roles: Sequence[Role]) -> dict[str, Decimal]:
 
 
 def quota_rows(roles: Sequence[Role], quotas: Sequence[Object]) -> list[CapacityRow]:
-    """What is left of each quota of the namespace. Those for pods of one sort only are left to the server."""
-    asked = {f"requests.{name}": amount for name, amount in total_requests(roles).items()}
-    asked |= {
+    """Remaining amount of each quota of the namespace. Scoped quotas are left to the server."""
+    requested = {f"requests.{name}": amount for name, amount in total_requests(roles).items()}
+    requested |= {
         name: amount
         for name, amount in total_requests(roles).items()
         if name in ("cpu", "memory", CLAIMED_GPUS)
     }
     pods = Decimal(sum(role.count for role in roles))
-    asked |= {"pods": pods, "count/pods": pods}
+    requested |= {"pods": pods, "count/pods": pods}
     rows = []
     for quota in quotas:
         if mapping(quota, "spec").get("scopes") or mapping(quota, "spec", "scopeSelector"):
             continue
         hard = mapping(quota, "status", "hard") or mapping(quota, "spec", "hard")
         for name, most in hard.items():
-            limit, used = read_quantity(most), read_quantity(mapping(quota, "status", "used").get(name, "0"))
-            if name in asked and limit is not None:
+            limit = read_quantity(most)
+            used = read_quantity(mapping(quota, "status", "used").get(name, "0"))
+            if name in requested and limit is not None:
                 left = max(limit - (used or Decimal(0)), Decimal(0))
-                rows.append(_quota_row(name, name_of(quota), asked[name], left, limit))
+                rows.append(_quota_row(name, name_of(quota), requested[name], left, limit))
     return rows
 
 

@@ -1,7 +1,8 @@
 """Follower of a job, to its end or to a time limit: observe, decide, carry out.
 
-Only one watcher may start a job again. Whoever follows asks for that right by an annotation with a date, and
-keeps it by renewing it; others only show what happens.
+Only one watcher may start a job again. The right is a lease: an annotation with the watcher's id and an
+expiry date, which its holder renews. A patch carries the resourceVersion, so of two concurrent requests one
+fails. Other watchers only show what happens.
 """
 
 import queue
@@ -47,16 +48,16 @@ if TYPE_CHECKING:
     from paceline.k8s.submit.log_streams import Line, LogStreams
 
 _TRIES = 5  # at a write that others get in the way of
-_NO_RETRIES = RetryPolicy(infra=0)  # for jobs that others have sent
+_NO_RETRIES = RetryPolicy(infra=0)  # for jobs that others submitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowIntervals:
-    look_s: float = 5.0  # at least so often
-    ring_s: float = 1.0  # at most so often
+    look_s: float = 5.0  # longest poll interval
+    ring_s: float = 1.0  # shortest poll interval
     lease_s: float = 90.0
     gone_s: float = 180.0  # patience with an old gang that does not go
-    logs_s: float = 10.0  # for the ends of logs, when a job is over
+    logs_s: float = 10.0  # timeout for the ends of logs after a job's end
 
 
 class FollowClock(Protocol):
@@ -84,7 +85,7 @@ class SystemFollowClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOutput:
-    """Where words go."""
+    """Destinations of the output."""
 
     line: "Callable[[Line], None]"
     say: Callable[[str], None]
@@ -111,10 +112,10 @@ class Follower:
     _items: "queue.Queue[Line | None]" = field(default_factory=queue.Queue)
     _state: FollowState = field(default_factory=FollowState)
     _uid: str = ""
-    _last: "Manifest | None" = None  # as it was when it was seen last
-    _seen: Snapshot | None = None  # at the look before, of the same attempt
+    _last: "Manifest | None" = None  # as last read
+    _seen: Snapshot | None = None  # of the previous poll, of the same attempt
     _mark: JobAnnotations | None = None
-    _charge: WatchOwner = WatchOwner.NOBODYS
+    _owner: WatchOwner = WatchOwner.UNOWNED
     _missing_since_s: float | None = None
     _is_cut_off: bool = False
     _again: Restart = field(init=False)
@@ -132,12 +133,13 @@ class Follower:
         )
 
     def follow(self, for_s: float | None) -> FollowResult:
-        """To the job's end, or for so many seconds. Raises NotReadyError, ApiError."""
+        """Follow to the job's end, or for `for_s` seconds. Raises NotReadyError, ApiError."""
         from paceline.k8s.kinds import POD
         from paceline.k8s.submit.job_watch import ChangeWatch
         from paceline.k8s.submit.log_streams import LogStreams
 
-        api, namespace = self.cluster.api, self.cluster.namespace
+        api = self.cluster.api
+        namespace = self.cluster.namespace
         kind = self._kind()
         streams = LogStreams(api, namespace, self.name, self._items.put)
         bell = ChangeWatch(api, namespace, self.name, lambda: self._items.put(None))
@@ -146,31 +148,31 @@ class Follower:
         until_s = None if for_s is None else self.clock.monotonic_s() + for_s
         try:
             while end is None and (until_s is None or self.clock.monotonic_s() < until_s):
-                end = self._look(kind, streams)
+                end = self._poll(kind, streams)
                 if end is None:
                     self._wait(until_s)
         finally:
             bell.close()
             streams.finish(self.pace.logs_s if end is not None else 0.0)
             self._drain()
-            self._give_up_charge(kind)
+            self._release_lease(kind)
         return FollowResult(end, self._state.watching.attempts.number)
 
     def _kind(self) -> "Kind":
-        """Of the job, or of one that is being started again just now."""
+        """Kind of the job, or of one that is being restarted."""
         from paceline.k8s.submit.job_objects import find_job
         from paceline.k8s.submit.pending_attempts import find_pending
 
-        found = find_job(self.cluster.api, self.name, self.cluster.namespace)
-        if found is not None:
-            return found[0]
+        job = find_job(self.cluster.api, self.name, self.cluster.namespace)
+        if job is not None:
+            return job[0]
         pending = find_pending(self.cluster.api, self.name, self.cluster.namespace)
         if pending is None:
             raise no_such_job(self.name, self.cluster.namespace)
         return pending.kind
 
     def _wait(self, until_s: float | None) -> None:
-        """Lines are shown as they come; the bell shortens the time to the next look."""
+        """Show log lines as they arrive; a wakeup shortens the time to the next poll."""
         began_s = self.clock.monotonic_s()
         next_s = began_s + self.pace.look_s
         while True:
@@ -195,27 +197,27 @@ class Follower:
             if item is not None:
                 self.shown.line(item)
 
-    def _look(self, kind: "Kind", streams: "LogStreams") -> End | None:
+    def _poll(self, kind: "Kind", streams: "LogStreams") -> End | None:
         from paceline.k8s.client.api import UnreachableError
 
         try:
             job, snapshot = self._see(kind)
-            self._take_charge(kind, job)
-            is_between = job is None and self._goes_on()
+            self._acquire_lease(kind, job)
+            is_between = job is None and self._resumes_pending()
         except UnreachableError as error:
             if not self._is_cut_off:
-                self.shown.say(f"the cluster does not answer, it is asked again: {error}")
+                self.shown.say(f"the cluster does not respond, retrying: {error}")
             self._is_cut_off = True
             return None
         self._is_cut_off = False
         if is_between:
             return None
         streams.follow(snapshot.pods)
-        if job is None and self._charge is WatchOwner.ANOTHERS and self._may_come_back(snapshot):
+        if job is None and self._owner is WatchOwner.ANOTHERS and self._may_come_back(snapshot):
             return None
         policy = self._mark.policy if self._mark is not None else _NO_RETRIES
         actions, self._state = next_actions(
-            snapshot, job, self._state, policy, charge=self._charge, dice=random.random()
+            snapshot, job, self._state, policy, charge=self._owner, jitter=random.random()
         )
         for action in actions:
             match action:
@@ -231,7 +233,7 @@ class Follower:
                 case Remove():
                     self._keep_evidence(snapshot)
                     if not self._remove(kind):
-                        return None  # it has changed: the next look judges it
+                        return None  # it has changed: the next poll judges it
                 case End():
                     return action
         return None
@@ -255,20 +257,23 @@ class Follower:
             self.shown.say(f"the evidence of attempt {attempt} is not stored in {folder}: {error.strerror}")
             return
         self.shown.say(
-            f"pods, events and logs are kept: paceline job explain --from {shlex.quote(str(path))}"
+            f"pods, events and logs are saved: paceline job explain --from {shlex.quote(str(path))}"
         )
 
     def _see(self, kind: "Kind") -> "tuple[Manifest | None, Snapshot]":
         from paceline.k8s.client.api import NotThereError
         from paceline.k8s.submit.job_watch import job_snapshot
 
-        api, namespace = self.cluster.api, self.cluster.namespace
+        api = self.cluster.api
+        namespace = self.cluster.namespace
         try:
             job: Manifest | None = {"kind": kind.name, **api.get(kind, self.name, namespace)}
         except NotThereError:
             job = None
         if job is not None and (uid := str(mapping(job, "metadata").get("uid"))) != self._uid:
-            self._uid, self._mark = uid, read_annotations(job)  # a new attempt, of ours or of another watcher
+            # A new attempt, made here or by another watcher.
+            self._mark = read_annotations(job)
+            self._uid = uid
             attempts = self._mark.attempts if self._mark is not None else FollowState().watching.attempts
             self._state = FollowState.after(attempts)
             self._seen = None
@@ -287,65 +292,68 @@ class Follower:
             self._missing_since_s = snapshot.at_s
         return snapshot.at_s - self._missing_since_s < self.pace.look_s * 2
 
-    def _take_charge(self, kind: "Kind", job: "Manifest | None") -> None:
+    def _acquire_lease(self, kind: "Kind", job: "Manifest | None") -> None:
         from paceline.k8s.client.api import ConflictError, ForbiddenError, NotThereError
 
         if job is None or self._mark is None:
             return
         self._missing_since_s = None
-        now_s, watch = self.clock.unix_s(), read_lease(job)
+        now_s = self.clock.unix_s()
+        watch = read_lease(job)
         is_mine = watch.watcher == self.watcher
         if watch.is_on(now_s) and (not is_mine or watch.until_s - now_s > self.pace.lease_s / 2):
-            self._charge = WatchOwner.OURS if is_mine else WatchOwner.ANOTHERS
+            self._owner = WatchOwner.OURS if is_mine else WatchOwner.ANOTHERS
             return
-        mine = lease_patch(
+        patch = lease_patch(
             WatchLease(watcher=self.watcher, until_s=now_s + self.pace.lease_s),
             _version(job),
         )
         try:
-            self.cluster.api.patch(kind, self.name, self.cluster.namespace, mine)
-            self._charge = WatchOwner.OURS
-        except ConflictError:  # somebody was quicker, or the operator wrote: seen at the next look
-            self._charge = WatchOwner.OURS if is_mine and watch.is_on(now_s) else WatchOwner.ANOTHERS
+            self.cluster.api.patch(kind, self.name, self.cluster.namespace, patch)
+            self._owner = WatchOwner.OURS
+        except ConflictError:  # a concurrent change, by a watcher or the operator: read at the next poll
+            self._owner = WatchOwner.OURS if is_mine and watch.is_on(now_s) else WatchOwner.ANOTHERS
         except (ForbiddenError, NotThereError):
-            self._charge = WatchOwner.NOBODYS
+            self._owner = WatchOwner.UNOWNED
 
-    def _give_up_charge(self, kind: "Kind") -> None:
+    def _release_lease(self, kind: "Kind") -> None:
         from paceline.k8s.client.api import ApiError, ConflictError
 
-        if self._charge is not WatchOwner.OURS:
+        if self._owner is not WatchOwner.OURS:
             return
-        self._charge = WatchOwner.ANOTHERS
-        api, namespace = self.cluster.api, self.cluster.namespace
+        self._owner = WatchOwner.ANOTHERS
+        api = self.cluster.api
+        namespace = self.cluster.namespace
         try:
             for _ in range(_TRIES):
                 job = api.get(kind, self.name, namespace)
-                if read_lease(job).watcher != self.watcher:  # ours ran out, and another took it
+                if read_lease(job).watcher != self.watcher:  # this lease expired, and another watcher took it
                     return
                 try:
                     api.patch(kind, self.name, namespace, lease_patch(None, _version(job)))
                     return
-                except ConflictError:  # somebody wrote meanwhile: the operator, or another watcher
+                except ConflictError:  # a concurrent change, by the operator or another watcher
                     continue
-        except ApiError as error:  # it ends by itself
+        except ApiError as error:  # it expires
             if error.status != 404:
-                self.shown.say(f"the right to start it again ends in {self.pace.lease_s:.0f} s: {error}")
+                self.shown.say(f"the lease for restarting it ends in {self.pace.lease_s:.0f} s: {error}")
 
-    def _goes_on(self) -> bool:
-        """There is no job, but an attempt that was decided on: another makes it, or we do."""
+    def _resumes_pending(self) -> bool:
+        """True if there is no job but a pending attempt, which this or another watcher creates."""
         if not self._again.goes_on():
             return False
         self._missing_since_s = None
         return True
 
     def _remove(self, kind: "Kind") -> bool:
-        """Looks again, and removes the job if it is the one that was judged, and has not ended. A server
-        that does not answer is asked again; what may not be removed is said."""
+        """Read the job again, and remove it if it is the one that was judged, and has not ended. Retries
+        while the server does not respond; reports what may not be removed."""
         from paceline.k8s.client.api import ConflictError, ForbiddenError, NotThereError, UnreachableError
         from paceline.k8s.submit.job_objects import remove_job
 
         self._drain()
-        api, where = self.cluster.api, self.cluster.namespace
+        api = self.cluster.api
+        where = self.cluster.namespace
         until_s = self.clock.monotonic_s() + self.pace.gone_s
         while True:
             try:
@@ -372,5 +380,5 @@ def _version(job: "Manifest") -> str:
 
 
 def no_such_job(name: str, namespace: str) -> PacelineError:
-    hint = f"paceline job list -n {namespace} says which there are; -n chooses another namespace"
+    hint = f"list the jobs: paceline job list -n {namespace}; choose another namespace with -n"
     return NotReadyError(f"there is no job {name} in namespace {namespace}", hint)

@@ -1,10 +1,10 @@
-"""Decides what is said and done after one more look at a job. A state machine on the caller's clock.
+"""Decides the output and the actions after each poll of a job. A state machine on the caller's clock.
 
-- What is known of a failure is said once, not at every look.
-- Another attempt is announced first, and made when its time has come, if the job still needs it then.
-- An operator that starts pods again has the first word; what no attempt can fix does not wait for that.
-- A container that has ended is judged when the job's controller has said so, or after a while: then the logs
-  and the states of all pods tell which one failed first.
+- A failure is reported once, not at every poll.
+- Another attempt is announced first, and made when it is due, if the job still needs it then.
+- An operator that restarts pods has priority; a failure that no attempt can fix does not wait for that.
+- A container that has ended is judged when the job's controller has reported the end, or after a while: then
+  the logs and the states of all pods show which one failed first.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ class WatchOwner(Enum):
     """Who may start the job again, or remove it."""
 
     OURS = "ours"
-    ANOTHERS = "another's"  # a watcher elsewhere: we only show what happens
-    NOBODYS = "nobody's"  # it was not sent by us, or may not be changed
+    ANOTHERS = "another's"  # another watcher: this one only shows what happens
+    UNOWNED = "none"  # paceline did not submit it, or may not change it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ReportFinding:
 
 @dataclass(frozen=True, slots=True)
 class Recreate:
-    """Delete the whole gang, and create it anew."""
+    """Delete the whole gang, and create it again."""
 
     attempts: Attempts
 
@@ -68,9 +68,9 @@ class End:
     says: str
 
 
-# For all pods of a job to end, and for its controller to say so.
+# Time for all pods of a job to end, and for its controller to report it.
 _SETTLE_S = 30.0
-# For the ends of logs and the last events, when no pod is left that could end.
+# Time for the ends of logs and the last events, after the last pod has ended.
 _LAST_WORDS_S = 3.0
 _REPAIR_S = 600.0
 
@@ -79,13 +79,13 @@ Action: TypeAlias = Announce | ReportFinding | Recreate | Remove | End
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowState:
-    """What is remembered from one look to the next."""
+    """State that is kept from one poll to the next."""
 
     watching: WatchState = field(default_factory=WatchState)
     phase: Phase = Phase.PENDING
     said: str = ""
     again: Resubmit | None = None  # announced, and not made yet
-    before: WatchState = field(default_factory=WatchState)  # as it was when `again` was announced
+    before: WatchState = field(default_factory=WatchState)  # state when `again` was announced
     failed_s: float | None = None  # when the job was first seen to have failed
 
     @classmethod
@@ -100,7 +100,7 @@ def next_actions(
     policy: RetryPolicy,
     *,
     charge: WatchOwner = WatchOwner.OURS,
-    dice: float = 1.0,
+    jitter: float = 1.0,
 ) -> tuple[list[Action], FollowState]:
     actual = phase_of(job, snapshot.pods)
     now = shown_phase(past.phase, actual, snapshot.pods)
@@ -124,14 +124,15 @@ def next_actions(
         past.watching,
         policy,
         checkpoint=checkpoint,
-        dice=dice,
+        jitter=jitter,
         is_over=now is Phase.FAILED,
     )
     if isinstance(verdict, Continue | Resubmit | Stop) and _is_settling(finding, seen, snapshot):
         return changed, replace(seen, watching=_sighted(finding, past.watching, snapshot.at_s))
     if _is_the_operators(verdict, job, now, past.watching, snapshot.at_s):
-        says = "its operator may start it again, or replace the pod: the job is left alone"
-        verdict, watching = Wait(says=says, until_s=None), _sighted(finding, past.watching, snapshot.at_s)
+        announcement = "its operator may restart it, or replace the pod: no action"
+        verdict = Wait(says=announcement, until_s=None)
+        watching = _sighted(finding, past.watching, snapshot.at_s)
     if charge is not WatchOwner.OURS and isinstance(verdict, Resubmit | Stop):
         return _left_alone(verdict, finding, seen, charge, changed)
     actions, after = _answered(verdict, finding, replace(seen, watching=watching, before=past.watching))
@@ -143,12 +144,12 @@ def next_actions(
 def _announced(
     snapshot: Snapshot, past: FollowState, again: Resubmit, now: Phase, policy: RetryPolicy
 ) -> tuple[list[Action], FollowState]:
-    """The time has come, or not yet; or the job has recovered, and no attempt is needed."""
+    """Start the attempt if it is due; drop it if the job has recovered."""
     is_over = now is Phase.FAILED
     verdict, _, _ = judge(snapshot, past.before, policy, is_over=is_over)
     if not is_over and isinstance(verdict, Continue):
-        says = f"attempt {again.attempt} is not needed any more: the job runs"
-        return [Announce(says)], replace(
+        announcement = f"attempt {again.attempt} is no longer needed: the job is running"
+        return [Announce(announcement)], replace(
             past, again=None, watching=replace(past.before, failure=""), phase=now
         )
     if snapshot.at_s < again.not_before_s:
@@ -157,14 +158,14 @@ def _announced(
 
 
 def _sighted(finding: Finding | None, past: WatchState, now_s: float) -> WatchState:
-    """Remembers since when a failure is seen that is not acted on."""
+    """Record since when a failure without action is observed."""
     if finding is None or past.failure == finding.failure.name:
         return past
     return replace(past, failure=finding.failure.name, pod=finding.pod, since_s=now_s, looks=0, repeats=0)
 
 
 def _is_settling(finding: Finding | None, seen: FollowState, snapshot: Snapshot) -> bool:
-    """Controllers and kubelets need some seconds until all of them have said how a job ended."""
+    """Controllers and kubelets need some seconds until all of them have reported how a job ended."""
     if seen.failed_s is not None:
         is_clear = finding is not None and finding.kind not in (FailureClass.UNKNOWN, FailureClass.APP)
         most_s = _SETTLE_S if _is_leaving(snapshot) else _LAST_WORDS_S
@@ -177,7 +178,7 @@ def _is_settling(finding: Finding | None, seen: FollowState, snapshot: Snapshot)
 
 
 def _is_leaving(snapshot: Snapshot) -> bool:
-    """A pod that was told to end has not ended yet; its log has not, either."""
+    """A terminating pod has not ended yet, and neither has its log."""
     return any(
         is_terminating(pod) and phase(pod) in ("Running", "Pending") and uid_of(pod) not in snapshot.gone_pods
         for pod in snapshot.pods
@@ -191,7 +192,7 @@ def _is_the_operators(verdict: Verdict, job: Object, now: Phase, past: WatchStat
         return False
     if not isinstance(verdict, Stop | Resubmit):
         return False
-    # A cluster of Ray that runs is repaired by KubeRay; one that does not come up for so long is not.
+    # A cluster of Ray that runs is repaired by KubeRay; one that stays down for this long is not.
     is_repaired = now is Phase.RUNNING or not past.failure or now_s - past.since_s < _REPAIR_S
     return has_own_retries(job) or (repairs_itself(job) and is_repaired)
 
@@ -202,17 +203,19 @@ def _answered(
     over = seen.phase is Phase.FAILED
     match verdict:
         case Continue():
-            end: list[Action] = [End(ExitCode.TRAINING_FAILED, "the job has failed, and nothing says why")]
+            end: list[Action] = [
+                End(ExitCode.TRAINING_FAILED, "the job has failed without a reported reason")
+            ]
             return (end if over else []), replace(seen, said="")
         case Wait() if over and verdict.until_s is None:
-            return [*_told(finding, seen), End(ExitCode.TRAINING_FAILED, "the job has failed")], seen
+            return [*_report(finding, seen), End(ExitCode.TRAINING_FAILED, "the job has failed")], seen
         case Wait() | Repeat():
-            assert finding is not None, "whoever waits knows what for"
+            assert finding is not None, "a wait has a finding"
             if verdict.action == "reconnect" or seen.said == finding.cause:
                 return [], seen
             return [ReportFinding(finding), Announce(verdict.says)], replace(seen, said=finding.cause)
         case Resubmit():
-            return [*_told(finding, seen), Announce(verdict.says)], replace(seen, again=verdict, said="")
+            return [*_report(finding, seen), Announce(verdict.says)], replace(seen, again=verdict, said="")
         case Stop():
             return _stopped(verdict, finding, seen)
 
@@ -224,30 +227,30 @@ def _left_alone(
     charge: WatchOwner,
     changed: list[Action],
 ) -> tuple[list[Action], FollowState]:
-    """What we would do is only said. Whoever is in charge will do it; nobody will if there is none."""
-    told = [*changed, *_told(finding, seen)]
-    if charge is WatchOwner.NOBODYS:
+    """Only report the action: the watcher that holds the lease carries it out, if there is one."""
+    actions = [*changed, *_report(finding, seen)]
+    if charge is WatchOwner.UNOWNED:
         code = verdict.exit_code if isinstance(verdict, Stop) else ExitCode.TRAINING_FAILED
-        return [*told, End(code, "the job is left as it is: it is not ours to change")], seen
-    return told, replace(seen, said="" if finding is None else finding.cause)
+        return [*actions, End(code, "no action: the job was not submitted by paceline")], seen
+    return actions, replace(seen, said="" if finding is None else finding.cause)
 
 
 def _stopped(verdict: Stop, finding: Finding | None, seen: FollowState) -> tuple[list[Action], FollowState]:
     reason = verdict.says.removeprefix("remove the job: ")
-    told = _told(finding, seen)
+    actions = _report(finding, seen)
     if seen.phase is Phase.FAILED:
-        return [*told, End(verdict.exit_code, f"not tried again: {reason}")], seen
+        return [*actions, End(verdict.exit_code, f"not retried: {reason}")], seen
     removed: Sequence[Action] = [Remove()] if verdict.remove else []
-    return [*told, *removed, End(verdict.exit_code, f"the job is removed: {reason}")], seen
+    return [*actions, *removed, End(verdict.exit_code, f"the job is removed: {reason}")], seen
 
 
-def _told(finding: Finding | None, seen: FollowState) -> list[Action]:
+def _report(finding: Finding | None, seen: FollowState) -> list[Action]:
     return [] if finding is None or seen.said == finding.cause else [ReportFinding(finding)]
 
 
 def _gone(snapshot: Snapshot, seen: FollowState, policy: RetryPolicy) -> tuple[list[Action], FollowState]:
-    """Not by us: who stops a job says so before."""
+    """The job was deleted, and not by this watcher."""
     removals = snapshot.removals or (Removal(subject={}, ours=False, at_s=snapshot.at_s),)
     _, finding, _ = judge(replace(snapshot, removals=removals), seen.watching, policy)
-    says = "the job is no longer there, and was not removed from here"
-    return [*_told(finding, seen), End(ExitCode.TRAINING_FAILED, says)], seen
+    reason = "the job no longer exists, and was not removed by this command"
+    return [*_report(finding, seen), End(ExitCode.TRAINING_FAILED, reason)], seen

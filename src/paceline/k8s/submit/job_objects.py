@@ -25,31 +25,32 @@ Answer = TypeVar("Answer")
 Send = Callable[[Manifest], None]
 # They hold data that outlives a job.
 _STAYS = ("PersistentVolumeClaim",)
-# What an operator calls like the job: an old one that is still there would be taken for the new job's.
-_CACHE_TRIES, _CACHE_S = 10, 0.5
+# Objects that an operator names like the job: a remaining old one would be taken for the new job's.
+_CACHE_TRIES = 10
+_CACHE_S = 0.5
 _MADE_OF = {"TrainJob": (JOB_SET,), "RayJob": (JOB,)}
 
 
 def find_job(api: Api, name: str, namespace: str) -> tuple[Kind, Manifest] | None:
-    """Of whichever kind; one that we have sent comes before others of that name. Raises ForbiddenError where
-    no kind of job may be seen: then nobody knows."""
-    found: list[tuple[Kind, Manifest]] = []
+    """A job of any kind; one that paceline submitted precedes others of that name. Raises
+    ForbiddenError if no kind of job may be listed."""
+    jobs: list[tuple[Kind, Manifest]] = []
     refused: list[ForbiddenError] = []
     for kind in JOB_KINDS:
         try:
-            found.append((kind, {"kind": kind.name, **api.get(kind, name, namespace)}))
+            jobs.append((kind, {"kind": kind.name, **api.get(kind, name, namespace)}))
         except NotThereError:  # or not installed
             continue
         except ForbiddenError as error:
             refused.append(error)
-    _see_some(refused)
-    found.sort(key=lambda pair: RUN_LABEL not in mapping(pair[1], "metadata", "labels"))
-    return found[0] if found else None
+    _require_visible(refused)
+    jobs.sort(key=lambda pair: RUN_LABEL not in mapping(pair[1], "metadata", "labels"))
+    return jobs[0] if jobs else None
 
 
 def list_labelled_jobs(api: Api, namespace: str | None) -> list[tuple[Kind, Manifest]]:
-    """Without a namespace: of all. Raises ForbiddenError where no kind of job may be seen."""
-    found: list[tuple[Kind, Manifest]] = []
+    """Without a namespace: of all namespaces. Raises ForbiddenError if no kind of job may be listed."""
+    jobs: list[tuple[Kind, Manifest]] = []
     refused: list[ForbiddenError] = []
     for kind in JOB_KINDS:
         try:
@@ -60,128 +61,134 @@ def list_labelled_jobs(api: Api, namespace: str | None) -> list[tuple[Kind, Mani
             refused.append(error)
             continue
         # KubeRay copies a RayJob's labels to the RayCluster that it makes.
-        found += [(kind, one) for one in marked_ones if not mapping(one, "metadata").get("ownerReferences")]
-    _see_some(refused)
-    return found
+        jobs += [(kind, obj) for obj in marked_ones if not mapping(obj, "metadata").get("ownerReferences")]
+    _require_visible(refused)
+    return jobs
 
 
-def _see_some(refused: Sequence[ForbiddenError]) -> None:
-    """The errors are in the order of JOB_KINDS. The right to see one kind is enough."""
+def _require_visible(refused: Sequence[ForbiddenError]) -> None:
+    """The errors are in the order of JOB_KINDS. The right to list one kind is enough."""
     if len(refused) == len(JOB_KINDS):
         kinds = ", ".join(kind.resource for kind in JOB_KINDS)
-        what = f"no kind of job may be seen ({kinds}): {refused[-1].what}"
-        raise ForbiddenError(what, refused[-1].hint, status=403, answer=refused[-1].answer)
+        message = f"no kind of job can be listed ({kinds}): {refused[-1].what}"
+        raise ForbiddenError(message, refused[-1].hint, status=403, answer=refused[-1].answer)
 
 
 def in_namespace(manifests: Sequence[Object], namespace: str) -> list[Manifest]:
-    """Each with a namespace. Raises ConfigError for one of another, or of a kind that nobody knows."""
-    made: list[Manifest] = []
+    """Each with a namespace. Raises ConfigError for one of another, or of an unknown kind."""
+    placed: list[Manifest] = []
     problems: list[Problem] = []
-    for one in manifests:
-        called = f"{one.get('kind')}/{name_of(one)}"
-        said = mapping(one, "metadata").get("namespace", namespace)
-        if said != namespace:
-            hint = f"say --namespace {said}, or take the namespace out of the manifest"
+    for manifest in manifests:
+        called = f"{manifest.get('kind')}/{name_of(manifest)}"
+        given = mapping(manifest, "metadata").get("namespace", namespace)
+        if given != namespace:
+            hint = f"use --namespace {given}, or remove the namespace from the manifest"
             problems.append(
-                Problem(f"{called} is for namespace {said}, not {namespace}", hint, "--namespace")
+                Problem(f"{called} is for namespace {given}, not {namespace}", hint, "--namespace")
             )
         try:
-            kind = kind_of(dict(one))
+            kind = kind_of(dict(manifest))
         except KeyError:
             hint = "send it by kubectl apply, and the job without it"
-            problems.append(Problem(f"{called} ({one.get('apiVersion')}) is of a kind not sent here", hint))
+            problems.append(
+                Problem(f"{called} ({manifest.get('apiVersion')}) is of an unsupported kind", hint)
+            )
             continue
         where = {"namespace": namespace} if kind.is_namespaced else {}
-        made.append(cast("Manifest", {**one, "metadata": {**mapping(one, "metadata"), **where}}))
+        placed.append(cast("Manifest", {**manifest, "metadata": {**mapping(manifest, "metadata"), **where}}))
     if problems:
         raise ManifestError(problems)
-    return made
+    return placed
 
 
-def existing_companions(api: Api, beside: Sequence[Manifest]) -> list[Manifest]:
-    """Those that need not be made. Raises ConflictError for one that is there and is different."""
+def existing_companions(api: Api, companions: Sequence[Manifest]) -> list[Manifest]:
+    """Companions that exist already. Raises ConflictError for one that exists and differs."""
     same: list[Manifest] = []
-    for one in beside:
-        kind, name = kind_of(dict(one)), name_of(one)
+    for companion in companions:
+        kind = kind_of(dict(companion))
+        name = name_of(companion)
         try:
-            found = api.get(kind, name, _namespace(one))
+            existing = api.get(kind, name, _namespace(companion))
         except NotThereError:
             continue
         if not all(
-            is_part_of(one[part], found.get(part)) for part in ("spec", "data", "rules") if part in one
+            is_part_of(companion[part], existing.get(part))
+            for part in ("spec", "data", "rules")
+            if part in companion
         ):
-            what = f"{kind.name} {name} is there already, and says something else"
-            raise ConflictError(what, "choose another --name, or remove what is there", status=409)
-        same.append(one)
+            message = f"{kind.name} {name} exists already, with other content"
+            raise ConflictError(message, "choose another --name, or delete the existing object", status=409)
+        same.append(companion)
     return same
 
 
 def create_job(
-    api: Api, beside: Sequence[Manifest], job: Manifest, mark: JobAnnotations, send: Send | None = None
+    api: Api, companions: Sequence[Manifest], job: Manifest, mark: JobAnnotations, send: Send | None = None
 ) -> Manifest:
-    """What it needs first. If one cannot be made, those before it are taken back. `send` makes the job, if
-    it is not we who do."""
-    wanted = cast("Manifest", annotate(job, mark))
-    made: list[Manifest] = []
+    """Create the companions, then the job. On an error, those already created are removed. `send` creates
+    the job, if another client does."""
+    annotated = cast("Manifest", annotate(job, mark))
+    created: list[Manifest] = []
     try:
-        for one in beside:
-            made.append(one)
-            api.create(one)
-        made.append(wanted)
-        return _created(api, wanted, beside) if send is None else _sent(api, wanted, send)
+        for companion in companions:
+            created.append(companion)
+            api.create(companion)
+        created.append(annotated)
+        return _created(api, annotated, companions) if send is None else _send_and_get(api, annotated, send)
     except BaseException as error:
         if isinstance(error, PacelineError) and not isinstance(error, UnreachableError):
-            made.pop()  # it was refused; where no answer came, and after Ctrl-C, it may be there
-        _take_back(api, made, error)
+            created.pop()  # it was refused; without a response, and after Ctrl-C, it may exist
+        _take_back(api, created, error)
         raise
 
 
-def _created(api: Api, wanted: Manifest, beside: Sequence[Manifest]) -> Manifest:
+def _created(api: Api, manifest: Manifest, companions: Sequence[Manifest]) -> Manifest:
     """A webhook reads through a cache: an object made a moment ago may not be in it yet."""
-    tries = _CACHE_TRIES if prerequisites(wanted, beside) else 1
+    tries = _CACHE_TRIES if prerequisites(manifest, companions) else 1
     for _ in range(tries - 1):
         try:
-            return api.create(wanted)
+            return api.create(manifest)
         except RefusedError as error:
             if "not found" not in error.what:
                 raise
             SystemClock().sleep(_CACHE_S)
-    return api.create(wanted)
+    return api.create(manifest)
 
 
-def _take_back(api: Api, made: Sequence[Manifest], error: BaseException) -> None:
+def _take_back(api: Api, created: Sequence[Manifest], error: BaseException) -> None:
     """Raises PacelineError naming what is left, where the server does not let it go."""
     left: list[str] = []
-    for one in reversed(made):
+    for obj in reversed(created):
         try:
-            api.delete(kind_of(dict(one)), name_of(one), _namespace(one))
+            api.delete(kind_of(dict(obj)), name_of(obj), _namespace(obj))
         except ApiError:
-            left.append(f"{str(one['kind']).lower()}/{name_of(one)}")
+            left.append(f"{str(obj['kind']).lower()}/{name_of(obj)}")
     if left:
-        what = (
-            f"{error or 'it was stopped'}; what may have been made could not be taken back: {', '.join(left)}"
+        message = (
+            f"{error or 'it was stopped'}; these objects may exist and could not be removed: "
+            f"{', '.join(left)}"
         )
-        where = f" -n {_namespace(made[0])}" if _namespace(made[0]) else ""
-        raise PacelineError(what, f"kubectl delete{where} --ignore-not-found {' '.join(left)}") from error
+        where = f" -n {_namespace(created[0])}" if _namespace(created[0]) else ""
+        raise PacelineError(message, f"kubectl delete{where} --ignore-not-found {' '.join(left)}") from error
 
 
-def _sent(api: Api, wanted: Manifest, send: Send) -> Manifest:
-    where = (kind_of(dict(wanted)), name_of(wanted), _namespace(wanted))
+def _send_and_get(api: Api, manifest: Manifest, send: Send) -> Manifest:
+    where = (kind_of(dict(manifest)), name_of(manifest), _namespace(manifest))
     try:
-        send(wanted)
+        send(manifest)
     except PacelineError:
         if not _is_there(api, *where):
             raise
-    return api.get(*where)  # it is there, whatever was said about it
+    return api.get(*where)  # it exists, even if the response was an error
 
 
-def reference(one: Object) -> str:
-    return f"{one.get('apiVersion')} {one.get('kind')} {name_of(one)}"
+def reference(obj: Object) -> str:
+    return f"{obj.get('apiVersion')} {obj.get('kind')} {name_of(obj)}"
 
 
-def companion_references(beside: Sequence[Manifest]) -> tuple[str, ...]:
-    """What was made with a job and is removed with it."""
-    return tuple(reference(one) for one in beside if one.get("kind") not in _STAYS)
+def companion_references(companions: Sequence[Manifest]) -> tuple[str, ...]:
+    """Objects that were created with a job and are removed with it."""
+    return tuple(reference(companion) for companion in companions if companion.get("kind") not in _STAYS)
 
 
 def remove_job(
@@ -192,8 +199,8 @@ def remove_job(
     api.delete(kind, name, namespace, version=version)
     gone = [f"{kind.name}/{name}"]
     left: list[str] = []
-    for said in mark.beside if mark is not None else ():
-        version, its_kind, its_name = said.split(" ")
+    for companion in mark.beside if mark is not None else ():
+        version, its_kind, its_name = companion.split(" ")
         its = next(k for k in KINDS if (k.api_version, k.name) == (version, its_kind))
         try:
             api.delete(its, its_name, namespace if its.is_namespaced else None)
@@ -201,9 +208,9 @@ def remove_job(
         except ForbiddenError:
             left.append(f"{its_kind}/{its_name}")
     if left:
-        what = f"{', '.join(gone)} is removed; you may not remove {', '.join(left)}"
+        message = f"{', '.join(gone)} is removed; no permission to remove {', '.join(left)}"
         raise ForbiddenError(
-            what, f"have it removed: kubectl -n {namespace} delete {' '.join(left)}", status=403
+            message, f"have it removed: kubectl -n {namespace} delete {' '.join(left)}", status=403
         )
     return gone
 
@@ -220,20 +227,20 @@ def recreate(
     free: Callable[[Manifest], None],
     is_wanted: Callable[[], bool],
 ) -> bool:
-    """Creates the next attempt of a job that was deleted, as soon as the old `pods` are gone, because the new
-    ones have their names, and what its operator has made of it under its own name.
+    """Creates the next attempt of a deleted job, as soon as the old `pods` are deleted, because the new ones
+    have the same names, and so are the objects that its operator made under its name.
 
-    `free` is called with each pod that is still there. `wait` returns after a moment, or raises when it has
-    been long enough. A server that does not answer is asked again. `is_wanted` is asked before it is created:
-    False when it is not any more.
+    `free` is called with each remaining pod. `wait` returns after a moment, or raises after the time limit.
+    Requests are retried while the server does not respond. `is_wanted` is called before the creation: False
+    if the attempt is no longer needed.
     """
     made_of = [(kind, name), *((its, name) for its in _MADE_OF.get(kind.name, ()))]
 
     def is_left() -> bool:
-        left = [pod for pod in (_found(api, POD, one, namespace) for one in pods) if pod is not None]
+        left = [pod for pod in (_get_or_none(api, POD, pod, namespace) for pod in pods) if pod is not None]
         for pod in left:
             free(pod)
-        return bool(left) or any(_is_there(api, its, one, namespace) for its, one in made_of)
+        return bool(left) or any(_is_there(api, its, name, namespace) for its, name in made_of)
 
     while retry_until_answered(is_left, wait):
         wait()
@@ -259,16 +266,16 @@ def object_exists(api: Api, manifest: Object) -> bool:
 
 
 def _is_there(api: Api, kind: Kind, name: str, namespace: str | None) -> bool:
-    return _found(api, kind, name, namespace) is not None
+    return _get_or_none(api, kind, name, namespace) is not None
 
 
-def _found(api: Api, kind: Kind, name: str, namespace: str | None) -> Manifest | None:
+def _get_or_none(api: Api, kind: Kind, name: str, namespace: str | None) -> Manifest | None:
     try:
         return api.get(kind, name, namespace)
     except (NotThereError, ForbiddenError):
         return None
 
 
-def _namespace(one: Object) -> str | None:
-    said = mapping(one, "metadata").get("namespace")
-    return None if said is None else str(said)
+def _namespace(obj: Object) -> str | None:
+    namespace = mapping(obj, "metadata").get("namespace")
+    return None if namespace is None else str(namespace)

@@ -16,26 +16,30 @@ from paceline.k8s.objects import mapping, mappings, pod_specs, read_time, write_
 from paceline.plan.codec import Json
 
 PREFIX = "paceline.dev/"
-RUN_LABEL = f"{PREFIX}run"  # a label: whoever has it was sent by us
-_SENT, _MANIFEST, _BESIDE = f"{PREFIX}sent", f"{PREFIX}manifest", f"{PREFIX}beside"
+RUN_LABEL = f"{PREFIX}run"  # a label of every job that paceline submitted
+_SENT = f"{PREFIX}sent"
+_MANIFEST = f"{PREFIX}manifest"
+_BESIDE = f"{PREFIX}beside"
 KEEPS_CHECKPOINTS = f"{PREFIX}keeps-checkpoints"
-_ATTEMPTS, _POLICY = f"{PREFIX}attempts", f"{PREFIX}retries"
-_WATCHER, _UNTIL = f"{PREFIX}watcher", f"{PREFIX}watched-until"
+_ATTEMPTS = f"{PREFIX}attempts"
+_POLICY = f"{PREFIX}retries"
+_WATCHER = f"{PREFIX}watcher"
+_UNTIL = f"{PREFIX}watched-until"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAnnotations:
-    manifest: Mapping[str, object]  # as it was sent first, without marks
+    manifest: Mapping[str, object]  # as first submitted, without annotations
     sent_s: float = 0.0
     attempts: Attempts = field(default_factory=Attempts)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     beside: tuple[str, ...] = ()  # made with it, to go with it: apiVersion Kind name
-    keeps: bool = True  # what it writes outlives its pods, as far as is known
+    keeps: bool = True  # its output outlives its pods, as far as is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchLease:
-    """Only one may start a job again, so whoever watches says so, and until when to believe it."""
+    """Lease of the one watcher that may start a job again, with its expiry."""
 
     watcher: str
     until_s: float
@@ -46,19 +50,20 @@ class WatchLease:
 
 def annotate(manifest: Object, mark: JobAnnotations) -> dict[str, object]:
     """The manifest with the mark on it. What was on it already stays."""
-    about = mapping(manifest, "metadata")
-    labels = {**mapping(about, "labels"), RUN_LABEL: str(about.get("name", ""))[:63]}
-    notes = {**mapping(about, "annotations"), **_written(mark)}
-    return {**manifest, "metadata": {**about, "labels": labels, "annotations": notes}}
+    metadata = mapping(manifest, "metadata")
+    labels = {**mapping(metadata, "labels"), RUN_LABEL: str(metadata.get("name", ""))[:63]}
+    notes = {**mapping(metadata, "annotations"), **_written(mark)}
+    return {**manifest, "metadata": {**metadata, "labels": labels, "annotations": notes}}
 
 
 def _written(mark: JobAnnotations) -> dict[str, str]:
-    attempts, policy = mark.attempts, mark.policy
+    attempts = mark.attempts
+    policy = mark.policy
     past: dict[str, Json] = {
         "number": attempts.number,
         "infra_used": attempts.infra_used,
         "app_used": attempts.app_used,
-        "failures": [[one.failure, one.rank, one.step] for one in attempts.failures],
+        "failures": [[failure.failure, failure.rank, failure.step] for failure in attempts.failures],
         "excluded": list(attempts.excluded),
         "changes": list(attempts.changes),
     }
@@ -76,12 +81,13 @@ def _written(mark: JobAnnotations) -> dict[str, str]:
 
 
 def read_annotations(job: Object) -> JobAnnotations | None:
-    """None for a job that somebody else made, or whose marks somebody has damaged."""
+    """None for a job that paceline did not submit, or whose annotations are damaged."""
     notes = mapping(job, "metadata", "annotations")
     try:
         manifest = json.loads(str(notes[_MANIFEST]))
-        past, budget = json.loads(str(notes[_ATTEMPTS])), json.loads(str(notes[_POLICY]))
-        beside = json.loads(str(notes[_BESIDE]))
+        past = json.loads(str(notes[_ATTEMPTS]))
+        budget = json.loads(str(notes[_POLICY]))
+        companions = json.loads(str(notes[_BESIDE]))
         return JobAnnotations(
             manifest=manifest,
             sent_s=read_time(notes.get(_SENT)) or 0.0,
@@ -93,7 +99,7 @@ def read_annotations(job: Object) -> JobAnnotations | None:
                 first_delay_s=float(budget["first_delay_s"]),
                 allowed_changes=frozenset(map(str, budget["changes"])),
             ),
-            beside=tuple(map(str, beside)),
+            beside=tuple(map(str, companions)),
             keeps=notes.get(KEEPS_CHECKPOINTS) != "no",
         )
     except (KeyError, ValueError, TypeError):
@@ -123,22 +129,22 @@ def read_lease(job: Object) -> WatchLease:
 
 
 def lease_patch(watch: WatchLease | None, version: str = "") -> dict[str, Json]:
-    """A merge patch; with a version it fails if somebody was quicker. None: nobody watches any more."""
+    """A merge patch; with a version it fails after a concurrent change. None: the lease is released."""
     notes: dict[str, Json] = {_WATCHER: None, _UNTIL: None}
     if watch is not None:
         notes = {_WATCHER: watch.watcher, _UNTIL: write_time(watch.until_s)}
-    about: dict[str, Json] = {"annotations": notes}
+    metadata: dict[str, Json] = {"annotations": notes}
     if version:
-        about["resourceVersion"] = version
-    return {"metadata": about}
+        metadata["resourceVersion"] = version
+    return {"metadata": metadata}
 
 
 def _short(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-# Pods end before the job's controller says how the job ended. A job whose pods have started is running until
-# the controller says otherwise, so that the phase does not go back to pending in between.
+# Pods end before the job's controller reports the end of the job. A job whose pods have started is running
+# until the controller reports otherwise, so that the phase does not return to pending in between.
 
 
 class Phase(StrEnum):
@@ -164,12 +170,13 @@ _RAY = {"SUCCEEDED": Phase.SUCCEEDED, "FAILED": Phase.FAILED, "STOPPED": Phase.F
 def phase_of(job: Object | None, pods: Sequence[Object]) -> Phase:
     if job is None:
         return Phase.GONE
-    told = {str(one.get("type")) for one in conditions(job) if one.get("status") == "True"}
-    if told & set(_GOOD):
+    types = {str(condition.get("type")) for condition in conditions(job) if condition.get("status") == "True"}
+    if types & set(_GOOD):
         return Phase.SUCCEEDED
-    if "Failed" in told:
+    if "Failed" in types:
         return Phase.FAILED
-    status, spec = mapping(job, "status"), mapping(job, "spec")
+    status = mapping(job, "status")
+    spec = mapping(job, "spec")
     deployed = status.get("jobDeploymentStatus")
     of_ray = _RAY.get(str(status.get("jobStatus", "")))
     # KubeRay's last word is its own status: a program that failed may be started again.
@@ -185,7 +192,7 @@ def phase_of(job: Object | None, pods: Sequence[Object]) -> Phase:
 
 
 def shown_phase(before: Phase, now: Phase, pods: Sequence[Object]) -> Phase:
-    """What is shown after `before`: a job goes back to pending only if pods of it wait to start again."""
+    """Phase shown after `before`: a job returns to pending only if pods of it wait to start again."""
     if before is Phase.RUNNING and now is Phase.PENDING:
         waiting = [pod for pod in pods if phase(pod) == "Pending" and not is_terminating(pod)]
         return now if waiting else before
@@ -198,7 +205,7 @@ def repairs_itself(job: Object) -> bool:
 
 
 def has_own_retries(job: Object) -> bool:
-    """Does its operator start it again by itself?"""
+    """True if its operator restarts it."""
     spec = mapping(job, "spec")
     counts = [
         spec.get("backoffLimit"),
@@ -213,28 +220,30 @@ def has_own_retries(job: Object) -> bool:
 _GO_WITH_PODS = ("emptyDir", "configMap", "secret", "projected", "downwardAPI", "image")
 _STORES = ("s3://", "gs://", "az://", "hf://")
 NO_CHECKPOINT_VOLUME = (
-    "no volume keeps checkpoints, so a new attempt begins at step 0; render it with --checkpoint-volume CLAIM"
+    "no volume for checkpoints, so a restart begins at step 0; render it with --checkpoint-volume CLAIM"
 )
 
 
 def resumes_from(snapshot: Snapshot, job: Object) -> int | None:
-    """The step of the newest checkpoint that is still there; 0 where none is kept; None: nobody knows."""
+    """The step of the newest checkpoint that is still there; 0 where none is kept; None: unknown."""
     return newest_checkpoint(snapshot) if keeps_checkpoints(job) else 0
 
 
 def keeps_checkpoints(job: Object) -> bool:
-    """As it was seen when it was sent, or as it looks."""
-    said = mapping(job, "metadata", "annotations").get(KEEPS_CHECKPOINTS)
-    return said == "yes" if said is not None else manifests_keep_checkpoints([job])
+    """As recorded at submission, or else as its spec shows."""
+    annotation = mapping(job, "metadata", "annotations").get(KEEPS_CHECKPOINTS)
+    return annotation == "yes" if annotation is not None else manifests_keep_checkpoints([job])
 
 
 def manifests_keep_checkpoints(manifests: Sequence[Object]) -> bool:
-    """Also where it cannot be known: pods of a runtime that is the cluster's, whose volumes are not seen."""
-    pods = [pod for one in manifests for pod in pod_specs(mapping(one, "spec"))]
+    """True also if unknown: the volumes of a cluster's runtime are not in the manifests."""
+    pods = [pod for manifest in manifests for pod in pod_specs(mapping(manifest, "spec"))]
     if not pods:
         return True
-    said = str([mapping(one, "spec") for one in manifests])  # a store is a word of a command, or a variable
-    return any(_keeps(pod) for pod in pods) or any(store in said for store in _STORES)
+    text = str(
+        [mapping(manifest, "spec") for manifest in manifests]
+    )  # a store is a word of a command, or a variable
+    return any(_keeps(pod) for pod in pods) or any(store in text for store in _STORES)
 
 
 def _keeps(pod: Object) -> bool:

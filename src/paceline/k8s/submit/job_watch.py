@@ -25,10 +25,10 @@ from paceline.k8s.kinds import CLAIM, EVENT, JOB, JOB_SET, NODE, POD, QUOTA, RAY
 from paceline.k8s.objects import mapping, mappings, read_time
 
 _TAIL = 400
-# What an operator makes of a job: pods belong to it through these. Refusals of pods are reported there, and
-# only there.
+# Objects that an operator derives from a job: pods belong to the job through these, and refusals of pods are
+# reported only there.
 _CHILDREN = {"RayJob": (RAY_CLUSTER, JOB), "TrainJob": (JOB_SET, JOB), "JobSet": (JOB,)}
-_MOST_LOGS = 64  # of pods that ended badly, the rest would say the same
+_MOST_LOGS = 64  # of failed pods; more logs would repeat the same
 
 
 def job_snapshot(
@@ -42,10 +42,10 @@ def job_snapshot(
         objects += _all(api, kind, namespace)
     if job is not None:
         objects += children(api, {str(job.get("kind"))}, namespace)
-    if any(_asks_for_nodes(one) for one in objects if one.get("kind") == "Pod"):
+    if any(_asks_for_nodes(obj) for obj in objects if obj.get("kind") == "Pod"):
         objects += _all(api, NODE, None)
     born_s = read_time(mapping(job, "metadata").get("creationTimestamp")) if job is not None else None
-    kept = tuple(one for one in objects if not _is_older(one, born_s))
+    kept = tuple(obj for obj in objects if not _is_older(obj, born_s))
     seen = narrow_to_job(Snapshot(at_s=now_s, objects=kept), name)
     if not logs:
         return seen
@@ -56,8 +56,8 @@ def job_snapshot(
 
 def children(api: Api, kinds: Collection[str], namespace: str | None) -> list[Object]:
     """Objects that operators make of jobs of these kinds, and through which pods belong to the jobs."""
-    wanted = dict.fromkeys(child for kind in kinds for child in _CHILDREN.get(kind, ()))
-    return [one for child in wanted for one in _all(api, child, namespace)]
+    child_kinds = dict.fromkeys(child for kind in kinds for child in _CHILDREN.get(kind, ()))
+    return [obj for child in child_kinds for obj in _all(api, child, namespace)]
 
 
 def with_all_logs(api: Api, snapshot: Snapshot, namespace: str) -> Snapshot:
@@ -81,11 +81,11 @@ def _asks_for_nodes(pod: Object) -> bool:
     return phase(pod) == "Pending" or is_unready or is_terminating(pod)
 
 
-def _is_older(one: Object, born_s: float | None) -> bool:
+def _is_older(obj: Object, born_s: float | None) -> bool:
     """Events stay for an hour, and pods of the next attempt have the names of the last."""
-    if born_s is None or one.get("kind") != "Event":
+    if born_s is None or obj.get("kind") != "Event":
         return False
-    at_s = event_time(one)
+    at_s = event_time(obj)
     return at_s is not None and at_s < born_s
 
 
@@ -98,17 +98,17 @@ def _all(api: Api, kind: Kind, namespace: str | None) -> list[Object]:
 
 def _ends(api: Api, pod: Object, namespace: str, *, driver: bool = False) -> list[Log]:
     """`driver`: the job is a RayJob that failed; the pod that submitted it succeeds, and has the log."""
-    found: list[Log] = []
+    logs: list[Log] = []
     for status in mappings(pod, "status", "containerStatuses"):
         container = str(status.get("name", ""))
         now_ended = bool(mapping(status, "state", "terminated"))
         before_ended = bool(mapping(status, "lastState", "terminated"))
         is_bad = mapping(status, "state", "terminated").get("exitCode") != 0
         if (now_ended and (is_bad or driver)) or phase(pod) == "Failed":
-            found += _log(api, name_of(pod), namespace, container, previous=False)
+            logs += _log(api, name_of(pod), namespace, container, previous=False)
         elif before_ended and not now_ended:
-            found += _log(api, name_of(pod), namespace, container, previous=True)
-    return found
+            logs += _log(api, name_of(pod), namespace, container, previous=True)
+    return logs
 
 
 def _log(api: Api, pod: str, namespace: str, container: str, *, previous: bool) -> list[Log]:
@@ -119,8 +119,8 @@ def _log(api: Api, pod: str, namespace: str, container: str, *, previous: bool) 
     return [Log(pod=pod, container=container, text="\n".join(lines), previous=previous)] if lines else []
 
 
-# A watch only rings. What is true is read anew each time, so nothing is lost when a watch is cut or its past
-# is forgotten by the server (410): then it rings too, because anything may have happened.
+# A watch is only a wakeup. The state is read again each time, so nothing is lost when a watch is cut or the
+# server has dropped its history (410): that is a wakeup too, because anything may have changed.
 
 _PAUSE_S = 2.0
 _BREATH_S = 0.2
@@ -161,7 +161,7 @@ class ChangeWatch:
                 self._over.wait(_BREATH_S)  # a server that ends every watch at once is not run down
             except GoneError:
                 since = ""
-            except (ForbiddenError, NotThereError):  # looking now and then must do
+            except (ForbiddenError, NotThereError):  # polling must suffice
                 return
             except ApiError:  # cut off, or a login that is being renewed
                 self._over.wait(_PAUSE_S)

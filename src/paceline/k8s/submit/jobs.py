@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.core.clock import unix_now_s
+from paceline.core.humanize import pluralize
 from paceline.core.redaction import LineRedactor
 from paceline.k8s.client.connection import ClusterConnection
 from paceline.k8s.diagnose.explain import Explanation
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from paceline.k8s.submit.log_streams import Line
     from paceline.k8s.submit.pending_attempts import StoredAttempt
 
-_NOBODY = "nobody; `paceline job attach` takes it over"
+_NO_WATCHER = "none; `paceline job attach` takes over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class JobStatus:
     namespace: str
     phase: Phase
     attempt: int
-    in_charge: str  # who starts it again
+    in_charge: str  # the watcher that starts it again
     pods: tuple[PodState, ...]
     checkpoint: int | None
     explained: Explanation
@@ -60,7 +61,7 @@ def job_status(cluster: ClusterConnection, name: str) -> JobStatus:
     """Raises NotReadyError, ApiError."""
     seen = _seen(cluster, name)
     if not isinstance(seen, tuple):
-        return _between(seen, cluster.namespace)
+        return _pending_status(seen, cluster.namespace)
     kind, job, snapshot, mark = seen
     return JobStatus(
         name=name,
@@ -78,50 +79,51 @@ def job_status(cluster: ClusterConnection, name: str) -> JobStatus:
     )
 
 
-def _between(found: "StoredAttempt", namespace: str) -> JobStatus:
+def _pending_status(stored: "StoredAttempt", namespace: str) -> JobStatus:
     """One attempt is removed, and the next is not made yet."""
-    pending, by = found.pending, f"watcher {found.watch.watcher}"
+    pending = stored.pending
+    by = f"watcher {stored.watch.watcher}"
     return JobStatus(
         name=pending.job,
-        kind=found.kind.name,
+        kind=stored.kind.name,
         namespace=namespace,
         phase=Phase.BETWEEN,
         attempt=pending.attempt,
-        in_charge=by if found.watch.is_on(unix_now_s()) else _NOBODY,
+        in_charge=by if stored.watch.is_on(unix_now_s()) else _NO_WATCHER,
         pods=(),
         checkpoint=None,
-        explained=_decided(found),
+        explained=_explain_pending(stored),
     )
 
 
 def explain_live(cluster: ClusterConnection, name: str) -> Explanation:
     seen = _seen(cluster, name)
     if not isinstance(seen, tuple):
-        return _decided(seen)
+        return _explain_pending(seen)
     _, job, snapshot, mark = seen
     return _explained(snapshot, job, mark)
 
 
-def _decided(found: "StoredAttempt") -> Explanation:
-    says = f"{found.pending.says}: decided on, and not made yet"
-    if not found.watch.is_on(unix_now_s()):
-        says += f", and nobody is at it; paceline job attach {found.pending.job} makes it"
-    return Explanation(finding=None, verdict=Wait(says=says, until_s=None), seen="a written decision")
+def _explain_pending(stored: "StoredAttempt") -> Explanation:
+    announcement = f"{stored.pending.says}: scheduled but not started yet"
+    if not stored.watch.is_on(unix_now_s()):
+        announcement += f"; it has no watcher; to start it: paceline job attach {stored.pending.job}"
+    return Explanation(finding=None, verdict=Wait(says=announcement, until_s=None), seen="a written decision")
 
 
 def stop_job(cluster: ClusterConnection, name: str) -> list[str]:
-    """What was removed. Volumes stay."""
+    """Remove the job; returns the removed objects. Volumes stay."""
     from paceline.k8s.submit.job_objects import find_job, remove_job
     from paceline.k8s.submit.pending_attempts import cancel_pending, find_pending
 
-    api, space = cluster.api, cluster.namespace
-    found = find_job(api, name, space)
+    api = cluster.api
+    space = cluster.namespace
+    job = find_job(api, name, space)
     pending = find_pending(api, name, space)
-    cancel_pending(
-        api, pending, space
-    )  # first, so that nobody makes the next attempt of what is being removed
-    if found is not None:
-        gone = remove_job(api, found[0], name, space, read_annotations(found[1]))
+    # First, so that no watcher creates the next attempt of a job that is being removed.
+    cancel_pending(api, pending, space)
+    if job is not None:
+        gone = remove_job(api, job[0], name, space, read_annotations(job[1]))
     elif pending is not None:
         gone = remove_job(api, pending.kind, name, space, pending.pending.mark)
     else:
@@ -129,13 +131,13 @@ def stop_job(cluster: ClusterConnection, name: str) -> list[str]:
     # A watcher may have decided to start it again while it was removed here.
     cancel_pending(api, find_pending(api, name, space), space)
     back = find_job(api, name, space)
-    if back is not None and (found is None or _uid(back[1]) != _uid(found[1])) and read_annotations(back[1]):
+    if back is not None and (job is None or _uid(back[1]) != _uid(job[1])) and read_annotations(back[1]):
         remove_job(api, back[0], name, space, read_annotations(back[1]))
     return gone
 
 
-def _uid(one: Object) -> object:
-    return mapping(one, "metadata").get("uid")
+def _uid(obj: Object) -> object:
+    return mapping(obj, "metadata").get("uid")
 
 
 def list_jobs(cluster: ClusterConnection, *, everywhere: bool) -> list[dict[str, str]]:
@@ -154,27 +156,28 @@ def list_jobs(cluster: ClusterConnection, *, everywhere: bool) -> list[dict[str,
     between = children(cluster.api, {kind.name for kind, _ in jobs}, where)
     rows = []
     for kind, job in jobs:
-        here = tuple(one for one in (*between, *pods) if namespace_of(one) == namespace_of(job))
+        peers = tuple(obj for obj in (*between, *pods) if namespace_of(obj) == namespace_of(job))
         named: Object = {"kind": kind.name, **job}
-        mine = narrow_to_job(Snapshot(at_s=0.0, objects=(named, *here)), name_of(job)).pods
+        own = narrow_to_job(Snapshot(at_s=0.0, objects=(named, *peers)), name_of(job)).pods
         mark = read_annotations(job)
         attempt = 1 if mark is None else mark.attempts.number
-        rows.append(_row(name_of(job), namespace_of(job), kind.name, phase_of(job, mine), attempt))
-    there = {(row["name"], row["namespace"]) for row in rows}
-    for space, found in all_pending(cluster.api, where):
-        name, attempt = found.pending.job, found.pending.attempt
-        if (name, space) not in there:
-            rows.append(_row(name, space, found.kind.name, Phase.BETWEEN, attempt))
+        rows.append(_row(name_of(job), namespace_of(job), kind.name, phase_of(job, own), attempt))
+    listed = {(row["name"], row["namespace"]) for row in rows}
+    for space, stored in all_pending(cluster.api, where):
+        name = stored.pending.job
+        attempt = stored.pending.attempt
+        if (name, space) not in listed:
+            rows.append(_row(name, space, stored.kind.name, Phase.BETWEEN, attempt))
     return rows
 
 
 def _row(name: str, namespace: str, kind: str, phase: Phase, attempt: int) -> dict[str, str]:
-    about = {"name": name, "namespace": namespace, "kind": kind}
-    return {**about, "phase": phase.value, "attempt": str(attempt)}
+    identity = {"name": name, "namespace": namespace, "kind": kind}
+    return {**identity, "phase": phase.value, "attempt": str(attempt)}
 
 
 def job_logs(cluster: ClusterConnection, name: str, rank: int | None, tail: int | None) -> "Iterator[Line]":
-    """What is there now, pod by pod. Following is `Follower`'s."""
+    """Current logs, pod by pod. `Follower` follows them."""
     from paceline.k8s.client.api import NotThereError, RefusedError
     from paceline.k8s.objects import split_line
     from paceline.k8s.submit.log_streams import Line
@@ -213,13 +216,13 @@ def _seen(
     from paceline.k8s.submit.job_watch import job_snapshot
     from paceline.k8s.submit.pending_attempts import find_pending
 
-    found = find_job(cluster.api, name, cluster.namespace)
-    if found is None:
+    kind_and_job = find_job(cluster.api, name, cluster.namespace)
+    if kind_and_job is None:
         pending = find_pending(cluster.api, name, cluster.namespace)
         if pending is None:
             raise no_such_job(name, cluster.namespace)
         return pending
-    kind, job = found
+    kind, job = kind_and_job
     snapshot = job_snapshot(cluster.api, job, name, cluster.namespace, now_s=unix_now_s(), logs=logs)
     return kind, job, snapshot, read_annotations(job)
 
@@ -228,7 +231,10 @@ def _explained(snapshot: Snapshot, job: Object, mark: JobAnnotations | None) -> 
     policy = RetryPolicy() if mark is None else mark.policy
     past = WatchState() if mark is None else WatchState(attempts=mark.attempts)
     verdict, finding, _ = judge(snapshot, past, policy, checkpoint=resumes_from(snapshot, job))
-    seen = f"{len(snapshot.pods)} pods, {len(snapshot.events)} events, {len(snapshot.logs)} logs"
+    seen = (
+        f"{pluralize(len(snapshot.pods), 'pod')}, {pluralize(len(snapshot.events), 'event')}, "
+        f"{pluralize(len(snapshot.logs), 'log')}"
+    )
     return Explanation(finding=finding, verdict=verdict, seen=seen)
 
 
@@ -238,4 +244,4 @@ def _in_charge(job: Object, mark: JobAnnotations | None) -> str:
         return f"watcher {watch.watcher}"
     if has_own_retries(job):
         return "its operator"
-    return "nobody" if mark is None else _NOBODY
+    return "none" if mark is None else _NO_WATCHER

@@ -1,8 +1,8 @@
-"""New lines of a log that was cut and requested again: none is lost, and none comes twice.
+"""New lines of a log that was cut and requested again: none is lost, and none is repeated.
 
-A server gives lines from a second on, not from a line on. So a stream that is opened again begins a little
-earlier, and what was seen before is known by its time and a hash of its text. Equal lines of one time are
-counted: the third of them is new when two were seen.
+A server serves lines from a second on, not from a line on. So a stream that is opened again begins a little
+earlier, and repeated lines are recognized by their time and a hash of their text. Equal lines of one time
+are counted: the third of them is new when two were received.
 """
 
 from collections import Counter
@@ -12,16 +12,16 @@ from paceline.k8s.diagnose.pods import rank_of
 from paceline.k8s.diagnose.snapshot import Object, name_of
 from paceline.k8s.objects import read_time, write_time
 
-_OVERLAP_S = 2.0  # servers cut times down to seconds, and lines of one moment may come in any order
+_OVERLAP_S = 2.0  # servers cut times down to seconds, and lines of one moment may arrive in any order
 _KEPT_S = 30.0
 
 
 class LogCursor:
-    """Of one container's log."""
+    """Position in one container's log."""
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[str, bytes]] = Counter()
-        self._again: Counter[tuple[str, bytes]] = Counter()  # in the stream that is open now
+        self._again: Counter[tuple[str, bytes]] = Counter()  # lines of the open stream
         self._newest_s: float | None = None
         self._pruned_s = 0.0
         self._stamp = ""
@@ -29,7 +29,7 @@ class LogCursor:
 
     @property
     def since(self) -> str:
-        """From when on a stream that is opened now must begin; empty: from the start."""
+        """Start time of a stream that is opened now; empty: from the start."""
         return "" if self._newest_s is None else write_time(self._newest_s - _OVERLAP_S)
 
     def opened(self) -> None:
@@ -41,7 +41,8 @@ class LogCursor:
         stamp, _, text = line.partition(" ")
         at_s = read_time(stamp)
         if at_s is None:  # no line of a container: a word of the kubelet's
-            stamp, text = self._stamp, line
+            stamp = self._stamp
+            text = line
         else:
             self._stamp = stamp
             self._newest_s = at_s if self._newest_s is None else max(at_s, self._newest_s)
@@ -55,7 +56,7 @@ class LogCursor:
         return text
 
     def _prune(self) -> None:
-        """Whatever no stream can repeat any more is forgotten, so that a log of days needs no memory."""
+        """Drop lines that no stream can repeat, so that memory does not grow with the log."""
         if self._newest_s is None or self._newest_s - self._pruned_s < 2 * _KEPT_S:
             return
         self._pruned_s = self._newest_s

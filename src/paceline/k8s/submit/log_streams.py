@@ -17,9 +17,10 @@ from paceline.k8s.kinds import POD
 from paceline.k8s.objects import mapping, mappings, strip_ansi
 from paceline.k8s.submit.log_lines import LogCursor, prefix_of
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 15.0
 _BEGUN = ("terminated", "running")
-_GOING_S = 0.5  # for what those wrote last that run on when their job is over, such as Ray's head
+_GOING_S = 0.5  # for the last lines of containers that outlive their job, such as Ray's head
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class LogStreams:
 
     def follow(self, pods: Sequence[Object]) -> None:
         """Those containers that have begun, and are not followed yet. One that was started again before it
-        was looked at has left a log too."""
+        was inspected has left a log too."""
         for pod in pods:
             for status in mappings(pod, "status", "containerStatuses"):
                 restarts = _restarts(status)
@@ -84,13 +85,13 @@ class LogStreams:
                 self._take(of, cursor, follow=True)
                 cut = False
             except (NotThereError, ForbiddenError) as error:
-                self._say_forbidden(of, error)
+                self._log_forbidden(of, error)
                 return
             except ApiError:
                 cut = True  # or a container that is not ready yet, or a login that is being renewed
             if not cut and self._now(of) is _Now.ENDED:
                 return
-            # Cut; but servers also end streams of containers that go on.
+            # Cut; but servers also end streams of containers that continue.
             pause_s = _FIRST_PAUSE_S if cursor.news > before else min(pause_s * 2, _LONGEST_PAUSE_S)
             self._over.wait(pause_s)
             now = self._now(of)
@@ -100,7 +101,7 @@ class LogStreams:
                 return
 
     def _read_previous(self, of: "_Of", cursor: LogCursor) -> None:
-        """What is left of the log of a container that was started again. Servers keep one."""
+        """Read the rest of a restarted container's previous log. Servers keep one."""
         pause_s = _FIRST_PAUSE_S
         while not self._over.is_set() and self._now(of) is not _Now.GONE:
             cursor.opened()
@@ -108,7 +109,7 @@ class LogStreams:
                 self._take(of, cursor, previous=True)
                 return
             except (NotThereError, ForbiddenError, RefusedError) as error:  # it is kept no longer
-                self._say_forbidden(of, error)
+                self._log_forbidden(of, error)
                 return
             except ApiError:
                 self._over.wait(pause_s)
@@ -125,9 +126,9 @@ class LogStreams:
             if text is not None:
                 self.put(Line(of.prefix, redactor.line(strip_ansi(text)), of.pod))
 
-    def _say_forbidden(self, of: "_Of", error: ApiError) -> None:
+    def _log_forbidden(self, of: "_Of", error: ApiError) -> None:
         if isinstance(error, ForbiddenError):
-            self.put(Line(of.prefix, f"(its log may not be read: {error})", of.pod))
+            self.put(Line(of.prefix, f"(its log cannot be read: {error})", of.pod))
 
     def _now(self, of: "_Of") -> "_Now":
         try:
@@ -137,28 +138,30 @@ class LogStreams:
         except ApiError:
             return _Now.RUNS  # as far as is known
         if _uid(now) != of.uid:
-            return _Now.GONE  # a new pod of the same name has a stream of its own
-        mine = [
-            one for one in mappings(now, "status", "containerStatuses") if one.get("name") == of.container
+            return _Now.GONE  # a new pod of the same name has its own stream
+        statuses = [
+            status
+            for status in mappings(now, "status", "containerStatuses")
+            if status.get("name") == of.container
         ]
-        later = max((_restarts(one) - of.restarts for one in mine), default=0)
+        later = max((_restarts(status) - of.restarts for status in statuses), default=0)
         if later > 0:
             return _Now.NEXT if later == 1 else _Now.GONE
-        return _Now.RUNS if any(mapping(one, "state", "running") for one in mine) else _Now.ENDED
+        return _Now.RUNS if any(mapping(status, "state", "running") for status in statuses) else _Now.ENDED
 
 
 class _Now(Enum):
-    """What became of a container whose stream has ended."""
+    """State of a container whose stream has ended."""
 
     RUNS = "runs"
     ENDED = "ended"
     NEXT = "started again"
-    GONE = "gone with its pod, or started again several times"
+    GONE = "lost with its pod, or the container restarted several times"
 
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """One life of one container."""
+    """One incarnation of one container."""
 
     pod: str
     uid: str
@@ -176,12 +179,12 @@ def _key(pod: Object, status: Object, restarts: int) -> tuple[str, str, int]:
 
 
 def _restarts(status: Object) -> int:
-    said = status.get("restartCount")
-    return said if isinstance(said, int) else 0
+    count = status.get("restartCount")
+    return count if isinstance(count, int) else 0
 
 
 def _has_begun(status: Object) -> bool:
-    """Also one that has ended and waits for its next start: until then, its log is the newest."""
-    return any(mapping(status, "state", one) for one in _BEGUN) or bool(
+    """Whether it has started, also if it ended and waits for a restart: until then, its log is the newest."""
+    return any(mapping(status, "state", state) for state in _BEGUN) or bool(
         mapping(status, "lastState", "terminated")
     )

@@ -24,20 +24,20 @@ class RenderedJob:
 
 def render_job(
     config: TrainConfig,
-    wishes: JobOptions,
+    options: JobOptions,
     target: Target,
-    found: Sequence[Problem] = (),
+    config_problems: Sequence[Problem] = (),
     travelling: AttachedConfig | None = None,
 ) -> RenderedJob:
-    """`found`: problems that reading the settings has met already. `travelling`: a file for a ConfigMap."""
+    """`config_problems`: problems of the settings as read. `travelling`: a file for a ConfigMap."""
     try:
-        intent = _intent(config, wishes, target, found, travelling)
+        intent = _intent(config, options, target, config_problems, travelling)
     except ConfigError as error:
-        problems = [Problem(one.what, one.hint, one.where) for one in error.problems]
+        problems = [Problem(problem.what, problem.hint, problem.where) for problem in error.problems]
         raise ManifestError(problems) from None
     objects = render(intent, target)
-    # Not only secrets: whatever our own check refuses must not leave the house.
-    findings = [finding for one in objects for finding in find_problems(one, intent.profile)]
+    # All findings, not only secrets: no manifest that validation refuses may be returned.
+    findings = [finding for obj in objects for finding in find_problems(obj, intent.profile)]
     problems = [Problem(finding.what, finding.hint, _where(finding.path)) for finding in findings]
     problems += find_repeated(objects)
     if problems:
@@ -47,16 +47,16 @@ def render_job(
 
 def _intent(
     config: TrainConfig,
-    wishes: JobOptions,
+    options: JobOptions,
     target: Target,
-    found: Sequence[Problem],
+    problems: Sequence[Problem],
     travelling: AttachedConfig | None,
 ) -> JobSpec:
     if target in ON_RAY:
-        return build_ray_spec(config, wishes, found)
-    if found:
-        raise ManifestError(found)
-    return build_torchrun_spec(config, wishes, target, travelling)
+        return build_ray_spec(config, options, problems)
+    if problems:
+        raise ManifestError(problems)
+    return build_torchrun_spec(config, options, target, travelling)
 
 
 def validate_file(path: Path, profile: Profile) -> ValidationResult:
@@ -64,7 +64,7 @@ def validate_file(path: Path, profile: Profile) -> ValidationResult:
 
 
 def read_text(path: Path) -> str:
-    """Of a file, or of stdin (-). Raises PacelineError."""
+    """Text of a file, or of stdin (-). Raises PacelineError."""
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

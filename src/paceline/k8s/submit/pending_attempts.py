@@ -33,75 +33,78 @@ class StoredAttempt:
 
 
 def find_pending(api: Api, job: str, namespace: str) -> StoredAttempt | None:
-    """Who may not see ConfigMaps sees none."""
+    """The stored attempt; None also without the right to read ConfigMaps."""
     try:
-        return _found(api.get(CONFIG_MAP, pending_name(job), namespace))
+        return _read_stored(api.get(CONFIG_MAP, pending_name(job), namespace))
     except (NotThereError, ForbiddenError):
         return None
 
 
 def all_pending(api: Api, namespace: str | None) -> list[tuple[str, StoredAttempt]]:
-    """With their namespaces; without one, of the whole cluster."""
+    """Stored attempts with their namespaces; without a namespace, of the whole cluster."""
     try:
         listed = api.find(CONFIG_MAP, namespace, labels=SELECTOR).items
     except (NotThereError, ForbiddenError):
         return []
-    read = [(str(mapping(one, "metadata").get("namespace", "")), _found(one)) for one in listed]
-    return [(where, found) for where, found in read if found is not None]
+    read = [
+        (str(mapping(config_map, "metadata").get("namespace", "")), _read_stored(config_map))
+        for config_map in listed
+    ]
+    return [(where, stored) for where, stored in read if stored is not None]
 
 
-def _found(one: Object) -> StoredAttempt | None:
-    pending = read_pending(one)
-    version = str(mapping(one, "metadata").get("resourceVersion", ""))
-    return None if pending is None else StoredAttempt(pending, read_lease(one), version)
+def _read_stored(config_map: Object) -> StoredAttempt | None:
+    pending = read_pending(config_map)
+    version = str(mapping(config_map, "metadata").get("resourceVersion", ""))
+    return None if pending is None else StoredAttempt(pending, read_lease(config_map), version)
 
 
 def save_pending(api: Api, config_map: Manifest) -> bool:
     """One from an attempt before is replaced. False where it may not be written."""
-    about = mapping(config_map, "metadata")
+    metadata = mapping(config_map, "metadata")
     try:
         try:
             api.create(config_map)
         except ConflictError:
-            api.delete(CONFIG_MAP, str(about["name"]), str(about["namespace"]))
+            api.delete(CONFIG_MAP, str(metadata["name"]), str(metadata["namespace"]))
             api.create(config_map)
     except ForbiddenError:
         return False
     return True
 
 
-def take_over(api: Api, found: StoredAttempt, namespace: str, mine: WatchLease, now_s: float) -> bool:
-    """True when it is ours to make. Of several who ask, one gets it."""
-    if found.watch.is_on(now_s) and found.watch.watcher != mine.watcher:
+def take_over(api: Api, stored: StoredAttempt, namespace: str, lease: WatchLease, now_s: float) -> bool:
+    """True if this watcher got the lease. Of several concurrent requests one succeeds."""
+    if stored.watch.is_on(now_s) and stored.watch.watcher != lease.watcher:
         return False
-    name = pending_name(found.pending.job)
+    name = pending_name(stored.pending.job)
     try:
-        api.patch(CONFIG_MAP, name, namespace, lease_patch(mine, found.version))
+        api.patch(CONFIG_MAP, name, namespace, lease_patch(lease, stored.version))
     except (ConflictError, NotThereError, ForbiddenError):
         return False
     return True
 
 
-def renew_lease(api: Api, job: str, namespace: str, mine: WatchLease) -> None:
-    """A server that does not answer, or an intent that somebody has removed, is seen elsewhere."""
+def renew_lease(api: Api, job: str, namespace: str, lease: WatchLease) -> None:
+    """An unreachable server or a removed ConfigMap is ignored here: the caller's next request reports it."""
     try:
-        api.patch(CONFIG_MAP, pending_name(job), namespace, lease_patch(mine))
+        api.patch(CONFIG_MAP, pending_name(job), namespace, lease_patch(lease))
     except ApiError:
         return
 
 
 def delete_pending(api: Api, job: str, namespace: str) -> None:
-    """What may not be removed, or cannot be just now, is known by its number and tidied away later."""
+    """Delete the stored attempt. One that cannot be deleted now is recognized by its number later."""
     try:
         api.delete(CONFIG_MAP, pending_name(job), namespace)
     except (ForbiddenError, UnreachableError):
         return
 
 
-def cancel_pending(api: Api, found: StoredAttempt | None, namespace: str) -> None:
-    """The attempt is not wanted any more. Raises ApiError: a job that comes back was not stopped."""
-    if found is not None:
-        api.delete(CONFIG_MAP, pending_name(found.pending.job), namespace)
+def cancel_pending(api: Api, stored: StoredAttempt | None, namespace: str) -> None:
+    """Cancel the attempt. Raises ApiError: a job that is created again was not stopped."""
+    if stored is not None:
+        api.delete(CONFIG_MAP, pending_name(stored.pending.job), namespace)
 
 
 def make(
@@ -117,15 +120,15 @@ def make(
     does that."""
     manifest = cast("Manifest", dict(pending.manifest))
 
-    def is_wanted() -> bool:
+    def is_pending() -> bool:
         return not is_written or find_pending(api, pending.job, namespace) is not None
 
-    made = recreate(
+    created = recreate(
         *(api, kind_of(dict(manifest)), pending.job, namespace, manifest),
         pods=pending.pods,
         wait=wait,
         free=free,
-        is_wanted=is_wanted,
+        is_wanted=is_pending,
     )
     delete_pending(api, pending.job, namespace)
-    return made
+    return created

@@ -11,7 +11,7 @@ from paceline.k8s.objects import mapping, mappings, pod_specs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """So many pods of one shape."""
+    """A number of pods with the same spec."""
 
     name: str
     count: int
@@ -19,9 +19,9 @@ class Role:
 
 
 def job_in(manifests: Sequence[Object]) -> Object | None:
-    """The one object that stands for the whole job; None if there is none, or more than one."""
-    found = [one for one in manifests if one.get("kind") in JOB_KINDS]
-    return found[0] if len(found) == 1 else None
+    """The one object that represents the whole job; None if there is none, or more than one."""
+    jobs = [manifest for manifest in manifests if manifest.get("kind") in JOB_KINDS]
+    return jobs[0] if len(jobs) == 1 else None
 
 
 def roles(manifests: Sequence[Object]) -> list[Role]:
@@ -31,20 +31,20 @@ def roles(manifests: Sequence[Object]) -> list[Role]:
     spec = mapping(job, "spec")
     match job.get("kind"):
         case "Job":
-            found = _of_job(spec)
+            read = _of_job(spec)
         case "PyTorchJob":
-            found = _of_pytorchjob(spec)
+            read = _of_pytorchjob(spec)
         case "HyperPodPyTorchJob":
-            found = _of_hyperpod(spec)
+            read = _of_hyperpod(spec)
         case "RayCluster":
-            found = _of_ray(spec)
+            read = _of_ray(spec)
         case "RayJob":
-            found = _of_rayjob(spec)
+            read = _of_rayjob(spec)
         case "TrainJob":
-            found = _of_trainjob(spec, manifests)
+            read = _of_trainjob(spec, manifests)
         case _:
-            found = iter(())
-    return [role for role in found if role.count > 0]
+            read = iter(())
+    return [role for role in read if role.count > 0]
 
 
 def _of_job(spec: Object) -> Iterator[Role]:
@@ -78,7 +78,7 @@ def _of_rayjob(spec: Object) -> Iterator[Role]:
 
 
 def _of_trainjob(spec: Object, manifests: Sequence[Object]) -> Iterator[Role]:
-    """What it says itself replaces what its runtime says; a runtime of the cluster is not looked into."""
+    """Its own fields replace those of its runtime; a runtime of the cluster is not read."""
     trainer = mapping(spec, "trainer")
     placed: dict[str, object] = {}
     for template in (*_runtime_pods(spec, manifests), *_patched_pods(spec)):
@@ -91,16 +91,18 @@ def _of_trainjob(spec: Object, manifests: Sequence[Object]) -> Iterator[Role]:
 
 def prerequisites(job: Object, manifests: Sequence[Object]) -> list[Object]:
     """Those of the manifests that must be in the cluster before the job: a TrainJob's runtime."""
-    wanted = mapping(job, "spec", "runtimeRef")
-    kind = wanted.get("kind", "ClusterTrainingRuntime")  # Trainer's default
+    reference = mapping(job, "spec", "runtimeRef")
+    kind = reference.get("kind", "ClusterTrainingRuntime")  # Trainer's default
     return [
-        one for one in manifests if wanted and (one.get("kind"), name_of(one)) == (kind, wanted.get("name"))
+        manifest
+        for manifest in manifests
+        if reference and (manifest.get("kind"), name_of(manifest)) == (kind, reference.get("name"))
     ]
 
 
 def _runtime_pods(spec: Object, manifests: Sequence[Object]) -> Iterator[Object]:
-    for one in prerequisites({"spec": spec}, manifests):
-        yield from _replicated(mapping(one, "spec", "template", "spec"))
+    for prerequisite in prerequisites({"spec": spec}, manifests):
+        yield from _replicated(mapping(prerequisite, "spec", "template", "spec"))
 
 
 def _patched_pods(spec: Object) -> Iterator[Object]:
@@ -109,24 +111,27 @@ def _patched_pods(spec: Object) -> Iterator[Object]:
 
 
 def _replicated(spec: Object) -> Iterator[Object]:
-    for one in mappings(spec, "replicatedJobs"):
-        if one.get("name") == "node":
-            yield mapping(one, "template", "spec", "template")
+    for job in mappings(spec, "replicatedJobs"):
+        if job.get("name") == "node":
+            yield mapping(job, "template", "spec", "template")
 
 
 def _role(name: str, count: int, parent: Mapping[str, object]) -> Role:
     return Role(name=name, count=count, pod=mapping(parent, "template"))
 
 
-def _number(value: Object, name: str, otherwise: int) -> int:
-    found = value.get(name)
-    return found if isinstance(found, int) else otherwise
+def _number(value: Object, name: str, default: int) -> int:
+    number = value.get(name)
+    return number if isinstance(number, int) else default
 
 
 # Read from the manifests before anything exists. Only names: what a Secret holds is never read.
 
-CLAIM, SECRET, CONFIG_MAP = "PersistentVolumeClaim", "Secret", "ConfigMap"
-ACCOUNT, PRIORITY = "ServiceAccount", "PriorityClass"
+CLAIM = "PersistentVolumeClaim"
+SECRET = "Secret"
+CONFIG_MAP = "ConfigMap"
+ACCOUNT = "ServiceAccount"
+PRIORITY = "PriorityClass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,28 +142,28 @@ class Reference:
 
 
 def references(manifests: Sequence[Object]) -> list[Reference]:
-    """Each once, the required ones of a name before an optional one; not what comes with the manifests."""
-    brought = {(str(one.get("kind")), name_of(one)) for one in manifests}
-    found: dict[tuple[str, str], Reference] = {}
-    for one in manifests:
-        for reference in _of_object(one):
+    """Each reference once, required before optional ones; without objects in the manifests themselves."""
+    included = {(str(manifest.get("kind")), name_of(manifest)) for manifest in manifests}
+    collected: dict[tuple[str, str], Reference] = {}
+    for obj in manifests:
+        for reference in _of_object(obj):
             key = (reference.kind, reference.name)
-            if key in brought or not reference.name:
+            if key in included or not reference.name:
                 continue
-            if key not in found or reference.is_required:
-                found[key] = reference
-    return list(found.values())
+            if key not in collected or reference.is_required:
+                collected[key] = reference
+    return list(collected.values())
 
 
-def _of_object(one: Object) -> Iterator[Reference]:
-    for pod in pod_specs(mapping(one, "spec")):
+def _of_object(obj: Object) -> Iterator[Reference]:
+    for pod in pod_specs(mapping(obj, "spec")):
         yield from _of_pod(pod)
-    if one.get("kind") != "TrainJob":
+    if obj.get("kind") != "TrainJob":
         return
     for part in ("dataset", "model"):
-        secret = mapping(one, "spec", "initializer", part, "secretRef")
+        secret = mapping(obj, "spec", "initializer", part, "secretRef")
         yield from _named(SECRET, secret, "name")
-    yield from _of_container(mapping(one, "spec", "trainer"))
+    yield from _of_container(mapping(obj, "spec", "trainer"))
 
 
 def _of_pod(pod: Object) -> Iterator[Reference]:
@@ -207,7 +212,7 @@ _SINCE_22 = ("runtimePatches", "activeDeadlineSeconds")
 
 
 def has_train_job(manifests: Sequence[Object]) -> bool:
-    return any(one.get("kind") == "TrainJob" for one in manifests)
+    return any(manifest.get("kind") == "TrainJob" for manifest in manifests)
 
 
 def find_version_mismatch(manifests: Sequence[Object], version: str) -> Problem | None:
@@ -216,13 +221,13 @@ def find_version_mismatch(manifests: Sequence[Object], version: str) -> Problem 
     if minor is None or (int(minor[1]), int(minor[2])) >= (2, 2):
         return None
     fields = [
-        f"TrainJob/{name_of(one)} spec.{name}"
-        for one in manifests
-        if one.get("kind") == "TrainJob"
+        f"TrainJob/{name_of(manifest)} spec.{name}"
+        for manifest in manifests
+        if manifest.get("kind") == "TrainJob"
         for name in _SINCE_22
-        if name in mapping(one, "spec")
+        if name in mapping(manifest, "spec")
     ]
     if not fields:
         return None
-    what = f"the cluster has Kubeflow Trainer {version}, but {', '.join(fields)} is for 2.2 or newer"
-    return Problem(what, "update Kubeflow Trainer to 2.3")
+    message = f"the cluster has Kubeflow Trainer {version}, but {', '.join(fields)} needs 2.2 or newer"
+    return Problem(message, "update Kubeflow Trainer to 2.3")

@@ -1,7 +1,7 @@
 """Starts a whole job again: the decision is written down, the old attempt removed, the next one made.
 
 The decision stands in the cluster before the old attempt goes (k8s/submit/attempts.py): another watcher
-can carry it out. It is looked at again before anything is removed: the job must be the one that was judged,
+can carry it out. It is inspected again before anything is removed: the job must be the one that was judged,
 and in the state it was judged for. Pods of a lost node are removed by force, with the reason printed.
 """
 
@@ -34,7 +34,7 @@ _STOPPED = "the job was stopped meanwhile"
 
 @dataclass(slots=True, kw_only=True)
 class Restart:
-    """Of one job, by one watcher."""
+    """Restart of one job by one watcher."""
 
     cluster: ClusterConnection
     name: str
@@ -45,7 +45,7 @@ class Restart:
     pause: Callable[[], None]
     clock: "FollowClock"
     _refused: set[str] = field(default_factory=set)  # pods that may not be removed, and were named
-    _told: int = 0  # the attempt of another's that was last spoken of
+    _reported_attempt: int = 0  # last reported attempt of another watcher
 
     def start(self, mark: JobAnnotations, attempts: Attempts, snapshot: Snapshot) -> bool:
         """False when it is not made, because the job has changed. Raises PacelineError when old pods stay."""
@@ -54,50 +54,64 @@ class Restart:
 
         original = mark.manifest
         if attempts.excluded and not can_exclude(original):
-            self.say("this job's pods are its runtime's: nodes cannot be left out of the next attempt")
+            self.say(
+                "the pods of this job are defined by its runtime: nodes cannot be excluded from the next "
+                "attempt"
+            )
         manifest = _next(mark, attempts)
         pods = [name_of(pod) for pod in snapshot.pods]
-        says = f"attempt {attempts.number} after {attempts.failures[-1].failure}" if attempts.failures else ""
-        noted = pending_config_map(self.name, self.cluster.namespace, manifest, pods, says, self._watch())
+        announcement = (
+            f"attempt {attempts.number} after {attempts.failures[-1].failure}" if attempts.failures else ""
+        )
+        noted = pending_config_map(
+            self.name, self.cluster.namespace, manifest, pods, announcement, self._watch()
+        )
         pending = read_pending(noted)
         assert pending is not None, "what was written can be read"
-        # The job stands as long as nothing is written: a server that does not answer now is asked again.
+        # The job is unchanged until the first write, so requests are retried without a response.
         wait = self._patience(pending)
         is_written = retry_until_answered(lambda: save_pending(self.cluster.api, noted), wait)
         reason = self._remove_judged(manifest, snapshot, wait)
         if reason:
             delete_pending(self.cluster.api, self.name, self.cluster.namespace)
-            self.say(f"attempt {pending.attempt} is not made: {reason}")
+            self.say(f"attempt {pending.attempt} is cancelled: {reason}")
             return False
         if not is_written:
             self.say(
-                "no ConfigMap may be made here: if this watcher dies in the next seconds, the job is lost"
+                "no permission to create a ConfigMap: if this watcher is killed in the next seconds, the "
+                "job is lost"
             )
         self._make(pending, is_written=is_written)
         return True
 
     def goes_on(self) -> bool:
-        """Is the job only away because an attempt is being made? If nobody is at it, we make it."""
+        """True if the job is absent only because an attempt is pending; created here if its lease expired."""
         from paceline.k8s.submit.pending_attempts import find_pending, take_over
 
-        found = find_pending(self.cluster.api, self.name, self.cluster.namespace)
-        if found is None:
+        stored = find_pending(self.cluster.api, self.name, self.cluster.namespace)
+        if stored is None:
             return False
-        if not take_over(self.cluster.api, found, self.cluster.namespace, self._watch(), self.clock.unix_s()):
-            if found.pending.attempt != self._told:
-                self._told = found.pending.attempt
-                self.say(f"attempt {found.pending.attempt} is being made by watcher {found.watch.watcher}")
+        if not take_over(
+            self.cluster.api, stored, self.cluster.namespace, self._watch(), self.clock.unix_s()
+        ):
+            if stored.pending.attempt != self._reported_attempt:
+                self._reported_attempt = stored.pending.attempt
+                self.say(
+                    f"attempt {stored.pending.attempt} is being started by watcher {stored.watch.watcher}"
+                )
         else:
-            self.say(f"attempt {found.pending.attempt} was decided on, and nobody is left to make it: we do")
-            self._make(found.pending, is_written=True)
+            self.say(
+                f"attempt {stored.pending.attempt} was scheduled, but its watcher has ended; starting it now"
+            )
+            self._make(stored.pending, is_written=True)
         return True
 
     def tidy(self, attempt: int) -> None:
-        """Whoever made an attempt may have died before forgetting that it was to be made."""
+        """Remove the pending attempt of a watcher that ended after creating it."""
         from paceline.k8s.submit.pending_attempts import delete_pending, find_pending
 
-        found = find_pending(self.cluster.api, self.name, self.cluster.namespace)
-        if found is not None and found.pending.attempt <= attempt:
+        stored = find_pending(self.cluster.api, self.name, self.cluster.namespace)
+        if stored is not None and stored.pending.attempt <= attempt:
             delete_pending(self.cluster.api, self.name, self.cluster.namespace)
 
     def _remove_judged(self, manifest: Object, snapshot: Snapshot, wait: Callable[[], None]) -> str:
@@ -106,7 +120,8 @@ class Restart:
         from paceline.k8s.kinds import kind_of
         from paceline.k8s.submit.job_objects import retry_until_answered
 
-        api, where = self.cluster.api, self.cluster.namespace
+        api = self.cluster.api
+        where = self.cluster.namespace
         kind = kind_of(dict(manifest))
         judged = next((job for job in snapshot.jobs if name_of(job) == self.name), None)
         is_sent = False
@@ -148,25 +163,27 @@ class Restart:
             return
         except ForbiddenError as error:
             if name not in self._refused:
-                self.say(f"pod {name} stays until its node answers: {error}")
+                self.say(f"pod {name} stays until its node responds: {error}")
             self._refused.add(name)
 
     def _patience(self, pending: "PendingAttempt", *, is_written: bool = False) -> Callable[[], None]:
         """Waits a moment; raises PacelineError when it has been long enough."""
         from paceline.k8s.submit.pending_attempts import renew_lease
 
-        until_s, renewed_s = self.clock.monotonic_s() + self.gone_s, self.clock.monotonic_s()
+        until_s = self.clock.monotonic_s() + self.gone_s
+        renewed_s = self.clock.monotonic_s()
         where = self.cluster.namespace
 
         def wait() -> None:
             nonlocal renewed_s
             if self.clock.monotonic_s() > until_s:
-                what = (
-                    f"the pods of attempt {pending.attempt - 1} do not go away, or the server does not answer"
+                message = (
+                    f"the pods of attempt {pending.attempt - 1} do not terminate, or the server does "
+                    "not respond"
                 )
                 forced = f"kubectl delete pod {' '.join(pending.pods)} -n {where} --force --grace-period=0"
                 hint = f"if their node is lost: {forced}; then: paceline job attach {self.name} -n {where}"
-                raise PacelineError(what, hint)
+                raise PacelineError(message, hint)
             if is_written and self.clock.monotonic_s() - renewed_s > self.lease_s / 2:
                 renewed_s = self.clock.monotonic_s()
                 renew_lease(self.cluster.api, self.name, where, self._watch())
@@ -180,9 +197,9 @@ class Restart:
         wait = self._patience(pending, is_written=is_written)
         where = self.cluster.namespace
         if make(self.cluster.api, pending, where, is_written=is_written, wait=wait, free=self._free):
-            self.say(f"attempt {pending.attempt} is sent")
+            self.say(f"attempt {pending.attempt} is submitted")
         else:
-            self.say(f"attempt {pending.attempt} is not made: {_STOPPED}")
+            self.say(f"attempt {pending.attempt} is cancelled: {_STOPPED}")
 
     def _watch(self) -> WatchLease:
         return WatchLease(watcher=self.watcher, until_s=self.clock.unix_s() + self.lease_s)
@@ -192,11 +209,12 @@ def _reason_not_to(now: Object, judged: Object | None) -> str:
     """Why a job must not be removed, or started again, on what was judged of it before."""
     if judged is None or uid_of(now) != uid_of(judged) or is_terminating(now):
         return _STOPPED
-    before, after = phase_of(judged, ()), phase_of(now, ())
+    before = phase_of(judged, ())
+    after = phase_of(now, ())
     if after is Phase.SUCCEEDED:
         return "the job has succeeded meanwhile"
     if before is Phase.FAILED and after is not Phase.FAILED:
-        return "its operator has started it again meanwhile"
+        return "its operator has restarted it meanwhile"
     return ""
 
 

@@ -30,13 +30,13 @@ class Submitted:
     name: str
     kind: str
     namespace: str
-    made: tuple[str, ...]  # beside the job
+    made: tuple[str, ...]  # companions of the job
     rows: tuple[CapacityRow, ...]
     notes: tuple[str, ...]
 
 
 class NoRoomError(PacelineError):
-    """The job can never run as things are; its exit code is that of wrong settings."""
+    """The cluster lacks the capacity to ever run the job; its exit code is that of wrong settings."""
 
     exit_code = ExitCode.BAD_CONFIG
     code = "E602"
@@ -61,21 +61,22 @@ def submit(
     from paceline.k8s.submit.job_objects import companion_references, create_job, in_namespace
     from paceline.k8s.submit.preflight import preflight
 
-    found = job_in(manifests)
-    if found is None:
-        hint = "a file for submit holds one job, and what it needs beside it: paceline job render writes one"
-        raise ManifestError([Problem("there is not exactly one job in what shall be sent", hint, "FILE")])
+    job_manifest = job_in(manifests)
+    if job_manifest is None:
+        hint = "submit one job and the objects it needs; paceline job render writes such a file"
+        raise ManifestError([Problem("the manifests do not contain exactly one job", hint, "FILE")])
     all_of_it = in_namespace(manifests, cluster.namespace)
     if through is not None:
         all_of_it = through.prepared(all_of_it)
-    job = next(one for one in all_of_it if one["kind"] == found["kind"])
-    beside = [one for one in all_of_it if one is not job]
-    done = preflight(cluster.api, beside, job, cluster.namespace, fits=fits)
+    job = next(manifest for manifest in all_of_it if manifest["kind"] == job_manifest["kind"])
+    companions = [manifest for manifest in all_of_it if manifest is not job]
+    done = preflight(cluster.api, companions, job, cluster.namespace, fits=fits)
     if done.problems:
         raise RightsError(done.problems)
     if not done.is_fine:
         _refuse(done.rows)
-    keeps, notes = manifests_keep_checkpoints(all_of_it), list(done.notes)
+    keeps = manifests_keep_checkpoints(all_of_it)
+    notes = list(done.notes)
     if not keeps and (policy.infra or policy.app):
         notes.append(NO_CHECKPOINT_VOLUME)
     beside_it = companion_references(done.to_make)
@@ -85,7 +86,7 @@ def submit(
         name=name_of(job),
         kind=str(job["kind"]),
         namespace=cluster.namespace,
-        made=tuple(f"{one['kind']}/{name_of(one)}" for one in done.to_make),
+        made=tuple(f"{manifest['kind']}/{name_of(manifest)}" for manifest in done.to_make),
         rows=tuple(done.rows),
         notes=(*notes, *(() if through is None else through.notes)),
     )
@@ -94,33 +95,33 @@ def submit(
 def _refuse(rows: list[CapacityRow]) -> None:
     listed = "\n".join(f"  {line}" for line in format_table(rows))
     short = [row for row in rows if not row.is_enough]
-    what = f"the job cannot run here: {short[0].what} ({short[0].where}) needs {short[0].needs}"
-    hint = "ask for less or for other nodes, or have the quota raised; --skip-fit sends it all the same"
+    message = f"the job cannot run here: {short[0].what} ({short[0].where}) needs {short[0].needs}"
+    hint = "request less or other nodes, or ask for a larger quota; submit anyway with --skip-fit"
     if any(row.where.startswith("quota") for row in short):
-        hint = "ask for less, wait until other jobs end, or have the quota raised"
-    raise NoRoomError(f"{what}, has {short[0].has}; nothing was created\n{listed}", hint)
+        hint = "request less, wait for other jobs, or ask for a larger quota"
+    raise NoRoomError(f"{message}, has {short[0].has}; nothing was created\n{listed}", hint)
 
 
 def read_manifests(path: Path, profile: Profile) -> list[Object]:
-    """Of a file, or of stdin (-), checked as `job validate` does. Raises ConfigError, PacelineError."""
+    """Manifests of a file or stdin (-), checked like `job validate`. Raises ConfigError, PacelineError."""
     text = read_text(path)
     checked = validate(text, str(path), profile)
     if checked.problems:
         raise ManifestError(checked.problems)
     documents, _ = read_documents(text, str(path))
-    return [mapping(one.value) for one in documents]
+    return [mapping(document.value) for document in documents]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """Objects that the server was not asked about, as kind/name."""
+    """Objects without a dry run, as kind/name."""
 
     there_already: tuple[str, ...] = ()
     runtime_missing: tuple[str, ...] = ()  # TrainJobs whose runtime is in the same files, and not created
 
 
 def dry_run(cluster: ClusterConnection, manifests: list[Object]) -> DryRun:
-    """Asks the server whether it would take them. Raises ApiError, ConfigError."""
+    """Server-side dry run of the manifests. Raises ApiError, ConfigError."""
     from paceline.k8s.client.api import ConflictError
     from paceline.k8s.submit.job_objects import in_namespace, object_exists
     from paceline.k8s.submit.preflight import trainer_version_mismatch
@@ -128,19 +129,19 @@ def dry_run(cluster: ClusterConnection, manifests: list[Object]) -> DryRun:
     wrong = trainer_version_mismatch(cluster.api, manifests)
     if wrong is not None:
         raise ManifestError([wrong])
-    there: list[str] = []
+    existing: list[str] = []
     waiting: list[str] = []
     placed = in_namespace(manifests, cluster.namespace)
-    for one in placed:
-        called = f"{one['kind']}/{name_of(one)}"
-        if any(not object_exists(cluster.api, its) for its in prerequisites(one, placed)):
+    for manifest in placed:
+        called = f"{manifest['kind']}/{name_of(manifest)}"
+        if any(not object_exists(cluster.api, its) for its in prerequisites(manifest, placed)):
             waiting.append(called)
             continue
         try:
-            cluster.api.create(one, dry_run=True)
+            cluster.api.create(manifest, dry_run=True)
         except ConflictError:
-            there.append(called)
-    return DryRun(there_already=tuple(there), runtime_missing=tuple(waiting))
+            existing.append(called)
+    return DryRun(there_already=tuple(existing), runtime_missing=tuple(waiting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +150,17 @@ class Watcher:
     log: Path
 
 
-def start_watcher(place: ClusterTarget, namespace: str, name: str) -> Watcher:
-    """It follows the job to its end, whatever becomes of the terminal."""
+def start_watcher(target: ClusterTarget, namespace: str, name: str) -> Watcher:
+    """Start a process that follows the job to its end, independent of the terminal."""
     folder = environ.state_folder() / "jobs" / namespace
     log = folder / f"{name}.log"
     command = [sys.executable, "-m", "paceline", "job", "attach", name, "--for", "0"]
-    placed = ClusterTarget(kubeconfig=place.kubeconfig, context=place.context, namespace=namespace)
+    placed = ClusterTarget(kubeconfig=target.kubeconfig, context=target.context, namespace=namespace)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             process = subprocess.Popen(
-                [*command, *placed.words()],
+                [*command, *placed.argv()],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -167,7 +168,7 @@ def start_watcher(place: ClusterTarget, namespace: str, name: str) -> Watcher:
                 start_new_session=True,  # closing the terminal does not end it
             )
     except OSError as error:
-        hint = f"the job goes on; watch it yourself: paceline job attach {name} -n {namespace} --for 0"
+        hint = f"the job continues; watch it with: paceline job attach {name} -n {namespace} --for 0"
         raise PacelineError(f"no watcher could be started: {error}", hint) from error
-    process.returncode = 0  # it outlives us on purpose: nobody waits for it, and nobody shall warn
+    process.returncode = 0  # it outlives this process on purpose: no wait, no ResourceWarning
     return Watcher(process.pid, log)

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 MIB = 1 << 20
 CHUNK_BYTES = 4 * MIB
-MAX_BYTES = 2048 * MIB  # more than this does not go through the API server unless somebody insists
-_MOST_FILES = 1000  # of a bundle, or of one question
-_MOST_ASKED_BYTES = 256 * MIB  # a pod that reads for longer says nothing for too long
-_TAR_HEADER = 1536  # of one file, with padding and a long name
+MAX_BYTES = 2048 * MIB  # more than this goes through the API server only on request
+_MOST_FILES = 1000  # per bundle or request
+_MOST_ASKED_BYTES = 256 * MIB  # a longer read keeps the connection silent for too long
+_TAR_HEADER = 1536  # per file, with padding and a long name
 MAX_PATH_LENGTH = 1024  # it is part of an address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    path: str  # from the folder on the volume, with /
+    path: str  # relative to the folder on the volume, with /
     bytes: int
-    sha256: str = ""  # empty where nobody has read it whole
+    sha256: str = ""  # empty if the file was not read completely
     parts: tuple[str, ...] = ()  # SHA-256 of each part, of a file larger than a chunk
 
     def is_large(self, chunk_bytes: int = CHUNK_BYTES) -> bool:
@@ -35,7 +35,7 @@ class Bundle:
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.files)
+        return sum(file.bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ def parts_of(file: File, chunk_bytes: int = CHUNK_BYTES) -> list[Part]:
 
 def missing(
     files: Iterable[File],
-    there: AbstractSet[str] = frozenset(),
+    present: AbstractSet[str] = frozenset(),
     parts: AbstractSet[PartName] = frozenset(),
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> list[Chunk]:
-    """What is to travel. `there`: paths of files that are right; `parts`: of large files, those that are."""
-    wanted = [one for one in files if one.path not in there]
-    small = [one for one in wanted if not one.is_large(chunk_bytes)]
-    large = [part for one in wanted if one.is_large(chunk_bytes) for part in parts_of(one, chunk_bytes)]
-    found: list[Chunk] = [Bundle(group) for group in _grouped(small, chunk_bytes, _TAR_HEADER)]
-    return found + [part for part in large if (part.file.path, part.index) not in parts]
+    """Chunks to transfer. `present`: paths of files that are right; `parts`: the same of large files."""
+    absent = [file for file in files if file.path not in present]
+    small = [file for file in absent if not file.is_large(chunk_bytes)]
+    large = [part for file in absent if file.is_large(chunk_bytes) for part in parts_of(file, chunk_bytes)]
+    chunks: list[Chunk] = [Bundle(group) for group in _grouped(small, chunk_bytes, _TAR_HEADER)]
+    return chunks + [part for part in large if (part.file.path, part.index) not in parts]
 
 
 def query_batches(files: Iterable[File]) -> list[tuple[File, ...]]:
@@ -77,12 +77,12 @@ def query_batches(files: Iterable[File]) -> list[tuple[File, ...]]:
 
 
 def matching_parts(file: File, size: int, sums: Sequence[str]) -> set[PartName]:
-    """Of a large file that is `size` bytes long over there, with these sums of its parts."""
-    found = {
-        (file.path, n) for n, (mine, its) in enumerate(zip(file.parts, sums, strict=False)) if mine == its
+    """Matching parts of a large file whose remote copy has `size` bytes and these sums."""
+    matching = {
+        (file.path, n) for n, (own, theirs) in enumerate(zip(file.parts, sums, strict=False)) if own == theirs
     }
     # The last part also ends the file: one that is too long is not right.
-    return found if size == file.bytes else found - {(file.path, len(file.parts) - 1)}
+    return matching if size == file.bytes else matching - {(file.path, len(file.parts) - 1)}
 
 
 def is_whole(file: File, parts: AbstractSet[PartName]) -> bool:
@@ -91,17 +91,17 @@ def is_whole(file: File, parts: AbstractSet[PartName]) -> bool:
 
 def parent_folders(files: Iterable[File]) -> list[str]:
     """Those that hold a file; the top is a dot."""
-    return sorted({one.path.rpartition("/")[0] or "." for one in files})
+    return sorted({file.path.rpartition("/")[0] or "." for file in files})
 
 
 def sum_list(files: Iterable[File]) -> str:
-    """As sha256sum writes it, and reads it with -c."""
-    return "".join(f"{one.sha256}  {one.path}\n" for one in files)
+    """Checksums in the format of sha256sum (-c)."""
+    return "".join(f"{file.sha256}  {file.path}\n" for file in files)
 
 
-def read_checked(said: str) -> set[str]:
+def read_checked(output: str) -> set[str]:
     """Paths that `sha256sum -c` calls OK."""
-    return {line[: -len(": OK")] for line in said.split("\n") if line.endswith(": OK")}
+    return {line[: -len(": OK")] for line in output.split("\n") if line.endswith(": OK")}
 
 
 def why_not_sent(path: str) -> str | None:
@@ -118,12 +118,13 @@ def why_not_sent(path: str) -> str | None:
 def _grouped(files: Iterable[File], most_bytes: int, each: int) -> Iterator[tuple[File, ...]]:
     group: list[File] = []
     size = 0
-    for one in files:
-        its = one.bytes + each
+    for file in files:
+        its = file.bytes + each
         if group and (size + its > most_bytes or len(group) >= _MOST_FILES):
             yield tuple(group)
-            group, size = [], 0
-        group.append(one)
+            group = []
+            size = 0
+        group.append(file)
         size += its
     if group:
         yield tuple(group)

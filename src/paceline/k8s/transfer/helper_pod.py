@@ -1,7 +1,7 @@
-"""The helper pod that carries files: created, waited for, asked again after a lost connection, removed.
+"""The helper pod of a transfer: created, awaited, retried after a lost connection, removed.
 
-However the work ends (Ctrl-C too), the pod goes. Whoever loses power leaves one that ends by itself; the
-next helper in the namespace takes away what has ended.
+The pod is removed in every case (also on Ctrl-C). After a power loss it ends after its time limit, and the
+next helper in the namespace removes it.
 """
 
 import secrets
@@ -39,8 +39,9 @@ from paceline.k8s.transfer.scripts import DAMAGED, PROBE, TOOLS, command
 Answer = TypeVar("Answer")
 Notify = Callable[[str], None]
 
-MAX_TRIES = 8  # in a row: with the pauses between them, a minute and more
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+MAX_TRIES = 8  # consecutive tries: with the pauses, more than a minute
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
 _START_S = 300.0
 _LOOK_S = 1.0
 
@@ -48,40 +49,45 @@ _LOOK_S = 1.0
 class Helper:
     """A pod that runs, with the volume inside."""
 
-    def __init__(self, api: Api, pod: str, wanted: HelperRequest, clock: Clock, say: Notify) -> None:
-        self._api, self._wanted, self._clock, self._say = api, wanted, clock, say
+    def __init__(self, api: Api, pod: str, request: HelperRequest, clock: Clock, notify: Notify) -> None:
+        self._api = api
+        self._request = request
+        self._clock = clock
+        self._notify = notify
         self.pod = pod
 
-    def run(self, script: str, *words: str, stdin: bytes = b"") -> ExecResult:
-        """Until it was run to its end and what it got was whole; every script may be run twice."""
-        said = (*words, str(len(stdin))) if stdin else words
+    def run(self, script: str, *argv: str, stdin: bytes = b"") -> ExecResult:
+        """Run a script, with retries until it ended and got all its input; every script is idempotent."""
+        arguments = (*argv, str(len(stdin))) if stdin else argv
 
         def once() -> ExecResult:
-            ran = self._api.run(
-                self.pod, self._wanted.namespace, CONTAINER, command(script, *said), stdin=stdin
+            result = self._api.run(
+                self.pod, self._request.namespace, CONTAINER, command(script, *arguments), stdin=stdin
             )
-            if ran.code == DAMAGED:
-                raise UnreachableError("bytes were lost on the way to the pod", "run it again: it goes on")
-            return ran
+            if result.code == DAMAGED:
+                raise UnreachableError("the transfer to the pod was truncated", "run it again: it resumes")
+            return result
 
         try:
-            return retry_request(once, self._clock, self._say)
+            return retry_request(once, self._clock, self._notify)
         except (NotThereError, RefusedError) as error:
-            what = f"pod {self.pod} is not there any more: {error.what}"
-            raise NotReadyError(what, "run the same command again: it goes on where it was") from error
+            message = f"pod {self.pod} no longer exists: {error.what}"
+            raise NotReadyError(message, "run the same command again: it resumes") from error
 
-    def must(self, doing: str, script: str, *words: str, stdin: bytes = b"") -> bytes:
-        """What it prints. Raises PacelineError when the script fails."""
-        ran = self.run(script, *words, stdin=stdin)
-        if ran.code != 0:
-            told = ran.stderr.decode("utf-8", "replace").strip() or f"exit code {ran.code}"
-            hint = f"look at the volume of claim {self._wanted.claim}: room, rights (user 1000), names"
-            raise PacelineError(f"{doing} failed in pod {self.pod}: {told}", hint)
-        return ran.stdout
+    def must(self, doing: str, script: str, *argv: str, stdin: bytes = b"") -> bytes:
+        """Output of the script. Raises PacelineError if it fails."""
+        result = self.run(script, *argv, stdin=stdin)
+        if result.code != 0:
+            stderr = result.stderr.decode("utf-8", "replace").strip() or f"exit code {result.code}"
+            hint = (
+                f"check the volume of claim {self._request.claim}: free space, permissions (user 1000), names"
+            )
+            raise PacelineError(f"{doing} failed in pod {self.pod}: {stderr}", hint)
+        return result.stdout
 
 
-def retry_request(ask: Callable[[], Answer], clock: Clock, say: Notify) -> Answer:
-    """Ask until there is an answer, with pauses that grow. Raises the last UnreachableError."""
+def retry_request(ask: Callable[[], Answer], clock: Clock, notify: Notify) -> Answer:
+    """Retry until a response, with growing pauses. Raises the last UnreachableError."""
     pause_s = _FIRST_PAUSE_S
     for number in range(1, MAX_TRIES + 1):
         try:
@@ -89,65 +95,65 @@ def retry_request(ask: Callable[[], Answer], clock: Clock, say: Notify) -> Answe
         except UnreachableError as error:
             if number == MAX_TRIES:
                 raise
-            say(f"{error.what}; again in {pause_s:g} s ({number} of {MAX_TRIES})")
+            notify(f"{error.what}; retry in {pause_s:g} s ({number} of {MAX_TRIES})")
             clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     raise AssertionError("the last try returns or raises")
 
 
 @contextmanager
-def open_helper(api: Api, wanted: HelperRequest, clock: Clock, say: Notify) -> Iterator[Helper]:
+def open_helper(api: Api, request: HelperRequest, clock: Clock, notify: Notify) -> Iterator[Helper]:
     """Raises NotReadyError when there is no such claim, or the pod does not start."""
-    _see_claim(api, wanted, clock, say)
-    _sweep(api, wanted, clock, say)
+    _require_claim(api, request, clock, notify)
+    _sweep(api, request, clock, notify)
     name = f"paceline-files-{secrets.token_hex(4)}"
     is_refused = False
     try:
-        say(f"pod {name} ({wanted.image}) carries the files, and is removed afterwards")
+        notify(f"pod {name} ({request.image}) transfers the files, and is removed afterwards")
         try:
-            _create(api, helper_pod(name, wanted), clock, say)
+            _create(api, helper_pod(name, request), clock, notify)
         except (ForbiddenError, RefusedError):
             is_refused = True
             raise
-        _wait(api, name, wanted, clock, say)
-        helper = Helper(api, name, wanted, clock, say)
-        _see_tools(helper, wanted)
+        _wait(api, name, request, clock, notify)
+        helper = Helper(api, name, request, clock, notify)
+        _require_tools(helper, request)
         yield helper
     finally:
         if not is_refused:  # then there is none to remove
-            _remove(api, name, wanted, clock, say)
+            _remove(api, name, request, clock, notify)
 
 
-def _see_claim(api: Api, wanted: HelperRequest, clock: Clock, say: Notify) -> None:
-    space = wanted.namespace
+def _require_claim(api: Api, request: HelperRequest, clock: Clock, notify: Notify) -> None:
+    space = request.namespace
     try:
-        claim = retry_request(lambda: api.get(CLAIM, wanted.claim, space), clock, say)
+        claim = retry_request(lambda: api.get(CLAIM, request.claim, space), clock, notify)
     except NotThereError as error:
         try:
-            found = retry_request(lambda: api.find(CLAIM, space), clock, say).items
+            claims = retry_request(lambda: api.find(CLAIM, space), clock, notify).items
         except ForbiddenError:
-            found = ()
-        names = ", ".join(str(mapping(one, "metadata").get("name")) for one in found) or "none"
-        what = f"there is no claim {wanted.claim} in namespace {space}; claims there: {names}"
-        hint = "name another --pvc or --namespace, or have it made: `paceline job render … --create-volume`"
-        raise NotReadyError(what, hint) from error
+            claims = ()
+        names = ", ".join(str(mapping(existing, "metadata").get("name")) for existing in claims) or "none"
+        message = f"there is no claim {request.claim} in namespace {space}; claims there: {names}"
+        hint = "name another --pvc or --namespace, or create it: `paceline job render … --create-volume`"
+        raise NotReadyError(message, hint) from error
     if mapping(claim, "status").get("phase") == "Lost":
-        what = f"claim {wanted.claim} has lost its volume"
-        raise NotReadyError(what, f"kubectl describe pvc {wanted.claim} --namespace {space}")
+        message = f"claim {request.claim} has lost its volume"
+        raise NotReadyError(message, f"kubectl describe pvc {request.claim} --namespace {space}")
 
 
-def _sweep(api: Api, wanted: HelperRequest, clock: Clock, say: Notify) -> None:
-    """Helpers that ended without anybody there to remove them."""
+def _sweep(api: Api, request: HelperRequest, clock: Clock, notify: Notify) -> None:
+    """Removes helpers that ended without being removed."""
     try:
-        old = retry_request(lambda: api.find(POD, wanted.namespace, labels=SELECTOR), clock, say).items
-        for one in old:
-            if has_ended(one):
-                api.delete(POD, str(mapping(one, "metadata").get("name")), wanted.namespace)
+        old = retry_request(lambda: api.find(POD, request.namespace, labels=SELECTOR), clock, notify).items
+        for pod in old:
+            if has_ended(pod):
+                api.delete(POD, str(mapping(pod, "metadata").get("name")), request.namespace)
     except ForbiddenError:
-        return  # who may not list pods can still make one
+        return  # the right to list pods is not needed to create one
 
 
-def _create(api: Api, pod: Manifest, clock: Clock, say: Notify) -> None:
+def _create(api: Api, pod: Manifest, clock: Clock, notify: Notify) -> None:
     tries = 0
 
     def once() -> None:
@@ -158,63 +164,66 @@ def _create(api: Api, pod: Manifest, clock: Clock, say: Notify) -> None:
         except ConflictError:
             if tries == 1:
                 raise
-            # An earlier try got through, and only its answer was lost: the name is ours alone.
+            # An earlier request succeeded and its answer was lost: the name is unique.
 
-    retry_request(once, clock, say)
+    retry_request(once, clock, notify)
 
 
-def _wait(api: Api, name: str, wanted: HelperRequest, clock: Clock, say: Notify) -> None:
-    """Until it runs; a reason that may go away is waited out."""
-    began_ns, told = clock.now_ns(), ""
+def _wait(api: Api, name: str, request: HelperRequest, clock: Clock, notify: Notify) -> None:
+    """Wait until the pod runs; transient reasons do not fail it."""
+    began_ns = clock.now_ns()
+    reported = ""
     while True:
-        pod = retry_request(lambda: api.get(POD, name, wanted.namespace), clock, say)
+        pod = retry_request(lambda: api.get(POD, name, request.namespace), clock, notify)
         if is_running(pod):
             return
-        stuck = why_not_running(pod, _events(api, name, wanted, clock, say))
+        stuck = why_not_running(pod, _events(api, name, request, clock, notify))
         waited_s = (clock.now_ns() - began_ns) / 1e9
         if stuck.is_final or waited_s > _START_S:
-            what = f"pod {name} does not start: {stuck.why}"
-            raise NotReadyError(what, _hint(stuck.why, wanted))
-        if stuck.why != told:
-            told = stuck.why
-            say(f"waiting for pod {name}: {told}")
+            message = f"pod {name} does not start: {stuck.why}"
+            raise NotReadyError(message, _hint(stuck.why, request))
+        if stuck.why != reported:
+            reported = stuck.why
+            notify(f"waiting for pod {name}: {reported}")
         clock.sleep(_LOOK_S)
 
 
-def _events(api: Api, name: str, wanted: HelperRequest, clock: Clock, say: Notify) -> list[Manifest]:
+def _events(api: Api, name: str, request: HelperRequest, clock: Clock, notify: Notify) -> list[Manifest]:
     try:
-        asked = f"involvedObject.name={name}"
-        return list(retry_request(lambda: api.find(EVENT, wanted.namespace, fields=asked), clock, say).items)
+        selector = f"involvedObject.name={name}"
+        return list(
+            retry_request(lambda: api.find(EVENT, request.namespace, fields=selector), clock, notify).items
+        )
     except ForbiddenError:
-        return []  # then only the pod itself tells
+        return []  # then only the pod's status is used
 
 
-def _hint(why: str, wanted: HelperRequest) -> str:
+def _hint(why: str, request: HelperRequest) -> str:
     if "image" in why.lower():
-        return "name an image that the cluster has, with sh, tar and sha256sum: --image"
+        return "use an image that the cluster can pull, with sh, tar and sha256sum: --image"
     if "Multi-Attach" in why or "volume node affinity" in why:
-        return f"claim {wanted.claim} is held by another node: wait until its pods end, or use ReadWriteMany"
-    return f"kubectl get pvc,events --namespace {wanted.namespace}"
+        return f"claim {request.claim} is held by another node: wait until its pods end, or use ReadWriteMany"
+    return f"kubectl get pvc,events --namespace {request.namespace}"
 
 
-def _see_tools(helper: Helper, wanted: HelperRequest) -> None:
+def _require_tools(helper: Helper, request: HelperRequest) -> None:
     hint = f"use another --image, such as {IMAGE}"
     try:
-        ran = helper.run(PROBE, *TOOLS)
+        result = helper.run(PROBE, *TOOLS)
     except UnreachableError as error:
         if error.status < 500:
             raise
-        raise NotReadyError(f"nothing can be run in image {wanted.image}: {error.what}", hint) from error
-    lacking = ran.stdout.decode("utf-8", "replace").split()
-    if ran.code != 0 or lacking:
-        told = ", ".join(lacking) or ran.stderr.decode("utf-8", "replace").strip() or "a shell (sh)"
-        raise NotReadyError(f"image {wanted.image} lacks {told}", hint)
+        raise NotReadyError(f"no command can be run in image {request.image}: {error.what}", hint) from error
+    lacking = result.stdout.decode("utf-8", "replace").split()
+    if result.code != 0 or lacking:
+        reason = ", ".join(lacking) or result.stderr.decode("utf-8", "replace").strip() or "a shell (sh)"
+        raise NotReadyError(f"image {request.image} lacks {reason}", hint)
 
 
-def _remove(api: Api, name: str, wanted: HelperRequest, clock: Clock, say: Notify) -> None:
+def _remove(api: Api, name: str, request: HelperRequest, clock: Clock, notify: Notify) -> None:
     try:
-        retry_request(lambda: api.delete(POD, name, wanted.namespace), clock, say)
+        retry_request(lambda: api.delete(POD, name, request.namespace), clock, notify)
     except ApiError as error:
-        # What was done is done: this must not hide how it ended.
-        say(f"pod {name} could not be removed, and ends by itself: {error.what}")
-        say(f"kubectl delete pod {name} --namespace {wanted.namespace}")
+        # The transfer is complete: a failed removal must not hide its result.
+        notify(f"pod {name} could not be removed; it ends on its own: {error.what}")
+        notify(f"kubectl delete pod {name} --namespace {request.namespace}")

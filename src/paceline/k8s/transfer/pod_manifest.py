@@ -1,7 +1,7 @@
 """The manifest of the helper pod, and the reasons why it does not start.
 
-It passes Pod Security "restricted", has no API token and a root that nobody writes to. It ends by itself when
-nobody takes it away.
+It passes Pod Security "restricted", has no API token and a read-only root. It stops by itself if it is not
+removed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,8 @@ Object = dict[str, Json]
 
 IMAGE = "busybox:1.37"
 CONTAINER = "files"
-VOLUME, SCRATCH = "/volume", "/scratch"
+VOLUME = "/volume"
+SCRATCH = "/scratch"
 DEADLINE_S = 6 * 3600
 LABELS = {
     "app.kubernetes.io/name": "paceline",
@@ -26,14 +27,14 @@ LABELS = {
 SELECTOR = ",".join(f"{name}={value}" for name, value in LABELS.items())  # finds those that were left
 # Nothing that is waited for will change these.
 _FINAL = {
-    "ErrImageNeverPull": "the image is not on the node, and may not be pulled",
-    "InvalidImageName": "the image's name is not one",
+    "ErrImageNeverPull": "the image is not on the node, and its pull policy is Never",
+    "InvalidImageName": "the image's name is invalid",
     "ImagePullBackOff": "the image cannot be pulled",
     "ErrImagePull": "the image cannot be pulled",
-    "CreateContainerConfigError": "the container cannot be made",
-    "CreateContainerError": "the container cannot be made",
-    "RunContainerError": "the container does not start: has the image `sleep`?",
-    "CrashLoopBackOff": "the container ends at once: has the image `sleep`?",
+    "CreateContainerConfigError": "the container cannot be created",
+    "CreateContainerError": "the container cannot be created",
+    "RunContainerError": "the container does not start: check that the image has `sleep`",
+    "CrashLoopBackOff": "the container exits at once: check that the image has `sleep`",
 }
 
 
@@ -51,11 +52,11 @@ class Stuck:
     is_final: bool
 
 
-def helper_pod(name: str, wanted: HelperRequest) -> Object:
-    only: Object = {"readOnly": True} if wanted.reads_only else {}
-    about: Object = {
+def helper_pod(name: str, request: HelperRequest) -> Object:
+    only: Object = {"readOnly": True} if request.reads_only else {}
+    metadata: Object = {
         "name": name,
-        "namespace": wanted.namespace,
+        "namespace": request.namespace,
         "labels": dict(LABELS),
         "annotations": {"sidecar.istio.io/inject": "false"},
     }
@@ -74,13 +75,13 @@ def helper_pod(name: str, wanted: HelperRequest) -> Object:
         },
         # A volume may be tied to a node that is kept for jobs with GPUs.
         "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
-        "containers": [_container(wanted.image, only)],
+        "containers": [_container(request.image, only)],
         "volumes": [
-            {"name": "volume", "persistentVolumeClaim": {"claimName": wanted.claim, **only}},
+            {"name": "volume", "persistentVolumeClaim": {"claimName": request.claim, **only}},
             {"name": "scratch", "emptyDir": {"sizeLimit": "256Mi"}},
         ],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _container(image: str, only: Object) -> Object:
@@ -102,7 +103,7 @@ def _container(image: str, only: Object) -> Object:
 
 
 def is_running(pod: Mapping[str, object]) -> bool:
-    states = [mapping(one, "state") for one in mappings(pod, "status", "containerStatuses")]
+    states = [mapping(status, "state") for status in mappings(pod, "status", "containerStatuses")]
     is_going = mapping(pod, "metadata").get("deletionTimestamp") is not None
     return not is_going and bool(states) and all("running" in state for state in states)
 
@@ -112,31 +113,33 @@ def has_ended(pod: Mapping[str, object]) -> bool:
 
 
 def why_not_running(pod: Mapping[str, object], events: Iterable[Mapping[str, object]]) -> Stuck:
-    """In the cluster's own words, as far as it has said any."""
+    """The cluster's own messages, if there are any."""
     status = mapping(pod, "status")
     if has_ended(pod):
         return Stuck(
             f"it ended: {status.get('reason') or status.get('message') or status.get('phase')}", True
         )
-    for one in mappings(status, "containerStatuses"):
-        waiting = mapping(one, "state", "waiting")
+    for status_entry in mappings(status, "containerStatuses"):
+        waiting = mapping(status_entry, "state", "waiting")
         reason = str(waiting.get("reason", ""))
         if reason in _FINAL:
-            return Stuck(f"{_FINAL[reason]} ({reason}: {waiting.get('message') or 'no more is said'})", True)
-    for one in mappings(status, "conditions"):
-        if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return Stuck(f"no node takes it: {one.get('message') or one.get('reason')}", False)
-    warnings = [one for one in events if one.get("type") == "Warning"]
+            return Stuck(f"{_FINAL[reason]} ({reason}: {waiting.get('message') or 'no details'})", True)
+    for condition in mappings(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return Stuck(
+                f"it cannot be scheduled: {condition.get('message') or condition.get('reason')}", False
+            )
+    warnings = [event for event in events if event.get("type") == "Warning"]
     if warnings:
         last = warnings[-1]
         return Stuck(f"{last.get('reason')}: {last.get('message')}", False)
-    return Stuck(f"it is {status.get('phase') or 'Pending'}, and nothing more is said", False)
+    return Stuck(f"it is {status.get('phase') or 'Pending'}, without further details", False)
 
 
 def written_claims(job: object) -> list[str]:
-    """Of any kind of object that has pod templates somewhere inside."""
-    found = [claim for spec in pod_specs(job) for claim in _claims(spec)]
-    return list(dict.fromkeys(found))
+    """Writable claims of any object that contains pod templates."""
+    claims = [claim for spec in pod_specs(job) for claim in _claims(spec)]
+    return list(dict.fromkeys(claims))
 
 
 def _claims(spec: Mapping[str, object]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Shell scripts that run in the helper pod, for busybox and coreutils alike.
+"""Shell scripts that run in the helper pod, for busybox and coreutils.
 
-Values come as words behind the script, never inside of it. What comes on stdin has no end: the last word says
-how many bytes it has, and it is read before anything can fail. Exit code 65: what came is not what was sent.
+Values are arguments of the script, never part of it. stdin has no EOF: the last argument is its number of
+bytes, and it is read before anything can fail. Exit code 65: the input differs from what was sent.
 """
 
 DAMAGED = 65
@@ -53,7 +53,7 @@ case "$3" in */*) mkdir -p "$1/tree/${3%/*}" ;; esac
 dd if="$part" of="$1/tree/$3" bs="$4" seek="$5" conv="$6" 2>/dev/null"""
 )
 
-# folder, staging, N; stdin: folders that hold files. Each file is renamed: it is there whole, or not at all.
+# folder, staging, N; stdin: folders that hold files. Each file is renamed, so it is complete or absent.
 PUBLISH = """set -e
 list=$(head -c "$3")
 printf '%s\\n' "$list" | while IFS= read -r dir; do
@@ -88,8 +88,8 @@ part="$1/outgoing-$$"
 trap 'rm -f "$part"' EXIT
 """
 
-# scratch, folder, N; stdin: paths -> tars, one behind the other; their sum on stderr. A file that has gone or
-# grows is no failure: each has a sum of its own. Not every busybox has `tar -T`.
+# scratch, folder, N; stdin: paths -> concatenated tars; their sum on stderr. A file that was removed or
+# grows is no failure: each file has its own sum. Not every busybox has `tar -T`.
 GET_BUNDLE = (
     _GIVE
     + """list=$(head -c "$3")
@@ -109,6 +109,6 @@ cat "$part" """
 )
 
 
-def command(script: str, *words: str) -> list[str]:
-    """For the port: `sh` is all that the image must be able to start."""
-    return ["sh", "-c", script.strip(), "sh", *words]
+def command(script: str, *argv: str) -> list[str]:
+    """Command line of a script: `sh` is all that the image must provide."""
+    return ["sh", "-c", script.strip(), "sh", *argv]

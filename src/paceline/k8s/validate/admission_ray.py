@@ -13,7 +13,7 @@ from paceline.k8s.validate.schema import Finding, Path
 Spec = Mapping[str, object]
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+\S*")
 
-# Of `ray start` in Ray 2.60: KubeRay hands each parameter over as it is written.
+# Of `ray start` in Ray 2.60: KubeRay passes each parameter on unchanged.
 # fmt: off
 _START = frozenset((
     "address", "autoscaling-config", "block", "cgroup-path", "dashboard-agent-grpc-port",
@@ -48,9 +48,9 @@ def find_in_cluster(spec: Spec, path: Path) -> Iterator[Finding]:
     for pod, where in pods_of_cluster(spec, path):
         yield from find_in_pod(pod, where)
         if spec.get("enableInTreeAutoscaling") and pod.get("restartPolicy", "Never") != "Never":
-            what = "pods of a cluster that Ray scales must not be restarted by others"
+            message = "pods of a cluster that Ray scales must not be restarted by others"
             is_old = mapping(spec, "autoscalerOptions").get("version") != "v2"  # v2 refuses it
-            yield Finding((*where, "restartPolicy"), what, "write restartPolicy: Never", is_advice=is_old)
+            yield Finding((*where, "restartPolicy"), message, "write restartPolicy: Never", is_advice=is_old)
     groups = mappings(spec, "workerGroupSpecs")
     yield from find_duplicates((g.get("groupName") for g in groups), (*path, "workerGroupSpecs"), "group")
     yield from _start_params(mapping(spec, "headGroupSpec"), (*path, "headGroupSpec"))
@@ -61,12 +61,12 @@ def find_in_cluster(spec: Spec, path: Path) -> Iterator[Finding]:
     options = (*path, "autoscalerOptions")
     yield from find_in_resources(mapping(spec, "autoscalerOptions", "resources"), (*options, "resources"))
     if "autoscalerOptions" in spec and not spec.get("enableInTreeAutoscaling"):
-        what = "there is no autoscaler that reads it"
-        yield Finding(options, what, "add enableInTreeAutoscaling: true", is_advice=True)
+        message = "there is no autoscaler that reads it"
+        yield Finding(options, message, "add enableInTreeAutoscaling: true", is_advice=True)
     version = spec.get("rayVersion")
     if version and not _VERSION.fullmatch(str(version)):
-        what = f"{version} is no version of Ray"
-        yield Finding((*path, "rayVersion"), what, "write 2.60.0, for example", is_advice=True)
+        message = f"{version} is not a version of Ray"
+        yield Finding((*path, "rayVersion"), message, "write 2.60.0, for example", is_advice=True)
 
 
 def find_in_job(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -84,15 +84,15 @@ def find_in_job(spec: Spec, path: Path) -> Iterator[Finding]:
     yield from _submission(spec, path)
     if not spec.get("entrypoint"):
         if spec.get("submissionMode") != "InteractiveMode":
-            what = "entrypoint is missing: there is nothing to submit"
-            yield Finding((*path, "entrypoint"), what, "add entrypoint")
+            message = "entrypoint is missing: there is nothing to submit"
+            yield Finding((*path, "entrypoint"), message, "add entrypoint")
         return
     try:
-        words = shlex.split(str(spec["entrypoint"]))
+        argv = shlex.split(str(spec["entrypoint"]))
     except ValueError as error:
         yield Finding((*path, "entrypoint"), f"a shell cannot read it: {error}", "close every quote")
         return
-    yield from find_in_command(words, (*path, "entrypoint"))
+    yield from find_in_command(argv, (*path, "entrypoint"))
 
 
 def find_in_service(spec: Spec, path: Path) -> Iterator[Finding]:
@@ -116,45 +116,48 @@ def _start_params(group: Spec, path: Path) -> Iterator[Finding]:
     for name in mapping(group, "rayStartParams"):
         if name not in _START:
             hint = did_you_mean(name, sorted(_START), otherwise="see `ray start --help`")
-            what = f"`ray start` of Ray 2.60 has no parameter {name}"
-            yield Finding((*path, "rayStartParams", name), what, hint, is_advice=True)
+            message = f"`ray start` of Ray 2.60 has no parameter {name}"
+            yield Finding((*path, "rayStartParams", name), message, hint, is_advice=True)
 
 
 def _replicas(group: Spec, path: Path) -> Iterator[Finding]:
     """KubeRay refuses a minimum above the maximum, and moves `replicas` between the two."""
-    least, most = _count(group, "minReplicas", 0), _count(group, "maxReplicas", 2**31 - 1)
-    wanted = _count(group, "replicas", least)
-    if least > most:
-        what = f"minReplicas {least} is more than maxReplicas {most}"
-        yield Finding((*path, "minReplicas"), what, "change one of the two")
-    elif not least <= wanted <= most:
-        what = f"replicas is {wanted}, but it must be from minReplicas {least} to maxReplicas {most}"
-        yield Finding((*path, "replicas"), what, "change one of the three", is_advice=True)
+    minimum = _count(group, "minReplicas", 0)
+    maximum = _count(group, "maxReplicas", 2**31 - 1)
+    replicas = _count(group, "replicas", minimum)
+    if minimum > maximum:
+        message = f"minReplicas {minimum} is more than maxReplicas {maximum}"
+        yield Finding((*path, "minReplicas"), message, "change one of the two")
+    elif not minimum <= replicas <= maximum:
+        message = (
+            f"replicas is {replicas}, but it must be from minReplicas {minimum} to maxReplicas {maximum}"
+        )
+        yield Finding((*path, "replicas"), message, "change one of the three", is_advice=True)
 
 
 def _count(group: Spec, name: str, default: int) -> int:
-    said = group.get(name)
-    return said if isinstance(said, int) else default
+    value = group.get(name)
+    return value if isinstance(value, int) else default
 
 
 def _ending(spec: Spec, path: Path) -> Iterator[Finding]:
     ends = spec.get("shutdownAfterJobFinishes")
     if spec.get("ttlSecondsAfterFinished") and not ends:
-        what = "ttlSecondsAfterFinished does nothing without shutdownAfterJobFinishes: true"
-        yield Finding((*path, "ttlSecondsAfterFinished"), what, "add shutdownAfterJobFinishes: true")
+        message = "ttlSecondsAfterFinished does nothing without shutdownAfterJobFinishes: true"
+        yield Finding((*path, "ttlSecondsAfterFinished"), message, "add shutdownAfterJobFinishes: true")
     if ends and "clusterSelector" in spec:
-        what = "a cluster that was there before is not shut down"
-        yield Finding((*path, "shutdownAfterJobFinishes"), what, "leave it out with clusterSelector")
+        message = "an existing cluster is not shut down"
+        yield Finding((*path, "shutdownAfterJobFinishes"), message, "leave it out with clusterSelector")
     if spec.get("suspend") and not ends:
-        what = "only a job that shuts its cluster down can be suspended"
-        yield Finding((*path, "suspend"), what, "add shutdownAfterJobFinishes: true")
+        message = "only a job that shuts its cluster down can be suspended"
+        yield Finding((*path, "suspend"), message, "add shutdownAfterJobFinishes: true")
     strategy = mapping(spec, "deletionStrategy")
     if "deletionRules" in strategy and ends:
-        what = "deletionRules and shutdownAfterJobFinishes cannot be used together"
-        yield Finding((*path, "deletionStrategy"), what, "keep one of them")
+        message = "deletionRules and shutdownAfterJobFinishes cannot be used together"
+        yield Finding((*path, "deletionStrategy"), message, "keep one of them")
     if "deletionRules" in strategy and {"onSuccess", "onFailure"} & strategy.keys():
-        what = "legacy policies (onSuccess/onFailure) and deletionRules cannot be used together"
-        yield Finding((*path, "deletionStrategy"), what, "keep deletionRules")
+        message = "legacy policies (onSuccess/onFailure) and deletionRules cannot be used together"
+        yield Finding((*path, "deletionStrategy"), message, "keep deletionRules")
     for number, rule in enumerate(mappings(strategy, "deletionRules")):
         if len({"jobStatus", "jobDeploymentStatus"} & mapping(rule, "condition").keys()) != 1:
             where = (*path, "deletionStrategy", "deletionRules", number, "condition")
@@ -164,13 +167,13 @@ def _ending(spec: Spec, path: Path) -> Iterator[Finding]:
 def _submission(spec: Spec, path: Path) -> Iterator[Finding]:
     mode = spec.get("submissionMode", "K8sJobMode")
     if mode != "K8sJobMode" and "submitterPodTemplate" in spec:
-        what = f"there is no submitter's pod with submissionMode {mode}"
+        message = f"there is no submitter's pod with submissionMode {mode}"
         is_ignored = mode != "SidecarMode"  # which refuses it
         hint = "remove it, or use K8sJobMode"
-        yield Finding((*path, "submitterPodTemplate"), what, hint, is_advice=is_ignored)
+        yield Finding((*path, "submitterPodTemplate"), message, hint, is_advice=is_ignored)
     if mode == "SidecarMode" and "clusterSelector" in spec:
-        what = "a sidecar cannot be added to a cluster that is there already"
-        yield Finding((*path, "submissionMode"), what, "use K8sJobMode")
+        message = "a sidecar cannot be added to an existing cluster"
+        yield Finding((*path, "submissionMode"), message, "use K8sJobMode")
     if mode == "InteractiveMode" and spec.get("backoffLimit"):
-        what = "a job that you submit by hand cannot be retried"
-        yield Finding((*path, "backoffLimit"), what, "leave it out")
+        message = "a job that you submit by hand cannot be retried"
+        yield Finding((*path, "backoffLimit"), message, "leave it out")

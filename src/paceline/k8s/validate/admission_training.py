@@ -39,9 +39,9 @@ def find_in_pytorchjob(spec: Spec, path: Path) -> Iterator[Finding]:
         yield from _replica(name, mapping(replicas, name), (*where, name))
     yield from _elastic(spec, path)
     if "Master" not in replicas and "elasticPolicy" not in spec:
-        yield from _nobody_says_who(spec, path)
+        yield from _unset_master_variables(spec, path)
     if "elasticPolicy" in spec:
-        yield from _said_twice(spec, path)
+        yield from _duplicate_flags(spec, path)
     nodes = sum(_number(mapping(replicas, name).get("replicas", 1)) for name in replicas)
     procs = spec.get("nprocPerNode")
     for pod, inside in pods_of_pytorchjob(spec, path):
@@ -50,19 +50,20 @@ def find_in_pytorchjob(spec: Spec, path: Path) -> Iterator[Finding]:
 
 
 def _replica(name: str, replica: Spec, path: Path) -> Iterator[Finding]:
-    pod, where = mapping(replica, "template", "spec"), (*path, "template", "spec")
+    pod = mapping(replica, "template", "spec")
+    where = (*path, "template", "spec")
     containers = mappings(pod, "containers")
     if not containers:
         yield Finding((*where, "containers"), "Required value: must be specified", "add a container")
     yield from find_in_pod(pod, where)
-    for number, one in enumerate(containers):
-        if not one.get("image"):
+    for number, container in enumerate(containers):
+        if not container.get("image"):
             yield Finding(
                 (*where, "containers", number, "image"), "Required value: must be required", "add image"
             )
-    if containers and CONTAINER not in [one.get("name") for one in containers]:
-        what = f"Required value: must have at least one container with name {CONTAINER}"
-        yield Finding((*where, "containers"), what, f"call the container that trains {CONTAINER}")
+    if containers and CONTAINER not in [container.get("name") for container in containers]:
+        message = f"Required value: must have at least one container with name {CONTAINER}"
+        yield Finding((*where, "containers"), message, f"name the training container {CONTAINER}")
     count = replica.get("replicas")
     if name == "Master" and count != 1:
         yield Finding((*path, "replicas"), "Forbidden: must be 1", "write replicas: 1; it has no default")
@@ -73,47 +74,53 @@ def _replica(name: str, replica: Spec, path: Path) -> Iterator[Finding]:
 def _elastic(spec: Spec, path: Path) -> Iterator[Finding]:
     if "elasticPolicy" not in spec:
         return
-    policy, where = mapping(spec, "elasticPolicy"), (*path, "elasticPolicy")
+    policy = mapping(spec, "elasticPolicy")
+    where = (*path, "elasticPolicy")
     if "Worker" not in mapping(spec, "pytorchReplicaSpecs"):
-        what = "Required value: must be configured if elastic policy is used"
-        yield Finding((*path, "pytorchReplicaSpecs", "Worker"), what, "call the replicas Worker")
+        message = "Required value: must be configured if elastic policy is used"
+        yield Finding((*path, "pytorchReplicaSpecs", "Worker"), message, "name the replicas Worker")
     if "nProcPerNode" in policy and "nprocPerNode" in spec:
-        what = "Forbidden: must not be used with spec.nprocPerNode"
-        yield Finding((*where, "nProcPerNode"), what, "keep spec.nprocPerNode")
-    least, most = policy.get("minReplicas"), policy.get("maxReplicas")
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        what = f"minReplicas {least} is more than maxReplicas {most}"
-        yield Finding((*where, "minReplicas"), what, "change one of the two", is_advice=True)
-    wanted = mapping(spec, "pytorchReplicaSpecs", "Worker").get("replicas", 1)
-    if isinstance(wanted, int) and not _number(least) <= wanted <= (
-        most if isinstance(most, int) else wanted
+        message = "Forbidden: must not be used with spec.nprocPerNode"
+        yield Finding((*where, "nProcPerNode"), message, "keep spec.nprocPerNode")
+    minimum = policy.get("minReplicas")
+    maximum = policy.get("maxReplicas")
+    if isinstance(minimum, int) and isinstance(maximum, int) and minimum > maximum:
+        message = f"minReplicas {minimum} is more than maxReplicas {maximum}"
+        yield Finding((*where, "minReplicas"), message, "change one of the two", is_advice=True)
+    replicas = mapping(spec, "pytorchReplicaSpecs", "Worker").get("replicas", 1)
+    if isinstance(replicas, int) and not _number(minimum) <= replicas <= (
+        maximum if isinstance(maximum, int) else replicas
     ):
-        what = f"there are {wanted} Workers, which is not from minReplicas {least} to maxReplicas {most}"
+        message = (
+            f"there are {replicas} Workers, which is not from minReplicas {minimum} to maxReplicas {maximum}"
+        )
         inside = (*path, "pytorchReplicaSpecs", "Worker", "replicas")
-        yield Finding(inside, what, "change one of the three", is_advice=True)
+        yield Finding(inside, message, "change one of the three", is_advice=True)
 
 
-def _nobody_says_who(spec: Spec, path: Path) -> Iterator[Finding]:
+def _unset_master_variables(spec: Spec, path: Path) -> Iterator[Finding]:
     for pod, where in pods_of_pytorchjob(spec, path):
-        for number, one in enumerate(mappings(pod, "containers")):
-            said = " ".join([*texts(one, "command"), *texts(one, "args")])
-            missing = [name for name in _SET_WITH_A_MASTER if name in said]
+        for number, container in enumerate(mappings(pod, "containers")):
+            command = " ".join([*texts(container, "command"), *texts(container, "args")])
+            missing = [name for name in _SET_WITH_A_MASTER if name in command]
             if missing:
-                what = f"without a Master nobody sets {', '.join(name[2:-1] for name in missing)}"
+                message = f"without a Master nothing sets {', '.join(name[2:-1] for name in missing)}"
                 inside = (*where, "containers", number, "args")
-                yield Finding(inside, what, "add a Master, or elasticPolicy", is_advice=True)
+                yield Finding(inside, message, "add a Master, or elasticPolicy", is_advice=True)
 
 
-def _said_twice(spec: Spec, path: Path) -> Iterator[Finding]:
+def _duplicate_flags(spec: Spec, path: Path) -> Iterator[Finding]:
     """With an elastic policy the operator sets PET_NNODES and the like; torchrun takes the flag instead."""
     for pod, where in pods_of_pytorchjob(spec, path):
-        for number, one in enumerate(mappings(pod, "containers")):
-            read = read_torchrun([*texts(one, "command"), *texts(one, "args")])
+        for number, container in enumerate(mappings(pod, "containers")):
+            read = read_torchrun([*texts(container, "command"), *texts(container, "args")])
             for name in _OF_THE_POLICY:
                 if read is not None and name in read.flags:
-                    what = f"torchrun takes --{name} from this flag, and not from elasticPolicy"
+                    message = f"torchrun uses --{name} from this flag, not from elasticPolicy"
                     inside = (*where, "containers", number, "args")
-                    yield Finding(inside, what, f"leave --{name} out, unless you mean it", is_advice=True)
+                    yield Finding(
+                        inside, message, f"leave --{name} out, unless it is intended", is_advice=True
+                    )
 
 
 def _number(value: object) -> int:
@@ -132,11 +139,13 @@ def find_in_hyperpod(spec: Spec, path: Path) -> Iterator[Finding]:
     replicas = mappings(spec, "replicaSpecs")
     if not replicas:
         yield Finding((*path, "replicaSpecs"), "there are no pods in it", "add replicaSpecs")
-    yield from find_duplicates((one.get("name") for one in replicas), (*path, "replicaSpecs"), "replica")
-    nodes = sum(count for one in replicas if isinstance(count := one.get("replicas", 1), int))
+    yield from find_duplicates(
+        (replica.get("name") for replica in replicas), (*path, "replicaSpecs"), "replica"
+    )
+    nodes = sum(count for replica in replicas if isinstance(count := replica.get("replicas", 1), int))
     procs = spec.get("nprocPerNode")
-    for number, one in enumerate(replicas):
-        if "template" not in one:
+    for number, replica in enumerate(replicas):
+        if "template" not in replica:
             yield Finding((*path, "replicaSpecs", number), "it has no template for its pods", "add template")
     for pod, where in pods_of_hyperpod(spec, path):
         yield from find_in_pod(pod, where)
@@ -147,21 +156,21 @@ def find_in_hyperpod(spec: Spec, path: Path) -> Iterator[Finding]:
 
 
 def _started_by_its_agent(pod: Spec, path: Path) -> Iterator[Finding]:
-    for number, one in enumerate(mappings(pod, "containers")):
-        words = [*texts(one, "command"), *texts(one, "args")]
-        if words and words[0].rpartition("/")[2] == "torchrun":
-            what = "torchrun does not hear HyperPod's operator, which then takes the pods for dead"
-            where = (*path, "containers", number, "command" if one.get("command") else "args")
+    for number, container in enumerate(mappings(pod, "containers")):
+        argv = [*texts(container, "command"), *texts(container, "args")]
+        if argv and argv[0].rpartition("/")[2] == "torchrun":
+            message = "torchrun does not respond to HyperPod's operator, which then considers the pods dead"
+            where = (*path, "containers", number, "command" if container.get("command") else "args")
             hint = "use hyperpodrun, of an image with hyperpod-elastic-agent in it"
-            yield Finding(where, what, hint, is_advice=True)
+            yield Finding(where, message, hint, is_advice=True)
 
 
 def _types(pod: Spec, path: Path) -> Iterator[Finding]:
     for name in _TYPES:
-        said = mapping(pod, "nodeSelector").get(name)
-        if isinstance(said, str) and not said.startswith("ml."):
-            what = f"no node of HyperPod is of type {said}: they say ml. before it"
-            yield Finding((*path, "nodeSelector", name), what, f"write ml.{said}", is_advice=True)
+        value = mapping(pod, "nodeSelector").get(name)
+        if isinstance(value, str) and not value.startswith("ml."):
+            message = f"{value} is not an instance type of HyperPod: those start with ml."
+            yield Finding((*path, "nodeSelector", name), message, f"write ml.{value}", is_advice=True)
 
 
 def _patterns(policy: Spec, path: Path) -> Iterator[Finding]:
@@ -174,7 +183,7 @@ def _patterns(policy: Spec, path: Path) -> Iterator[Finding]:
                 re.compile(str(rule.get(name, "")))
             except re.error as error:
                 yield Finding(
-                    (*where, number, name), f"it cannot be searched for: {error}", "mend the pattern"
+                    (*where, number, name), f"it cannot be searched for: {error}", "fix the pattern"
                 )
 
 
@@ -192,7 +201,7 @@ _PATCHED = ("template", "spec", "replicatedJobs")
 
 
 def patched_pods(spec: Spec, path: Path) -> Iterator[tuple[Spec, Path]]:
-    """What a TrainJob changes about pods: never whole ones."""
+    """Patches of pods by a TrainJob: never whole pods."""
     for number, patch in enumerate(mappings(spec, "runtimePatches")):
         inside = (*path, "runtimePatches", number, "trainingRuntimeSpec", *_PATCHED)
         for index, job in enumerate(mappings(patch, "trainingRuntimeSpec", *_PATCHED)):
@@ -210,49 +219,51 @@ def find_in_trainjob(spec: Spec, path: Path) -> Iterator[Finding]:
         yield from find_duplicates(jobs, (*path, "runtimePatches", number), "job")
         prefix, slash, rest = str(patch.get("manager")).partition("/")
         if not (slash and rest and DNS_SUBDOMAIN.fullmatch(prefix)):
-            what = 'must be a domain-prefixed path (such as "acme.io/foo")'
+            message = 'must be a domain-prefixed path (such as "acme.io/foo")'
             where = (*path, "runtimePatches", number, "manager")
-            yield Finding(where, what, "write paceline.dev/launcher, for example")
+            yield Finding(where, message, "write paceline.dev/launcher, for example")
     for pod, where in patched_pods(spec, path):
         yield from _patch(pod, where)
 
 
 def _references(spec: Spec, path: Path) -> Iterator[Finding]:
-    reference, where = mapping(spec, "runtimeRef"), (*path, "runtimeRef")
-    kind, group = reference.get("kind", RUNTIMES[0]), reference.get("apiGroup", _GROUP)
+    reference = mapping(spec, "runtimeRef")
+    where = (*path, "runtimeRef")
+    kind = reference.get("kind", RUNTIMES[0])
+    group = reference.get("apiGroup", _GROUP)
     if kind not in RUNTIMES or group != _GROUP:
-        what = f"unsupported runtime: {kind}.{group}"
-        yield Finding(where, what, f"write kind: {RUNTIMES[0]} or {RUNTIMES[1]}, apiGroup: {_GROUP}")
+        message = f"unsupported runtime: {kind}.{group}"
+        yield Finding(where, message, f"write kind: {RUNTIMES[0]} or {RUNTIMES[1]}, apiGroup: {_GROUP}")
     if spec.get("managedBy", _MANAGERS[0]) not in _MANAGERS:
-        what = f"ManagedBy must be {_MANAGERS[0]} or {_MANAGERS[1]} if set"
-        yield Finding((*path, "managedBy"), what, "leave it out")
+        message = f"ManagedBy must be {_MANAGERS[0]} or {_MANAGERS[1]} if set"
+        yield Finding((*path, "managedBy"), message, "leave it out")
     for name in ("dataset", "model"):
         uri = mapping(spec, "initializer", name).get("storageUri")
         if isinstance(uri, str) and uri and not _URI.fullmatch(uri):
-            what = "storageUri may be empty, or it must be a valid URI (scheme://...)"
+            message = "storageUri may be empty, or it must be a valid URI (scheme://...)"
             yield Finding(
-                (*path, "initializer", name, "storageUri"), what, "write s3://bucket/data, for example"
+                (*path, "initializer", name, "storageUri"), message, "write s3://bucket/data, for example"
             )
 
 
 def _trainer(trainer: Spec, path: Path) -> Iterator[Finding]:
     procs = trainer.get("numProcPerNode")
     if isinstance(procs, str) and procs not in _WORDS_OF_PROCS:
-        what = f"must have an int value or [{' '.join(_WORDS_OF_PROCS)}]"
-        yield Finding((*path, "numProcPerNode"), what, "write numProcPerNode: 1, for example")
+        message = f"must have an int value or [{' '.join(_WORDS_OF_PROCS)}]"
+        yield Finding((*path, "numProcPerNode"), message, "write numProcPerNode: 1, for example")
     names = {str(variable.get("name")) for variable in mappings(trainer, "env")}
     if taken := sorted(names.intersection(_RESERVED)):
-        what = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
-        yield Finding((*path, "env"), what, "leave them out: Trainer sets them")
+        message = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
+        yield Finding((*path, "env"), message, "leave them out: Trainer sets them")
     yield from find_in_variables(trainer, path)
     yield from find_in_resources(mapping(trainer, "resourcesPerNode"), (*path, "resourcesPerNode"))
-    words = {"command": trainer.get("command"), "args": trainer.get("args")}
+    container = {"command": trainer.get("command"), "args": trainer.get("args")}
     nodes = trainer.get("numNodes", 1)
-    said = texts(words, "command")
-    if said and isinstance(nodes, int):
-        pod = {"containers": [words]}
-        for found in find_in_commands(pod, (), nodes, None if procs is None else str(procs)):
-            yield Finding((*path, "args"), found.what, found.hint)
+    command = texts(container, "command")
+    if command and isinstance(nodes, int):
+        pod = {"containers": [container]}
+        for finding in find_in_commands(pod, (), nodes, None if procs is None else str(procs)):
+            yield Finding((*path, "args"), finding.what, finding.hint)
 
 
 def _patch(pod: Spec, path: Path) -> Iterator[Finding]:
@@ -264,8 +275,8 @@ def _patch(pod: Spec, path: Path) -> Iterator[Finding]:
                 (m.get("name") for m in mappings(container, "volumeMounts")), where, "mount"
             )
             if kind == "containers" and container.get("env") and container.get("name") in _OWN:
-                what = f"must not have envs for the {', '.join(_OWN)} containers"
-                yield Finding((*where, "env"), what, "write them in trainer.env")
+                message = f"must not have envs for the {', '.join(_OWN)} containers"
+                yield Finding((*where, "env"), message, "write them in trainer.env")
     yield from find_duplicates(
         (v.get("name") for v in mappings(pod, "volumes")), (*path, "volumes"), "volume"
     )
@@ -290,17 +301,17 @@ def find_in_runtime(spec: Spec, path: Path) -> Iterator[Finding]:
         yield Finding(where, "there is no job in it", "add replicatedJobs with a job called node")
     for number, job in enumerate(jobs):
         inside = (*where, number, "template", "spec")
-        yield from find_in_job_spec(mapping(job, "template", "spec"), inside, usual="OnFailure")
+        yield from find_in_job_spec(mapping(job, "template", "spec"), inside, default_policy="OnFailure")
     names = {
         c.get("name")
         for job in jobs
         for c in mappings(job, "template", "spec", "template", "spec", "containers")
     }
     if "torch" in policy and jobs and not ({"node"} <= {job.get("name") for job in jobs} and "node" in names):
-        what = "Trainer looks for a job called node, with a container called node, and finds none"
-        yield Finding(where, what, "call both node", is_advice=True)
+        message = "there is no job named node with a container named node, which Trainer requires"
+        yield Finding(where, message, "name both node", is_advice=True)
     template = mapping(spec, "template", "spec")
     ordered = mapping(template, "startupPolicy").get("startupPolicyOrder") == "InOrder"
     if ordered and any("dependsOn" in job for job in jobs):
-        what = "StartupPolicy and DependsOn APIs are mutually exclusive"
-        yield Finding((*path, "template", "spec", "startupPolicy"), what, "keep dependsOn")
+        message = "StartupPolicy and DependsOn APIs are mutually exclusive"
+        yield Finding((*path, "template", "spec", "startupPolicy"), message, "keep dependsOn")

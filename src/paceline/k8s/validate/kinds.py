@@ -38,9 +38,9 @@ class KindRules:
     kind: Kind
     rules: Callable[[Spec, Path], Iterator[Finding]]
     pods: PodFinder | None = None  # whole ones
-    patches: PodFinder | None = None  # what it changes about pods of others
-    inside: tuple[str, ...] = ("spec",)  # where the rules look
-    schema_file: str = ""  # of schemas/, without .json; empty: called like the kind
+    patches: PodFinder | None = None  # its patches of other objects' pods
+    inside: tuple[str, ...] = ("spec",)  # field that the rules check
+    schema_file: str = ""  # file in schemas/, without .json; empty: named like the kind
 
     @property
     def schema(self) -> ObjectOf:
@@ -49,8 +49,9 @@ class KindRules:
 
 
 def _ray(version: str) -> tuple[KindRules, KindRules]:
-    """Every KubeRay serves v1alpha1 beside v1, with the same fields."""
-    cluster, job = replace(RAY_CLUSTER, version=version), replace(RAY_JOB, version=version)
+    """Every KubeRay serves v1alpha1 in addition to v1, with the same fields."""
+    cluster = replace(RAY_CLUSTER, version=version)
+    job = replace(RAY_JOB, version=version)
     return (
         KindRules(cluster, admission_ray.find_in_cluster, admission_ray.pods_of_cluster),
         KindRules(job, admission_ray.find_in_job, admission_ray.pods_of_job),

@@ -8,7 +8,8 @@ import yaml
 
 from paceline.core.errors import Problem
 from paceline.core.go_yaml import parse_plain_scalar
-from paceline.core.redaction import is_reference, is_secret_name, secrets_in, tokens_in
+from paceline.core.redaction import secrets_in, tokens_in
+from paceline.core.secret_names import is_reference, is_secret_name
 from paceline.k8s.validate.schema import Finding, Path, advice
 
 _MOST_NODES = 200_000  # nine lines of aliases would fill the memory
@@ -25,7 +26,7 @@ class Document:
     lines: dict[Path, int]
 
     def line(self, path: Path) -> int:
-        """Of the field, or of what it should be in."""
+        """Line of the field, or of its parent if absent."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -53,20 +54,20 @@ def read_documents(text: str, name: str) -> tuple[list[Document], list[Problem]]
         return [], [Problem(f"the file is not YAML: {error.problem}", _HINT, where)]
     except (yaml.YAMLError, RecursionError, _TooMuch) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return [], [Problem(f"the file is not YAML that can be read: {reason}", _HINT, name)]
+        return [], [Problem(f"the file is not readable YAML: {reason}", _HINT, name)]
     if not documents and not reading.problems:
         reading.problems.append(Problem("the file holds no manifest", _HINT, name))
     return documents, reading.problems
 
 
-class _TooMuch(Exception):  # noqa: N818 - caught before anyone sees it
+class _TooMuch(Exception):  # noqa: N818 - always caught internally
     pass
 
 
 def _value(node: yaml.Node, path: Path, lines: dict[Path, int], reading: _Reading) -> object:
     reading.nodes += 1
     if reading.nodes > _MOST_NODES:
-        raise _TooMuch("it is larger than any manifest")
+        raise _TooMuch("it is too large for a manifest")
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, path, lines, reading)
@@ -79,16 +80,16 @@ def _value(node: yaml.Node, path: Path, lines: dict[Path, int], reading: _Readin
 def _mapping(
     node: yaml.MappingNode, path: Path, lines: dict[Path, int], reading: _Reading
 ) -> dict[str, object]:
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value)
         line = key_node.start_mark.line + 1
-        if key in found:
-            what = f"{key} is given twice"
-            reading.problems.append(Problem(what, "keep one of the two", f"{reading.name}:{line}"))
+        if key in values:
+            message = f"{key} is given twice"
+            reading.problems.append(Problem(message, "keep one of the two", f"{reading.name}:{line}"))
         lines[(*path, key)] = line
-        found[key] = _value(value_node, (*path, key), lines, reading)
-    return found
+        values[key] = _value(value_node, (*path, key), lines, reading)
+    return values
 
 
 def _scalar(node: yaml.ScalarNode) -> object:
@@ -113,7 +114,7 @@ def _integer(text: str) -> int:
     return int(plain, 8) if _OCTAL.fullmatch(plain) else int(plain, 0)
 
 
-# A finding names the place and never repeats the value. What a secret looks like is in `paceline.redaction`.
+# A finding names the location and never repeats the value. `paceline.core.redaction` defines secrets.
 
 _FILES = (".yaml", ".yml", ".toml", ".json", ".env", ".ini", ".conf", ".properties")
 _SECRETS_HINT = "keep it in a Secret of the cluster, and refer to it by valueFrom.secretKeyRef (--secret-env)"
@@ -132,7 +133,7 @@ def find_secrets(value: object, path: Path = ()) -> Iterator[Finding]:
                 yield from advice(inside) if is_its_place else inside
         case list():
             if path and path[-1] in ("command", "args") and secrets_in(" ".join(map(str, value))):
-                yield Finding(path, "it says a secret in clear text", _SECRETS_HINT)
+                yield Finding(path, "it contains a secret in plain text", _SECRETS_HINT)
             for number, item in enumerate(value):
                 yield from find_secrets(item, (*path, number))
         case str():
@@ -147,21 +148,22 @@ def _shaped(text: str, path: Path) -> Iterator[Finding]:
     is_file = path[-2:-1] == ("data",) and str(path[-1]).endswith(_FILES)
     is_command = any(step in _TEXTS for step in path[-2:])
     if (is_command or is_file) and secrets_in(text):
-        yield Finding(path, "it says a secret in clear text", _SECRETS_HINT)
+        yield Finding(path, "it contains a secret in plain text", _SECRETS_HINT)
 
 
 def _named(value: dict[str, object], path: Path) -> Iterator[Finding]:
     """`{name: HF_TOKEN, value: …}` of a variable, and any `password: …`."""
-    name, said = value.get("name"), value.get("value")
-    if isinstance(name, str) and _is_given(name, said):
-        yield Finding((*path, "value"), f"the value of {name} stands here in clear text", _SECRETS_HINT)
+    name = value.get("name")
+    secret = value.get("value")
+    if isinstance(name, str) and _is_given(name, secret):
+        yield Finding((*path, "value"), f"the value of {name} is in plain text", _SECRETS_HINT)
     for key, inner in value.items():
         if key not in _NOT_VALUES and _is_given(str(key), inner):
-            yield Finding((*path, key), f"the value of {key} stands here in clear text", _SECRETS_HINT)
+            yield Finding((*path, key), f"the value of {key} is in plain text", _SECRETS_HINT)
     if set(value) == {"value"} and path and is_secret_name(str(path[-1])):  # redisPassword: {value: …}
-        yield Finding((*path, "value"), f"the value of {path[-1]} stands here in clear text", _SECRETS_HINT)
+        yield Finding((*path, "value"), f"the value of {path[-1]} is in plain text", _SECRETS_HINT)
 
 
 def _is_given(name: str, value: object) -> bool:
-    """Not a variable that is filled in elsewhere: $NAME, ${NAME}, $(NAME)."""
+    """Whether it is a literal, not a reference that is expanded elsewhere: $NAME, ${NAME}, $(NAME)."""
     return isinstance(value, str) and is_secret_name(name) and not is_reference(value)

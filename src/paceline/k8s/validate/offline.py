@@ -1,8 +1,8 @@
 """Offline check of manifests: every problem at once, with file, line and field.
 
-Shapes first; only an object whose shape is right is asked the rules of its kind. A problem is something that
-a cluster refuses, or that cannot work. What a cluster accepts and the strict profile does not is advice: a
-problem in that profile, a warning in the other.
+Shapes first; only an object with a valid shape is checked by the rules of its kind. A problem is something
+that a cluster refuses, or that cannot work. A setting that a cluster accepts and the strict profile does not
+is advice: a problem in that profile, a warning in the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _VOLUMES = frozenset(
         "secret",
     )
 )
-_HINT = "`paceline job render` writes it so; for an image that needs more, use --profile compat"
+_HINT = "`paceline job render` sets it; for an image that needs more, use --profile compat"
 IPC_LOCK = "IPC_LOCK"
 _SECCOMP = ("RuntimeDefault", "Localhost")
 
@@ -47,7 +47,7 @@ def find_privileges(spec: Mapping[str, object], path: Path) -> Iterator[Finding]
 
 
 def _shared(spec: Mapping[str, object], path: Path) -> Iterator[Finding]:
-    """With the node."""
+    """Findings about namespaces and resources shared with the node."""
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(name):
             yield Finding((*path, name), f"{name} shares the node with the pod", _HINT)
@@ -57,11 +57,11 @@ def _shared(spec: Mapping[str, object], path: Path) -> Iterator[Finding]:
                 (*path, "volumes", number, kind), f"a volume of kind {kind} is not restricted", _HINT
             )
     if mapping(spec, "securityContext").get("sysctls"):
-        yield Finding((*path, "securityContext", "sysctls"), "settings of the kernel are changed", _HINT)
+        yield Finding((*path, "securityContext", "sysctls"), "kernel settings (sysctls) are changed", _HINT)
 
 
 def find_privileges_in_patch(spec: Mapping[str, object], path: Path) -> Iterator[Finding]:
-    """Of what is changed about a pod of others: what takes away from its security, not what is unsaid."""
+    """Findings in a patch of another object's pod: explicit losses of security, not omissions."""
     yield from _shared(spec, path)
     pod = mapping(spec, "securityContext")
     yield from _loosened(pod, (*path, "securityContext"))
@@ -82,7 +82,7 @@ def _loosened(context: Mapping[str, object], path: Path) -> Iterator[Finding]:
     capabilities = mapping(context, "capabilities")
     if capabilities and capabilities.get("drop") != ["ALL"]:
         yield Finding((*path, "capabilities"), "capabilities are not dropped: drop: [ALL]", _HINT)
-    # Whether the container has EFA devices stands elsewhere, so memory may be locked.
+    # EFA devices of the container are set elsewhere, so memory may be locked.
     if set(texts(capabilities, "add")) - {"NET_BIND_SERVICE", IPC_LOCK}:
         yield Finding((*path, "capabilities", "add"), "capabilities are added", _HINT)
 
@@ -90,7 +90,7 @@ def _loosened(context: Mapping[str, object], path: Path) -> Iterator[Finding]:
 def find_privileges_of(
     context: Mapping[str, object], path: Path, allowed: frozenset[str] = frozenset()
 ) -> Iterator[Finding]:
-    """Of a container that an operator adds to our pod, by its security context alone."""
+    """Findings in a container that an operator adds to the pod, by its security context alone."""
     if context.get("allowPrivilegeEscalation") is not False:
         yield Finding(path, "allowPrivilegeEscalation is not false", _HINT)
     capabilities = mapping(context, "capabilities")
@@ -107,7 +107,7 @@ def _container(
     pod: Mapping[str, object], own: Mapping[str, object], path: Path, container: Mapping[str, object]
 ) -> Iterator[Finding]:
     where = (*path, "securityContext")
-    # The one exception, and only where it has a use: EFA registers memory, which must then stay where it is.
+    # The one exception, and only with EFA: it registers memory, which must then stay resident.
     has_efa = EFA in mapping(container, "resources", "limits")
     yield from find_privileges_of(own, where, frozenset({IPC_LOCK} if has_efa else ()))
     if own.get("runAsNonRoot", pod.get("runAsNonRoot")) is not True:
@@ -121,7 +121,7 @@ def _container(
         yield Finding((*where, "procMount"), "/proc is not masked", _HINT)
     for number, port in enumerate(mappings(container, "ports")):
         if "hostPort" in port:
-            yield Finding((*path, "ports", number, "hostPort"), "a port of the node is taken", _HINT)
+            yield Finding((*path, "ports", number, "hostPort"), "a host port is used", _HINT)
 
 
 # Pod Security "restricted", bounds on what a pod takes, and Ray's token.
@@ -131,7 +131,7 @@ _BOTH = ("cpu", "memory")
 
 
 def find_in_strict(kind: KindRules, spec: Spec) -> Iterator[Finding]:
-    """All of it is advice: a cluster takes the object all the same."""
+    """Advice only: a cluster accepts the object anyway."""
     yield from advice(_find(kind, spec))
 
 
@@ -141,8 +141,8 @@ def _find(kind: KindRules, spec: Spec) -> Iterator[Finding]:
     is_ray = "headGroupSpec" in cluster or "entrypoint" in spec
     for pod, path in kind.pods(spec, ("spec",)) if kind.pods is not None else ():
         yield from find_privileges(pod, path)
-        yield from _bounded(pod, path, is_ray=is_ray)
-        yield from _pinned(pod, path)
+        yield from _find_missing_limits(pod, path, is_ray=is_ray)
+        yield from _find_unpinned_images(pod, path)
     for pod, path in kind.patches(spec, ("spec",)) if kind.patches is not None else ():
         yield from find_privileges_in_patch(pod, path)
     if "resourcesPerNode" in mapping(spec, "trainer"):
@@ -154,8 +154,8 @@ def _find(kind: KindRules, spec: Spec) -> Iterator[Finding]:
 
 def _ray(cluster: Spec, path: Path) -> Iterator[Finding]:
     if mapping(cluster, "authOptions").get("mode") != "token":
-        what = "whoever reaches the dashboard may run code there"
-        yield Finding((*path, "authOptions"), what, "write authOptions: {mode: token}; {} is not enough")
+        message = "any client that reaches the dashboard can run code there"
+        yield Finding((*path, "authOptions"), message, "write authOptions: {mode: token}; {} is not enough")
     if cluster.get("enableInTreeAutoscaling"):
         context = mapping(cluster, "autoscalerOptions", "securityContext")
         yield from find_privileges_of(context, (*path, "autoscalerOptions", "securityContext"))
@@ -163,20 +163,20 @@ def _ray(cluster: Spec, path: Path) -> Iterator[Finding]:
         yield from _has_limits(options, (*path, "autoscalerOptions", "resources"))
 
 
-def _bounded(pod: Spec, path: Path, *, is_ray: bool) -> Iterator[Finding]:
-    """Ray reads the limits to know what it has; a CPU that nobody else needs may be used by others."""
+def _find_missing_limits(pod: Spec, path: Path, *, is_ray: bool) -> Iterator[Finding]:
+    """Every container needs a memory limit; Ray's also a CPU limit, from which Ray sizes itself."""
     for number, container in enumerate(mappings(pod, "containers")):
         where = (*path, "containers", number, "resources")
         yield from _has_limits(mapping(container, "resources"), where, _BOTH if is_ray else ("memory",))
 
 
-def _pinned(pod: Spec, path: Path) -> Iterator[Finding]:
+def _find_unpinned_images(pod: Spec, path: Path) -> Iterator[Finding]:
     for kind in ("initContainers", "containers"):
         for number, container in enumerate(mappings(pod, kind)):
             read = IMAGE.fullmatch(str(container.get("image", "")))
             if read is not None and read["digest"] is None and read["tag"] in (None, "latest"):
-                what = f"{container['image']} may be another image tomorrow"
-                yield Finding((*path, kind, number, "image"), what, "name a tag, or better a digest")
+                message = f"{container['image']} is not a fixed version"
+                yield Finding((*path, kind, number, "image"), message, "name a tag, or better a digest")
 
 
 def _has_limits(resources: Spec, path: Path, limited: tuple[str, ...] = _BOTH) -> Iterator[Finding]:
@@ -185,21 +185,21 @@ def _has_limits(resources: Spec, path: Path, limited: tuple[str, ...] = _BOTH) -
             yield Finding(path, f"{kind} of {name} is missing", f"add it to {kind}")
 
 
-# Kinds that are called almost like one of ours.
+# Kinds with names close to a checked kind.
 _NAMESAKES = ("PersistentVolume", "RayService", "RayCronJob", "AdminNetworkPolicy")
-# Versions that clusters serve beside those that are checked here, with other fields.
+# Versions that clusters serve in addition to the checked ones, with other fields.
 _ALSO_SERVED = ("resource.k8s.io/v1beta1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
-    """What is in the file, and what is wrong with it."""
+    """Objects of the file, and their problems."""
 
     objects: tuple[str, ...]  # kind/name
     problems: tuple[Problem, ...]
-    others: tuple[str, ...] = ()  # of kinds that are none of ours: only looked through for secrets
+    others: tuple[str, ...] = ()  # objects of other kinds: only searched for secrets
     warnings: tuple[Problem, ...] = ()  # a cluster takes it
-    below_strict: int = 0  # how much more the strict profile asks for
+    below_strict: int = 0  # number of further findings in the strict profile
 
 
 def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> ValidationResult:
@@ -208,7 +208,7 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Validat
     problems = list(unreadable)
     seen: set[tuple[object, ...]] = set()
     objects: list[str] = []
-    others: list[str] = []
+    skipped: list[str] = []
     warnings: list[Problem] = []
     below_strict = 0
     for document in documents:
@@ -217,9 +217,9 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Validat
             problems.append(_duplicate(called, f"{name}:{document.line(())}"))
         if mapping(document.value, "metadata").get("name"):
             seen.add(_identity(document.value))
-        (others if _is_other(mapping(document.value)) else objects).append(called)
-        found, beyond = _all_findings(document.value)
-        for finding in found:
+        (skipped if _is_other(mapping(document.value)) else objects).append(called)
+        findings, beyond = _all_findings(document.value)
+        for finding in findings:
             is_problem = not finding.is_advice or profile is Profile.STRICT
             (problems if is_problem else warnings).append(_problem(finding, document, name))
         if profile is Profile.STRICT:
@@ -229,14 +229,14 @@ def validate(text: str, name: str, profile: Profile = Profile.STRICT) -> Validat
     return ValidationResult(
         objects=tuple(objects),
         problems=tuple(problems),
-        others=tuple(others),
+        others=tuple(skipped),
         warnings=tuple(warnings),
         below_strict=below_strict,
     )
 
 
 def find_repeated(objects: Sequence[Mapping[str, object]]) -> list[Problem]:
-    """One for each object that is there already, under the same kind, namespace and name."""
+    """One problem for each repeated kind, namespace and name."""
     seen: set[tuple[object, ...]] = set()
     problems: list[Problem] = []
     for value in objects:
@@ -247,39 +247,40 @@ def find_repeated(objects: Sequence[Mapping[str, object]]) -> list[Problem]:
 
 
 def _duplicate(called: str, where: str | None) -> Problem:
-    return Problem(f"{called} is there twice", "keep one, or rename one", where)
+    return Problem(f"{called} is defined twice", "keep one, or rename one", where)
 
 
 def find_problems(value: object, profile: Profile) -> list[Finding]:
     """Those that are problems in this profile."""
-    found, beyond = _all_findings(value)
+    findings, beyond = _all_findings(value)
     if profile is Profile.STRICT:
-        return [*found, *beyond]
-    return [one for one in found if not one.is_advice]
+        return [*findings, *beyond]
+    return [finding for finding in findings if not finding.is_advice]
 
 
 def _all_findings(value: object) -> tuple[list[Finding], list[Finding]]:
-    """What is wrong or does nothing; and what the strict profile asks for on top."""
+    """Problems and settings without effect; and further findings of the strict profile."""
     head = mapping(value)
     kind = KIND_RULES.get((str(head.get("apiVersion")), str(head.get("kind"))))
-    found = list(find_secrets(value))
+    findings = list(find_secrets(value))
     if kind is None and _is_other(head):
-        return found, []
+        return findings, []
     if kind is None:
-        said = f"apiVersion {head.get('apiVersion')}, kind {head.get('kind')}"
-        hint = "known are " + ", ".join(f"{kind} ({version})" for version, kind in KIND_RULES)
-        return [*found, Finding((), f"{said} is not known", hint)], []
+        head_text = f"apiVersion {head.get('apiVersion')}, kind {head.get('kind')}"
+        hint = "supported are " + ", ".join(f"{kind} ({version})" for version, kind in KIND_RULES)
+        return [*findings, Finding((), f"{head_text} is not supported", hint)], []
     shape = list(check(kind.schema, value))
-    found = shape + found
+    findings = shape + findings
     if any(not finding.is_advice for finding in shape):
-        return found, []
-    found += kind.rules(mapping(value, *kind.inside), kind.inside)
-    return found, list(find_in_strict(kind, mapping(value, "spec")))
+        return findings, []
+    findings += kind.rules(mapping(value, *kind.inside), kind.inside)
+    return findings, list(find_in_strict(kind, mapping(value, "spec")))
 
 
 def _is_other(head: Spec) -> bool:
     """Surely something else than what is checked here, and no misspelling of it."""
-    version, kind = head.get("apiVersion"), head.get("kind")
+    version = head.get("apiVersion")
+    kind = head.get("kind")
     if not isinstance(version, str) or not isinstance(kind, str):
         return False
     group = version.rpartition("/")[0]
@@ -287,18 +288,19 @@ def _is_other(head: Spec) -> bool:
         return True
     ours = {known.rpartition("/")[0] for known, _ in KIND_RULES}
     if group not in ours and not get_close_matches(group, ours, cutoff=0.8):
-        return True  # a Job of another group is another thing
+        return True  # a Job of another group is another kind
     return kind in _NAMESAKES or not get_close_matches(kind, [known for _, known in KIND_RULES], cutoff=0.8)
 
 
 def _identity(value: object) -> tuple[object, ...]:
-    head, about = mapping(value), mapping(value, "metadata")
-    return head.get("apiVersion"), head.get("kind"), about.get("namespace"), about.get("name")
+    head = mapping(value)
+    metadata = mapping(value, "metadata")
+    return head.get("apiVersion"), head.get("kind"), metadata.get("namespace"), metadata.get("name")
 
 
 def _called(value: object) -> str:
-    about = mapping(value, "metadata")
-    return f"{mapping(value).get('kind')}/{about.get('name') or about.get('generateName')}"
+    metadata = mapping(value, "metadata")
+    return f"{mapping(value).get('kind')}/{metadata.get('name') or metadata.get('generateName')}"
 
 
 def _problem(finding: Finding, document: Document, name: str) -> Problem:

@@ -28,10 +28,10 @@ class Finding:
     is_advice: bool = False  # a cluster takes it as it is
 
 
-def advice(found: Iterable[Finding]) -> Iterator[Finding]:
+def advice(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The same findings, about what a cluster accepts."""
-    for one in found:
-        yield replace(one, is_advice=True)
+    for finding in findings:
+        yield replace(finding, is_advice=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class PortOrName:
 
 @dataclass(frozen=True, slots=True)
 class AnyValue:
-    """Rarely used parts, which are not looked into."""
+    """Rarely used parts, which are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,10 @@ def check(schema: Schema, value: object, path: Path = ()) -> Iterator[Finding]:
         case AnyValue():
             return
         case _:
-            if wanted := _unlike(schema, value):
-                yield Finding(path, f"it is {show_value(value)}, but it must be {wanted}", f"write {wanted}")
+            if expected := _expected_type(schema, value):
+                yield Finding(
+                    path, f"it is {show_value(value)}, but it must be {expected}", f"write {expected}"
+                )
 
 
 def _check_fields(schema: ObjectOf, value: object, path: Path) -> Iterator[Finding]:
@@ -125,7 +127,7 @@ def _check_fields(schema: ObjectOf, value: object, path: Path) -> Iterator[Findi
         yield Finding(path, f"{schema.any_of[0]} is missing", f"add {schema.any_of[0]}")
     for name, inner in value.items():
         if name in schema.of and inner is None:
-            continue  # `metadata:` with nothing behind it says nothing
+            continue  # `metadata:` without a value sets nothing
         if name in schema.of:
             yield from check(schema.of[name], inner, (*path, name))
         else:
@@ -135,10 +137,10 @@ def _check_fields(schema: ObjectOf, value: object, path: Path) -> Iterator[Findi
 def _unknown_field(name: str, schema: ObjectOf, path: Path) -> Finding:
     """A misspelt field is a problem; any other may belong to a newer version of the kind."""
     if get_close_matches(name, schema.of, cutoff=_MISSPELT):
-        hint = did_you_mean(name, schema.of, otherwise="a cluster ignores or refuses what it does not know")
-        return Finding(path, f"there is no field {name} here", hint)
-    hint = "check that the cluster's version of this kind has the field; older versions refuse or drop it"
-    return Finding(path, f"the field {name} is not in the schema that is checked here", hint, is_advice=True)
+        hint = did_you_mean(name, schema.of, otherwise="a cluster ignores or rejects unknown fields")
+        return Finding(path, f"there is no field {name}", hint)
+    hint = "check that the cluster's version of this kind has the field; older versions reject or drop it"
+    return Finding(path, f"the field {name} is not in the bundled schema", hint, is_advice=True)
 
 
 def _check_map(schema: MapOf, value: object, path: Path) -> Iterator[Finding]:
@@ -147,7 +149,7 @@ def _check_map(schema: MapOf, value: object, path: Path) -> Iterator[Finding]:
         return
     for name, inner in value.items():
         if schema.key is not None and not schema.key.fullmatch(str(name)):
-            yield Finding((*path, name), f"{name!r} cannot be a name here", "use letters, digits, - and .")
+            yield Finding((*path, name), f"{name!r} is not a valid name", "use letters, digits, - and .")
         yield from check(schema.value, inner, (*path, name))
 
 
@@ -170,10 +172,10 @@ def _check_text(schema: String, value: object, path: Path) -> Iterator[Finding]:
             path, f"it is {show_value(value)}, but it must be one of {', '.join(schema.choices)}", hint
         )
     elif not value and not schema.may_be_empty:
-        yield Finding(path, "it is empty", "write something, or leave the field out")
+        yield Finding(path, "it is empty", "write a value, or leave the field out")
     elif schema.longest is not None and len(value) > schema.longest:
-        what = f"it has {len(value)} characters, but {schema.longest} are the most"
-        yield Finding(path, what, "choose a shorter one")
+        message = f"it has {len(value)} characters, but the maximum is {schema.longest}"
+        yield Finding(path, message, "choose a shorter one")
     elif schema.pattern is not None and value and not schema.pattern.fullmatch(value):
         yield Finding(
             path,
@@ -182,8 +184,8 @@ def _check_text(schema: String, value: object, path: Path) -> Iterator[Finding]:
         )
 
 
-def _unlike(schema: Integer | Number | Boolean | Quantity | PortOrName, value: object) -> str:
-    """What it must be, in words; empty if it is."""
+def _expected_type(schema: Integer | Number | Boolean | Quantity | PortOrName, value: object) -> str:
+    """Describes the expected value; empty if it is one."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match schema:
         case Boolean():
@@ -194,19 +196,19 @@ def _unlike(schema: Integer | Number | Boolean | Quantity | PortOrName, value: o
             is_name = isinstance(value, str) and value != ""
             is_port = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536
             return "" if is_name or is_port else "a port, or the name of one"
-        case Number(least=least):
-            return "" if is_number and float(value) >= least else f"a number, {least:g} or more"  # type: ignore[arg-type]  # is_number says so
-        case Integer(least=least, most=most):
-            fits = is_number and isinstance(value, int) and least <= value <= most
-            return "" if fits else f"a whole number from {least} to {most}"
+        case Number(least=minimum):
+            return "" if is_number and float(value) >= minimum else f"a number, {minimum:g} or more"  # type: ignore[arg-type]  # is_number says so
+        case Integer(least=minimum, most=most):
+            fits = is_number and isinstance(value, int) and minimum <= value <= most
+            return "" if fits else f"a whole number from {minimum} to {most}"
 
 
-def _mistyped(value: object, path: Path, wanted: str) -> Finding:
-    return Finding(path, f"it is {show_value(value)}, but it must be {wanted}", f"write {wanted}")
+def _mistyped(value: object, path: Path, expected: str) -> Finding:
+    return Finding(path, f"it is {show_value(value)}, but it must be {expected}", f"write {expected}")
 
 
 def show_value(value: object) -> str:
-    """Short, and never what is inside a mapping: it may hold what nobody should see."""
+    """Short, and never what is inside a mapping: it may hold a secret."""
     if value is None:
         return "empty"
     if isinstance(value, dict):

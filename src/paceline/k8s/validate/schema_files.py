@@ -1,11 +1,11 @@
 """Loader of the schemas of Kubernetes kinds, which are JSON files under `schemas/`.
 
-The files use the keywords of JSON Schema, with other defaults: a text is not empty unless it says
-`minLength: 0`, an integer lies between 0 and 2**31 - 1, and an object has only its `properties`. `{}` is any
+The files use the keywords of JSON Schema, with other defaults: a text is not empty unless it has
+`minLength: 0`, an integer is between 0 and 2**31 - 1, and an object has only its `properties`. `{}` is any
 value. `type` may also be `quantity` (500m, 4Gi) or `port-or-name`, and `format` names one of the patterns of
 `k8s/objects.py`. `{"$ref": "Container"}` is a definition of `definitions.json`, and
-`{"$ref": "raycluster#spec"}` a field of another kind; keywords beside `$ref` replace those of the definition,
-and `properties` beside it single fields.
+`{"$ref": "raycluster#spec"}` a field of another kind; keywords next to `$ref` replace those of the
+definition, and `properties` next to it replace single fields.
 
 `make schemas` writes the files of custom kinds from their CRDs; those of Kubernetes' own kinds and of
 HyperPodPyTorchJob, whose CRD is not public, are kept by hand.

@@ -1,7 +1,8 @@
-"""What is an actor of ours, as Ray sees it? Text and bytes in and out; what needs torch is imported there.
+"""Ray actor class: text and bytes in and out; the side that needs torch is loaded by name.
 
-The class itself is imported by the launcher's process too, which must not have torch: the other side is
-known here by its name alone, as worker/entry/zygote.py is to launchers/local.py.
+The launcher's process imports this class too, and must not have torch. So the other side
+(worker/entry/ray.py, ray_elastic.py) is known here by its name alone, as worker/entry/zygote.py is to
+launchers/local.py.
 """
 
 import importlib
@@ -24,30 +25,30 @@ MAX_CONCURRENCY = 6  # a question that waits must not hold up an order
 
 
 def network_id() -> str:
-    """The same for whoever reaches us by 127.0.0.1; pods of one host have the same kernel, but not this."""
+    """Equal for processes that share 127.0.0.1; pods of one host share the kernel, but not this."""
     with suppress(OSError):
         return str(Path("/proc/self/ns/net").readlink())
     return ""
 
 
 class Participant:
-    def __init__(self, who: str, side: str = _SIDE) -> None:
-        self._side: Future[Any] = Future()  # Any: a module that is not ours to know
-        # At once, and beside: torch takes seconds to import.
-        threading.Thread(target=self._import, args=(who, side), daemon=True).start()
+    def __init__(self, participant: str, side: str = _SIDE) -> None:
+        self._side: Future[Any] = Future()  # Any: a module that is loaded by name
+        # At once, in a separate thread: importing torch takes seconds.
+        threading.Thread(target=self._import, args=(participant, side), daemon=True).start()
 
-    def _import(self, who: str, side: str) -> None:
+    def _import(self, participant: str, side: str) -> None:
         try:
-            self._side.set_result(importlib.import_module(side).Side(who))
+            self._side.set_result(importlib.import_module(side).Side(participant))
         except BaseException as error:
-            self._side.set_exception(error)  # whoever asks for it hears of it
+            self._side.set_exception(error)  # raised by the call that needs it
 
     def hello(self) -> str:
         from paceline.launchers.ray.client import own_address
 
-        mine = {"paceline": __version__, "python": platform.python_version(), "pid": os.getpid()}
+        process = {"paceline": __version__, "python": platform.python_version(), "pid": os.getpid()}
         where = {"boot": boot_id(), "net": network_id(), "address": own_address()}
-        return json.dumps({**mine, **where, "host": socket.gethostname()})
+        return json.dumps({**process, **where, "host": socket.gethostname()})
 
     def now_ns(self) -> int:
         return SystemClock().now_ns()
@@ -59,8 +60,8 @@ class Participant:
         self._side.result().begin(order, saved)
 
     def poll(self, answers: str) -> tuple[str, list[bytes]]:
-        found: tuple[str, list[bytes]] = self._side.result().poll(answers)
-        return found
+        polled: tuple[str, list[bytes]] = self._side.result().poll(answers)
+        return polled
 
     def go(self) -> None:
         self._side.result().go()

@@ -1,7 +1,7 @@
-"""How does Paceline use Ray? Through this file: nobody else imports it, but for jobs (ray_jobs_door.py).
+"""Ray client: the only module that imports Ray, except for jobs (jobs.py).
 
-What goes through is text and bytes; what Ray raises becomes a PacelineError, or `ActorLost` with the
-reason in plain words. Signals stay ours: Ray installs handlers of its own, which are put back.
+Only text and bytes pass through. An exception of Ray's becomes a PacelineError, or `ActorLost` with the
+reason in plain words. Ray installs its own signal handlers; the previous ones are restored.
 """
 
 import importlib.metadata
@@ -30,53 +30,54 @@ Pending = NewType("Pending", object)  # an answer that is on its way
 
 
 class RayUnreachableError(PacelineError):
-    """There is no Ray where the user said."""
+    """There is no Ray at the given address."""
 
     exit_code = ExitCode.UNREACHABLE
     code = "E601"
 
 
 class RayStartError(NotReadyError):
-    """A Ray that is started here did not come up."""
+    """A Ray cluster that is started here did not become ready."""
 
     code = "E210"
 
 
-class ActorLost(Exception):  # noqa: N818  # a piece of news, caught by whoever asked
+class ActorLost(Exception):  # noqa: N818  # an expected event, caught by the caller
     def __init__(self, why: str, *, is_start: bool = False) -> None:
         super().__init__(why)
-        self.why, self.is_start = why, is_start
+        self.why = why
+        self.is_start = is_start
 
 
 def check_version(version_of: Callable[[str], str] = importlib.metadata.version) -> str:
-    """NotReadyError unless a Ray that we know is installed. Nothing is imported."""
+    """NotReadyError unless a supported Ray is installed. Nothing is imported."""
     try:
-        found = version_of("ray")
+        version = version_of("ray")
     except importlib.metadata.PackageNotFoundError:
         raise MissingPackageError("launcher ray needs Ray, which is not installed", INSTALL) from None
-    if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < MIN_VERSION:
-        least = ".".join(map(str, MIN_VERSION))
-        raise NotReadyError(f"Ray {found} is installed, but {least} or later is needed", INSTALL)
-    return found
+    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) < MIN_VERSION:
+        minimum = ".".join(map(str, MIN_VERSION))
+        raise NotReadyError(f"Ray {version} is installed, but {minimum} or later is needed", INSTALL)
+    return version
 
 
-def check_reachable(address: str, *, what: str = "Ray") -> None:
-    """RayUnreachableError unless somebody listens there; within seconds, where Ray would try for long."""
+def check_reachable(address: str, *, service: str = "Ray") -> None:
+    """RayUnreachableError unless a server listens there; within seconds, where Ray would retry for long."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACHABLE_TIMEOUT_S).close()
     except OSError as error:
         raise RayUnreachableError(
-            f"no {what} at {address}: {error.strerror or error}",
-            "check the address and the firewall; `ray start --head` prints the one of a cluster, and"
-            " `paceline ray up` makes a small one here",
+            f"no {service} at {address}: {error.strerror or error}",
+            "check the address and the firewall; `ray start --head` prints a cluster's address, and "
+            "`paceline ray up` starts a local cluster",
         ) from error
 
 
 def _check_is_ray(address: str) -> None:
-    """Whoever listens there must understand a question of Ray's; Ray itself would try for long."""
+    """The server there must answer a request of Ray's protocol; Ray itself would retry for long."""
     if environ.ray_uses_tls():
-        return  # then only Ray knows how to ask
+        return  # then only Ray can send the request
     import grpc
 
     method = "/ray.rpc.NodeInfoGcsService/CheckAlive"
@@ -87,53 +88,55 @@ def _check_is_ray(address: str) -> None:
         try:
             ask(b"", timeout=REACHABLE_TIMEOUT_S)
         except grpc.RpcError as error:
-            # Any other answer, such as that it wants a token, is one of Ray's.
+            # Any other response, such as that a token is required, is from a Ray server.
             if error.code().name in ("UNIMPLEMENTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"):
-                what = f"somebody listens at {address}, but it is no Ray: {error.details()}"
+                message = f"the server at {address} is not Ray: {error.details()}"
                 hint = (
                     "`ray start --head` prints the address of a cluster; ray:// has a port of its own, 10001"
                 )
-                raise RayUnreachableError(what, hint) from error
+                raise RayUnreachableError(message, hint) from error
 
 
 def connect(address: str, *, num_cpus: int) -> "RayClient":
-    """To a cluster, or (`local`) to a Ray that is started here with so many CPUs."""
+    """Connect to a cluster, or (`local`) to a Ray that is started here with `num_cpus` CPUs."""
     check_version()
     environ.prepare_ray()
-    said = environ.ray_address() if address == "auto" else address
-    if said not in (None, "local", "auto"):
-        check_reachable(said.removeprefix("ray://"))
-        _check_is_ray(said)
+    target_address = environ.ray_address() if address == "auto" else address
+    if target_address not in (None, "local", "auto"):
+        check_reachable(target_address.removeprefix("ray://"))
+        _check_is_ray(target_address)
     with _own_signals():
         import ray
 
-        # What it notices about nodes it prints on stdout, which is ours; what matters of it we say ourselves.
+        # Ray prints node events on stdout, which is reserved for data; the launcher reports relevant ones.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
         if ray.is_initialized():
             return RayClient(is_ours=False)
         logging.getLogger("ray").setLevel(logging.ERROR)
-        usual: dict[str, Any] = {"log_to_driver": False}
+        options: dict[str, Any] = {"log_to_driver": False}
         if not address.startswith("ray://"):
-            usual |= {"logging_level": logging.ERROR}
+            options |= {"logging_level": logging.ERROR}
         if address == "local":
-            usual |= {"num_cpus": num_cpus, "include_dashboard": False}
+            options |= {"num_cpus": num_cpus, "include_dashboard": False}
         try:
             start_with_retries(
-                lambda: ray.init(address=address, **usual),
+                lambda: ray.init(address=address, **options),
                 ray.shutdown,
                 limit_s=environ.ray_start_s(),
             )
         except ray.exceptions.AuthenticationError as error:
             hint = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that holds it"
-            raise NotReadyError(f"the Ray at {address} asks for a token, and not for ours", hint) from error
+            raise NotReadyError(f"the Ray at {address} requires another token", hint) from error
         except ConnectionError as error:
             hint = "start one with `ray start --head` or `paceline ray up`, or use --address local"
             if address.startswith("ray://"):
-                hint = "try again: on a busy head the client's server may come too late; or use HOST:PORT"
+                hint = "try again: on a busy head node the client server may start late; or use HOST:PORT"
             raise RayUnreachableError(f"no Ray at {address}: {_first_line(error)}", hint) from error
         except (RuntimeError, ValueError) as error:
             hint = "the same versions of Ray and Python are needed here and on every node"
-            raise NotReadyError(f"Ray at {address} does not take us: {_first_line(error)}", hint) from error
+            raise NotReadyError(
+                f"Ray at {address} refused the connection: {_first_line(error)}", hint
+            ) from error
     return RayClient(is_ours=True)
 
 
@@ -144,7 +147,7 @@ def start_with_retries(
     limit_s: float,
     now_s: Callable[[], float] = monotonic_s,
 ) -> None:
-    """Start Ray, and again while it only came too late: it waits for its own processes for 30 s."""
+    """Start Ray, and retry after a timeout: Ray waits for its own processes for 30 s."""
     started_s = now_s()
     while True:
         try:
@@ -160,15 +163,15 @@ def start_with_retries(
 
 
 def is_timeout(error: Exception) -> bool:
-    """Ray says so by a plain Exception, or by a TimeoutError."""
+    """Ray raises a plain Exception, or a TimeoutError."""
     return type(error) is Exception or isinstance(error, TimeoutError)
 
 
 def _not_started(error: Exception, waited_s: float) -> RayStartError:
     return RayStartError(
         f"Ray did not start within {waited_s:.0f} s: {_first_line(error)}",
-        f"try again when the machine is less busy, or wait longer: {environ.RAY_START}=600;"
-        " what its processes said is in /tmp/ray/session_latest/logs",
+        f"try again when the machine is less busy, or wait longer: {environ.RAY_START}=600; its logs are in "
+        "/tmp/ray/session_latest/logs",
     )
 
 
@@ -193,13 +196,14 @@ class RayClient:
         """Those that are alive, with all they have."""
         import ray
 
-        found = []
+        nodes = []
         for node in ray.nodes():
             if node["Alive"]:
                 has = node["Resources"]
-                cpus, gpus = float(has.get("CPU", 0)), float(has.get("GPU", 0))
-                found.append(Node(name=str(node["NodeManagerAddress"]), cpus=cpus, gpus=gpus))
-        return found
+                cpus = float(has.get("CPU", 0))
+                gpus = float(has.get("GPU", 0))
+                nodes.append(Node(name=str(node["NodeManagerAddress"]), cpus=cpus, gpus=gpus))
+        return nodes
 
     def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> "Reservation":
         from ray.util.placement_group import placement_group
@@ -209,23 +213,23 @@ class RayClient:
     def start(
         self, kind: type, args: Sequence[object], place: "Reservation", index: int, *, calls_at_once: int
     ) -> Handle:
-        """An actor of this class on one bundle; it is there when it answers."""
+        """An actor of this class on one bundle; it is ready once it responds."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         has = place.group.bundle_specs[index]
         strategy = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=index)
-        made = ray.remote(kind).options(
+        actor_class = ray.remote(kind).options(
             num_cpus=has["CPU"],
             num_gpus=has.get("GPU", 0),
             max_concurrency=calls_at_once,
             max_restarts=0,
             scheduling_strategy=strategy,
         )
-        return Handle(made.remote(*args))
+        return Handle(actor_class.remote(*args))
 
     def call(self, actor: Handle, method: str, *args: object) -> Pending:
-        """Ask, and do not wait."""
+        """Call, and do not wait."""
         return Pending(getattr(actor, method).remote(*args))
 
     def wait(self, pending: Sequence[Pending], timeout_s: float) -> list[Pending]:
@@ -235,10 +239,10 @@ class RayClient:
         done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
         if not done:
             done, _ = ray.wait(list(pending), num_returns=1, timeout=timeout_s)
-        return [Pending(one) for one in done]
+        return [Pending(reference) for reference in done]
 
     def take(self, answered: Pending) -> Any:  # Any: what the method answers
-        """ActorLost when there is nobody any more who could have answered."""
+        """Result of the method; ActorLost if the actor is lost."""
         import ray
         from ray import exceptions
 
@@ -264,7 +268,7 @@ class RayClient:
         remove_placement_group(place.group)
 
     def close(self) -> None:
-        """What we started ends; a cluster of others stays."""
+        """End a Ray started here; an existing cluster keeps running."""
         if self._is_ours:
             import ray
 
@@ -272,27 +276,27 @@ class RayClient:
 
 
 class Reservation:
-    """Room for some actors."""
+    """A placement group: resources for some actors."""
 
     def __init__(self, group: Any) -> None:  # Any: Ray's own
         self.group = group
 
     def is_there(self) -> bool:
-        """Now; after a node was lost it is not, until Ray has found other room for that part."""
+        """Whether it is placed now; after the loss of a node it is not, until Ray has moved that bundle."""
         from ray.util.placement_group import placement_group_table
 
         return bool(placement_group_table(self.group)["state"] == "CREATED")
 
 
 def own_address() -> str:
-    """Of this node, as the others reach it; only inside an actor."""
+    """Address of this node for other nodes; only inside an actor."""
     import ray
 
     return str(ray.util.get_node_ip_address())
 
 
 def describe_actor_death(text: str) -> str:
-    """What Ray says of a dead actor, in one sentence."""
+    """Ray's reason for the death of an actor, in one sentence."""
     if "its node has died" in text or "node was terminated" in text or "node failure" in text:
         return NODE_LOST
     if "creation task" in text:
@@ -304,7 +308,7 @@ def describe_actor_death(text: str) -> str:
     if detail is not None:
         return f"its process died ({detail[2].strip().rstrip('.')})"
     if "unavailable" in text:
-        return "its process cannot be reached any more"
+        return "its process is unreachable"
     return "its process died"
 
 
@@ -314,14 +318,14 @@ def _first_line(error: BaseException | None) -> str:
 
 
 POLL_S = 0.25
-START_TIMEOUT_S = 120.0  # for a process to start on a node, and to import torch
-_MIN_POLL_S = 0.005  # between two looks, at first: on a cluster with room it is a matter of milliseconds
-NOTICE_AFTER_S = 2.0  # before it is said that one waits
+START_TIMEOUT_S = 120.0  # timeout for a process to start on a node and import torch
+_MIN_POLL_S = 0.005  # between two checks, at first: on an idle cluster it is a matter of milliseconds
+NOTICE_AFTER_S = 2.0  # delay before a message about waiting
 
 
 @dataclass(slots=True)
 class StopRequest:
-    """What a signal asks for; the launcher looks when it may act."""
+    """Request set by a signal handler; the launcher reads it between two polls."""
 
     stop: bool = False
 
@@ -330,18 +334,21 @@ def reserve(
     plan: Plan,
     ray: RayClient,
     bundles: Sequence[Bundle],
-    wishes: StopRequest,
-    tell: Callable[[Message], None],
+    stop_request: StopRequest,
+    notify: Callable[[Message], None],
 ) -> Reservation:
     """Once it is free. What others use is waited for; what is not there any more, only for a while."""
     nodes = ray.nodes()
     placement = placement_of(plan, nodes)
     place = ray.reserve([bundle.as_ray() for bundle in bundles], placement.value.upper())
-    began_s, fitted_s, is_said, pause_s = monotonic_s(), monotonic_s(), False, _MIN_POLL_S
+    began_s = monotonic_s()
+    fitted_s = monotonic_s()
+    is_said = False
+    pause_s = _MIN_POLL_S
     while not place.is_there():
         SystemClock().sleep(pause_s)
         pause_s = min(POLL_S, 2 * pause_s)
-        if wishes.stop:
+        if stop_request.stop:
             ray.release(place)
             raise KeyboardInterrupt
         nodes = ray.nodes()
@@ -350,10 +357,10 @@ def reserve(
         elif monotonic_s() - fitted_s > plan.timeout_s:
             ray.release(place)
             raise TrainingError(
-                "what is left of the Ray cluster is too small\n" + capacity_table(bundles, nodes, placement),
-                "add nodes, then go on with  paceline train --resume RUN",
+                "the remaining Ray cluster is too small\n" + capacity_table(bundles, nodes, placement),
+                "add nodes, then resume:  paceline train --resume RUN",
             )
         if not is_said and monotonic_s() - began_s > NOTICE_AFTER_S:
             is_said = True
-            tell({"ev": "note", "text": "waiting for room on the Ray cluster: others use it now"})
+            notify({"ev": "note", "text": "waiting for free resources of the Ray cluster"})
     return place

@@ -1,9 +1,9 @@
-"""How do Ray's actors take part in an elastic run? Each alone: who is lost is replaced, the others go on.
+"""Ray actors of an elastic run: a lost actor is replaced on its own, while the others continue.
 
-To the supervisor (elastic.py) this is what the helper process is without Ray: it starts whom it is told to,
-and tells who ended. Room is one placement group, whose bundles Ray moves to other nodes when theirs is lost,
-so a replacement takes the place of whom it replaces. All actors are on this machine, and share this
-process's memory for what they are asked (worker/control.py).
+To the supervisor (launchers/elastic.py) this is what the zygote is without Ray: it starts the participants
+that it is ordered to start, and reports those that ended. Resources are one placement group, whose bundles
+Ray moves to other nodes when theirs is lost, so a replacement takes the bundle of the actor it replaces. All
+actors are on this machine, and read requests from this process's memory (worker/control.py).
 """
 
 import json
@@ -38,8 +38,8 @@ from paceline.plan.codec import dumps
 from paceline.plan.plan import Plan
 from paceline.worker.control import ControlBlock
 
-# By memory of this process that has no name of its own: whoever opens it through /proc is on this machine,
-# and this user. It is gone with the last who has it open, also after `kill -9`.
+# The control block is an unnamed memory file of this process: a process that can open it through /proc is on
+# this machine and of this user. It is freed with the last process that has it open, also after `kill -9`.
 
 
 class SharedControl:
@@ -68,9 +68,9 @@ def build_order(plan: Plan, run_dir: Path, resume_from: Path | None, coordinator
     }
 
 
-# Ray learns of a lost node by its silence, seconds later; and a process of a node that Ray has given up may
-# live on for a moment. By a pidfd it is this very process that is looked at, and ended, whatever its number
-# is used for afterwards.
+# Ray detects a lost node by its silence, seconds later, and a process of a node that Ray has declared lost
+# may still run for a moment. A pidfd refers to exactly this process, so it can be checked and ended even if
+# its pid is reused.
 
 
 class ActorProcess:
@@ -85,13 +85,13 @@ class ActorProcess:
         return bool(self._poll.poll(0))
 
     def end(self) -> None:
-        """Now, if it has not ended; nothing may be asked of it afterwards."""
+        """Kill it, if it has not ended; the object cannot be used afterwards."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
         os.close(self._fd)
 
 
-PATIENCE_S = 10.0  # for a process to start, before it is said that there is no room for it
+PATIENCE_S = 10.0  # wait for a process to start before a message about missing resources
 _FAILED = int(ExitCode.TRAINING_FAILED)
 
 
@@ -102,9 +102,9 @@ class Member:
     place: Reservation
     pending: Pending  # the question that it has not answered
     since_s: float
-    process: ActorProcess | None = None  # once it has said that it is there
-    code: int = _FAILED  # as it says itself, when all is over
-    roomless_s: float = 0.0  # when there was no room for it, the last time
+    process: ActorProcess | None = None  # once it has reported its pid
+    code: int = _FAILED  # as it reports at its end
+    roomless_s: float = 0.0  # when resources were last missing for it
 
 
 class ElasticGroup:
@@ -112,33 +112,39 @@ class ElasticGroup:
         self,
         plan: Plan,
         ray: RayClient,
-        tell: Callable[[Message], None],
-        wishes: StopRequest,
+        on_message: Callable[[Message], None],
+        stop_request: StopRequest,
         supervisor: Supervisor,
     ) -> None:
-        self._plan, self._ray, self._tell, self._wishes = plan, ray, tell, wishes
+        self._plan = plan
+        self._ray = ray
+        self._on_message = on_message
+        self._stop_request = stop_request
         self._supervisor = supervisor
         self._members: dict[str, Member] = {}
-        self._echoes: dict[Pending, str] = {}  # questions to the dead, until Ray knows of it too
-        self._due: list[str] = []  # who is to be started
-        self._places: dict[str, tuple[Reservation, int]] = {}  # the room of each, and which part of it
+        self._echoes: dict[
+            Pending, str
+        ] = {}  # pending polls of dead actors, until Ray has noticed their death
+        self._due: list[str] = []  # participants to start
+        self._places: dict[str, tuple[Reservation, int]] = {}  # the placement group of each, and its bundle
         self._shared = SharedControl(plan.num_workers)
         self._control = self._shared.block
-        self._ended, self._order = RunOutcome(), ""
+        self._ended = RunOutcome()
+        self._order = ""
         self._is_ending = self._is_over = False
-        self._told_s = 0.0
-        self._lived_s = 0.0  # when somebody was last seen to live
+        self._reported_s = 0.0
+        self._lived_s = 0.0  # when an actor was last seen alive
 
     def run(self, run_dir: Path, resume_from: Path | None) -> RunOutcome:
-        words = build_order(self._plan, run_dir, resume_from, self._supervisor.coordinator)
-        self._order = json.dumps({**self._shared.where(), **words})
+        base_order = build_order(self._plan, run_dir, resume_from, self._supervisor.coordinator)
+        self._order = json.dumps({**self._shared.where(), **base_order})
         try:
             self._begin()
             while not self._is_over:
                 self._listen()
-                self._look_after()
+                self._check_members()
                 for order in self._supervisor.orders():
-                    self._obey(order)
+                    self._handle_order(order)
                 self._start_due()
                 self._report_progress()
         finally:
@@ -147,9 +153,9 @@ class ElasticGroup:
         return self._ended
 
     def close(self) -> None:
-        """Nobody is left, and the room is free."""
+        """Every actor is ended, and the resources are released."""
         self._echoes = {}
-        while self._members:  # one by one: Ctrl-C may come in between, and then it is called again
+        while self._members:  # one by one: after a Ctrl-C in between it is called again
             self._dismiss(self._members.popitem()[1])
         for place in {id(place): place for place, _ in self._places.values()}.values():
             self._ray.release(place)
@@ -157,98 +163,102 @@ class ElasticGroup:
 
     def _begin(self) -> None:
         bundles = bundles_of(self._plan)
-        place = reserve(self._plan, self._ray, bundles, self._wishes, self._tell)
+        place = reserve(self._plan, self._ray, bundles, self._stop_request, self._on_message)
         for index, bundle in enumerate(bundles):
             self._places[bundle.who] = (place, index)
-            self._want(bundle.who)
+            self._queue_start(bundle.who)
         self._start_due()
 
-    def _want(self, who: str) -> None:
-        """It counts as started from now on; its process number comes with its first word."""
-        self._due.append(who)
-        self._supervisor.started(who, 0)
-        if who.startswith("worker-"):
-            self._control.ask_nothing(int(who.removeprefix("worker-")))
+    def _queue_start(self, participant: str) -> None:
+        """Start it; it counts as started from now on, and its first message has its pid."""
+        self._due.append(participant)
+        self._supervisor.started(participant, 0)
+        if participant.startswith("worker-"):
+            self._control.ask_nothing(int(participant.removeprefix("worker-")))
 
-    def _start(self, who: str) -> None:
-        if who not in self._places:  # one more than the run began with
+    def _start(self, participant: str) -> None:
+        if participant not in self._places:  # one more than the run began with
             more = bundles_of(self._plan)[-1]
-            self._places[who] = (self._ray.reserve([more.as_ray()], "PACK"), 0)
-        place, index = self._places[who]
-        args = (who, ELASTIC_SIDE)
+            self._places[participant] = (self._ray.reserve([more.as_ray()], "PACK"), 0)
+        place, index = self._places[participant]
+        args = (participant, ELASTIC_SIDE)
         actor = self._ray.start(Participant, args, place, index, calls_at_once=MAX_CONCURRENCY)
         self._ray.call(actor, "begin", self._order, None)
         pending = self._ray.call(actor, "poll", "[]")
-        self._members[who] = Member(who, actor, place, pending, monotonic_s())
+        self._members[participant] = Member(participant, actor, place, pending, monotonic_s())
 
     def _start_due(self) -> None:
-        """Whom it replaces must be dead for Ray too: only then is its place moved, or free."""
+        """Start those whose predecessor is dead for Ray too: only then is its bundle moved, or free."""
         dying = set(self._echoes.values())
-        for who in [who for who in self._due if who not in dying]:
-            self._due.remove(who)
-            self._start(who)
+        for participant in [participant for participant in self._due if participant not in dying]:
+            self._due.remove(participant)
+            self._start(participant)
 
     def _listen(self) -> None:
         due_s = self._supervisor.wait_s()
         wait_s = POLL_S if due_s is None else min(POLL_S, due_s)
         by_pending = {member.pending: member for member in self._members.values()}
-        asked = [*by_pending, *self._echoes]
-        if not asked:
+        calls = [*by_pending, *self._echoes]
+        if not calls:
             SystemClock().sleep(wait_s)
             return
-        for done in self._ray.wait(asked, wait_s):
+        for done in self._ray.wait(calls, wait_s):
             if (member := by_pending.get(done)) is not None:
-                self._hear(member)
+                self._receive(member)
             else:
-                self._hear_echo(done)
+                self._take_echo(done)
 
-    def _hear(self, member: Member) -> None:
+    def _receive(self, member: Member) -> None:
         try:
             text, _ = self._ray.take(member.pending)
         except ActorLost as lost:
             self._lost(member, lost)
             return
-        said = json.loads(text)
-        for message in said["said"]:
-            self._hear_one(member, message)
-        if said["over"]:
-            self._bury(member, member.code)
+        update = json.loads(text)
+        for message in update["said"]:
+            self._handle_message(member, message)
+        if update["over"]:
+            self._reap(member, member.code)
         else:
             member.pending = self._ray.call(member.actor, "poll", "[]")
 
-    def _hear_one(self, member: Member, message: Message) -> None:
-        who, supervisor = member.who, self._supervisor
+    def _handle_message(self, member: Member, message: Message) -> None:
+        participant = member.who
+        supervisor = self._supervisor
         match message["ev"]:
             case "started":
                 self._watch(member, int(str(message["pid"])))
             case "exit":
                 member.code = int(str(message["code"]))
             case "report":
-                self._ended.reports[who] = message
+                self._ended.reports[participant] = message
             case "left":
-                supervisor.left(who)
+                supervisor.left(participant)
             case "slow":
                 supervisor.slow(str(message["worker"]), str(message["reason"]))
             case "error":
-                what, hint = str(message["what"]), str(message["hint"])
+                description = str(message["what"])
+                hint = str(message["hint"])
                 code = str(message.get("code", ""))
-                supervisor.failed(who, what, hint, is_hopeless=bool(message["hopeless"]), code=code)
-        self._tell(message)
+                supervisor.failed(
+                    participant, description, hint, is_hopeless=bool(message["hopeless"]), code=code
+                )
+        self._on_message(message)
 
     def _watch(self, member: Member, pid: int) -> None:
         self._supervisor.started(member.who, pid)
         try:
             member.process = ActorProcess(pid)
         except ProcessLookupError:
-            member.process = None  # it is gone already: Ray will say so
+            member.process = None  # it has already ended: Ray will report it
 
-    def _look_after(self) -> None:
-        """Whoever died without a word, whoever nobody needs any more, and whoever finds no room."""
-        if self._wishes.stop:
+    def _check_members(self) -> None:
+        """Actors that died without a report, that are not needed any more, or that find no resources."""
+        if self._stop_request.stop:
             self._control.ask_to_stop()
         for member in list(self._members.values()):
             if member.process is not None and member.process.is_gone():
-                self._hear_out(member)
+                self._drain(member)
             elif member.process is None and not self._is_ending:
                 self._await_room(member)
         if any(member.process is not None for member in self._members.values()):
@@ -257,31 +267,32 @@ class ElasticGroup:
             self._send_away_latecomers()
 
     def _send_away_latecomers(self) -> None:
-        """The others ended before they were there, and perhaps there is no room for them at all."""
-        absent, self._due = self._due, []
+        """Drop actors that have not started when the run ends; there may be no resources for them."""
+        absent = self._due
+        self._due = []
         for member in [member for member in self._members.values() if member.process is None]:
             del self._members[member.who]
             self._dismiss(member)
             absent.append(member.who)
-        for who in absent:
-            self._supervisor.left(who)
-            self._supervisor.exited(who, 0, self._ended.ledger)
+        for participant in absent:
+            self._supervisor.left(participant)
+            self._supervisor.exited(participant, 0, self._ended.ledger)
 
-    def _hear_out(self, member: Member) -> None:
-        """What it said before it died counts; then it is lost, whatever Ray will say of it."""
+    def _drain(self, member: Member) -> None:
+        """Handle its last messages; then it is lost, regardless of later reports of Ray."""
         if self._ray.wait([member.pending], 0.0):
-            self._hear(member)
+            self._receive(member)
         if self._members.get(member.who) is member:
             self._echoes[member.pending] = member.who
             self._lost(member, ActorLost("its process died"))
 
-    def _hear_echo(self, done: Pending) -> None:
-        who = self._echoes.pop(done)
+    def _take_echo(self, done: Pending) -> None:
+        participant = self._echoes.pop(done)
         try:
             self._ray.take(done)
         except ActorLost as lost:
             if "node" in lost.why:  # more than the kernel knew
-                self._tell({"ev": "note", "text": f"Ray says of {who}: {lost.why}"})
+                self._on_message({"ev": "note", "text": f"Ray reports {participant}: {lost.why}"})
 
     def _await_room(self, member: Member) -> None:
         now_s = monotonic_s()
@@ -290,20 +301,21 @@ class ElasticGroup:
             return
         if member.place.is_there():
             if now_s - max(member.since_s, member.roomless_s) > START_TIMEOUT_S:
-                self._lost(member, ActorLost(f"it was not there {START_TIMEOUT_S:g} s after it was started"))
+                self._lost(member, ActorLost(f"it had not joined {START_TIMEOUT_S:g} s after it was started"))
             return
         if not member.roomless_s:
-            text = f"there is no room for {member.who} on the Ray cluster now; it comes once there is"
-            self._tell({"ev": "note", "text": text})
+            text = f"the Ray cluster has no free resources for {member.who}; it starts once there are some"
+            self._on_message({"ev": "note", "text": text})
         member.roomless_s = now_s
         lives = any(other.process is not None for other in self._members.values())
         alone_s = now_s - max(member.since_s, self._lived_s)  # a replacement may be on its way
-        if not lives and (self._wishes.stop or alone_s > max(START_TIMEOUT_S, self._plan.timeout_s)):
-            nodes, bundles = self._ray.nodes(), bundles_of(self._plan)
+        if not lives and (self._stop_request.stop or alone_s > max(START_TIMEOUT_S, self._plan.timeout_s)):
+            nodes = self._ray.nodes()
+            bundles = bundles_of(self._plan)
             raise TrainingError(
-                "no worker lives, and what is left of the Ray cluster is too small\n"
+                "no worker is alive, and the remaining Ray cluster is too small\n"
                 + capacity_table(bundles, nodes, placement_of(self._plan, nodes)),
-                "add nodes, then go on with  paceline train --resume RUN",
+                "add nodes, then resume:  paceline train --resume RUN",
             )
 
     def _lost(self, member: Member, lost: ActorLost) -> None:
@@ -320,9 +332,9 @@ class ElasticGroup:
             return
         hint = f"see logs/{member.who}.log in the run folder"
         self._supervisor.failed(member.who, lost.why, hint, is_hopeless=lost.is_start)
-        self._bury(member, _FAILED)
+        self._reap(member, _FAILED)
 
-    def _bury(self, member: Member, code: int) -> None:
+    def _reap(self, member: Member, code: int) -> None:
         del self._members[member.who]
         self._dismiss(member)
         if code == 0:
@@ -334,16 +346,16 @@ class ElasticGroup:
             self._ray.kill(member.actor)
         finally:
             if member.process is not None:
-                member.process.end()  # of a node that Ray has given up it might live on for a moment
+                member.process.end()  # on a node that Ray declared lost it may run for a moment
 
-    def _obey(self, order: Message) -> None:
+    def _handle_order(self, order: Message) -> None:
         match order["op"]:
             case "fork":
-                self._want(f"worker-{order['index']}")
+                self._queue_start(f"worker-{order['index']}")
             case "fork_server":
-                self._want(str(order["who"]))
+                self._queue_start(str(order["who"]))
             case "reap" if (member := self._members.get(str(order["who"]))) is not None:
-                self._lost(member, ActorLost("it gave no sign of life, and was ended"))
+                self._lost(member, ActorLost("its heartbeats stopped, and it was killed"))
             case "leave":
                 self._control.ask_to_leave(int(str(order["index"])))
             case "alone":
@@ -355,9 +367,10 @@ class ElasticGroup:
                 self._is_over = True
 
     def _report_progress(self) -> None:
-        if monotonic_s() - self._told_s < POLL_S:
+        if monotonic_s() - self._reported_s < POLL_S:
             return
-        self._told_s, steps = monotonic_s(), self._control.steps()
+        self._reported_s = monotonic_s()
+        steps = self._control.steps()
         alive = sum(m.process is not None for m in self._members.values() if m.who.startswith("worker-"))
         loss = self._control.mean_loss()
-        self._tell({"ev": "progress", "steps": list(steps), "loss": loss, "alive": alive})
+        self._on_message({"ev": "progress", "steps": list(steps), "loss": loss, "alive": alive})

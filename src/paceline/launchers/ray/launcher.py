@@ -1,8 +1,8 @@
-"""How are workers started by Ray? As actors on reserved room; the launcher has the folder and the last word.
+"""Ray launcher: workers as actors in a placement group, with the run folder on the launcher's side.
 
-Ray schedules and supervises; what workers do, and how they agree, is as without it. When one is lost, all
-are ended, and may be started anew from the newest checkpoint (`restarts`); in an elastic run it is replaced,
-and the others go on (ray_elastic.py). This process never imports torch.
+Ray schedules and supervises; workers train and synchronize as without it. When one is lost, all are ended,
+and may be started again from the newest checkpoint (`restarts`); in an elastic run it is replaced, and the
+others continue (elastic.py). This process never imports torch.
 """
 
 import os
@@ -22,7 +22,7 @@ from paceline.plan.plan import Plan
 
 
 def check_capacity(plans: Sequence[Plan]) -> None:
-    """NotReadyError unless the cluster has room for each of them; what is started here always has."""
+    """NotReadyError unless the cluster has resources for each of them; a local one always has."""
     elsewhere = [plan for plan in plans if plan.ray is not None and plan.ray.address != "local"]
     for address in {plan.ray.address for plan in elsewhere if plan.ray is not None}:
         with closing(connect(address, num_cpus=0)) as ray:
@@ -36,10 +36,10 @@ class RayLauncher:
     """Made, it is connected to a cluster that is large enough; else an error, and nothing was started."""
 
     def __init__(self, plan: Plan) -> None:
-        assert plan.ray is not None, "the plan says where Ray is"
+        assert plan.ray is not None, "the plan has the address of Ray"
         # A Ray of our own pretends to have what is needed: workers share processors, as without it.
         cpus = cpus_for_own_ray(plan, len(os.sched_getaffinity(0)))
-        self._wishes = StopRequest()
+        self._stop_request = StopRequest()
         self._group: Group | ElasticGroup | None = None
         self._supervisor: Supervisor | None = None
         self._ray: RayClient = connect(plan.ray.address, num_cpus=cpus)
@@ -58,31 +58,32 @@ class RayLauncher:
         resume_from: Path | None = None,
         supervisor: Supervisor | None = None,
     ) -> RunOutcome:
-        assert plan.ray is not None, "the plan says where Ray is"
+        assert plan.ray is not None, "the plan has the address of Ray"
         if supervisor is not None:
             self._supervisor = supervisor
-            self._group = ElasticGroup(plan, self._ray, on_message, self._wishes, supervisor)
+            self._group = ElasticGroup(plan, self._ray, on_message, self._stop_request, supervisor)
             return self._group.run(run_dir, resume_from)
-        folder, budget = RunDirWriter(plan, run_dir), plan.ray.restarts
+        folder = RunDirWriter(plan, run_dir)
+        budget = plan.ray.restarts
         restarts = 0
         while True:
-            self._group = group = Group(plan, self._ray, folder, on_message, self._wishes)
+            self._group = group = Group(plan, self._ray, folder, on_message, self._stop_request)
             clocks = (0,) * plan.num_workers
             if resume_from is not None:
                 clocks = read_complete(resume_from, plan.num_workers).clocks
             ended = group.run(run_dir, resume_from, clocks)
             cause = ended.ledger.cause()
-            if cause is None or not _is_loss(cause) or self._wishes.stop or restarts == budget:
+            if cause is None or not _is_loss(cause) or self._stop_request.stop or restarts == budget:
                 return ended
             restarts += 1
-            found = folder.go_back(f"{cause.who}: {cause.what}")
-            resume_from = None if found is None else found.folder
-            begin = "the beginning" if found is None else found.folder.name
-            text = f"{cause.what}; all start anew from {begin} (restart {restarts} of {budget})"
+            newest = folder.go_back(f"{cause.who}: {cause.what}")
+            resume_from = None if newest is None else newest.folder
+            begin = "the beginning" if newest is None else newest.folder.name
+            text = f"{cause.what}; all workers restart from {begin} (restart {restarts} of {budget})"
             on_message({"ev": "note", "text": text})
 
     def stop(self) -> None:
-        self._wishes.stop = True
+        self._stop_request.stop = True
         if self._supervisor is not None:
             self._supervisor.stopping()
 
@@ -100,5 +101,5 @@ class RayLauncher:
 
 
 def _is_loss(cause: Failure) -> bool:
-    """From outside, or nobody knows: then it may go well the next time."""
+    """Whether the cause is external or unknown: then the next attempt may succeed."""
     return cause.by_signal or cause.is_consequence

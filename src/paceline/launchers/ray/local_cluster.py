@@ -1,7 +1,7 @@
-"""How does one machine become a small Ray cluster, for trying and teaching? One `ray start` for each node.
+"""Local Ray cluster for tests and teaching: one `ray start` for each node, on one machine.
 
-Every node is a raylet of its own with CPUs of its own, all on 127.0.0.1; to lose one is to kill it. What is
-up is remembered in a folder, so that `up` may be said twice and `down` finds everything.
+Every node is a raylet of its own with CPUs of its own, all on 127.0.0.1; to lose a node is to kill its
+raylet. The processes are recorded in a folder, so that `up` can be repeated and `down` finds all of them.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ STOP_TIMEOUT_S = 15.0
 _FILE = "cluster.json"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _STARTED = "Ray runtime started"
-# A node that is gone is noticed in seconds; Ray's own half a minute is for networks that stutter.
+# A lost node is detected in seconds; Ray's default of half a minute suits unstable networks.
 _HEALTH = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
     "health_check_timeout_ms": 3000,
     "health_check_failure_threshold": 3,
 }
-# For ray:// the head starts a process for each client, and gives it up after half a minute: on a busy
-# machine that is how long importing Ray may take.
+# For ray:// the head starts a process for each client, with a default timeout of half a minute: on a busy
+# machine importing Ray may take that long.
 _PATIENCE = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "180", "TIMEOUT_FOR_SPECIFIC_SERVER_S": "180"}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeProcess:
-    pid: int  # of `ray start --block`, which leads a session of its own
+    pid: int  # of `ray start --block`, which leads its own session
     began: str  # a pid alone is used again
     cpus: int
 
@@ -59,7 +59,7 @@ class NodeProcess:
 class LocalCluster:
     address: str  # for --address
     client: str  # the same from other machines' point of view, ray://
-    dashboard: str  # for jobs; empty: there is none
+    dashboard: str  # for jobs; empty without a dashboard
     temp: str
     nodes: tuple[NodeProcess, ...]
 
@@ -73,11 +73,11 @@ def default_folder() -> Path:
 
 
 def read_cluster(folder: Path) -> LocalCluster | None:
-    """What is up according to this folder, or was."""
+    """The cluster recorded in this folder, running or not."""
     try:
-        said = json.loads((folder / _FILE).read_text())
-        nodes = tuple(NodeProcess(**node) for node in said.pop("nodes"))
-        return LocalCluster(nodes=nodes, **said)
+        record = json.loads((folder / _FILE).read_text())
+        nodes = tuple(NodeProcess(**node) for node in record.pop("nodes"))
+        return LocalCluster(nodes=nodes, **record)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
@@ -92,7 +92,9 @@ def start_cluster(folder: Path, *, nodes: int, cpus: int, has_dashboard: bool) -
         if [node.cpus for node in before.nodes] == [cpus] * nodes:
             return before, False
         has = f"{len(before.nodes)} nodes with {before.nodes[0].cpus} CPUs each"
-        raise InUseError(f"a cluster is up at {before.address} with {has}", "say `paceline ray down` first")
+        raise InUseError(
+            f"a cluster is up at {before.address} with {has}", "stop it first: paceline ray down"
+        )
     stop_cluster(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _make_token()
@@ -117,16 +119,16 @@ def start_cluster(folder: Path, *, nodes: int, cpus: int, has_dashboard: bool) -
         for number in range(nodes):
             role = head if number == 0 else [f"--address={address}"]
             started.append(_start(role, cpus, folder / f"node-{number}.log"))
-            found = LocalCluster(address, f"ray://127.0.0.1:{client}", dashboard, str(temp), tuple(started))
-            write_durably(folder / _FILE, [json.dumps(asdict(found)).encode()])
-            if number == 0:  # a node that comes before the head is whole gives up at once
+            cluster = LocalCluster(address, f"ray://127.0.0.1:{client}", dashboard, str(temp), tuple(started))
+            write_durably(folder / _FILE, [json.dumps(asdict(cluster)).encode()])
+            if number == 0:  # a node that starts before the head is ready fails at once
                 _await(started[0], folder / "node-0.log")
         for number, node in enumerate(started):
             _await(node, folder / f"node-{number}.log")
     except BaseException:
         stop_cluster(folder)
         raise
-    return found, True
+    return cluster, True
 
 
 def stop_cluster(folder: Path) -> int:
@@ -135,7 +137,7 @@ def stop_cluster(folder: Path) -> int:
     if cluster is None:
         return 0
     ended = 0
-    # The head last: the others would look for it.
+    # The head last: the other nodes would search for it.
     for node in reversed(cluster.nodes):
         ended += node.is_up
         _end(node)
@@ -190,12 +192,12 @@ def _await(node: NodeProcess, log: Path) -> None:
 def _check_up(node: NodeProcess, end_s: float, log: Path) -> None:
     if not node.is_up or monotonic_s() > end_s:
         how = "ended while it started" if not node.is_up else f"was not up after {environ.ray_start_s()} s"
-        hint = f"see what it says in {log}; on a busy machine wait longer: {environ.RAY_START}=600"
+        hint = f"see {log}; on a busy machine wait longer: {environ.RAY_START}=600"
         raise RayStartError(f"a node of Ray {how}", hint)
 
 
 def _end(node: NodeProcess) -> None:
-    """In order if it can, and whatever is left of it afterwards at once."""
+    """End a node in an orderly way if possible, then kill its remaining processes."""
     if node.is_up:
         with contextlib.suppress(ProcessLookupError):
             os.kill(node.pid, signal.SIGTERM)
@@ -212,7 +214,7 @@ def _processes() -> list[int]:
 
 
 def _session_of(pid: int) -> int:
-    """0 for one that has ended, also if nobody has asked how yet."""
+    """0 for one that has ended, also if it is not reaped yet."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,7 @@
-"""What does a plan need of a Ray cluster, and does the cluster have it? Said as a table.
+"""Resource check of a plan against a Ray cluster, as a table.
 
-What counts is what the nodes have in all: what others use now is waited for, what nobody has is not.
+The total resources of the nodes count: a run waits for resources that are in use, but not for resources that
+no node has.
 """
 
 import socket
@@ -21,7 +22,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Room for one participant."""
+    """Resources of one participant."""
 
     who: str
     cpus: int
@@ -39,7 +40,7 @@ def bundles_of(plan: Plan) -> list[Bundle]:
     """The server first: where bundles are spread it is alone as long as there are nodes."""
     gpus = 1 if plan.device is Device.CUDA else 0
     names = server_names(plan) if plan.elastic is not None else ("server-0",) * has_server(plan)
-    servers = [Bundle(who=who, cpus=plan.threads_per_worker) for who in names]
+    servers = [Bundle(who=name, cpus=plan.threads_per_worker) for name in names]
     ranks = range(plan.num_workers if plan.elastic is None else plan.elastic.workers)
     return servers + [Bundle(who=f"worker-{r}", cpus=plan.threads_per_worker, gpus=gpus) for r in ranks]
 
@@ -52,7 +53,7 @@ def cpus_for_own_ray(plan: Plan, processors: int) -> int:
 
 
 def is_own_address(address: str) -> bool:
-    """Is this an address of this machine? Only its own can be listened at."""
+    """Whether this is an address of this machine: a process can only listen on local addresses."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
             trial.bind((address, 0))
@@ -62,25 +63,27 @@ def is_own_address(address: str) -> bool:
 
 
 def placement_of(plan: Plan, nodes: Sequence[Node]) -> Placement:
-    said = None if plan.ray is None else plan.ray.placement
-    if said is not None:
-        return said
+    placement = None if plan.ray is None else plan.ray.placement
+    if placement is not None:
+        return placement
     return Placement.SPREAD if has_server(plan) and len(nodes) > 1 else Placement.PACK
 
 
 def fits(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement) -> bool:
-    """Is there room if nobody else is there? Largest first, each where it fits."""
+    """Whether the bundles fit into idle nodes; placed largest first, each where it fits."""
     if placement is Placement.STRICT_PACK:
-        cpus, gpus = sum(b.cpus for b in bundles), sum(b.gpus for b in bundles)
+        cpus = sum(b.cpus for b in bundles)
+        gpus = sum(b.gpus for b in bundles)
         return any(n.cpus >= cpus and n.gpus >= gpus for n in nodes)
     left = [[node.cpus, node.gpus] for node in nodes]
     for bundle in sorted(bundles, key=lambda b: (-b.gpus, -b.cpus)):
-        # Where GPUs are not asked for, nodes without them first.
+        # Without a GPU request, nodes without GPUs first.
         rooms = [room for room in left if room[0] >= bundle.cpus and room[1] >= bundle.gpus]
         if not rooms:
             return False
         room = min(rooms, key=lambda r: (r[1], r[0]))
-        room[0], room[1] = room[0] - bundle.cpus, room[1] - bundle.gpus
+        room[0] -= bundle.cpus
+        room[1] -= bundle.gpus
         if placement is Placement.STRICT_SPREAD:
             left.remove(room)
     return True
@@ -88,7 +91,8 @@ def fits(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement)
 
 def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
     """NotReadyError unless the plan can run there."""
-    bundles, placement = bundles_of(plan), placement_of(plan, nodes)
+    bundles = bundles_of(plan)
+    placement = placement_of(plan, nodes)
     if not fits(bundles, nodes, placement):
         raise NotReadyError(
             f"the Ray at {address} is too small\n" + capacity_table(bundles, nodes, placement),
@@ -99,12 +103,13 @@ def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
         raise NotReadyError(
             f"the Ray at {address} has nodes on other machines, {', '.join(elsewhere[:8])},"
             " but the workers of an elastic run share the memory of this one",
-            "use --restarts 3 instead of --elastic: after a loss all go on from the newest checkpoint",
+            "use --restarts 3 instead of --elastic: after a loss all workers resume from the newest "
+            "checkpoint",
         )
 
 
 def capacity_table(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement) -> str:
-    """What is needed beside what there is."""
+    """Table of required and available resources."""
     rows = [
         ("", "CPU", "GPU"),
         (f"needs, {placement.value}", *_shown(bundles)),

@@ -74,11 +74,11 @@ class CollectiveGroup(dist.ProcessGroup):
         key = tensor.numel(), tensor.dtype
         if key not in self._rooms:  # all ranks reduce the same sizes in the same order
             self._rooms[key] = self._collective.allocate(*key)
-        room = self._rooms[key]
-        room.copy_(tensor.detach().reshape(-1))
-        self._traffic += self._collective.all_reduce_mean(room)
+        buffer = self._rooms[key]
+        buffer.copy_(tensor.detach().reshape(-1))
+        self._traffic += self._collective.all_reduce_mean(buffer)
         self._reductions += 1
-        tensor.detach().copy_(room.view_as(tensor))
+        tensor.detach().copy_(buffer.view_as(tensor))
 
 
 class PeerStrategy:
@@ -94,7 +94,8 @@ class PeerStrategy:
     def prepare(self, replica: Replica, clock: Clock) -> None:
         if clock != 0:
             raise PacelineError(
-                f"{type(self).__name__} cannot go on after {clock} steps: its library has no state to resume",
+                f"{type(self).__name__} cannot resume after {clock} steps: its library has no state to "
+                "restore",
                 "use --mode localsgd or diloco, or start a new run",
             )
         self._replica = replica
@@ -105,7 +106,7 @@ class PeerStrategy:
         return own_share(self._plan, self._links, step)
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        """The wish to stop is not heard: no library here has a way to tell it to the others."""
+        """The stop request is ignored: no library here has a way to send it to the others."""
         apply_ns = self.update(step)
         traffic, reductions = self._group.take()
         return Outcome(traffic=traffic, apply_ns=apply_ns, synced=reductions > 0)

@@ -15,7 +15,7 @@ from paceline.laws.runner import Case, cases, check
 
 # Nothing here says that a library is wrong: a law is what this product promises.
 # It says what a user who goes from one to the other must expect, and which
-# version was looked at.
+# version was inspected.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,13 @@ class Peer:
 
 
 _NOT_AN_AVERAGERS_JOB = {
-    "U7": "an averager has no wish to stop to pass on; the program around it must",
-    "M3": "about our simulator, which follows our schedule",
+    "U7": "an averager does not propagate stop requests; its caller must",
+    "M3": "a law of Paceline's simulator",
     "L3": "it has no averaging of the optimizer's state",
-    "L4.post": "it has no first steps in which it averages every time",
+    "L4.post": "it has no initial phase with averaging at every step",
     **dict.fromkeys(
         ("C11", "C12.replay", "C12.equal", "C12.slow", "C12.stop", "D9"),
-        "about what --compress does, which it does not read",
+        "a law of --compress, which it does not support",
     ),
 }
 _BUFFERS = "averages parameters only: batch-norm buffers stay different on every worker"
@@ -62,10 +62,10 @@ PEERS: dict[str, Peer] = {
                     subject="paceline.laws.peers.adapter:PeriodicAverager",
                     mode="localsgd",
                     known={
-                        "U2": "what comes after its last averaging stays on its worker, see L4",
+                        "U2": "steps after its last averaging stay on their worker, see L4",
                         "U4": _BUFFERS,
                         "L4": "a period of 4 averages after steps 1, 5 and 9, not after 4, 8 and the last",
-                        "L6": "what the last steps did is not in the mean, see L4",
+                        "L6": "the last steps are not in the mean, see L4",
                         "L7": "`p.data = …` gives every parameter new storage, so views and graphs on the "
                         "old one see no further training",
                         "L9": "skips every parameter whose `.grad` is None at that moment",
@@ -92,7 +92,7 @@ PEERS: dict[str, Peer] = {
                     subject="paceline.laws.peers.torchft_averagers:TorchftDiloco",
                     mode="diloco",
                     known={
-                        "U3": "rounding, no mistake: θ - (θ - mean) is not the mean to the last bit",
+                        "U3": "rounding, not a defect: θ - (θ - mean) is not the mean to the last bit",
                         "U4": _BUFFERS,
                         "D1": "no averaging after the last step: steps 13 and 14 of 14 stay on their worker",
                     },
@@ -106,9 +106,9 @@ PEERS: dict[str, Peer] = {
                     mode="diloco",
                     only=frozenset({"D3", "D6.tensors"}),
                     known={
-                        "D3": "with buckets smaller than the model workers drift apart, see D6.tensors",
-                        "D6.tensors": "goes on by the bucket's size, not by what fitted into it, so tensors "
-                        "are left out; and all unpacking callbacks see the last bucket only",
+                        "D3": "with buckets smaller than the model workers diverge, see D6.tensors",
+                        "D6.tensors": "advances by the bucket's size, not by its content, so tensors are "
+                        "skipped; and all unpacking callbacks see the last bucket only",
                     },
                 ),
             ),
@@ -138,7 +138,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     DEVIATES = "deviates"  # as is known
     NOT_ASKED = "not asked"
-    NEW = "new"  # it deviates, and nobody knew
+    NEW = "new"  # it deviates, and no known deviation explains it
     GONE = "gone"  # it holds, and was known not to
 
 

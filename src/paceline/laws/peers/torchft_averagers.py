@@ -101,7 +101,7 @@ class _Manager(Manager):  # type: ignore[misc]  # torchft is optional, so its cl
         return future
 
     def should_commit(self, *_: object, **__: object) -> bool:
-        """An error would shrink the quorum; with nobody to ask, it ends the worker instead."""
+        """An error would shrink the quorum; with no other replica, it ends the worker instead."""
         if self._errored is not None:
             raise self._errored.original_exception
         self._step += 1
@@ -109,7 +109,7 @@ class _Manager(Manager):  # type: ignore[misc]  # torchft is optional, so its cl
 
 
 class _NoLogger:
-    """What torchft would write down and go on from, `should_commit` raises."""
+    """What torchft would write down and continue from, `should_commit` raises."""
 
     def info(self, _: str) -> None: ...
 

@@ -27,7 +27,7 @@ def _check(facts: Facts) -> list[Finding]:
     paced = Finding(
         alone.pace_s > 0,
         f"a step of {alone.folder} lasts at least {alone.pace_s * 1000:g} ms",
-        "give --pace as the page does: without it your machine decides what you see",
+        "add --pace as on the page: without it the results depend on the load of your machine",
     )
     return [is_expected_run("alone", alone, mode="single", workers=1), is_finished(alone), paced]
 
@@ -42,9 +42,10 @@ ONE_WORKER = Part(
     title="One worker: the baseline",
     minutes=8,
     page="part-1.md",
-    see="One process trains, and its folder remembers every step.",
+    see="One process trains, and its run folder records every step.",
     prediction=Prediction(
-        text="A step uses 32 samples and lasts 25 ms. How many samples a second will the run report?",
+        text="A step uses 32 samples and lasts at least 25 ms. What throughput, in samples/s, will the run "
+        "report?",
         seen=lambda facts: f"{facts.run('alone').samples_per_s:.0f} samples/s",
     ),
     runs=("alone",),
@@ -52,18 +53,18 @@ ONE_WORKER = Part(
     check=_check,
     questions=(
         Question(
-            text="How many samples did the run see in all?",
+            text="How many samples did the run use in total?",
             right=lambda facts: exactly(facts.run("alone").samples),
-            hint="steps times samples of a step; `samples` in runs/alone/result.json says it too",
+            hint="steps times samples per step; also `samples` in runs/alone/result.json",
         ),
         Question(
             text="Which phase took most of the worker's time?",
             right=_most,
-            hint="read the line `workers' time` of the run's last words",
+            hint="the line `workers' time` of the run's summary",
             options=WHERE,
         ),
     ),
-    moral="A number means nothing without the baseline that it is compared with.",
+    moral="A number means nothing without a baseline to compare it with.",
 )
 
 
@@ -95,33 +96,32 @@ FOUR_WORKERS = Part(
     title="Four workers: speedup and efficiency",
     minutes=9,
     page="part-2.md",
-    see="Four processes average their gradients at every step, and do the work of part 1 together.",
+    see="Four processes average their gradients at every step (synchronous SGD).",
     prediction=Prediction(
-        text="How many times as many samples a second as one worker will four workers make?",
-        seen=lambda facts: f"{_speedup(facts):.2f} times",
+        text="Four workers do the work of part 1 together. What speedup in samples/s will they reach?",
+        seen=lambda facts: f"{_speedup(facts):.2f}",
     ),
     runs=("alone", "four"),
     new_runs=("four",),
     check=_four_workers_check,
     questions=(
         Question(
-            text="What is the speedup: throughput of `four` over throughput of `alone` (one digit after "
-            "the point)?",
+            text="What is the speedup: throughput of `four` over throughput of `alone` (one decimal)?",
             right=_speedup_answer,
             hint="divide the two numbers of the line `throughput`; 1.2k means 1200",
         ),
         Question(
             text="What is the efficiency, in percent: speedup over workers?",
             right=_efficiency_answer,
-            hint="100 % would be a speedup of 4; take your speedup, divide by 4, times 100",
+            hint="divide your speedup by 4, times 100; 100 % would be a speedup of 4",
         ),
         Question(
-            text="How often did the parameters change in `four`?",
+            text="How many updates of the parameters did `four` make?",
             right=lambda facts: exactly(facts.run("four").updates),
-            hint="four workers average before they change anything: one change for each step of the run",
+            hint="the workers average their gradients first: one update per step of the run",
         ),
     ),
-    moral="Four workers did the same samples in less time, and changed the model a quarter as often.",
+    moral="Four workers used the same samples in less time, and made a quarter of the updates.",
 )
 
 
@@ -136,9 +136,8 @@ def _straggler_check(facts: Facts) -> list[Finding]:
     times = slow.own_s[1] / max(others) if 1 in slow.own_s and others else 0.0
     made = Finding(
         times > 1,
-        f"worker-1 needed {times:.1f} times as long for a gradient as the slowest of the others",
-        "the machine was busier than the straggler was slow: type the command again with a longer --pace, "
-        "and those of parts 1 and 2 too",
+        f"worker-1 took {times:.1f} times as long for a gradient as the slowest of the others",
+        "the load of the machine hid the straggler: run the commands of parts 1 to 3 again with --pace 100ms",
     )
     return [
         is_expected_run("slow", slow, mode="ssgd", workers=4, slow=SLOW, like=four),
@@ -166,9 +165,9 @@ STRAGGLER = Part(
     title="One slow worker",
     minutes=9,
     page="part-3.md",
-    see="The run of part 2 again, with one of the four workers three times as slow.",
+    see="The run of part 2 with a straggler: one of the four workers is three times as slow.",
     prediction=Prediction(
-        text="One of four workers needs three times as long. How many times as long does the whole run take?",
+        text="One of four workers is three times as slow. How many times as long does the whole run take?",
         seen=lambda facts: (
             f"{facts.run('four').samples_per_s / facts.run('slow').samples_per_s:.2f} times as long"
         ),
@@ -178,9 +177,9 @@ STRAGGLER = Part(
     check=_straggler_check,
     questions=(
         Question(
-            text="What is the throughput of `four` over that of `slow` (one digit after the point)?",
+            text="What is the throughput of `four` over that of `slow` (one decimal)?",
             right=_slowdown_answer,
-            hint="divide the two lines `throughput`: `four` above, `slow` below",
+            hint="divide the line `throughput` of `four` by that of `slow`",
         ),
         Question(
             text="Which worker waited least?",
@@ -189,23 +188,23 @@ STRAGGLER = Part(
             options=WORKERS,
         ),
         Question(
-            text="How much of all workers' time was waiting, in percent?",
+            text="Which share of all workers' time was waiting, in percent?",
             right=_waiting_share,
-            hint="the line `workers' time` of the run's last words",
+            hint="`wait` in the line `workers' time` of the run's summary",
         ),
     ),
-    moral="Whoever must meet the slowest at every step works at the slowest one's pace.",
+    moral="A worker that waits for the slowest at every step runs at the pace of the slowest.",
 )
 
 
-WHICH = (("a", "apart: asgd, nobody waits"), ("b", "bound: ssp, two steps ahead at most"))
+WHICH = (("a", "apart: asgd, no waiting"), ("b", "bound: ssp, at most two steps ahead"))
 
 
 def _mean(facts: Facts, name: str) -> float:
     mean = facts.run(name).stale_mean
     if mean is None:
         raise NotSeenError(
-            f"{facts.run(name).folder} measured no staleness", "its mode must be asgd or ssp: see the page"
+            f"{facts.run(name).folder} has no staleness", "its mode must be asgd or ssp, as on the page"
         )
     return mean
 
@@ -214,25 +213,25 @@ def _staleness_check(facts: Facts) -> list[Finding]:
     slow = facts.run("slow")
     apart = facts.run("apart")
     bound = facts.run("bound")
-    found = [
+    expected = [
         is_expected_run("apart", apart, mode="asgd", workers=4, slow=SLOW, like=slow),
         is_expected_run("bound", bound, mode="ssp", workers=4, slow=SLOW, like=slow),
     ]
-    if not all(one.ok for one in found):
-        return found
+    if not all(finding.ok for finding in expected):
+        return expected
     limit = bound.bound
-    assert limit is not None, "ssp without a bound is asgd, which was asked for above"
+    assert limit is not None, "ssp without a bound is asgd, which was excluded above"
     assert bound.gap_max is not None, "every server measures gaps"
     kept = Finding(
         bound.gap_max <= limit,
-        f"no gradient that counted in {bound.folder} was more than {limit} steps ahead: {bound.gap_max}",
-        "this is a fault of paceline itself; keep the folder",
+        f"applied gradients of {bound.folder} were at most {bound.gap_max} steps ahead; the bound is {limit}",
+        "this is a bug in paceline: please report it, and keep the folder",
     )
     measured = Finding(
         _mean(facts, "apart") > 0,
-        f"gradients of {apart.folder} were stale: {apart.stale_mean:.2f} on average",
+        f"mean staleness of {apart.folder}: {apart.stale_mean:.2f}",
     )
-    return [*found, is_finished(apart), is_finished(bound), measured, kept]
+    return [*expected, is_finished(apart), is_finished(bound), measured, kept]
 
 
 def _gain(facts: Facts) -> Answer:
@@ -247,13 +246,13 @@ def _closer(facts: Facts) -> Answer:
 
 STALENESS = Part(
     number=4,
-    title="Staleness: nobody waits",
+    title="Staleness: asynchronous updates",
     minutes=10,
     page="part-4.md",
-    see="The same slow worker, in a mode where nobody waits, and in one where nobody may run far ahead.",
+    see="The same straggler under asynchronous SGD: without a bound, then with a bound on a worker's lead.",
     prediction=Prediction(
-        text="Four workers, nobody waits. How many updates by others happen, on average, between reading the "
-        "parameters and applying a gradient?",
+        text="Four workers without waiting. How many updates by other workers happen, on average, between "
+        "reading the parameters and applying the gradient?",
         seen=lambda facts: f"{_mean(facts, 'apart'):.2f} on average",
     ),
     runs=("slow", "apart", "bound"),
@@ -261,23 +260,23 @@ STALENESS = Part(
     check=_staleness_check,
     questions=(
         Question(
-            text="How stale were the gradients of `apart` on average (one digit after the point)?",
+            text="What was the mean staleness of `apart` (one decimal)?",
             right=lambda facts: rounded(_mean(facts, "apart"), 0.1),
-            hint="the line `staleness` of its last words; `paceline learn check 4` shows it too",
+            hint="the line `staleness` of its summary; also in `paceline learn check 4`",
         ),
         Question(
-            text="What is the throughput of `apart` over that of `slow` (one digit after the point)?",
+            text="What is the throughput of `apart` over that of `slow` (one decimal)?",
             right=_gain,
-            hint="divide the two lines `throughput`: `apart` above, `slow` below",
+            hint="divide the line `throughput` of `apart` by that of `slow`",
         ),
         Question(
-            text="Which of the two is as slow as `slow`, or nearly?",
+            text="Which of the two runs has nearly the throughput of `slow`?",
             right=_closer,
-            hint="compare the three lines `throughput`; who may run ahead only so far must stop in the end",
+            hint="compare the lines `throughput` of `slow`, `apart` and `bound`",
             options=WHICH,
         ),
     ),
-    moral="Not waiting is paid for in staleness; a bound on it does not help against a lasting straggler.",
+    moral="Not waiting costs staleness; a bound on it does not help against a persistent straggler.",
 )
 
 
@@ -292,10 +291,10 @@ WORDS = (
 
 def _cell(facts: Facts, mode: str) -> Cell:
     cells = facts.comparison().cells.values()
-    found = next((cell for cell in cells if cell.mode == mode), None)
-    if found is None:
-        raise NotSeenError(f"the comparison has no mode {mode}", "compare the modes that the page names")
-    return found
+    cell = next((cell for cell in cells if cell.mode == mode), None)
+    if cell is None:
+        raise NotSeenError(f"the comparison has no mode {mode}", "compare the modes of the page")
+    return cell
 
 
 def _report_check(facts: Facts) -> list[Finding]:
@@ -309,9 +308,9 @@ def _report_check(facts: Facts) -> list[Finding]:
         Finding(
             comparison.repeats >= MIN_ROUNDS,
             f"{comparison.repeats} repeats, {runs} runs",
-            f"intervals need --repeats {MIN_ROUNDS} or more (the same command adds the missing ones)",
+            f"intervals need --repeats {MIN_ROUNDS} or more (the same command adds the missing runs)",
         ),
-        Finding(compared.has_page, "comparison/report.html is there", "paceline report comparison"),
+        Finding(compared.has_page, "comparison/report.html exists", "paceline report comparison"),
     ]
 
 
@@ -322,8 +321,8 @@ def _recommended(facts: Facts) -> Answer:
 
 
 def _words(facts: Facts) -> Answer:
-    said = _cell(facts, "asgd").speed_in_words
-    return ChoiceAnswer(key=next((key for key, words in WORDS if words in said), "d"))
+    described = _cell(facts, "asgd").speed_in_words
+    return ChoiceAnswer(key=next((key for key, words in WORDS if words in described), "d"))
 
 
 REPORT = Part(
@@ -331,9 +330,9 @@ REPORT = Part(
     title="Read the report",
     minutes=9,
     page="part-8.md",
-    see="All that you saw, measured side by side, several times, with intervals and a verdict.",
+    see="The strategies of parts 1 to 4 in one comparison: repeated runs, confidence intervals, a verdict.",
     prediction=Prediction(
-        text="With one worker three times as slow: which mode will the report recommend?",
+        text="One of four workers is three times as slow. Which mode will the report recommend?",
         options=MODES,
         seen=lambda facts: facts.comparison().verdict.use,
     ),
@@ -353,12 +352,12 @@ REPORT = Part(
             hint="the table of the report, column efficiency",
         ),
         Question(
-            text="Compared with one worker, asgd was …?",
+            text="How does the report describe the speed of asgd, compared with one worker?",
             right=_words,
-            hint="the words beside its speedup; they follow from the interval, not from the number",
+            hint="the text next to its speedup; it depends on the interval, not on the value alone",
             options=WORDS,
         ),
     ),
     is_compared=True,
-    moral="Believe an interval that leaves out 1, over several repeats, on equal work; nothing less.",
+    moral="Trust a speedup whose interval excludes 1, over several repeats, on equal work.",
 )

@@ -23,9 +23,6 @@ from paceline.monitoring.alerts.rules import Compare, Condition, Reading, Reduce
 from paceline.monitoring.metrics.catalog import Labels, Sample
 from paceline.monitoring.metrics.statistics import quantile
 
-# Each series keeps its samples as far back as some rule looks. A series that was not
-# told this time has ended: it has no newest value any more, but what is in a window stays.
-
 Point = tuple[float, float]  # seconds, value
 Values = dict[Labels, float]
 
@@ -36,8 +33,9 @@ class Points:
     __slots__ = ("_first", "_times", "_values")
 
     def __init__(self) -> None:
-        self._first = 0  # what is before is forgotten, and removed now and then
-        self._times, self._values = array("d"), array("d")
+        self._first = 0  # earlier samples are expired, and removed in batches
+        self._times = array("d")
+        self._values = array("d")
 
     def add(self, at_s: float, value: float) -> None:
         self._times.append(at_s)
@@ -59,7 +57,7 @@ class Points:
 
 
 class Memory:
-    """The samples that rules look at."""
+    """The samples that rules read."""
 
     def __init__(self, rules: Rules) -> None:
         self._windows: dict[str, float] = {}
@@ -75,11 +73,11 @@ class Memory:
     def take(self, now_s: float, samples: Iterable[Sample]) -> None:
         self._now_s = now_s
         for name, labels, value in samples:
-            mine = self._series.get(name)
-            if mine is not None:
-                if labels not in mine:
-                    mine[labels] = Points()
-                mine[labels].add(now_s, value)
+            series = self._series.get(name)
+            if series is not None:
+                if labels not in series:
+                    series[labels] = Points()
+                series[labels].add(now_s, value)
         for name, window_s in self._windows.items():
             self._forget(self._series[name], now_s - window_s)
 
@@ -92,20 +90,20 @@ class Memory:
 
     def read(self, reading: Reading) -> Values:
         """The value of each series that has one."""
-        wanted = dict(reading.where)
-        found: Values = {}
+        selector = dict(reading.where)
+        values: Values = {}
         for labels, points in self._series.get(reading.metric, {}).items():
-            if wanted and not _matches(labels, wanted):
+            if selector and not _matches(labels, selector):
                 continue
             value = self._value(reading, points)
             if value is not None:
-                found[labels] = value
+                values[labels] = value
         if reading.reduce is Reduce.ABSENT:
-            return {} if found else {reading.where: 1.0}
-        return found
+            return {} if values else {reading.where: 1.0}
+        return values
 
     def _value(self, reading: Reading, points: Points) -> float | None:
-        assert points.newest is not None, "what has no sample any more was forgotten"
+        assert points.newest is not None, "alerts without samples were removed"
         newest_s, newest = points.newest
         match reading.reduce:
             case Reduce.LAST | Reduce.ABSENT:
@@ -115,15 +113,15 @@ class Memory:
             case _:
                 begin_s = self._now_s - reading.window_s
                 inside = points.since(begin_s)
-                return _reduced(reading, inside, begin_s, self._now_s) if inside else None
+                return _reduce(reading, inside, begin_s, self._now_s) if inside else None
 
 
-def _matches(labels: Labels, wanted: Mapping[str, str]) -> bool:
-    mine = dict(labels)
-    return all(mine.get(name) == value for name, value in wanted.items())
+def _matches(labels: Labels, selector: Mapping[str, str]) -> bool:
+    own = dict(labels)
+    return all(own.get(name) == value for name, value in selector.items())
 
 
-def _reduced(reading: Reading, points: Sequence[Point], begin_s: float, end_s: float) -> float | None:
+def _reduce(reading: Reading, points: Sequence[Point], begin_s: float, end_s: float) -> float | None:
     values = [value for _, value in points]
     simple: dict[Reduce, Callable[[], float | None]] = {
         Reduce.AVG: lambda: math.fsum(values) / len(values),
@@ -133,26 +131,30 @@ def _reduced(reading: Reading, points: Sequence[Point], begin_s: float, end_s: f
         Reduce.COUNT: lambda: float(len(values)),
         Reduce.QUANTILE: lambda: quantile(values, reading.quantile),
         Reduce.FORECAST: lambda: _forecast(points, end_s, reading.ahead_s),
-        Reduce.INCREASE: lambda: _extrapolated(points, begin_s, end_s, is_counter=True),
-        Reduce.DELTA: lambda: _extrapolated(points, begin_s, end_s, is_counter=False),
+        Reduce.INCREASE: lambda: _extrapolated_increase(points, begin_s, end_s, is_counter=True),
+        Reduce.DELTA: lambda: _extrapolated_increase(points, begin_s, end_s, is_counter=False),
     }
     if reading.reduce is Reduce.RATE:
-        increase = _extrapolated(points, begin_s, end_s, is_counter=True)
+        increase = _extrapolated_increase(points, begin_s, end_s, is_counter=True)
         return None if increase is None else increase / reading.window_s
     return simple[reading.reduce]()
 
 
-def _extrapolated(points: Sequence[Point], begin_s: float, end_s: float, *, is_counter: bool) -> float | None:
-    """How much it grew in the window, as if the samples reached its ends (Prometheus, extrapolatedRate)."""
+def _extrapolated_increase(
+    points: Sequence[Point], begin_s: float, end_s: float, *, is_counter: bool
+) -> float | None:
+    """The increase in the window, extrapolated to its ends (Prometheus, extrapolatedRate)."""
     if len(points) < 2:
         return None
-    (first_s, first), (last_s, last) = points[0], points[-1]
+    first_s, first = points[0]
+    last_s, last = points[-1]
     grown = last - first
     if is_counter:
         grown += sum(before for (_, before), (_, after) in pairwise(points) if after < before)
     lasted_s = last_s - first_s
     between_s = lasted_s / (len(points) - 1)
-    to_start_s, to_end_s = first_s - begin_s, end_s - last_s
+    to_start_s = first_s - begin_s
+    to_end_s = end_s - last_s
     if is_counter and grown > 0 and first >= 0:
         to_start_s = min(to_start_s, lasted_s * (first / grown))  # a counter was never below zero
     reach_s = lasted_s
@@ -162,12 +164,14 @@ def _extrapolated(points: Sequence[Point], begin_s: float, end_s: float, *, is_c
 
 
 def _forecast(points: Sequence[Point], now_s: float, ahead_s: float) -> float | None:
-    """Where the straight line of least squares is then (Prometheus, predict_linear)."""
+    """The least-squares line at `now_s + ahead_s` (Prometheus, predict_linear)."""
     if len(points) < 2:
         return None
-    times, values = [t - now_s for t, _ in points], [value for _, value in points]
+    times = [t - now_s for t, _ in points]
+    values = [value for _, value in points]
     count = len(points)
-    sum_t, sum_v = math.fsum(times), math.fsum(values)
+    sum_t = math.fsum(times)
+    sum_v = math.fsum(values)
     covariance = math.fsum(t * v for t, v in zip(times, values, strict=True)) - sum_t * sum_v / count
     variance = math.fsum(t * t for t in times) - sum_t * sum_t / count
     if variance == 0:
@@ -176,8 +180,8 @@ def _forecast(points: Sequence[Point], now_s: float, ahead_s: float) -> float | 
     return sum_v / count - slope * sum_t / count + slope * ahead_s
 
 
-MAX_RESOLVED = 2_000  # of which somebody may still have to be told
-MAX_VALUES = 40  # of one alert, newest last: what a small picture shows
+MAX_RESOLVED = 2_000  # resolved alerts kept for notifiers
+MAX_VALUES = 40  # values per alert, newest last, for a sparkline
 
 _OPERATORS: dict[Compare, Callable[[float, float], bool]] = {
     Compare.ABOVE: operator.gt,
@@ -193,7 +197,7 @@ class State(StrEnum):
     PENDING = "pending"
     FIRING = "firing"
     RESOLVED = "resolved"
-    CANCELLED = "cancelled"  # it was pending, and never fired
+    CANCELLED = "cancelled"  # was pending, and never fired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,11 +207,11 @@ class Alert:
     state: State
     value: float
     limit: float | None
-    active_s: float  # since when its conditions hold
+    active_s: float  # since when its conditions have held
     fired_s: float | None = None
     resolved_s: float | None = None
-    keeps_since_s: float | None = None  # the conditions hold no more, but it is kept
-    values: tuple[tuple[float, float], ...] = ()  # the newest while its conditions held: when, and how much
+    keeps_since_s: float | None = None  # its conditions no longer hold, but it is kept
+    values: tuple[tuple[float, float], ...] = ()  # (time, value), the newest while its conditions held
 
     @property
     def fingerprint(self) -> str:
@@ -237,7 +241,7 @@ class AlertEngine:
         self._rules = rules
         self._memory = Memory(rules)
         self._active: dict[tuple[str, Labels], Alert] = {}
-        self.resolved: list[Alert] = []  # newest last; as many as are worth showing
+        self.resolved: list[Alert] = []  # newest last
 
     @property
     def active(self) -> list[Alert]:
@@ -249,12 +253,12 @@ class AlertEngine:
         return [t for rule in self._rules.rules for t in self._evaluate(rule, now_s)]
 
     def end(self, now_s: float) -> list[Transition]:
-        """The run is over: nothing of it is wrong any more."""
+        """The run is over: resolve all alerts."""
         return [self._resolve(key, alert, now_s) for key, alert in list(self._active.items())]
 
     def _evaluate(self, rule: Rule, now_s: float) -> list[Transition]:
         hits = self._hits(rule)
-        made: list[Transition] = []
+        transitions: list[Transition] = []
         for labels, hit in hits.items():
             key = (rule.name, labels)
             alert = self._active.get(key)
@@ -268,16 +272,16 @@ class AlertEngine:
                     active_s=now_s,
                 )
                 if rule.hold_s > 0:
-                    made.append(Transition(now_s, State.PENDING, alert))
+                    transitions.append(Transition(now_s, State.PENDING, alert))
             values = (*alert.values[1 - MAX_VALUES :], (now_s, hit.value))
             alert = replace(alert, value=hit.value, limit=hit.limit, keeps_since_s=None, values=values)
             if alert.state is State.PENDING and now_s - alert.active_s >= rule.hold_s:
                 alert = replace(alert, state=State.FIRING, fired_s=now_s)
-                made.append(Transition(now_s, State.FIRING, alert))
+                transitions.append(Transition(now_s, State.FIRING, alert))
             self._active[key] = alert
         for key in [key for key in self._active if key[0] == rule.name and key[1] not in hits]:
-            made += self._without_hit(rule, key, now_s)
-        return made
+            transitions += self._without_hit(rule, key, now_s)
+        return transitions
 
     def _without_hit(self, rule: Rule, key: tuple[str, Labels], now_s: float) -> list[Transition]:
         alert = self._active[key]
@@ -292,29 +296,29 @@ class AlertEngine:
         del self._active[key]
         if alert.state is State.PENDING:
             return Transition(now_s, State.CANCELLED, replace(alert, state=State.CANCELLED))
-        done = replace(alert, state=State.RESOLVED, resolved_s=now_s)
-        self.resolved.append(done)
+        resolved = replace(alert, state=State.RESOLVED, resolved_s=now_s)
+        self.resolved.append(resolved)
         del self.resolved[:-MAX_RESOLVED]
-        return Transition(now_s, State.RESOLVED, done)
+        return Transition(now_s, State.RESOLVED, resolved)
 
     def _hits(self, rule: Rule) -> dict[Labels, _Hit]:
-        found = [self._holding(condition) for condition in rule.conditions]
-        hits = found[0]
-        for other in found[1:]:
+        by_condition = [self._holding(condition) for condition in rule.conditions]
+        hits = by_condition[0]
+        for other in by_condition[1:]:
             if rule.is_any:
                 hits = {**{labels: hit for labels, hit in other.items() if labels not in hits}, **hits}
             else:
-                there = {_only(labels, rule.by) for labels in other}
-                hits = {labels: hit for labels, hit in hits.items() if _only(labels, rule.by) in there}
+                matching = {_project(labels, rule.by) for labels in other}
+                hits = {labels: hit for labels, hit in hits.items() if _project(labels, rule.by) in matching}
         return {**hits, **self._not_cleared(rule, hits)}
 
     def _not_cleared(self, rule: Rule, hits: dict[Labels, _Hit]) -> dict[Labels, _Hit]:
-        """Those that fire, whose conditions hold no more, but whose `clear_when` does not hold yet either."""
+        """Firing alerts whose conditions no longer hold, but whose `clear_when` does not hold yet either."""
         if rule.clear_when is None:
             return {}
-        cleared = {_only(labels, rule.by) for labels in self._holding(rule.clear_when)}
+        cleared = {_project(labels, rule.by) for labels in self._holding(rule.clear_when)}
         firing = {
-            _only(labels, rule.by)
+            _project(labels, rule.by)
             for (name, labels), alert in self._active.items()
             if name == rule.name and alert.state is State.FIRING
         }
@@ -322,11 +326,12 @@ class AlertEngine:
         return {
             labels: _Hit(value, 0.0)
             for labels, value in values.items()
-            if labels not in hits and (mine := _only(labels, rule.by)) in firing and mine not in cleared
+            if labels not in hits and (group := _project(labels, rule.by)) in firing and group not in cleared
         }
 
     def _holding(self, condition: Condition) -> dict[Labels, _Hit]:
-        left, compare = self._memory.read(condition.left), _OPERATORS[condition.compare]
+        left = self._memory.read(condition.left)
+        compare = _OPERATORS[condition.compare]
         limits = self._limits(condition, left)
         return {
             labels: _Hit(value, limits[labels])
@@ -337,15 +342,15 @@ class AlertEngine:
     def _limits(self, condition: Condition, left: Values) -> Values:
         if not isinstance(condition.limit, Reading):
             return dict.fromkeys(left, condition.limit)
-        found = self._memory.read(condition.limit)
-        return {labels: condition.times * value for labels, value in found.items()}
+        values = self._memory.read(condition.limit)
+        return {labels: condition.times * value for labels, value in values.items()}
 
 
-def _only(labels: Labels, names: tuple[str, ...]) -> Labels:
+def _project(labels: Labels, names: tuple[str, ...]) -> Labels:
     """An absent label and an empty one are the same, as for Prometheus."""
     return tuple((name, value) for name, value in labels if name in names and value)
 
 
 def fingerprint(rule: str, labels: Labels) -> str:
-    """The same for the same alert, whoever evaluates it and whenever."""
+    """Stable id of an alert, in every evaluation and process."""
     return hashlib.sha256(repr((rule, labels)).encode()).hexdigest()[:12]

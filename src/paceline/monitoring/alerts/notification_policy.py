@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from paceline.monitoring.alerts.rules import NotifierSetting, Severity
 from paceline.plan.codec import Json
 
-AlertDict = Mapping[str, Json]  # an alert, as a snapshot tells it
+AlertDict = Mapping[str, Json]  # an alert, as a snapshot serializes it
 MINUTE_S = 60.0
-RETRY_S = 30.0  # after a message that was not delivered, however often it was tried
+RETRY_S = 30.0  # after a message that was not delivered despite retries
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     notifier: str
-    alerts: tuple[AlertDict, ...]  # that fire, or are over
+    alerts: tuple[AlertDict, ...]  # that fire, or are resolved
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimited:
-    """More than the notifier may say in a minute; said once for each alert."""
+    """Messages above the notifier's rate limit; reported once for each alert."""
 
     notifier: str
     alerts: int
@@ -35,79 +35,81 @@ class RateLimited:
 
 @dataclass(slots=True)
 class NotificationPolicy:
-    """For one notifier."""
+    """The policy of one notifier, with its state."""
 
     setting: NotifierSetting
     repeat_s: float
     group_wait_s: float = 0.0
     group_interval_s: float = 0.0
-    _told_s: dict[str, float] = field(default_factory=dict)  # by fingerprint: when
-    _sent_s: deque[float] = field(default_factory=deque)
+    _sent_at_s: dict[str, float] = field(default_factory=dict)  # by fingerprint
+    _message_times_s: deque[float] = field(default_factory=deque)
     _held_back: set[str] = field(default_factory=set)
     _not_before_s: float = -math.inf
-    _news_since_s: float | None = None  # what is due waits for what comes with it
+    _due_since_s: float | None = None  # for group_wait_s
 
     def due(self, now_s: float, alerts: Sequence[AlertDict]) -> Message | RateLimited | None:
-        """`alerts`: all that there are, firing, pending and resolved."""
+        """The message to send now, if any. `alerts`: all of them, firing, pending and resolved."""
         if now_s < self._not_before_s:
             return None
         firing = {str(a["fingerprint"]): a for a in alerts if a["state"] == "firing"}
-        begun = [a for mark, a in firing.items() if self._is_wanted(a) and self._is_news(mark, now_s)]
-        over = [mark for mark in self._told_s if mark not in firing]
-        ended = [a for mark in over if (a := _end_of(mark, alerts)) is not None]
-        if not begun and not ended:
-            for mark in over:  # so long over that nobody tells it any more
-                del self._told_s[mark]
-            self._news_since_s = None
+        started = [a for key, a in firing.items() if self._is_eligible(a) and self._is_due(key, now_s)]
+        over = [key for key in self._sent_at_s if key not in firing]
+        ended = [a for key in over if (a := _resolved(key, alerts)) is not None]
+        if not started and not ended:
+            for key in over:  # resolved and no longer listed
+                del self._sent_at_s[key]
+            self._due_since_s = None
             return None
-        self._news_since_s = now_s if self._news_since_s is None else self._news_since_s
-        if now_s - self._news_since_s < self.group_wait_s:
+        self._due_since_s = now_s if self._due_since_s is None else self._due_since_s
+        if now_s - self._due_since_s < self.group_wait_s:
             return None
-        if not self._has_room(now_s):
-            fresh = {str(a["fingerprint"]) for a in (*begun, *ended)} - self._held_back
+        if not self._is_within_rate(now_s):
+            fresh = {str(a["fingerprint"]) for a in (*started, *ended)} - self._held_back
             self._held_back |= fresh
             return RateLimited(self.setting.name, len(fresh)) if fresh else None
-        self._sent_s.append(now_s)
-        self._news_since_s, self._not_before_s = None, now_s + self.group_interval_s
-        for alert in begun:
-            self._told_s[str(alert["fingerprint"])] = now_s
-        for mark in over:
-            del self._told_s[mark]
+        self._message_times_s.append(now_s)
+        self._due_since_s = None
+        self._not_before_s = now_s + self.group_interval_s
+        for alert in started:
+            self._sent_at_s[str(alert["fingerprint"])] = now_s
+        for key in over:
+            del self._sent_at_s[key]
         self._held_back.clear()
-        return Message(self.setting.name, (*begun, *ended))
+        return Message(self.setting.name, (*started, *ended))
 
     def failed(self, message: Message, now_s: float) -> None:
-        """It did not arrive: what it said is due again, a little later."""
+        """The message was not delivered: its alerts are due again after RETRY_S."""
         self._not_before_s = now_s + RETRY_S
         for alert in message.alerts:
-            mark = str(alert["fingerprint"])
+            key = str(alert["fingerprint"])
             if alert["state"] == "resolved":
-                self._told_s.setdefault(mark, now_s)
+                self._sent_at_s.setdefault(key, now_s)
             else:
-                self._told_s.pop(mark, None)
+                self._sent_at_s.pop(key, None)
 
-    def hurry(self) -> None:
-        """There is no later."""
-        self._not_before_s, self.group_wait_s = -math.inf, 0.0
+    def flush_now(self) -> None:
+        """Send without grouping and backoff: the run ends."""
+        self._not_before_s = -math.inf
+        self.group_wait_s = 0.0
 
     @property
-    def has_told(self) -> bool:
-        """Of alerts whose end somebody waits for."""
-        return bool(self._told_s)
+    def has_open_alerts(self) -> bool:
+        """Whether a resolution is still to be sent."""
+        return bool(self._sent_at_s)
 
-    def _is_wanted(self, alert: AlertDict) -> bool:
+    def _is_eligible(self, alert: AlertDict) -> bool:
         is_muted = alert["silenced"] or alert["inhibited_by"] is not None or alert["injected"]
         return not is_muted and Severity[str(alert["severity"]).upper()] >= self.setting.min_severity
 
-    def _is_news(self, mark: str, now_s: float) -> bool:
-        told_s = self._told_s.get(mark)
-        return told_s is None or now_s - told_s >= self.repeat_s
+    def _is_due(self, key: str, now_s: float) -> bool:
+        sent_s = self._sent_at_s.get(key)
+        return sent_s is None or now_s - sent_s >= self.repeat_s
 
-    def _has_room(self, now_s: float) -> bool:
-        while self._sent_s and now_s - self._sent_s[0] >= MINUTE_S:
-            self._sent_s.popleft()
-        return len(self._sent_s) < self.setting.most_per_minute
+    def _is_within_rate(self, now_s: float) -> bool:
+        while self._message_times_s and now_s - self._message_times_s[0] >= MINUTE_S:
+            self._message_times_s.popleft()
+        return len(self._message_times_s) < self.setting.most_per_minute
 
 
-def _end_of(mark: str, alerts: Sequence[AlertDict]) -> AlertDict | None:
-    return next((a for a in alerts if a["fingerprint"] == mark and a["state"] == "resolved"), None)
+def _resolved(key: str, alerts: Sequence[AlertDict]) -> AlertDict | None:
+    return next((a for a in alerts if a["fingerprint"] == key and a["state"] == "resolved"), None)

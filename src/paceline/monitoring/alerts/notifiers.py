@@ -1,7 +1,7 @@
 """Notifiers: terminal, log file, webhook, command, e-mail, Alertmanager.
 
 All of them send the same content: the alerts as dictionaries of a snapshot. A secret may be in a
-file of its own (`url_file`, `password_file`), and no error contains it: the path of a webhook's
+separate file (`url_file`, `password_file`), and no error contains it: the path of a webhook's
 URL is a password, so errors name only its host. Redirects are refused: a redirected POST becomes a
 GET, to which any other host may answer 200.
 """
@@ -26,30 +26,27 @@ from paceline.monitoring.alerts.notification_policy import AlertDict
 from paceline.monitoring.alerts.rules import NotifierKind, NotifierSetting
 from paceline.plan.codec import Json
 
-# The path of a webhook's address is its password: an error says the host, and never more. A redirect is
-# refused, as it would turn the message into a question that somebody else answers with 200.
-
-MAX_RESPONSE_BYTES = 65_536  # of an answer that nobody reads
+MAX_RESPONSE_BYTES = 65_536  # of a response, which is discarded
 
 
 class NotDeliveredError(PacelineError):
-    """A message about alerts did not arrive, however often it was tried."""
+    """A notification was not delivered, despite retries."""
 
     code = "E320"
 
 
-def not_delivered(what: str, hint: str = "try it: paceline alerts test") -> NotDeliveredError:
-    return NotDeliveredError(f"a message about alerts was not delivered: {what}", hint)
+def not_delivered(reason: str, hint: str = "try it: paceline alerts test") -> NotDeliveredError:
+    return NotDeliveredError(f"a message about alerts was not delivered: {reason}", hint)
 
 
 def redact_url(url: str) -> str:
-    """As much of an address as a log may know."""
+    """The part of a URL that may appear in a log."""
     try:
         parts = urlsplit(url)
         port = "" if parts.port is None else f":{parts.port}"
         return f"{parts.scheme}://{parts.hostname or '?'}{port}/…"
     except ValueError:
-        return "an address that cannot be read"
+        return "an invalid URL"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -66,17 +63,17 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post_json(url: str, body: Json, timeout_s: float) -> None:
-    """NotDeliveredError unless the address itself took it."""
+    """POST; raises NotDeliveredError unless this very URL accepted it."""
     where = redact_url(url)
     if not url.startswith(("http://", "https://")):
-        raise not_delivered(f"{where} is no address of the web")
+        raise not_delivered(f"{where} is not an http:// or https:// URL")
     opener = urllib.request.build_opener(_NoRedirect)
     try:
         request = urllib.request.Request(
             url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
         )
-        with opener.open(request, timeout=timeout_s) as answer:
-            answer.read(MAX_RESPONSE_BYTES)
+        with opener.open(request, timeout=timeout_s) as response:
+            response.read(MAX_RESPONSE_BYTES)
     except urllib.error.HTTPError as error:
         with error:
             raise not_delivered(f"{where} answered {error.code}") from None
@@ -85,7 +82,7 @@ def post_json(url: str, body: Json, timeout_s: float) -> None:
     except OSError as error:
         raise not_delivered(f"{where}: {error}") from None
     except (http.client.HTTPException, ValueError) as error:
-        # Their words may hold the address.
+        # Their messages may contain the URL.
         raise not_delivered(f"{where}: {type(error).__name__}") from None
 
 
@@ -95,15 +92,15 @@ _COLOURS = {"critical": "#d32f2f", "warning": "#f9a825", "info": "#1976d2", "res
 
 class Notifier(Protocol):
     def send(self, run: str, alerts: Sequence[AlertDict], began_unix_s: float) -> None:
-        """NotDeliveredError, or what the way itself raises, where it failed."""
+        """Raises NotDeliveredError, or an error of the transport."""
         ...
 
 
-def open_notifier(setting: NotifierSetting, folder: Path, say: Callable[[str], None]) -> Notifier:
-    """`folder`: what paths are relative to. `say`: a line for whoever sits there."""
+def open_notifier(setting: NotifierSetting, folder: Path, notify: Callable[[str], None]) -> Notifier:
+    """`folder`: the base of relative paths. `notify`: prints a line on the terminal."""
     match setting.kind:
         case NotifierKind.TERMINAL:
-            return Terminal(say, is_loud=setting.options.get("bell") == "True")
+            return Terminal(notify, is_loud=setting.options.get("bell") == "True")
         case NotifierKind.LOG:
             return LogFile(folder / setting.options["path"])
         case NotifierKind.WEBHOOK:
@@ -122,12 +119,13 @@ def format_line(alert: AlertDict) -> str:
 
 
 class Terminal:
-    def __init__(self, say: Callable[[str], None], *, is_loud: bool = False) -> None:
-        self._say, self._end = say, "\a" if is_loud else ""  # a terminal rings at it
+    def __init__(self, notify: Callable[[str], None], *, is_loud: bool = False) -> None:
+        self._notify = notify
+        self._end = "\a" if is_loud else ""  # rings the bell
 
     def send(self, run: str, alerts: Sequence[AlertDict], began_unix_s: float) -> None:
         for alert in alerts:
-            self._say(format_line(alert) + self._end)
+            self._notify(format_line(alert) + self._end)
 
 
 class LogFile:
@@ -143,17 +141,18 @@ class LogFile:
 
 
 def url_of(setting: NotifierSetting, folder: Path) -> str:
-    """Read each time: a secret that was changed needs no new start."""
+    """Read each time, so that a changed secret needs no restart."""
     if "url" in setting.options:
         return setting.options["url"]
     return (folder / setting.options["url_file"]).read_text(encoding="utf-8").strip()
 
 
 class Webhook:
-    """In the shape of Slack, which Mattermost and Rocket.Chat read too, of Discord, or as it is."""
+    """POSTs in the format of Slack (also Mattermost and Rocket.Chat), of Discord, or as plain JSON."""
 
     def __init__(self, setting: NotifierSetting, folder: Path) -> None:
-        self._setting, self._folder = setting, folder
+        self._setting = setting
+        self._folder = folder
 
     def send(self, run: str, alerts: Sequence[AlertDict], began_unix_s: float) -> None:
         match self._setting.options.get("format", "slack"):
@@ -168,7 +167,7 @@ class Webhook:
 
 def discord_message(run: str, alerts: Sequence[AlertDict]) -> dict[str, Json]:
     lines = [f"**{run}**", *(f"{format_line(alert)}\n{alert['description']}" for alert in alerts)]
-    # Nobody is called by a name that happens to stand in an alert.
+    # No mentions: a name in an alert must not ping a user.
     return {"content": "\n".join(lines)[:DISCORD_CHARACTERS], "allowed_mentions": {"parse": []}}
 
 
@@ -179,11 +178,11 @@ def slack_message(run: str, alerts: Sequence[AlertDict]) -> dict[str, Json]:
 
 
 def _attachment(alert: AlertDict) -> dict[str, Json]:
-    look = "resolved" if alert["state"] == "resolved" else str(alert["severity"])
+    style = "resolved" if alert["state"] == "resolved" else str(alert["severity"])
     labels = alert["labels"] if isinstance(alert["labels"], dict) else {}
     fields: list[Json] = [{"title": name, "value": value, "short": True} for name, value in labels.items()]
     return {
-        "color": _COLOURS[look],
+        "color": _COLOURS[style],
         "title": format_line(alert),
         "text": alert["description"],
         "fallback": format_line(alert),
@@ -192,38 +191,40 @@ def _attachment(alert: AlertDict) -> dict[str, Json]:
 
 
 class Command:
-    """Gets the alerts as JSON on its standard input; no shell reads its line."""
+    """Runs a command, without a shell, with the alerts as JSON on its standard input."""
 
     def __init__(self, setting: NotifierSetting) -> None:
         self._setting = setting
 
     def send(self, run: str, alerts: Sequence[AlertDict], began_unix_s: float) -> None:
-        told = json.dumps({"run": run, "alerts": [dict(a) for a in alerts]}).encode()
+        payload = json.dumps({"run": run, "alerts": [dict(a) for a in alerts]}).encode()
         try:
             done = subprocess.run(
                 shlex.split(self._setting.options["command"]),
-                input=told,
+                input=payload,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 timeout=self._setting.timeout_s,
             )
         except subprocess.TimeoutExpired as error:
             raise not_delivered(f"the command took longer than {self._setting.timeout_s:g} s") from error
-        except OSError as error:  # its words hold the program, and no arguments
+        except OSError as error:  # names the program, without arguments
             raise not_delivered(f"the command cannot be run: {error.strerror}: {error.filename}") from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()[-200:]
-            raise not_delivered(f"the command ended with exit code {done.returncode}: {said}")
+            stderr = done.stderr.decode(errors="replace").strip()[-200:]
+            raise not_delivered(f"the command ended with exit code {done.returncode}: {stderr}")
 
 
 class Mail:
     def __init__(self, setting: NotifierSetting, folder: Path) -> None:
-        self._setting, self._folder = setting, folder
+        self._setting = setting
+        self._folder = folder
 
     def send(self, run: str, alerts: Sequence[AlertDict], began_unix_s: float) -> None:
         options = self._setting.options
         message = EmailMessage()
-        message["From"], message["To"] = options["from"], options["to"]
+        message["From"] = options["from"]
+        message["To"] = options["to"]
         more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
         subject = f"[paceline] {run}: {format_line(alerts[0])}{more}"
         message["Subject"] = " ".join(subject.split())  # a header is one line
@@ -235,36 +236,37 @@ class Mail:
             with smtplib.SMTP(options["host"], port, timeout=self._setting.timeout_s) as server:
                 if "user" in options or "ca_file" in options:
                     # Before the login. It raises without STARTTLS, and on a certificate that does not verify.
-                    server.starttls(context=self._trust())
+                    server.starttls(context=self._tls_context())
                 if "user" in options:
                     secret = (self._folder / options["password_file"]).read_text().strip()
                     server.login(options["user"], secret)
                 server.send_message(message)
         except ssl.SSLCertVerificationError as error:
             what = f"the certificate of the mail server {options['host']} is refused: {error.verify_message}"
-            hint = "name the server as its certificate does (host), or its authority's certificate (ca_file)"
+            hint = "set host to the name in its certificate, or ca_file to the certificate of its authority"
             raise not_delivered(f"{what}; no password was sent", hint) from None
         except smtplib.SMTPNotSupportedError as error:
             what = f"the mail server {options['host']}: {error}; a password is sent with STARTTLS only"
-            raise not_delivered(what, "name a port that offers STARTTLS, most often port: 587") from None
+            raise not_delivered(what, "use a port with STARTTLS, usually port: 587") from None
         except smtplib.SMTPAuthenticationError as error:
             raise not_delivered(
-                f"the mail server {options['host']} refuses the login: {error.smtp_code}"
+                f"the mail server {options['host']} rejected the login: {error.smtp_code}"
             ) from None
         except (OSError, smtplib.SMTPException) as error:
             raise not_delivered(f"the mail server {options['host']}: {error}") from error
 
-    def _trust(self) -> ssl.SSLContext:
-        """Of this machine's authorities, or of `ca_file` alone; the host name is checked either way."""
-        named = self._setting.options.get("ca_file")
-        return ssl.create_default_context(cafile=None if named is None else str(self._folder / named))
+    def _tls_context(self) -> ssl.SSLContext:
+        """Trusts the system's authorities, or `ca_file` alone; the host name is checked either way."""
+        ca_file = self._setting.options.get("ca_file")
+        return ssl.create_default_context(cafile=None if ca_file is None else str(self._folder / ca_file))
 
 
 class Alertmanager:
-    """Its API v2; it groups and repeats by its own settings."""
+    """POSTs to API v2 of Alertmanager, which groups and repeats by its own settings."""
 
     def __init__(self, setting: NotifierSetting, folder: Path) -> None:
-        self._setting, self._folder = setting, folder
+        self._setting = setting
+        self._folder = folder
 
     def send(self, run: str, alerts: Sequence[AlertDict], began_unix_s: float) -> None:
         url = url_of(self._setting, self._folder).rstrip("/") + "/api/v2/alerts"
@@ -273,7 +275,7 @@ class Alertmanager:
 
 def _for_alertmanager(alert: AlertDict, began_unix_s: float) -> dict[str, Json]:
     labels = alert["labels"] if isinstance(alert["labels"], dict) else {}
-    made: dict[str, Json] = {
+    entry: dict[str, Json] = {
         "labels": {"alertname": alert["rule"], "severity": alert["severity"], **labels},
         "annotations": {
             "summary": alert["summary"],
@@ -283,8 +285,8 @@ def _for_alertmanager(alert: AlertDict, began_unix_s: float) -> dict[str, Json]:
         "startsAt": _stamp(began_unix_s + float(str(alert["active_s"]))),
     }
     if alert["state"] == "resolved":
-        made["endsAt"] = _stamp(began_unix_s + float(str(alert["resolved_s"])))
-    return made
+        entry["endsAt"] = _stamp(began_unix_s + float(str(alert["resolved_s"])))
+    return entry
 
 
 def _stamp(unix_s: float) -> str:
@@ -292,7 +294,7 @@ def _stamp(unix_s: float) -> str:
 
 
 def sample_alert(mapping: Mapping[str, Json] | None = None) -> dict[str, Json]:
-    """What `paceline alerts test` sends."""
+    """Alert that `paceline alerts test` sends."""
     return {
         "fingerprint": "000000000000",
         "rule": "Test",
@@ -303,8 +305,8 @@ def sample_alert(mapping: Mapping[str, Json] | None = None) -> dict[str, Json]:
         "resolved_s": None,
         "labels": {"run": "test"},
         "value": 1.0,
-        "summary": "this is a test, nothing is wrong",
+        "summary": "test message; nothing is wrong",
         "description": "Sent by paceline alerts test.",
-        "runbook": "docs/guides/alerts.md",
+        "runbook": "docs/guides/monitoring.md",
         **(mapping or {}),
     }

@@ -22,7 +22,7 @@ class Severity(IntEnum):
 
 
 class Reduce(StrEnum):
-    """How the values of a window become one; the names of Prometheus are beside them."""
+    """Aggregation of the values in a window; comments give the Prometheus names."""
 
     LAST = "last"  # the newest
     AVG = "avg"  # avg_over_time
@@ -32,7 +32,7 @@ class Reduce(StrEnum):
     COUNT = "count"  # count_over_time
     QUANTILE = "quantile"  # quantile_over_time
     INCREASE = "increase"  # of a counter
-    RATE = "rate"  # of a counter, for a second
+    RATE = "rate"  # of a counter, per second
     DELTA = "delta"  # of a gauge
     AGE = "age"  # seconds since the moment that the value names: time() - value
     FORECAST = "forecast"  # predict_linear: where a straight line through the window will be
@@ -121,19 +121,19 @@ class Rules:
     rules: tuple[Rule, ...]
     inhibitions: tuple[Inhibition, ...] = ()
     notifiers: tuple[NotifierSetting, ...] = ()
-    repeat_s: float = 3600.0  # what still fires is said again
-    group_wait_s: float = 0.0  # what comes within this time is told in one message
+    repeat_s: float = 3600.0  # alerts that still fire are sent again
+    group_wait_s: float = 0.0  # alerts within this time are sent in one message
     group_interval_s: float = 0.0  # between two messages of a notifier
 
     def metrics(self) -> frozenset[str]:
-        """Every metric that a rule looks at."""
-        found = set[str]()
+        """Every metric that a rule reads."""
+        names = set[str]()
         for rule in self.rules:
             for condition in (*rule.conditions, *([rule.clear_when] if rule.clear_when else [])):
-                found.add(condition.left.metric)
+                names.add(condition.left.metric)
                 if isinstance(condition.limit, Reading):
-                    found.add(condition.limit.metric)
-        return frozenset(found)
+                    names.add(condition.limit.metric)
+        return frozenset(names)
 
     def named(self, name: str) -> Rule | None:
         return next((rule for rule in self.rules if rule.name == name), None)

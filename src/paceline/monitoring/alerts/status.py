@@ -19,7 +19,8 @@ from paceline.monitoring.view.figures import Figures
 from paceline.plan.codec import Json
 
 COMPONENTS = ("progress", "workers", "coordinator", "resources", "freshness")
-CRITICAL_CAP, NO_LEADER_CAP = 40, 20
+CRITICAL_CAP = 40
+NO_LEADER_CAP = 20
 NO_LEADER = "CoordinatorNoLeader"
 
 
@@ -43,10 +44,10 @@ class Health:
         if self.score is None:
             return "unknown: no data"
         parts = "".join(f" − {p.points} {p.why}" for p in self.penalties)
-        capped = "" if self.cap is None else f", at most {self.cap} while something is critical"
+        capped = "" if self.cap is None else f", at most {self.cap} while a critical alert fires"
         return f"{self.score} = 100{parts}{capped}"
 
-    def told(self) -> dict[str, Json]:
+    def to_dict(self) -> dict[str, Json]:
         return {
             "score": self.score,
             "words": health_label(self.score),
@@ -63,27 +64,31 @@ class Health:
 def health_label(score: int | None) -> str:
     if score is None:
         return "unknown"
-    return "good" if score >= 90 else "fair" if score >= 70 else "poor" if score > CRITICAL_CAP else "bad"
+    if score >= 90:
+        return "good"
+    if score >= 70:
+        return "fair"
+    return "poor" if score > CRITICAL_CAP else "bad"
 
 
 def compute_health(alerts: Sequence[Alert], *, has_data: bool, summaries: dict[str, str]) -> Health:
-    """`summaries`: what each alert says, by fingerprint."""
+    """`summaries`: of each alert, by fingerprint."""
     if not has_data:
         return Health(None, (), None, {})
     firing = [alert for alert in alerts if alert.state is State.FIRING]
-    found = [
+    penalties = [
         Penalty(cost(a), a.rule.component, a.rule.name, summaries.get(a.fingerprint, a.rule.name))
         for a in firing
     ]
-    found.sort(key=lambda p: (-p.points, p.rule, p.why))
+    penalties.sort(key=lambda p: (-p.points, p.rule, p.why))
     caps = [CRITICAL_CAP] if any(a.rule.severity is Severity.CRITICAL for a in firing) else []
     caps += [NO_LEADER_CAP] if any(a.rule.name == NO_LEADER for a in firing) else []
-    plain = max(0, 100 - sum(p.points for p in found))
+    uncapped = max(0, 100 - sum(p.points for p in penalties))
     cap = min(caps, default=None)
     components = {
-        name: max(0, 100 - sum(p.points for p in found if p.component == name)) for name in COMPONENTS
+        name: max(0, 100 - sum(p.points for p in penalties if p.component == name)) for name in COMPONENTS
     }
-    return Health(plain if cap is None else min(plain, cap), tuple(found), cap, components)
+    return Health(uncapped if cap is None else min(uncapped, cap), tuple(penalties), cap, components)
 
 
 def cost(alert: Alert) -> int:
@@ -93,38 +98,35 @@ def cost(alert: Alert) -> int:
         case Severity.CRITICAL:
             return 30
         case Severity.WARNING:
-            return 10 + round(10 * _beyond(alert.value, alert.limit))
+            return 10 + round(10 * _excess(alert.value, alert.limit))
 
 
-def _beyond(value: float, limit: float | None) -> float:
-    """How far past its limit, from 0 to 1: twice the limit, or half of it, is as far as it counts."""
+def _excess(value: float, limit: float | None) -> float:
+    """How far past its limit, from 0 to 1, which is reached at twice or half of the limit."""
     if limit is None or limit == 0:
         return 0.0
     far = value / limit - 1 if value > limit else 2 * (1 - value / limit)
     return min(1.0, max(0.0, far))
 
 
-# An alert that is silenced, inhibited by another, or the work of an injected fault still
-# has its state; it is shown, and nobody is notified of it.
-
-MAX_SPARKLINES = 12  # alerts whose values are told too: with hundreds of workers there may be hundreds
+MAX_SPARKLINES = 12  # alerts with values: with hundreds of workers there may be hundreds of alerts
 
 
 def summary_of(alert: Alert) -> str:
-    return _filled(alert.rule.summary, alert)
+    return _fill(alert.rule.summary, alert)
 
 
 def inhibited_by(alert: Alert, active: Sequence[Alert], rules: Rules) -> str | None:
     """The rule of a firing alert that mutes this one; None: nothing does."""
-    mine = dict(alert.labels)
+    labels = dict(alert.labels)
     for inhibition in rules.inhibitions:
         if alert.rule.name not in inhibition.targets:
             continue
         for source in active:
             if source.rule.name != inhibition.source or source.state is not State.FIRING:
                 continue
-            theirs = dict(source.labels)
-            if all(mine.get(name) == theirs.get(name) for name in inhibition.equal):
+            source_labels = dict(source.labels)
+            if all(labels.get(name) == source_labels.get(name) for name in inhibition.equal):
                 return source.rule.name
     return None
 
@@ -132,30 +134,30 @@ def inhibited_by(alert: Alert, active: Sequence[Alert], rules: Rules) -> str | N
 def is_silenced(alert: Alert, silences: Sequence[Mapping[str, object]], now_s: float) -> bool:
     worker = dict(alert.labels).get("worker", "")
     return any(
-        float(str(one["until_s"])) > now_s
-        and str(one.get("rule") or "") in ("", alert.rule.name)
-        and str(one.get("worker") or "") in ("", worker)
-        for one in silences
+        float(str(silence["until_s"])) > now_s
+        and str(silence.get("rule") or "") in ("", alert.rule.name)
+        and str(silence.get("worker") or "") in ("", worker)
+        for silence in silences
     )
 
 
 def alerts_to_dicts(
-    engine: AlertEngine, rules: Rules, figures: Figures, *, most_over: int | None = 20
+    engine: AlertEngine, rules: Rules, figures: Figures, *, max_resolved: int | None = 20
 ) -> list[dict[str, Json]]:
-    """Firing first, then pending, then the newest that are over; None: all that are known."""
+    """Firing alerts first, then pending, then the newest resolved ones (None: all of them)."""
     active = engine.active
     listed = sorted(
         active, key=lambda a: (a.state is not State.FIRING, -a.rule.severity, a.active_s, a.labels)
     )
-    over = (
+    resolved = (
         engine.resolved
-        if most_over is None
-        else engine.resolved[len(engine.resolved) - min(most_over, len(engine.resolved)) :]
+        if max_resolved is None
+        else engine.resolved[len(engine.resolved) - min(max_resolved, len(engine.resolved)) :]
     )
-    found = [alert_to_dict(alert, active, rules, figures) for alert in (*listed, *reversed(over))]
-    for one in found[MAX_SPARKLINES:]:
-        one["values"] = []
-    return found
+    dicts = [alert_to_dict(alert, active, rules, figures) for alert in (*listed, *reversed(resolved))]
+    for entry in dicts[MAX_SPARKLINES:]:
+        entry["values"] = []
+    return dicts
 
 
 def alert_to_dict(alert: Alert, active: Sequence[Alert], rules: Rules, figures: Figures) -> dict[str, Json]:
@@ -180,7 +182,7 @@ def alert_to_dict(alert: Alert, active: Sequence[Alert], rules: Rules, figures: 
         ],
         "labels": labels,
         "summary": summary_of(alert),
-        "description": _filled(alert.rule.description, alert),
+        "description": _fill(alert.rule.description, alert),
         "runbook": alert.rule.runbook,
         "component": alert.rule.component,
         "silenced": is_silenced(alert, figures.track.silences, figures.now_s),
@@ -193,7 +195,7 @@ def _seconds(unix_s: float, began_unix_s: float) -> float:
     return round(unix_s - began_unix_s, 6)
 
 
-def _filled(text: str, alert: Alert) -> str:
+def _fill(text: str, alert: Alert) -> str:
     limit = "?" if alert.limit is None else _short(alert.limit)
     return text.format_map(_KeepUnknown({**dict(alert.labels), "value": _short(alert.value), "limit": limit}))
 

@@ -13,23 +13,24 @@ from paceline.core.clock import monotonic_s
 from paceline.monitoring.metrics.catalog import BY_NAME, FAMILIES, Family, MetricKind, Sample, labels_of
 from paceline.monitoring.view.run_view import RunView
 
-TOOK = "paceline_scrape_collect_duration_seconds"  # the only one that the view does not know
+TOOK = "paceline_scrape_collect_duration_seconds"  # the only one that is not from the view
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(view: RunView, now_ns: int | None = None) -> bytes:
-    """The page that `/metrics` answers with."""
+    """The body of `/metrics`."""
     registry = CollectorRegistry()
-    registry.register(_OfRun(view, now_ns))
+    registry.register(_RunCollector(view, now_ns))
     return generate_latest(registry)
 
 
-class _OfRun(Collector):
+class _RunCollector(Collector):
     def __init__(self, view: RunView, now_ns: int | None) -> None:
-        self._view, self._now_ns = view, now_ns
+        self._view = view
+        self._now_ns = now_ns
 
     def describe(self) -> list[Metric]:
-        return []  # so that it is not asked once more when it is registered
+        return []  # so that registering does not collect
 
     def collect(self) -> Iterator[Metric]:
         began_s = monotonic_s()
@@ -46,20 +47,20 @@ class _OfRun(Collector):
         yield _family(BY_NAME[TOOK], [took])
 
     def _histograms(self) -> Iterator[Metric]:
-        made: dict[str, HistogramMetricFamily] = {}
+        families: dict[str, HistogramMetricFamily] = {}
         for name, labels, histogram in self._view.metrics(self._now_ns).histograms():
             family = BY_NAME[name]
-            if name not in made:
-                made[name] = HistogramMetricFamily(name, family.help, labels=family.labels)
+            if name not in families:
+                families[name] = HistogramMetricFamily(name, family.help, labels=family.labels)
             values = [labels.get(label, "") for label in family.labels]
-            made[name].add_metric(values, histogram.buckets(), histogram.total)
-        yield from made.values()
+            families[name].add_metric(values, histogram.buckets(), histogram.total)
+        yield from families.values()
 
 
 def _family(family: Family, samples: list[Sample]) -> Metric:
     kind = CounterMetricFamily if family.kind is MetricKind.COUNTER else GaugeMetricFamily
-    found = kind(family.name, family.help, labels=family.labels)
+    metric = kind(family.name, family.help, labels=family.labels)
     for sample in samples:
         labels = dict(sample.labels)
-        found.add_metric([labels.get(label, "") for label in family.labels], sample.value)
-    return found
+        metric.add_metric([labels.get(label, "") for label in family.labels], sample.value)
+    return metric

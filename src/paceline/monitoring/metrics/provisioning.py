@@ -4,6 +4,8 @@ Our engine and the generated expressions agree: a test feeds both with the same 
 every alert.
 """
 
+# ruff: noqa: E501  # one panel a line
+
 import re
 from collections.abc import Sequence
 
@@ -33,30 +35,30 @@ _OVER_TIME = {
 
 
 def rules_file(rules: Rules) -> str:
-    """What Prometheus loads with `rule_files`."""
+    """The file that Prometheus loads with `rule_files`."""
     listed = [_rule(rule) for rule in rules.rules]
     return yaml.safe_dump({"groups": [{"name": "paceline", "rules": listed}]}, sort_keys=False, width=1000)
 
 
 def _rule(rule: Rule) -> dict[str, object]:
-    made: dict[str, object] = {"alert": rule.name, "expr": expression(rule)}
+    entry: dict[str, object] = {"alert": rule.name, "expr": expression(rule)}
     if rule.hold_s:
-        made["for"] = duration(rule.hold_s)
+        entry["for"] = duration(rule.hold_s)
     if rule.keep_firing_s:
-        made["keep_firing_for"] = duration(rule.keep_firing_s)
-    made["labels"] = {"severity": rule.severity.word}
-    made["annotations"] = {
+        entry["keep_firing_for"] = duration(rule.keep_firing_s)
+    entry["labels"] = {"severity": rule.severity.word}
+    entry["annotations"] = {
         "summary": _template(rule.summary),
         "description": _template(rule.description),
         "runbook_url": rule.runbook,
     }
-    return made
+    return entry
 
 
 def expression(rule: Rule) -> str:
     parts = [_condition(condition) for condition in rule.conditions]
-    word = " or " if rule.is_any else f" and on ({', '.join(rule.by)}) "
-    whole = parts[0] if len(parts) == 1 else word.join(f"({part})" for part in parts)
+    operator = " or " if rule.is_any else f" and on ({', '.join(rule.by)}) "
+    whole = parts[0] if len(parts) == 1 else operator.join(f"({part})" for part in parts)
     if rule.clear_when is None:
         return whole
     on = f"on ({', '.join(rule.by)})"
@@ -66,7 +68,8 @@ def expression(rule: Rule) -> str:
 
 
 def _condition(condition: Condition) -> str:
-    left, sign = _reading(condition.left), _SIGNS[condition.compare]
+    left = _reading(condition.left)
+    sign = _SIGNS[condition.compare]
     if not isinstance(condition.limit, Reading):
         if condition.left.reduce is Reduce.ABSENT:
             return left
@@ -99,7 +102,7 @@ def _escaped(value: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As Prometheus writes it: whole units."""
+    """A duration in Prometheus notation: whole units."""
     for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
         if seconds >= size and seconds % size == 0:
             return f"{int(seconds // size)}{unit}"
@@ -107,27 +110,25 @@ def duration(seconds: float) -> str:
 
 
 def _template(text: str) -> str:
-    """`{worker}` becomes `{{ $labels.worker }}`; a limit is in the rule for whoever reads it."""
-    made, rest = "", text
+    """`{worker}` becomes `{{ $labels.worker }}`; the limit is visible in the rule itself."""
+    converted = ""
+    rest = text
     while "{" in rest:
         before, _, rest = rest.partition("{")
         name, _, rest = rest.partition("}")
         filled = {"value": "{{ $value | humanize }}", "limit": "the limit"}.get(
             name, f"{{{{ $labels.{name} }}}}"
         )
-        made += before + filled
-    return made + rest
+        converted += before + filled
+    return converted + rest
 
 
 def metrics_in(expressions: Sequence[str]) -> set[str]:
-    """The names of ours that these expressions mention, without the endings of histograms."""
-    found = {name for text in expressions for name in re.findall(r"paceline_[a-z0-9_]+", text)}
+    """Our metric names in these expressions, without the suffixes of histograms."""
+    names = {name for text in expressions for name in re.findall(r"paceline_[a-z0-9_]+", text)}
     return {
-        re.sub(r"_(bucket|sum|count)$", "", name) if not name.endswith("_total") else name for name in found
+        re.sub(r"_(bucket|sum|count)$", "", name) if not name.endswith("_total") else name for name in names
     }
-
-
-# ruff: noqa: E501  # one panel a line
 
 
 DATASOURCE = "${datasource}"
@@ -141,12 +142,12 @@ PANELS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
         ("Gradient norm", "none", [("{{worker}}", f"paceline_gradient_norm{{{_RUN}}}")]),
         ("Step", "none", [("step", f"paceline_global_step{{{_RUN}}}"), ("planned", f"paceline_planned_steps{{{_RUN}}}")]),
         ("Health", "percentunit", [("score", f"paceline_health_score_ratio{{{_RUN}}}"), ("{{component}}", f"paceline_health_component_ratio{{{_RUN}}}")]),
-        ("Alerts that fire", "none", [("{{severity}}", f"paceline_alerts_firing{{{_RUN}}}")]),
+        ("Firing alerts", "none", [("{{severity}}", f"paceline_alerts_firing{{{_RUN}}}")]),
         ("Workers by state", "none", [("{{state}}", f"paceline_workers{{{_RUN}}}"), ("desired", f"paceline_workers_desired{{{_RUN}}}")]),
         ("Generation", "none", [("generation", f"paceline_generation{{{_RUN}}}"), ("last recovery in s", f"paceline_recovery_last_seconds{{{_RUN}}}")]),
         ("Age of the newest checkpoint", "s", [("age", f"time() - paceline_checkpoint_last_success_timestamp_seconds{{{_RUN}}}")]),
         ("Checkpoint time p95", "s", [("{{stage}}", f"histogram_quantile(0.95, sum by (stage, le) (rate(paceline_checkpoint_duration_seconds_bucket{{{_RUN}}}[10m])))")]),
-        ("Begun anew, by cause", "none", [("generation: {{cause}}", f"paceline_generation_changes_total{{{_RUN}}}"), ("worker: {{cause}}", f"paceline_restarts_total{{{_RUN}}}"), ("steps in vain", f"paceline_lost_steps_total{{{_RUN}}}")]),
+        ("Restarts by cause", "none", [("generation: {{cause}}", f"paceline_generation_changes_total{{{_RUN}}}"), ("worker: {{cause}}", f"paceline_restarts_total{{{_RUN}}}"), ("lost steps", f"paceline_lost_steps_total{{{_RUN}}}")]),
         ("Custom", "none", [("{{name}} {{worker}}", f"paceline_custom{{{_RUN}}}")]),
     ],
     "Paceline: workers": [
@@ -155,12 +156,12 @@ PANELS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
         ("Time by phase", "percentunit", [("{{phase}}", f"sum by (phase) (rate(paceline_step_phase_seconds_total{{{_RUN}}}[1m])) / scalar(sum(rate(paceline_step_phase_seconds_total{{{_RUN}}}[1m])))")]),
         ("Waiting and communication", "percentunit", [("wait", f"paceline_wait_ratio{{{_RUN}}}"), ("comm", f"paceline_communication_ratio{{{_RUN}}}")]),
         ("Staleness p95", "none", [("{{worker}}", f"histogram_quantile(0.95, sum by (worker, le) (rate(paceline_gradient_staleness_steps_bucket{{{_RUN}}}[1m])))"), ("bound", f"paceline_staleness_bound_steps{{{_RUN}}}")]),
-        ("Steps behind the foremost", "none", [("{{worker}}", f"paceline_worker_lag_steps{{{_RUN}}}")]),
-        ("Moving and reducing p95", "s", [("{{op}}", f"histogram_quantile(0.95, sum by (op, le) (rate(paceline_collective_duration_seconds_bucket{{{_RUN}}}[1m])))")]),
+        ("Steps behind the fastest", "none", [("{{worker}}", f"paceline_worker_lag_steps{{{_RUN}}}")]),
+        ("Communication p95", "s", [("{{op}}", f"histogram_quantile(0.95, sum by (op, le) (rate(paceline_collective_duration_seconds_bucket{{{_RUN}}}[1m])))")]),
         ("Bytes sent", "Bps", [("{{worker}}", f"rate(paceline_network_transmit_bytes_total{{{_RUN}}}[1m])")]),
         ("Bandwidth while communicating", "Bps", [("{{worker}}", f"paceline_worker_bandwidth_bytes_per_second{{{_RUN}}}")]),
         ("Round trip", "s", [("{{worker}}", f"paceline_worker_round_trip_seconds{{{_RUN}}}"), ("{{worker}} slowest", f"paceline_worker_round_trip_slowest_seconds{{{_RUN}}}")]),
-        ("Sent again", "percentunit", [("{{worker}}", f"rate(paceline_worker_tcp_retransmitted_total{{{_RUN}}}[1m]) / rate(paceline_worker_tcp_segments_total{{{_RUN}}}[1m])")]),
+        ("Retransmitted", "percentunit", [("{{worker}}", f"rate(paceline_worker_tcp_retransmitted_total{{{_RUN}}}[1m]) / rate(paceline_worker_tcp_segments_total{{{_RUN}}}[1m])")]),
         ("Memory", "bytes", [("{{worker}}", f"paceline_worker_resident_memory_bytes{{{_RUN}}}")]),
         ("Restarts in ten minutes", "none", [("{{worker}}", f"increase(paceline_worker_restarts_total{{{_RUN}}}[10m])")]),
     ],
@@ -169,7 +170,7 @@ PANELS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
         ("Memory", "percentunit", [("{{node}}", f"paceline_host_memory_used_bytes{{{_RUN}}} / paceline_host_memory_size_bytes{{{_RUN}}}")]),
         ("Disk free", "bytes", [("{{node}}", f"paceline_host_filesystem_available_bytes{{{_RUN}}}")]),
         ("Network", "Bps", [("{{node}} in", f"rate(paceline_host_network_receive_bytes_total{{{_RUN}}}[1m])"), ("{{node}} out", f"rate(paceline_host_network_transmit_bytes_total{{{_RUN}}}[1m])")]),
-        ("TCP sent again", "percentunit", [("{{node}}", f"rate(paceline_host_tcp_retransmitted_total{{{_RUN}}}[1m]) / rate(paceline_host_tcp_segments_total{{{_RUN}}}[1m])")]),
+        ("TCP retransmitted", "percentunit", [("{{node}}", f"rate(paceline_host_tcp_retransmitted_total{{{_RUN}}}[1m]) / rate(paceline_host_tcp_segments_total{{{_RUN}}}[1m])")]),
         ("GPU utilization", "percentunit", [("{{node}} {{gpu}}", f"paceline_gpu_utilization_ratio{{{_RUN}}}")]),
         ("GPU memory", "percentunit", [("{{node}} {{gpu}}", f"paceline_gpu_memory_used_bytes{{{_RUN}}} / paceline_gpu_memory_size_bytes{{{_RUN}}}")]),
         ("GPU power", "watt", [("{{node}} {{gpu}}", f"rate(paceline_gpu_energy_joules_total{{{_RUN}}}[1m])")]),
@@ -190,7 +191,7 @@ def expressions() -> list[str]:
 
 
 def dashboards() -> dict[str, dict[str, Json]]:
-    """By file name: what Grafana imports."""
+    """Grafana dashboards, by file name."""
     return {
         f"{title.lower().replace(': ', '-')}.json": _dashboard(title, panels)
         for title, panels in PANELS.items()

@@ -18,15 +18,16 @@ from paceline.plan.codec import Json
 FINE = (0.1, 6_000)
 MEDIUM = (1.0, 7_200)
 COARSE = (10.0, 17_280)
-Bucket = tuple[float, float, float, float]  # its beginning in seconds, least, greatest, last
+Bucket = tuple[float, float, float, float]  # start in seconds, minimum, maximum, last
 
 
 class Ring:
-    """Buckets of one width, one after the other without gaps; the oldest go."""
+    """Contiguous buckets of one width; the oldest are dropped."""
 
     def __init__(self, width_s: float, most: int, *, has_range: bool = True) -> None:
-        """`has_range`: more than one value comes in a bucket's time."""
-        self.width_s, self._most = width_s, most
+        """`has_range`: a bucket may get more than one value."""
+        self.width_s = width_s
+        self._most = most
         self._first = 0  # number of the oldest bucket that is kept
         self._last = array("f")
         self._low, self._high = (array("f"), array("f")) if has_range else (self._last, self._last)
@@ -46,7 +47,7 @@ class Ring:
             self._cut(len(self))
         place = number - self._first
         if place < 0:
-            return  # so late that its time is no longer kept
+            return  # too late: its bucket was dropped
         missing = place + 1 - len(self)
         if missing > 0:
             for side in self._sides:
@@ -57,7 +58,7 @@ class Ring:
             self._low[place] = min(self._low[place], value)
             self._high[place] = max(self._high[place], value)
         self._last[place] = value
-        # Some more than is kept, so that the front is cut off now and then only.
+        # Drop the oldest in batches.
         if len(self) > self._most * 17 // 16:
             cut = len(self) - self._most
             self._first += cut
@@ -81,7 +82,8 @@ class Series:
     """One number over time."""
 
     def __init__(self, *, unit: str, group: str, is_fast: bool = False) -> None:
-        self.unit, self.group = unit, group
+        self.unit = unit
+        self.group = group
         tiers = (FINE, MEDIUM, COARSE) if is_fast else (MEDIUM, COARSE)
         self._rings = [Ring(*tier, has_range=is_fast or tier is COARSE) for tier in tiers]
         self.last: float | None = None
@@ -93,8 +95,8 @@ class Series:
                 ring.add(at_s, value)
 
     def read(self, from_s: float, to_s: float, points: int) -> list[Bucket]:
-        """At most so many buckets, from the finest ring that still knows the beginning."""
-        # What was there within the first wide bucket was there from the beginning.
+        """At most `points` buckets, from the finest ring that still covers `from_s`."""
+        # A ring that reaches into the oldest coarse bucket covers everything.
         oldest_s = self._rings[-1].begins_s + self._rings[-1].width_s
         for ring in self._rings:
             if len(ring) and (ring.begins_s <= max(from_s, oldest_s) + ring.width_s):
@@ -103,14 +105,14 @@ class Series:
 
 
 def downsample(buckets: Sequence[Bucket], points: int) -> list[Bucket]:
-    """Neighbours become one, with the least of the least and the greatest of the greatest."""
+    """Merge neighbours: minimum of the minima, maximum of the maxima, last value."""
     if len(buckets) <= points:
         return list(buckets)
-    made = []
+    merged = []
     for i in range(points):
         part = buckets[i * len(buckets) // points : (i + 1) * len(buckets) // points]
-        made.append((part[0][0], min(b[1] for b in part), max(b[2] for b in part), part[-1][3]))
-    return made
+        merged.append((part[0][0], min(b[1] for b in part), max(b[2] for b in part), part[-1][3]))
+    return merged
 
 
 class SeriesTable:
@@ -131,28 +133,30 @@ class SeriesTable:
     def only(self, names: Sequence[str]) -> "SeriesTable":
         """A table of these series alone, which are not copied."""
         table = SeriesTable()
-        table._all = {name: one for name, one in self._all.items() if name in names}
+        table._all = {name: series for name, series in self._all.items() if name in names}
         return table
 
     def get(self, name: str) -> Series | None:
         return self._all.get(name)
 
-    def told(self, names: Sequence[str] | None, from_s: float, to_s: float, points: int) -> dict[str, Json]:
-        wanted = list(self._all) if names is None else [n for n in names if n in self._all]
+    def to_dict(
+        self, names: Sequence[str] | None, from_s: float, to_s: float, points: int
+    ) -> dict[str, Json]:
+        selected = list(self._all) if names is None else [n for n in names if n in self._all]
         listed: list[Json] = [
-            {"name": name, "unit": one.unit, "group": one.group} for name, one in self._all.items()
+            {"name": name, "unit": series.unit, "group": series.group} for name, series in self._all.items()
         ]
         data: dict[str, Json] = {
             name: [
                 [round(t, 3), *map(_short, rest)] for t, *rest in self._all[name].read(from_s, to_s, points)
             ]
-            for name in wanted
+            for name in selected
         }
         return {"names": listed, "data": data}
 
 
 def _short(value: float) -> float:
-    """Kept in single precision: more digits would be made up."""
+    """The digits of single precision."""
     return float(f"{value:.7g}")
 
 
@@ -176,9 +180,11 @@ _GPU = {
     "power": ("power_w", "W"),
 }
 
+_WORKER_GROUPS = {"memory_bytes": "system", "cpu": "system", "bandwidth": "network", "round_trip": "network"}
+
 
 def record_rows(table: SeriesTable, rows: Sequence[LaneRow]) -> None:
-    """What each step tells."""
+    """Add the values of each step."""
     for row in rows:
         lasted_s = sum(row[2:10])
         table.add("loss", row[1] + lasted_s, row[10], unit="loss", group="training", is_fast=True)
@@ -186,8 +192,9 @@ def record_rows(table: SeriesTable, rows: Sequence[LaneRow]) -> None:
 
 
 def record_second(table: SeriesTable, figures: Figures, score: int | None) -> None:
-    """What is told once a second."""
-    now_s, track = figures.now_s, figures.track
+    """Add the values of one second."""
+    now_s = figures.now_s
+    track = figures.track
     if track.last_step_s is not None:
         table.add("throughput", now_s, figures.rates().samples_per_s, unit="samples/s", group="training")
         table.add("bytes", now_s, figures.rates().bytes_per_s, unit="B/s", group="network")
@@ -201,7 +208,8 @@ def record_second(table: SeriesTable, figures: Figures, score: int | None) -> No
 
 
 def _record_worker(table: SeriesTable, figures: Figures, name: str) -> None:
-    worker, now_s = figures.track.workers[name], figures.now_s
+    worker = figures.track.workers[name]
+    now_s = figures.now_s
     shares = worker.phase_shares(10)
     recent = list(worker.seconds)[-10:]
     comm = sum(s.phases_s[COMM] for s in recent)
@@ -218,18 +226,14 @@ def _record_worker(table: SeriesTable, figures: Figures, name: str) -> None:
         ("round_trip", None if worker.link is None else worker.link.round_trip_s, "s"),
         ("bandwidth", sum(s.bytes_out + s.bytes_in for s in recent) / comm if comm else None, "B/s"),
     ):
-        group = (
-            "system"
-            if kind in ("memory_bytes", "cpu")
-            else "network"
-            if kind in ("bandwidth", "round_trip")
-            else "training"
+        table.add(
+            f"worker.{name}.{kind}", now_s, value, unit=unit, group=_WORKER_GROUPS.get(kind, "training")
         )
-        table.add(f"worker.{name}.{kind}", now_s, value, unit=unit, group=group)
 
 
 def _record_machines(table: SeriesTable, figures: Figures) -> None:
-    machines, now_s = figures.track.machines, figures.now_s
+    machines = figures.track.machines
+    now_s = figures.now_s
     for node, rows in machines.hosts.items():
         for kind, (attribute, unit) in _HOST.items():
             table.add(f"host.{node}.{kind}", now_s, getattr(rows[-1], attribute), unit=unit, group="system")

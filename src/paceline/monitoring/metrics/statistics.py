@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """None of nothing."""
+    """None without values."""
     if not values:
         return None
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
-    # In this form, not low + part × (high − low): so the parity with Prometheus is to the last bit.
+    # Not low + part × (high − low): this form equals Prometheus to the last bit.
     part = place - low
     return ordered[low] * (1 - part) + ordered[high] * part
 
@@ -31,7 +31,7 @@ MAX_POINTS = 60  # pairs grow with the square
 DRIFT = 0.5  # in spreads: smaller shifts are noise
 THRESHOLD = 8.0  # in spreads, summed up
 MIN_POINTS = 8
-MAX_FALL = 0.9  # of the median: by more, a line no longer tells how far a curve fell
+MAX_FALL = 0.9  # of the median: beyond it, a line no longer describes how far a curve fell
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,16 @@ class Trend:
 
 
 def fit_trend(points: Sequence[tuple[float, float]]) -> Trend | None:
-    """None where there is too little to tell."""
+    """None with too few points."""
     if len(points) < MIN_POINTS:
         return None
-    few = (
+    sampled = (
         points
         if len(points) <= MAX_POINTS
         else [points[i * len(points) // MAX_POINTS] for i in range(MAX_POINTS)]
     )
-    slope = theil_sen(few)
-    middle = median([value for _, value in few]) or 0.0
+    slope = theil_sen(sampled)
+    middle = median([value for _, value in sampled]) or 0.0
     span_s = points[-1][0] - points[0][0]
     at = change_point([value for _, value in points])
     change_share = None if at is None else _step(points, at)
@@ -75,7 +75,7 @@ def theil_sen(points: Sequence[tuple[float, float]]) -> float:
 
 
 def change_point(values: Sequence[float]) -> int | None:
-    """The index at which the level first stepped; None: it did not."""
+    """The index of the first level shift, if any."""
     if len(values) < MIN_POINTS:
         return None
     base = values[: max(MIN_POINTS // 2, len(values) // 3)]
@@ -86,7 +86,8 @@ def change_point(values: Sequence[float]) -> int | None:
     up_since = down_since = 0
     for i, value in enumerate(values):
         z = (value - level) / spread
-        up, down = max(0.0, up + z - DRIFT), max(0.0, down - z - DRIFT)
+        up = max(0.0, up + z - DRIFT)
+        down = max(0.0, down - z - DRIFT)
         up_since = i + 1 if up == 0 else up_since
         down_since = i + 1 if down == 0 else down_since
         if max(up, down) > THRESHOLD:
@@ -102,18 +103,19 @@ def _step(points: Sequence[tuple[float, float]], at: int) -> float | None:
     return (after - before) / abs(before)
 
 
-def describe_trend(name: str, found: Trend, clock: str | None, cause: str | None) -> str:
-    """`throughput fell 18 % at 12:04:31, when worker-3 slowed`; nothing is said of what is not there."""
-    if found.change_s is not None and found.change_share is not None and abs(found.change_share) >= 0.05:
-        verb = "rose" if found.change_share > 0 else "fell"
+def describe_trend(name: str, trend: Trend, clock: str | None, cause: str | None) -> str:
+    """`throughput fell 18 % at 12:04:31, when worker-3 slowed`; unknown parts are left out."""
+    if trend.change_s is not None and trend.change_share is not None and abs(trend.change_share) >= 0.05:
+        verb = "rose" if trend.change_share > 0 else "fell"
         when = f" at {clock}" if clock else ""
         why = f", when {cause}" if cause else ""
-        return f"{name} {verb} {_percent(found.change_share)}{when}{why}"
-    if abs(found.share) < 0.05 or not math.isfinite(found.share):
+        return f"{name} {verb} {_percent(trend.change_share)}{when}{why}"
+    if abs(trend.share) < 0.05 or not math.isfinite(trend.share):
         return f"{name} is steady"
-    if found.share <= -MAX_FALL:
-        return f"{name} falls to a fraction of what it was in this time"
-    return f"{name} {'rises' if found.share > 0 else 'falls'} slowly, {_percent(found.share)} in this time"
+    if trend.share <= -MAX_FALL:
+        return f"{name} falls to a fraction of its value over the trend window"
+    verb = "rises" if trend.share > 0 else "falls"
+    return f"{name} {verb} slowly, {_percent(trend.share)} over the trend window"
 
 
 def _percent(share: float) -> str:

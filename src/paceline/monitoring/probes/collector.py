@@ -28,14 +28,14 @@ WHO = "watch"
 
 class CoordinatorSampler(Protocol):
     def rows(self, at_ns: int) -> list[CoordinatorRow]:
-        """Every node, as it is now; nothing as long as there is no coordinator."""
+        """One row per node; none as long as there is no coordinator."""
         ...
 
     def close(self) -> None: ...
 
 
 class Collector:
-    """Works between `with` and its end."""
+    """Samples inside a `with` block."""
 
     def __init__(
         self,
@@ -46,15 +46,19 @@ class Collector:
         coordinator: CoordinatorSampler | None = None,
         every_s: float | None = None,
     ) -> None:
-        self._run_dir, self._note = run_dir, note
+        self._run_dir = run_dir
+        self._note = note
         self._every_s = EVERY_S if every_s is None else every_s
-        self._has_local_workers, self._coordinator = has_local_workers, coordinator
+        self._has_local_workers = has_local_workers
+        self._coordinator = coordinator
         self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._look_at_machine, name="watch", daemon=True)]
+        self._threads = [threading.Thread(target=self._run_machine, name="watch", daemon=True)]
         if coordinator is not None:
-            # Its own thread: a node that does not answer must not hold up the seconds.
-            ask = threading.Thread(target=self._look_at_coordinator, name="watch coordinator", daemon=True)
-            self._threads.append(ask)
+            # Its own thread: a node that does not answer must not delay the other samples.
+            coordinator_thread = threading.Thread(
+                target=self._sample_coordinator, name="watch coordinator", daemon=True
+            )
+            self._threads.append(coordinator_thread)
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -68,40 +72,42 @@ class Collector:
         for thread in self._threads:
             thread.join()
 
-    def _look_at_machine(self) -> None:
+    def _run_machine(self) -> None:
         try:
-            self._look_until_over()
+            self._sample_machine()
         except OSError as error:
-            self._fail(f"the run goes on, but nobody looks at this machine: {error}")
+            self._fail(f"the run continues, but this machine is not monitored: {error}")
 
-    def _look_until_over(self) -> None:
+    def _sample_machine(self) -> None:
         with _CollectorLog(self._run_dir, self._note) as log:
             clock = SystemClock()
             host = HostProbe(self._run_dir)
             gpus = GpuProbe(host.node)
-            crew = Crew(self._run_dir / "events.jsonl")
-            keeper = LogMaintenance(self._run_dir, self._note)
+            processes = WorkerProcesses(self._run_dir / "events.jsonl")
+            maintenance = LogMaintenance(self._run_dir, self._note)
             try:
                 while True:
-                    self._once(log, clock, host, gpus, crew)
-                    keeper.look()
+                    self._sample_once(log, clock, host, gpus, processes)
+                    maintenance.check()
                     if self._is_over.wait(self._every_s):
                         break
             finally:
-                keeper.close()
+                maintenance.close()
                 gpus.close()
 
-    def _once(self, log: EventLog, clock: Clock, host: HostProbe, gpus: GpuProbe, crew: "Crew") -> None:
+    def _sample_once(
+        self, log: EventLog, clock: Clock, host: HostProbe, gpus: GpuProbe, processes: "WorkerProcesses"
+    ) -> None:
         try:
             now_ns = clock.now_ns()
             if self._has_local_workers:
-                log.write_rows("processes", host.processes(now_ns, crew.pids()))
-            log.write_rows("gpus", gpus.look(now_ns))
-            log.write_rows("hosts", [host.look(now_ns)])  # last: it says that the second is complete
+                log.write_rows("processes", host.processes(now_ns, processes.pids()))
+            log.write_rows("gpus", gpus.sample(now_ns))
+            log.write_rows("hosts", [host.sample(now_ns)])  # last: it marks the second as complete
         except (OSError, AssertionError) as error:  # a full disk ends this record, not the run
-            self._fail(f"the run goes on, but nobody looks at this machine any more: {error}")
+            self._fail(f"the run continues, but this machine is no longer monitored: {error}")
 
-    def _look_at_coordinator(self) -> None:
+    def _sample_coordinator(self) -> None:
         assert self._coordinator is not None, "this thread is for it"
         clock = SystemClock()
         with _CollectorLog(self._run_dir, self._note) as log:
@@ -109,17 +115,17 @@ class Collector:
                 try:
                     log.write_rows("coordinators", self._coordinator.rows(clock.now_ns()))
                 except (OSError, AssertionError) as error:
-                    self._fail(f"the run goes on, but nobody looks at its coordinator any more: {error}")
+                    self._fail(f"the run continues, but its coordinator is no longer monitored: {error}")
         self._coordinator.close()
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, message: str) -> None:
         if not self._is_over.is_set():
             self._is_over.set()
-            self._note(f"warning: {what}")
+            self._note(f"warning: {message}")
 
 
 class _CollectorLog:
-    """The collector's place in the log, closed in the end."""
+    """The collector's event log, closed at the end."""
 
     def __init__(self, run_dir: Path, note: Callable[[str], None]) -> None:
         self._path = run_dir / "events.jsonl"
@@ -127,7 +133,7 @@ class _CollectorLog:
 
     def __enter__(self) -> EventLog:
         self._log = EventLog(
-            self._path, who=WHO, clock=SystemClock(), say=lambda text: self._note(f"warning: {text}")
+            self._path, who=WHO, clock=SystemClock(), notify=lambda text: self._note(f"warning: {text}")
         )
         return self._log
 
@@ -137,8 +143,8 @@ class _CollectorLog:
         self._log.close()
 
 
-class Crew:
-    """Who trains, by what the log says of processes that began and ended."""
+class WorkerProcesses:
+    """Process ids of the running workers, from the start and end events in the log."""
 
     def __init__(self, path: Path) -> None:
         self._lines = NewLines(path)
@@ -146,12 +152,12 @@ class Crew:
 
     def pids(self) -> dict[str, int]:
         for line in (line for part in self._lines.parts() for line in part):
-            with suppress(*UNREADABLE):  # a damaged line says nothing
+            with suppress(*UNREADABLE):  # skip damaged lines
                 self._take(line)
         return dict(self._pids)
 
     def _take(self, line: str) -> None:
-        # Looked at before it is parsed: nearly all lines are steps.
+        # Checked before parsing: nearly all lines are steps.
         if '"kind":"worker_started"' in line:
             event = json.loads(line)
             self._pids[str(event["who"])] = int(event["pid"])
@@ -173,7 +179,7 @@ def collecting(
         yield
         return
     coordinator = None if plan.elastic is None else coordinator_probe(run_dir)
-    # Elastic workers share memory with us, so they are here, whoever started them.
+    # Elastic workers share memory with the launcher, so they are on this machine.
     is_local = plan.launcher is Launcher.LOCAL or plan.elastic is not None
     with Collector(run_dir, note, has_local_workers=is_local, coordinator=coordinator):
         yield

@@ -18,14 +18,15 @@ except ModuleNotFoundError:
 
 class GpuProbe:
     def __init__(self, node: str, nvml: Any = pynvml) -> None:  # Any: a C library behind generated names
-        self._node, self._nvml = node, nvml
+        self._node = node
+        self._nvml = nvml
         self._handles: list[Any] = []  # Any: the library's own
         if nvml is not None:
             with suppress(nvml.NVMLError):  # no driver: no GPUs
                 nvml.nvmlInit()
                 self._handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
-    def look(self, at_ns: int) -> list[GpuRow]:
+    def sample(self, at_ns: int) -> list[GpuRow]:
         return [self._row(at_ns, number, handle) for number, handle in enumerate(self._handles)]
 
     def close(self) -> None:
@@ -36,43 +37,43 @@ class GpuProbe:
 
     def _row(self, at_ns: int, number: int, handle: Any) -> GpuRow:  # Any: the library's own
         nvml = self._nvml
-        ask = self._ask
-        memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        utilization = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        reasons = ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        power_mw = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        limit_mw = ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        energy_mj = ask(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        query = self._query
+        memory = query(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        utilization = query(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        reasons = query(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        power_mw = query(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        limit_mw = query(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        energy_mj = query(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
         return GpuRow(
             at_ns,
             self._node,
             number,
-            str(ask(lambda: nvml.nvmlDeviceGetUUID(handle)) or ""),
-            str(ask(lambda: nvml.nvmlDeviceGetName(handle)) or ""),
+            str(query(lambda: nvml.nvmlDeviceGetUUID(handle)) or ""),
+            str(query(lambda: nvml.nvmlDeviceGetName(handle)) or ""),
             None if utilization is None else utilization / 100,
             None if memory is None else int(memory.used),
             None if memory is None else int(memory.total),
-            ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            query(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             None if power_mw is None else power_mw / 1000,
             None if limit_mw is None else limit_mw / 1000,
             None if energy_mj is None else energy_mj / 1000,
-            None if reasons is None else bool(reasons & _held_down(nvml)),
-            ask(
+            None if reasons is None else bool(reasons & _throttle_mask(nvml)),
+            query(
                 lambda: nvml.nvmlDeviceGetTotalEccErrors(
                     handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
                 )
             ),
         )
 
-    def _ask(self, question: Callable[[], Any]) -> Any:  # Any: whatever the library answers
+    def _query(self, call: Callable[[], Any]) -> Any:  # Any: the value of the library
         try:
-            return question()
+            return call()
         except self._nvml.NVMLError:
             return None
 
 
-def _held_down(nvml: Any) -> int:  # Any: a C library behind generated names
-    """The reasons that are no choice of ours: power and heat; not an idle clock or one that was set."""
+def _throttle_mask(nvml: Any) -> int:  # Any: a C library behind generated names
+    """Throttling by power and heat; not an idle clock or one that was set."""
     return int(
         nvml.nvmlClocksThrottleReasonSwPowerCap
         | nvml.nvmlClocksThrottleReasonHwSlowdown

@@ -15,12 +15,12 @@ from paceline.monitoring.probes.process import ProcessProbe, has_proc
 
 try:
     import psutil
-except ModuleNotFoundError:  # then only the seconds are told
+except ModuleNotFoundError:  # then rows hold only the time
     psutil = None  # type: ignore[assignment]  # absent
 
 LOOPBACK = "lo"
 SNMP = Path("/proc/net/snmp")
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class HostProbe:
@@ -30,16 +30,19 @@ class HostProbe:
         self._processes: dict[int, psutil.Process] = {}
         self._proc = ProcessProbe() if has_proc() else None
         if psutil is not None:
-            psutil.cpu_percent()  # what is asked next is the share since now
+            psutil.cpu_percent()  # the next call returns the share since now
 
-    def look(self, at_ns: int) -> HostRow:
+    def sample(self, at_ns: int) -> HostRow:
         if psutil is None:
             return HostRow(at_ns, self.node, *[None] * (len(HostRow._fields) - 2))
-        memory, disk = _try(psutil.virtual_memory), _try(lambda: psutil.disk_usage(str(self._folder)))
-        # As the kernel counts them: whoever makes a rate of them knows that counters may begin anew.
-        io, load = _try(lambda: psutil.disk_io_counters(nowrap=False)), _try(psutil.getloadavg)
-        nics = _try(lambda: psutil.net_io_counters(pernic=True, nowrap=False)) or {}
-        cpu, tcp = _try(psutil.cpu_percent), _tcp(SNMP)
+        memory = _or_none(psutil.virtual_memory)
+        disk = _or_none(lambda: psutil.disk_usage(str(self._folder)))
+        # Raw kernel counters: readers that compute rates handle resets.
+        io = _or_none(lambda: psutil.disk_io_counters(nowrap=False))
+        load = _or_none(psutil.getloadavg)
+        nics = _or_none(lambda: psutil.net_io_counters(pernic=True, nowrap=False)) or {}
+        cpu = _or_none(psutil.cpu_percent)
+        tcp = _tcp(SNMP)
         outside = [counters for name, counters in nics.items() if name != LOOPBACK]
         return HostRow(
             at_ns,
@@ -60,9 +63,9 @@ class HostProbe:
         )
 
     def processes(self, at_ns: int, pids: Mapping[str, int]) -> list[ProcessRow]:
-        """Of these participants, those that live."""
+        """Rows of the participants that are alive."""
         if self._proc is not None:
-            return self._proc.look(at_ns, pids)
+            return self._proc.sample(at_ns, pids)
         if psutil is None:
             return []
         rows = []
@@ -78,10 +81,10 @@ class HostProbe:
         return rows
 
 
-def _try(ask: Callable[[], Found]) -> Found | None:
-    """A container may hide what a machine shows."""
+def _or_none(query: Callable[[], Value]) -> Value | None:
+    """A container may hide values of its host."""
     try:
-        return ask()
+        return query()
     except (OSError, RuntimeError, psutil.Error):
         return None
 

@@ -5,7 +5,7 @@ starts from 0. Without /proc there are no rows.
 
 The kernel measures round trips on every TCP connection by the traffic that is sent anyway, so the
 probe sends nothing. It covers all connections of this process: gloo's and NCCL's to other workers,
-ours to a parameter server, gRPC's to the coordinator. Shared memory, CUDA and InfiniBand are not
+Paceline's to a parameter server, gRPC's to the coordinator. Shared memory, CUDA and InfiniBand are not
 TCP, and not covered.
 """
 
@@ -20,10 +20,14 @@ from paceline.events.schema import LinkRow, ProcessRow
 from paceline.monitoring.metrics.statistics import median
 
 PROC = Path("/proc")
-GONE = ("Z", "X")  # it ended, and whoever began it has not looked yet
+GONE = ("Z", "X")  # ended, and not yet reaped by its parent
 STOPPED = ("T", "t")  # by a signal, or by a debugger
-# Places in /proc/PID/stat behind the command's name, which may itself hold anything.
-_STATE, _USER, _SYSTEM, _BEGAN, _PAGES = 0, 11, 12, 19, 21
+# Indexes of fields in /proc/PID/stat, counted after the command name, which may contain anything.
+_STATE = 0
+_USER = 11
+_SYSTEM = 12
+_BEGAN = 19
+_PAGES = 21
 
 
 def has_proc() -> bool:
@@ -31,79 +35,90 @@ def has_proc() -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Where there is no /proc, nobody is known to be gone."""
+    """True without /proc, since then nothing is known."""
     if not has_proc():
         return True
     try:
-        said = (PROC / str(pid) / "stat").read_text(errors="replace")
+        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return said.rpartition(")")[2].split()[_STATE] not in GONE
+    return stat.rpartition(")")[2].split()[_STATE] not in GONE
 
 
 class ProcessProbe:
     def __init__(self) -> None:
-        self._ticks_per_s, self._page_bytes = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-        self._before: dict[int, tuple[str, float, int]] = {}  # by pid: when it began, seconds, ticks
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._before: dict[int, tuple[str, float, int]] = {}  # start time, seconds and ticks, by pid
 
-    def look(self, at_ns: int, pids: Mapping[str, int]) -> list[ProcessRow]:
-        """Of these participants, those that live."""
-        rows, seen = [], {}
+    def sample(self, at_ns: int, pids: Mapping[str, int]) -> list[ProcessRow]:
+        """Rows of the participants that are alive."""
+        rows = []
+        current = {}
         for worker, pid in pids.items():
             try:
                 text = (PROC / str(pid) / "stat").read_text()
             except OSError:
                 continue  # it has ended
             fields = text.rpartition(")")[2].split()
-            now_s, ticks = monotonic_s(), int(fields[_USER]) + int(fields[_SYSTEM])
-            seen[pid] = (fields[_BEGAN], now_s, ticks)
-            share = self._share(self._before.get(pid), seen[pid])
+            now_s = monotonic_s()
+            ticks = int(fields[_USER]) + int(fields[_SYSTEM])
+            current[pid] = (fields[_BEGAN], now_s, ticks)
+            share = self._share(self._before.get(pid), current[pid])
             memory = int(fields[_PAGES]) * self._page_bytes
             rows.append(ProcessRow(at_ns, worker, pid, memory, share, fields[_STATE] in STOPPED))
-        self._before = seen
+        self._before = current
         return rows
 
     def _share(self, before: tuple[str, float, int] | None, now: tuple[str, float, int]) -> float:
-        """Of one core, since the look before."""
+        """Share of one core since the previous sample."""
         if before is None or before[0] != now[0] or now[1] <= before[1]:
             return 0.0
         return round((now[2] - before[2]) / self._ticks_per_s / (now[1] - before[1]), 4)
 
 
-# It measures round trips on every TCP connection by what is sent anyway, so nothing is sent for this. Looked
-# at are all connections of this process, whoever opened them: gloo's and NCCL's to other workers, ours to a
-# parameter server, gRPC's to the coordinator. Shared memory, CUDA and InfiniBand are no TCP, and not seen.
-
 FDS = Path("/proc/self/fd")
 ESTABLISHED = 1
 # struct tcp_info of linux/tcp.h: u8 state …; u32 rtt at 68 (µs), total_retrans at 100; segs_out at 136.
 _SIZE = 144
-_TCP_STATE, _RTT, _RETRANSMITS, _SENT = struct.Struct("=B"), (68, "=I"), (100, "=I"), (136, "=I")
+_TCP_STATE = struct.Struct("=B")
+_RTT = (68, "=I")
+_RETRANSMITS = (100, "=I")
+_SENT = (136, "=I")
 
 
 class TcpProbe:
     def __init__(self, node: str) -> None:
         self._node = node
-        self._known: dict[tuple[int, str], tuple[int, int]] = {}  # by connection: segments sent, and again
+        self._known: dict[tuple[int, str], tuple[int, int]] = {}  # segments sent and retransmitted
         self._sent = self._again = 0  # totals, also of connections that are over
 
-    def look(self, at_ns: int) -> LinkRow | None:
-        """None where nothing was sent by any connection since the look before."""
-        trips, still = [], {}
+    def sample(self, at_ns: int) -> LinkRow | None:
+        """None if no connection sent anything since the previous sample."""
+        round_trips_s = []
+        open_connections = {}
         for key, rtt_us, sent, again in _connections():
             sent_before, again_before = self._known.get(key, (0, 0))
-            if sent < sent_before:  # another connection by the same number and name
+            if sent < sent_before:  # a new connection with the same descriptor and inode
                 sent_before = again_before = 0
-            still[key] = (sent, again)
+            open_connections[key] = (sent, again)
             self._sent += sent - sent_before
             self._again += max(0, again - again_before)
             if sent > sent_before and rtt_us:
-                trips.append(rtt_us / 1e6)
-        self._known = still
-        middle = median(trips)
-        if middle is None:
+                round_trips_s.append(rtt_us / 1e6)
+        self._known = open_connections
+        median_s = median(round_trips_s)
+        if median_s is None:
             return None
-        return LinkRow(at_ns, self._node, len(trips), round(middle, 7), max(trips), self._sent, self._again)
+        return LinkRow(
+            at_ns,
+            self._node,
+            len(round_trips_s),
+            round(median_s, 7),
+            max(round_trips_s),
+            self._sent,
+            self._again,
+        )
 
 
 def _connections() -> Iterator[tuple[tuple[int, str], int, int, int]]:
@@ -119,7 +134,7 @@ def _connections() -> Iterator[tuple[tuple[int, str], int, int, int]]:
 
 def _sockets() -> Iterator[tuple[int, str]]:
     if not FDS.exists():
-        return  # no /proc: nothing is known
+        return  # no /proc
     for path in list(FDS.iterdir()):
         try:
             target = str(path.readlink())
@@ -130,17 +145,20 @@ def _sockets() -> Iterator[tuple[int, str]]:
 
 
 def _tcp_info(fd: int) -> bytes | None:
-    """None: it is no TCP connection, or closed by now. The socket is somebody else's, and stays open."""
+    """None: not a TCP connection, or closed by now. The socket belongs to other code, and stays open."""
     try:
-        found = socket.socket(fileno=fd)
+        connection = socket.socket(fileno=fd)
     except OSError:
         return None
     try:
-        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
+        if (
+            connection.family not in (socket.AF_INET, socket.AF_INET6)
+            or connection.type != socket.SOCK_STREAM
+        ):
             return None
-        info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
         return info if len(info) == _SIZE else None
     except OSError:
         return None
     finally:
-        found.detach()
+        connection.detach()

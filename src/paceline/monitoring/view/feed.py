@@ -26,24 +26,22 @@ from paceline.monitoring.view.saved_view import Saved, load
 from paceline.plan.codec import Json, read
 from paceline.plan.plan import EventDetail, Plan
 
-_ROWS = tuple(
-    f'{{"kind":"{kind}",' for kind in COLUMN_KINDS if kind != "hosts"
-)  # which say nothing of plain events
-RULES_NAME = "alerts.yaml"  # of a run's folder: what it was begun with
-LOOKBACK_NS = 35 * 60 * 1_000_000_000  # more than any default rule looks back
+_ROWS = tuple(f'{{"kind":"{kind}",' for kind in COLUMN_KINDS if kind != "hosts")  # lines of rows
+RULES_NAME = "alerts.yaml"  # in a run's folder: the rules it was started with
+LOOKBACK_NS = 35 * 60 * 1_000_000_000  # longer than the window of any default rule
 TAIL_BYTES = 65_536
 NEVER_NS = 1 << 62
-SKEWED_NS = 5_000_000_000  # lines are written at most half a second after what they tell
+SKEWED_NS = 5_000_000_000  # lines are written at most half a second after their events
 
 
 def rules_of(run_dir: Path) -> Rules | None:
-    """Those that the run was begun with; None: the default ones."""
+    """The rules that the run was started with; None: the defaults."""
     path = run_dir / RULES_NAME
     return load_rules(path) if path.exists() else None
 
 
 class FeedPurpose(Enum):
-    """What a feed is read for."""
+    """The purpose of a feed, which decides how much of the log is read."""
 
     ALL = "all"
     SNAPSHOT = "snapshot"  # from the saved view on; without one, alerts of the last half hour only
@@ -52,7 +50,7 @@ class FeedPurpose(Enum):
 
 
 class Feed:
-    """A run that may still be at work."""
+    """Follows a run that may still be training."""
 
     def __init__(
         self, run_dir: Path, *, rules: Rules | None = None, aim: FeedPurpose = FeedPurpose.ALL
@@ -60,15 +58,15 @@ class Feed:
         plan = read_plan(run_dir)
         path = run_dir / "events.jsonl"
         rules = rules_of(run_dir) if rules is None else rules
-        self._aim = aim
+        self._purpose = aim
         self._lines = NewLines(path)
-        self._has_heard = False
-        self._now = _Now()
+        self._has_lines = False
+        self._clock = _RunNow()
         quiet_ns = 0
         if aim is FeedPurpose.EVENTS:
             quiet_ns = NEVER_NS
         elif aim is not FeedPurpose.ALL:
-            saved = _saved(path, plan, default_rules() if rules is None else rules)
+            saved = _load_saved(path, plan, default_rules() if rules is None else rules)
             if saved is not None:
                 self.view = saved.view
                 self._lines.resume(saved.offset, saved.lines, saved.torn)
@@ -78,7 +76,7 @@ class Feed:
         self.view = RunView(plan, rules, quiet_until_ns=quiet_ns)
 
     def read(self) -> bool:
-        """Take what is new, and let time go on; was there anything?"""
+        """Take new lines, and advance the time; return whether there were any."""
         before = self.view.seq
         for _ in self.parts():
             pass
@@ -89,19 +87,19 @@ class Feed:
         before = self.view.seq
         for part in self._lines.parts():
             for line in part:
-                if self._aim is FeedPurpose.EVENTS and line.startswith(_ROWS) and self.view.seq:
+                if self._purpose is FeedPurpose.EVENTS and line.startswith(_ROWS) and self.view.seq:
                     self.view.track.skip()
                 elif not _take(self.view, line):
                     self.torn.count += 1
             yield self._lines.offset
-        if self.view.seq and (self.view.seq > before or not self._has_heard):
-            self._now.heard(self.view.track, is_first=not self._has_heard)
-            self._has_heard = True
+        if self.view.seq and (self.view.seq > before or not self._has_lines):
+            self._clock.update(self.view.track, is_first=not self._has_lines)
+            self._has_lines = True
         if self.view.seq:
             self.view.advance(self.now_ns())
 
     def saved(self) -> Saved:
-        """As far as the log was read."""
+        """The view up to the current offset of the log."""
         return Saved(self.view, self._lines.offset, self._lines.number, self.torn)
 
     @property
@@ -114,61 +112,64 @@ class Feed:
         track = self.view.track
         if track.is_over or track.seq == 0:
             return track.last_ns
-        return max(track.last_ns, self._now.ns())
+        return max(track.last_ns, self._clock.ns())
 
 
-class _Now:
-    """The run's clock, for somebody who may be on another machine.
+class _RunNow:
+    """The run's clock, for a reader that may be on another machine.
 
-    At first by the calendar: nobody else knows how long a log has been silent. From then on it counts by
-    itself, and a calendar that is set anew changes nothing; where fresh lines show that the calendars of
-    both machines differ, it goes by the lines.
+    It starts from the calendar, since only the calendar shows how long a log has been silent. After that
+    it is monotonic, so setting the system clock has no effect; where new lines show that the calendars of
+    both machines differ, it follows the lines.
     """
 
     def __init__(self) -> None:
-        self._at_ns, self._heard_s = 0, monotonic_s()
+        self._at_ns = 0
+        self._updated_s = monotonic_s()
 
     def ns(self) -> int:
-        return self._at_ns + round((monotonic_s() - self._heard_s) * 1e9)
+        return self._at_ns + round((monotonic_s() - self._updated_s) * 1e9)
 
-    def heard(self, track: RunTrack, *, is_first: bool) -> None:
+    def update(self, track: RunTrack, *, is_first: bool) -> None:
         if is_first:
             now_ns = track.t0_ns + round((unix_now_s() - track.started_unix_s) * 1e9)
         else:
             now_ns = self.ns()
             now_ns = track.last_ns if now_ns - track.last_ns > SKEWED_NS else now_ns
-        self._at_ns, self._heard_s = max(now_ns, track.last_ns), monotonic_s()
+        self._at_ns = max(now_ns, track.last_ns)
+        self._updated_s = monotonic_s()
 
 
 class Replay:
-    """A recorded run, at any moment of it."""
+    """Replays a recorded run, at any moment of it."""
 
     def __init__(self, run_dir: Path, *, rules: Rules | None = None) -> None:
         self._plan = read_plan(run_dir)
         self._rules = rules_of(run_dir) if rules is None else rules
         self._lines = NewLines(run_dir / "events.jsonl").read()
-        self._moments_ns = _moments(self._lines)
+        self._times_ns = _line_times(self._lines)
         self.view = RunView(self._plan, self._rules)
         self._taken = 0
 
     @property
     def duration_s(self) -> float:
-        return (self._moments_ns[-1] - self._moments_ns[0]) / 1e9 if self._moments_ns else 0.0
+        return (self._times_ns[-1] - self._times_ns[0]) / 1e9 if self._times_ns else 0.0
 
     def seek(self, at_s: float) -> None:
-        """As it was then. Backwards it begins anew."""
+        """Move to this time; going back replays from the start."""
         if not self._lines:
             return
-        at_ns = self._moments_ns[0] + round(at_s * 1e9)
-        if self._taken and self._moments_ns[self._taken - 1] > at_ns:
-            self.view, self._taken = RunView(self._plan, self._rules), 0
-        while self._taken < len(self._lines) and self._moments_ns[self._taken] <= at_ns:
+        at_ns = self._times_ns[0] + round(at_s * 1e9)
+        if self._taken and self._times_ns[self._taken - 1] > at_ns:
+            self.view = RunView(self._plan, self._rules)
+            self._taken = 0
+        while self._taken < len(self._lines) and self._times_ns[self._taken] <= at_ns:
             _take(self.view, self._lines[self._taken])
             self._taken += 1
-        self.view.advance(min(at_ns, self._moments_ns[-1]))
+        self.view.advance(min(at_ns, self._times_ns[-1]))
 
     def now_ns(self, at_s: float) -> int:
-        return self._moments_ns[0] + round(at_s * 1e9) if self._moments_ns else 0
+        return self._times_ns[0] + round(at_s * 1e9) if self._times_ns else 0
 
 
 def read_plan(run_dir: Path) -> Plan:
@@ -182,7 +183,7 @@ def read_plan(run_dir: Path) -> Plan:
 
 
 def _take(view: RunView, line: str) -> bool:
-    """False: it makes no sense, and is skipped. Without the header no other line has a meaning."""
+    """False: it cannot be read, and is skipped. Without the header no other line has a meaning."""
     try:
         view.take(line)
         return True
@@ -191,24 +192,24 @@ def _take(view: RunView, line: str) -> bool:
             return False
         raise DamagedRecordError(
             f"the header of the event log cannot be read: {error}",
-            "the log was damaged or written by another version; make the run again",
+            "the log is damaged or was written by another version; train again",
         ) from error
 
 
-def _moments(lines: list[str]) -> list[int]:
-    """When each line was there, at the earliest: no line is older than those before it."""
-    found: list[int] = []
+def _line_times(lines: list[str]) -> list[int]:
+    """The earliest time at which each line was written: never before the previous line."""
+    times: list[int] = []
     for number, line in enumerate(lines):
         try:
             event = json.loads(line)
-            moment = int(event["t0_ns"]) if number == 0 else _moment(event)
+            time_ns = int(event["t0_ns"]) if number == 0 else _line_time(event)
         except UNREADABLE:
-            moment = 0
-        found.append(max(moment, found[-1]) if found else moment)
-    return found
+            time_ns = 0
+        times.append(max(time_ns, times[-1]) if times else time_ns)
+    return times
 
 
-def _moment(event: dict[str, object]) -> int:
+def _line_time(event: dict[str, object]) -> int:
     columns = event.get("columns")
     if not isinstance(columns, dict):
         return int(str(event["at_ns"]))
@@ -217,8 +218,8 @@ def _moment(event: dict[str, object]) -> int:
     return max(values) if isinstance(values, list) else int(values)
 
 
-def _saved(path: Path, plan: Plan, rules: Rules) -> Saved | None:
-    """None: there is none of this log."""
+def _load_saved(path: Path, plan: Plan, rules: Rules) -> Saved | None:
+    """The saved view of this log, if there is one."""
     saved = load(path.parent, plan, rules)
     if saved is None or saved.offset > end_of_lines(path):
         return None
@@ -239,56 +240,56 @@ def _newest_ns(path: Path) -> int:
     newest = 0
     for line in lines[-20:]:
         with suppress(*UNREADABLE):
-            newest = max(newest, _moment(json.loads(line)))
+            newest = max(newest, _line_time(json.loads(line)))
     return newest
 
 
-# A command that was killed at once (`kill -9`) writes no last word. Whoever follows the log
-# must find out by the processes that it names; those of other machines nobody here can see.
-
-
 def is_orphaned(track: RunTrack) -> bool:
-    """The launcher and all workers that began are gone, and none of them said that it ended."""
-    here = socket.gethostname()
-    if track.is_over or track.launcher_pid is None or track.launcher_node != here:
+    """Whether the launcher and all started workers are gone, and none of them logged its end.
+
+    A command that was killed (`kill -9`) logs no end, so readers of the log check the processes that
+    it names. Processes of other machines cannot be checked from here.
+    """
+    hostname = socket.gethostname()
+    if track.is_over or track.launcher_pid is None or track.launcher_node != hostname:
         return False
     workers = [w for w in track.workers.values() if w.has_started and not w.is_finished]
-    if any(worker.node not in (None, here) for worker in workers):
+    if any(worker.node not in (None, hostname) for worker in workers):
         return False
     pids = [track.launcher_pid, *(worker.pid for worker in workers if worker.pid is not None)]
     return not any(map(is_alive, pids))
 
 
-def find_run(folder: Path, said: Path | None) -> Path:
-    """The run that was named, else the one under `runs/` whose log was written last."""
-    if said is not None:
-        run_dir = folder / said
+def find_run(folder: Path, given: Path | None) -> Path:
+    """The given run, else the one under `runs/` whose log was written last."""
+    if given is not None:
+        run_dir = folder / given
         if not (run_dir / "plan.json").exists():
-            there = [log.parent.relative_to(folder) for log in _logs(folder)]
-            hint = f"name one, such as {there[-1] if there else 'runs/xor-ssgd'}"
-            raise NoSuchRunError(f"{said} is no run's folder: it has no plan.json", hint)
+            known = [log.parent.relative_to(folder) for log in _logs(folder)]
+            hint = f"name one, such as {known[-1] if known else 'runs/xor-ssgd'}"
+            raise NoSuchRunError(f"{given} is not a run folder: it has no plan.json", hint)
         return run_dir
     logs = _logs(folder)
     if not logs:
         raise NoSuchRunError(
-            "there is no run under runs/", "name a run's folder, or begin one: paceline train"
+            "there is no run under runs/", "name a run folder, or start a run: paceline train"
         )
     return logs[-1].parent
 
 
 def _logs(folder: Path) -> list[Path]:
-    """Of the runs under `runs/`, the newest last."""
+    """Logs of the runs under `runs/`, newest last."""
     return sorted((folder / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
 
 
 def read_snapshot(run_dir: Path, rules: Rules | None = None) -> dict[str, Json]:
-    """One snapshot of it, now, and whether anybody is left of it; by these rules, else by its own."""
+    """A snapshot of the run, now, and whether it is orphaned; by these rules, else by its own."""
     feed = Feed(run_dir, rules=rules, aim=FeedPurpose.SNAPSHOT)
     feed.read()
     if feed.view.seq == 0:
-        raise NoSuchRunError(f"{run_dir} has no event log yet", "wait until the run has begun")
+        raise NoSuchRunError(f"{run_dir} has no event log yet", "wait until the run has started")
     is_left = is_orphaned(feed.view.track)
     if is_left:
-        feed.read()  # it may have ended in good order between our two looks
+        feed.read()  # it may have ended properly between the two checks
     snapshot = feed.view.snapshot(feed.now_ns())
     return {**snapshot, "is_deserted": is_left and not feed.view.track.is_over}

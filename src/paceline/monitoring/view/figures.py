@@ -11,8 +11,8 @@ from paceline.plan.catalog import MODES, Channel
 from paceline.plan.codec import Json
 from paceline.plan.plan import Launcher, Plan
 
-RATE_S = 10  # seconds over which throughput is told
-STALLED_S = 2.0  # without a step for so long, time goes on without work
+RATE_S = 10  # window of the throughput
+STALLED_S = 2.0  # without a step for this long, the run counts as stalled
 SLOW_BELOW = 0.7
 BEFORE_S = 300
 INJECTED_S = 120.0
@@ -23,7 +23,8 @@ _OPS = {
     Channel.STORE: "push_pull",
     Channel.PEERS: "exchange",
 }
-WAIT, COMM = PHASES.index("wait"), PHASES.index("comm")
+WAIT = PHASES.index("wait")
+COMM = PHASES.index("comm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,13 @@ class Rates:
 
 
 class Figures:
-    """One look at a run; `now_s` is on the run's own clock."""
+    """A run at one moment; `now_s` is on the run's own clock."""
 
     def __init__(self, track: RunTrack, now_s: float) -> None:
-        self.track, self.now_s = track, now_s
+        self.track = track
+        self.now_s = now_s
         self.workers = sorted(track.workers.values(), key=lambda w: (len(w.name), w.name))
-        # Asked for many times in one look, and a median costs a sort.
+        # Cached: used many times per snapshot, and a median costs a sort.
         self._own_s = {w.name: w.own_p50_s for w in self.workers}
         self._states: dict[str, str] = {}
         self._sums_s: list[float] | None = None  # of all workers' phases in the last minute
@@ -61,36 +63,37 @@ class Figures:
 
     @property
     def elapsed_s(self) -> float:
-        """Of a run that is over, until its end."""
+        """Seconds until now, or until the end of a finished run."""
         return self.now_s if self.track.over_s is None else self.track.over_s
 
     @property
     def end_s(self) -> float:
-        """Until when work is told: the newest step, unless none came for a while."""
+        """The end of the rate window: the newest step, or now if the run has stalled."""
         last = self.track.last_step_s
         if last is None or (self.now_s - last > STALLED_S and not self.track.is_over):
             return self.now_s
         return last
 
     def rates(self, workers: list[WorkerTrack] | None = None, before_s: float = 0.0) -> Rates:
-        """Over the last ten whole seconds, or all there was if that is less."""
-        mine = self.workers if workers is None else workers
+        """Over the last ten whole seconds, or since the first step if that is less."""
+        chosen = self.workers if workers is None else workers
         first = self.track.first_step_s
         if first is None:
             return Rates(0.0, 0.0)
         end = self.end_s - before_s
         if end - first < 3:
             lasted_s = max(1e-3, end - first)
-            samples, moved = sum(w.total_samples for w in mine), sum(w.total_bytes_out for w in mine)
+            samples = sum(w.total_samples for w in chosen)
+            moved = sum(w.total_bytes_out for w in chosen)
             return Rates(samples / lasted_s, moved / lasted_s)
         to = math.floor(end)
         begin = max(to - RATE_S, math.ceil(first))
-        found = [s for w in mine for s in w.between(begin, to)]
+        seconds = [s for w in chosen for s in w.between(begin, to)]
         lasted_s = max(1, to - begin)
-        return Rates(sum(s.samples for s in found) / lasted_s, sum(s.bytes_out for s in found) / lasted_s)
+        return Rates(sum(s.samples for s in seconds) / lasted_s, sum(s.bytes_out for s in seconds) / lasted_s)
 
     def share_of(self, phase: int) -> float | None:
-        """Of all workers' step time in the last minute."""
+        """Share of a phase in all workers' step time of the last minute."""
         if self._sums_s is None:
             recent = [s.phases_s for w in self.workers for s in list(w.seconds)[-60:]]
             self._sums_s = [math.fsum(phases[i] for phases in recent) for i in range(len(PHASES))]
@@ -99,7 +102,7 @@ class Figures:
 
     @property
     def eta_s(self) -> float | None:
-        """By the present throughput: what was slower, or paused, before a resume does not count."""
+        """Estimate from the current throughput; slower phases and pauses before a resume do not count."""
         left = max(0, self.plan.steps - self.track.step)
         if self.track.is_over or left == 0:
             return None if self.track.is_over else 0.0
@@ -122,7 +125,9 @@ class Figures:
             return "finished"
         if worker.is_lost or (self.track.outcome == "failed"):
             return "lost"
-        if worker.is_stopped and not worker.is_called_slow:  # one that is slowed is stopped now and then
+        if (
+            worker.is_stopped and not worker.is_called_slow
+        ):  # a worker that is slowed on purpose is stopped now and then
             return "paused"
         if worker.total_steps == 0:
             return "starting"
@@ -130,10 +135,10 @@ class Figures:
         return "slow" if worker.is_called_slow or (speed is not None and speed < SLOW_BELOW) else "training"
 
     def counts(self) -> dict[str, int]:
-        found = dict.fromkeys(("starting", "training", "slow", "paused", "lost", "finished"), 0)
+        counts = dict.fromkeys(("starting", "training", "slow", "paused", "lost", "finished"), 0)
         for worker in self.workers:
-            found[self.state_of(worker)] += 1
-        return found
+            counts[self.state_of(worker)] += 1
+        return counts
 
     @property
     def desired(self) -> int:
@@ -154,7 +159,7 @@ class Figures:
 
     @property
     def learning_rate(self) -> float | None:
-        """Of the step that comes next; a task's own optimizer does not say its rate."""
+        """Learning rate of the next step; None with a task's own optimizer, whose rate is unknown."""
         plan = self.plan
         base = plan.lr if plan.optimizer is None else plan.optimizer.lr
         if base is None:
@@ -166,13 +171,13 @@ class Figures:
         )
 
     def staleness(self) -> dict[str, Json] | None:
-        found = [s for w in self.workers for s in w.staleness]
-        if not found:
+        values = [s for w in self.workers for s in w.staleness]
+        if not values:
             return None
-        return {"p50": quantile(found, 0.5), "p95": quantile(found, 0.95), "max": max(found)}
+        return {"p50": quantile(values, 0.5), "p95": quantile(values, 0.95), "max": max(values)}
 
     def bandwidth(self, worker: WorkerTrack) -> float | None:
-        """Bytes both ways over the time in `comm`: what a worker's own steps saw."""
+        """Bytes in both directions over the time in `comm`."""
         recent = list(worker.seconds)[-60:]
         spent_s = math.fsum(s.phases_s[COMM] for s in recent)
         moved = sum(s.bytes_out + s.bytes_in for s in recent)
@@ -182,15 +187,19 @@ class Figures:
         """The phase whose time differs most from the median worker's."""
         if self.state_of(worker) != "slow":
             return None
-        mine = self._phase_means(worker)
-        others = [self._phase_means(w) for w in self.workers if w is not worker and w.total_steps]
-        best, most = None, 0.0
+        own_means = self._phase_means(worker)
+        peer_means = [self._phase_means(w) for w in self.workers if w is not worker and w.total_steps]
+        slowest_phase = None
+        max_excess_s = 0.0
         for i, phase in enumerate(PHASES):
-            usual = median([one[i] for one in others]) if others else None
-            if usual is not None and phase != "wait" and mine[i] - usual > most:
-                best, most = phase, mine[i] - usual
+            median_s = median([means[i] for means in peer_means]) if peer_means else None
+            if median_s is not None and phase != "wait" and own_means[i] - median_s > max_excess_s:
+                slowest_phase = phase
+                max_excess_s = own_means[i] - median_s
         return (
-            None if best is None else f"{best} takes {most * 1000:.3g} ms longer than for the median worker"
+            None
+            if slowest_phase is None
+            else f"{slowest_phase} takes {max_excess_s * 1000:.3g} ms longer than for the median worker"
         )
 
     @staticmethod
@@ -200,21 +209,21 @@ class Figures:
         return [math.fsum(s.phases_s[i] for s in recent) / steps for i in range(len(PHASES))]
 
     def is_injected(self, labels: dict[str, str]) -> bool:
-        """Was it done on purpose? A fault that somebody injected, or slowness that the plan asks for."""
-        who = labels.get("worker", "")
-        is_of_the_run = not who and "node" not in labels  # no fault of ours fills a machine's disk
+        """Whether the cause is an injected fault, or a straggler that the plan configures."""
+        name = labels.get("worker", "")
+        is_of_the_run = not name and "node" not in labels  # injected faults do not affect whole machines
         if any(
-            self.now_s - at_s < INJECTED_S and (is_of_the_run or (who and target in ("", who)))
+            self.now_s - at_s < INJECTED_S and (is_of_the_run or (name and target in ("", name)))
             for at_s, target, _ in self.track.injected
         ):
             return True
-        worker = self.track.workers.get(who)
-        is_asked_for = bool(self.plan.stragglers)  # a pace is a delay too, and the same for all
+        worker = self.track.workers.get(name)
+        is_asked_for = bool(self.plan.stragglers)  # not a pace, which delays all workers equally
         return is_asked_for and worker is not None and worker.phase_shares().get("delay", 0.0) > 0.2
 
     @property
     def op(self) -> str:
-        """What a step's `comm` is, in this mode."""
+        """The kind of communication in phase `comm`, by mode."""
         mode = MODES.get(self.plan.mode)
         return "all_reduce" if mode is None else _OPS[mode.channel]
 
@@ -223,7 +232,7 @@ class Figures:
         return mode is not None and mode.channel.value == "store"
 
     def meets(self) -> bool:
-        """Do all workers come together, at every step or now and then?"""
+        """Whether all workers synchronize, at every step or periodically."""
         mode = MODES.get(self.plan.mode)
         return mode is not None and mode.channel.value in ("collective", "torch")
 
@@ -239,17 +248,17 @@ def build_snapshot(figures: Figures) -> dict[str, Json]:
         "state": figures.state,
         "progress": _progress(figures),
         "throughput": _throughput(figures),
-        "loss": track.loss.told(is_over=track.is_over),
+        "loss": track.loss.to_dict(is_over=track.is_over),
         "staleness": figures.staleness(),
         "wait_share": figures.share_of(WAIT),
         "comm_share": figures.share_of(COMM),
         "workers": [_worker(figures, worker) for worker in figures.workers],
         "counts": {"desired": figures.desired, "alive": figures.alive, **figures.counts()},
-        "generations": [generation.told() for generation in track.generations.all],
+        "generations": [generation.to_dict() for generation in track.generations.all],
         "checkpoint": _checkpoint(figures),
-        "coordinator": track.coordinator.told(),
-        "hosts": track.machines.told_hosts(round(figures.now_s * 1e9) + track.t0_ns),
-        "gpus": track.machines.told_gpus(),
+        "coordinator": track.coordinator.to_dict(),
+        "hosts": track.machines.hosts_to_dicts(round(figures.now_s * 1e9) + track.t0_ns),
+        "gpus": track.machines.gpus_to_dicts(),
         "custom": [
             {"name": name, "worker": worker, "value": _finite(row.value), "step": row.step}
             for (name, worker), row in sorted(track.custom.items())
@@ -258,7 +267,8 @@ def build_snapshot(figures: Figures) -> dict[str, Json]:
 
 
 def _run(figures: Figures) -> dict[str, Json]:
-    track, plan = figures.track, figures.plan
+    track = figures.track
+    plan = figures.plan
     elastic = plan.elastic
     return {
         "name": track.run,
@@ -283,7 +293,8 @@ def _run(figures: Figures) -> dict[str, Json]:
 
 
 def _progress(figures: Figures) -> dict[str, Json]:
-    step, steps = figures.track.step, figures.plan.steps
+    step = figures.track.step
+    steps = figures.plan.steps
     return {
         "step": step,
         "steps": steps,
@@ -298,7 +309,7 @@ def _throughput(figures: Figures) -> dict[str, Json]:
     first = figures.track.first_step_s
     before = None
     if first is not None and figures.end_s - first > 2 * RATE_S:
-        # As long ago as the seconds are kept, at most five minutes.
+        # As far back as the per-second sums reach, at most five minutes.
         back_s = min(BEFORE_S, 100.0, figures.end_s - first - RATE_S)
         before = figures.rates(before_s=back_s).samples_per_s
     change = now.samples_per_s / before - 1 if before else None
@@ -340,7 +351,7 @@ def _worker(figures: Figures, w: WorkerTrack) -> dict[str, Json]:
 
 
 def _node(figures: Figures) -> str | None:
-    """Where a worker is, if there is one machine only."""
+    """The host of a worker, if there is only one."""
     hosts = figures.track.machines.hosts
     return next(iter(hosts)) if len(hosts) == 1 and figures.plan.launcher is Launcher.LOCAL else None
 

@@ -35,9 +35,10 @@ class LossRecord:
         self._is_new_session = True
 
     def take_last(self, rank: int, position: int, loss: float) -> None:
-        """For the final loss: of the newest session in which a step was made."""
+        """Add to the final loss, which covers the newest session with a step."""
         if self._is_new_session:
-            self._tail, self._is_new_session = Tail(), False
+            self._tail = Tail()
+            self._is_new_session = False
         self._tail.take(rank, position, loss)
 
     @property
@@ -52,7 +53,8 @@ class LossRecord:
         decay = self._decay ** (1 / max(1, workers))
         self.smooth = loss if self.smooth is None else decay * self.smooth + (1 - decay) * loss
         if self.best is None or self.smooth < self.best:
-            self.best, self.best_step = self.smooth, step
+            self.best = self.smooth
+            self.best_step = step
         self._seen += 1
         if self._seen % self._every == 0:
             self.curve.append((step, end_s, self.smooth))
@@ -61,24 +63,27 @@ class LossRecord:
                 self._every *= 2
 
     def evaluated(self, step: int, at_s: float, metrics: str) -> None:
-        # One that was written by a process that was lost meanwhile is made, and written, again.
+        # An evaluation of a process that was lost afterwards is computed and written again.
         self.evaluations = [e for e in self.evaluations if e["step"] != step]
         self.evaluations.append({"step": step, "t_s": at_s, "metrics": json.loads(metrics)})
 
     def rewound(self, to_step: int) -> None:
-        """The run went on from a checkpoint: what came after it never happened."""
+        """The run resumed from a checkpoint: drop everything after it."""
         self.curve = [point for point in self.curve if point[0] <= to_step]
         self.evaluations = [e for e in self.evaluations if int(str(e["step"])) <= to_step]
         if self.best_step is not None and self.best_step > to_step:
             lowest = min(self.curve, key=lambda point: point[2], default=None)
-            self.best_step, self.best = (None, None) if lowest is None else (lowest[0], lowest[2])
+            self.best_step = None if lowest is None else lowest[0]
+            self.best = None if lowest is None else lowest[2]
 
-    def told(self, *, is_over: bool) -> dict[str, Json]:
+    def to_dict(self, *, is_over: bool) -> dict[str, Json]:
         final = self.final if is_over else None
-        best, best_step = self.best, self.best_step
+        best = self.best
+        best_step = self.best_step
         if final is not None and math.isfinite(final) and (best is None or final < best):
             last = self.curve[-1][0] if self.curve else None
-            best, best_step = final, last
+            best = final
+            best_step = last
         points = (
             self.curve if len(self.curve) <= MAX_POINTS else self.curve[:: len(self.curve) // MAX_POINTS + 1]
         )
@@ -97,5 +102,5 @@ class LossRecord:
 
 
 def finite_or_nan(value: float | None) -> Json:
-    """JSON knows no NaN: such a loss is told as a word."""
+    """JSON has no NaN: such a loss becomes the string "nan"."""
     return value if value is None or math.isfinite(value) else "nan"

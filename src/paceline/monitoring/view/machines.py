@@ -9,12 +9,12 @@ from paceline.events.schema import CoordinatorRow, GpuRow, HostRow, Timings
 from paceline.plan.codec import Json
 
 RECENT_S = 300.0
-SPACING_S = 10.0  # between two that are remembered
+SPACING_S = 10.0  # between two stored samples
 
 
 @dataclass(slots=True)
 class NodeTimings:
-    """Of one node."""
+    """Latencies of one coordinator node."""
 
     commits: Timings | None = None
     fsyncs: Timings | None = None
@@ -26,34 +26,34 @@ class NodeTimings:
     def take(self, row: CoordinatorRow, at_s: float) -> None:
         self.commits = None if row.commits is None else Timings.read(row.commits)
         self.fsyncs = None if row.fsyncs is None else Timings.read(row.fsyncs)
-        words = (row.round_trips or "").split(";")
-        pairs = [word.partition("=") for word in words if word]
-        self.round_trips = {node: Timings.read(word) for node, _, word in pairs}
+        parts = (row.round_trips or "").split(";")
+        pairs = [part.partition("=") for part in parts if part]
+        self.round_trips = {node: Timings.read(part) for node, _, part in pairs}
         if self.commits is not None and (not self._earlier or at_s - self._earlier[-1][0] >= SPACING_S):
             self._earlier.append((at_s, self.commits))
 
     def commit_quantile(self, share: float, now_s: float) -> float | None:
-        """Of the last five minutes; None where nothing was committed in them."""
+        """Over the last five minutes; None without commits in them."""
         if self.commits is None:
             return None
         before = next((known for at_s, known in self._earlier if now_s - at_s <= RECENT_S), Timings())
         return self.commits.since(before).quantile(share)
 
-    def told(self, now_s: float) -> dict[str, Json]:
+    def to_dict(self, now_s: float) -> dict[str, Json]:
         return {
             "commit_p50_s": self.commit_quantile(0.5, now_s),
             "commit_p99_s": self.commit_quantile(0.99, now_s),
             "fsync_p50_s": None if self.fsyncs is None else self.fsyncs.quantile(0.5),
             "fsync_p99_s": None if self.fsyncs is None else self.fsyncs.quantile(0.99),
-            "peer_round_trips_s": {node: one.quantile(0.5) for node, one in self.round_trips.items()},
+            "peer_round_trips_s": {node: timings.quantile(0.5) for node, timings in self.round_trips.items()},
         }
 
 
 ROWS_KEPT = 120  # rows of a host, from which rates are made
 RATE_S = 10.0
-MAX_ROLES = 100  # of a node, that are remembered
-_COUNTED = ("at_ns", "commits", "fsyncs", "round_trips")  # told otherwise
-SILENT_S = 15.0  # a machine that said nothing for so long is not shown as if it still did
+MAX_ROLES = 100  # role changes kept per node
+_COUNTED = ("at_ns", "commits", "fsyncs", "round_trips")  # serialized separately
+SILENT_S = 15.0  # without samples for this long, a machine counts as silent
 
 
 @dataclass(slots=True)
@@ -76,30 +76,32 @@ class Machines:
             before = self.gpus.get((gpu.node, gpu.gpu))
             if gpu.is_throttled and before is not None:
                 key = (gpu.node, gpu.gpu)
-                # Between two sessions nobody looked.
+                # There are no samples between two sessions.
                 since_s = min(SILENT_S, max(0.0, (gpu.at_ns - before.at_ns) / 1e9))
                 self.throttled_s[key] = self.throttled_s.get(key, 0.0) + since_s
             self.gpus[gpu.node, gpu.gpu] = gpu
 
     def rate(self, node: str, name: str) -> float | None:
-        """How much a total grew in a second, over the last ten."""
+        """Increase of a counter per second, over the last ten seconds."""
         rows = self.hosts[node]
         newest = rows[-1]
         oldest = next((row for row in rows if (newest.at_ns - row.at_ns) / 1e9 <= RATE_S), newest)
-        before, after = getattr(oldest, name), getattr(newest, name)
+        before = getattr(oldest, name)
+        after = getattr(newest, name)
         if before is None or after is None or newest.at_ns == oldest.at_ns:
             return None
-        # A counter of the kernel begins anew with the machine.
+        # Kernel counters restart from 0 on a reboot.
         return float(max(0.0, (after - before) / ((newest.at_ns - oldest.at_ns) / 1e9)))
 
     def is_silent(self, at_ns: int, now_ns: int) -> bool:
         return (now_ns - at_ns) / 1e9 > SILENT_S
 
-    def told_hosts(self, now_ns: int) -> list[Json]:
+    def hosts_to_dicts(self, now_ns: int) -> list[Json]:
         return [self._host(node, rows[-1], now_ns) for node, rows in sorted(self.hosts.items())]
 
     def _host(self, node: str, row: HostRow, now_ns: int) -> dict[str, Json]:
-        sent, again = self.rate(node, "tcp_sent"), self.rate(node, "tcp_retransmitted")
+        sent = self.rate(node, "tcp_sent")
+        again = self.rate(node, "tcp_retransmitted")
         return {
             "node": node,
             "cpu_share": row.cpu_share,
@@ -118,25 +120,24 @@ class Machines:
             "is_silent": self.is_silent(row.at_ns, now_ns),
         }
 
-    def told_gpus(self) -> list[Json]:
+    def gpus_to_dicts(self) -> list[Json]:
         names = [name for name in GpuRow._fields if name not in ("at_ns",)]
         return [{name: getattr(row, name) for name in names} for _, row in sorted(self.gpus.items())]
 
 
 @dataclass(slots=True)
 class CoordinatorTrack:
-    """The newest look at each node, and how often the lead changed."""
+    """The newest sample of each node, and the history of leadership."""
 
     nodes: dict[str, CoordinatorRow] = field(default_factory=dict)
     leader: int | None = None
     term: int = 0
     leader_changes: int = 0
     terms: list[tuple[float, int, int | None]] = field(default_factory=list)  # at_s, term, leader
-    roles: dict[str, list[tuple[float, str]]] = field(
-        default_factory=dict
-    )  # by address: at_s, role from then on
+    # By address: (at_s, role from then on).
+    roles: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     timings: dict[str, NodeTimings] = field(default_factory=dict)  # by address
-    numbers: dict[str, int] = field(default_factory=dict)  # by address, as each node last said its own
+    numbers: dict[str, int] = field(default_factory=dict)  # node ids by address, as last reported
     last_s: float = 0.0
 
     def take(self, columns: ColumnReader, origin_ns: int) -> None:
@@ -145,18 +146,19 @@ class CoordinatorTrack:
             self.nodes[row.address] = row
             self.last_s = (row.at_ns - origin_ns) / 1e9
             self._note_role(row, self.last_s)
-            if row.node is not None:  # what a silent one counted is not known, and did not go back to nothing
+            if row.node is not None:  # the counters of a silent node are unknown, not 0
                 self.numbers[row.address] = row.node
                 self.timings.setdefault(row.address, NodeTimings()).take(row, self.last_s)
         newest = max((r for r in rows if r.term is not None), key=lambda r: r.term or 0, default=None)
         leader = None if newest is None else newest.leader
         term = self.term if newest is None else max(self.term, newest.term or 0)
         if (leader, term) != (self.leader, self.term):
-            if leader is not None and self.terms and any(one[2] is not None for one in self.terms):
+            if leader is not None and self.terms and any(entry[2] is not None for entry in self.terms):
                 self.leader_changes += 1
             at_s = (rows[0].at_ns - origin_ns) / 1e9 if rows else 0.0
             self.terms.append((at_s, term, leader))
-            self.leader, self.term = leader, term
+            self.leader = leader
+            self.term = term
 
     def _note_role(self, row: CoordinatorRow, at_s: float) -> None:
         role = "down" if row.node is None else row.role
@@ -166,7 +168,7 @@ class CoordinatorTrack:
             del known[:-MAX_ROLES]
 
     def name_of(self, address: str) -> str:
-        """A node by its number, also while it is unreachable; one that never said its own, by its address."""
+        """A node by its id, also while it is unreachable; by its address if the id was never reported."""
         number = self.numbers.get(address)
         return address if number is None else str(number)
 
@@ -180,13 +182,13 @@ class CoordinatorTrack:
 
     @property
     def round_trip_s(self) -> float | None:
-        found = [row.round_trip_s for row in self.nodes.values() if row.round_trip_s is not None]
-        return max(found, default=None)
+        values = [row.round_trip_s for row in self.nodes.values() if row.round_trip_s is not None]
+        return max(values, default=None)
 
-    def _told_roles(self, address: str) -> list[Json]:
+    def _roles_to_json(self, address: str) -> list[Json]:
         return [[at_s, role] for at_s, role in self.roles[address]]
 
-    def told(self) -> dict[str, Json] | None:
+    def to_dict(self) -> dict[str, Json] | None:
         if not self.nodes:
             return None
         newest = max(self.nodes.values(), key=lambda row: row.commit or 0)
@@ -208,8 +210,8 @@ class CoordinatorTrack:
                     **self._timed(address),
                     "name": self.name_of(address),
                     "is_reachable": row.node is not None,
-                    "since_s": self.roles[address][-1][0],  # of its present role, or of being unreachable
-                    "roles": self._told_roles(address),
+                    "since_s": self.roles[address][-1][0],  # start of its role, or of being unreachable
+                    "roles": self._roles_to_json(address),
                 }
                 for address, row in sorted(self.nodes.items())
             ],
@@ -217,4 +219,4 @@ class CoordinatorTrack:
 
     def _timed(self, address: str) -> dict[str, Json]:
         known = self.timings.get(address)
-        return {} if known is None else known.told(self.last_s)
+        return {} if known is None else known.to_dict(self.last_s)

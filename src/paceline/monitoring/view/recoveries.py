@@ -12,6 +12,7 @@ import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from paceline.events.schema import EXITED, FAILED, KILLED
 from paceline.monitoring.metrics.statistics import quantile
 from paceline.monitoring.view.worker_track import WorkerTrack
 from paceline.plan.codec import Json
@@ -19,12 +20,12 @@ from paceline.plan.codec import Json
 CHANGE_CAUSES = ("lost", "left", "joined", "resumed", "other")
 RESTART_CAUSES = ("killed", "failed", "resumed", "other")
 _REVOKED = re.compile(r"worker \S+ (left|was lost)")
-# A launcher that sees a process end says for it that it leaves, and why; a worker that fails says so itself.
-_NOT_ORDERLY = re.compile(r"left: (?:killed by signal|it ended with exit code|it failed)")
+# The launcher reports a process that ended as leaving, with the reason; a failing worker reports itself.
+_NOT_ORDERLY = re.compile(rf"left: (?:{KILLED}|{EXITED}|{FAILED})")
 
 
 def cause_of_change(why: str, *, is_new_session: bool, is_loss_noticed: bool = False) -> str:
-    """Of a new generation, by what the coordinator says of it, and whether the launcher missed somebody."""
+    """Cause of a new generation, by the coordinator's reason, and whether the launcher noticed a loss."""
     if is_new_session:
         return "resumed"
     if (revoked := _REVOKED.search(why)) is not None:
@@ -34,12 +35,12 @@ def cause_of_change(why: str, *, is_new_session: bool, is_loss_noticed: bool = F
 
 
 def cause_of_restart(why: str | None, *, is_new_session: bool) -> str:
-    """Of a worker's new start, by what the launcher said when the one before ended."""
+    """Cause of a worker's restart, by the launcher's reason for the previous end."""
     if is_new_session:
         return "resumed"
     if why is None:
-        return "other"  # it left, and somebody wanted it back
-    return "killed" if why.startswith("killed by signal") else "failed"
+        return "other"  # it left, and was started again on request
+    return "killed" if why.startswith(KILLED) else "failed"
 
 
 STAGES = ("detect", "stop", "reform", "restore", "resume")
@@ -49,7 +50,7 @@ RECENT_S = 3600.0
 
 @dataclass(slots=True)
 class Change:
-    """From one generation to the next."""
+    """Change from one generation to the next."""
 
     last_step_s: float
     noticed_s: float
@@ -61,7 +62,7 @@ class Change:
     def split(self) -> dict[str, float] | None:
         if self.entered_s is None or self.all_entered_s is None or self.resumed_s is None:
             return None
-        # Somebody may have entered before somebody else had left: no stage is shorter than nothing.
+        # One worker may have entered before another had left: no stage is negative.
         moments = [self.last_step_s]
         for moment in (self.noticed_s, self.left_s, self.entered_s, self.all_entered_s, self.resumed_s):
             moments.append(max(moments[-1], moment))
@@ -84,7 +85,7 @@ class Generation:
         split = None if self.change is None else self.change.split()
         return None if split is None else math.fsum(split.values())
 
-    def told(self) -> dict[str, Json]:
+    def to_dict(self) -> dict[str, Json]:
         split = None if self.change is None else self.change.split()
         recovery: dict[str, Json] | None = None
         if split is not None:
@@ -106,30 +107,32 @@ class Generations:
     _change: Change | None = None
     _noticed_s: float | None = None
     _is_new_session: bool = False
-    _left_with: int = 0  # steps, the most that anybody had when the generation ended
-    lost_steps: int = 0  # that somebody had, and the next generation began without
+    _left_with: int = 0  # the largest number of committed steps when the generation ended
+    lost_steps: int = 0  # committed by a worker, and missing in the next generation
 
     @property
     def newest(self) -> Generation | None:
         return self.all[-1] if self.all else None
 
     def recovery_p95_s(self, now_s: float) -> float | None:
-        """Of those of the last hour."""
+        """Over the recoveries of the last hour."""
         recent = [g.recovery_s for g in self.all if now_s - g.at_s <= RECENT_S]
         return quantile([took_s for took_s in recent if took_s is not None], 0.95)
 
     def begin_session(self) -> None:
-        """A resumed run counts its generations from 1 again, and the time between is no recovery."""
-        self._is_new_session, self._change, self._noticed_s = bool(self.all), None, None
+        """A resumed run counts its generations from 1 again, and the pause is not a recovery."""
+        self._is_new_session = bool(self.all)
+        self._change = None
+        self._noticed_s = None
         self._left_with = 0
 
     def lost_noticed(self, at_s: float) -> None:
-        """Somebody was found dead; the generation ends, or will."""
+        """The launcher noticed a lost worker; the generation has ended, or will."""
         if self._noticed_s is None:
             self._noticed_s = at_s
 
     def lost(self, at_s: float, committed: int = 0) -> None:
-        """`committed`: the steps that whoever leaves the generation has."""
+        """`committed`: the steps of the worker that leaves the generation."""
         self._left_with = max(self._left_with, committed)
         if self._change is None or self._change.entered_s is not None:
             noticed_s = at_s if self._noticed_s is None else min(self._noticed_s, at_s)
@@ -161,9 +164,9 @@ class Generations:
 @dataclass(slots=True)
 class Restarts:
     restarts: Counter[str] = field(default_factory=Counter)  # by cause
-    lost_steps: int = 0  # that were made, and did not count, as the run went back
+    lost_steps: int = 0  # computed, but discarded when the run went back
     _sessions: int = 0
-    _version: int = 0  # the newest of a server's
+    _version: int = 0  # newest of the servers
 
     def begin_session(self) -> None:
         self._sessions += 1
@@ -173,7 +176,8 @@ class Restarts:
             is_new = worker.started_session != self._sessions
             self.restarts[cause_of_restart(worker.lost_because, is_new_session=is_new)] += 1
         worker.starts += 1
-        worker.started_session, worker.lost_because = self._sessions, None
+        worker.started_session = self._sessions
+        worker.lost_because = None
 
     def went_back(self, from_step: int, to_step: int) -> None:
         self.lost_steps += max(0, from_step - to_step)

@@ -28,8 +28,8 @@ from paceline.plan.codec import Json
 from paceline.plan.plan import Plan
 
 TICK_NS = 1_000_000_000
-SILENT_NS = 2_500_000_000  # without a line of kind `hosts` for so long, time goes on without it
-MAX_SILENCE_NS = 3_600_000_000_000  # of silence that is gone through second by second
+SILENT_NS = 2_500_000_000  # without a line of kind `hosts` for this long, time advances without it
+MAX_SILENCE_NS = 3_600_000_000_000  # longest silence that is evaluated second by second
 SCHEMA = "paceline.snapshot/1"
 TREND_S = 300.0
 TREND_SERIES = ("throughput", "loss")
@@ -37,7 +37,7 @@ TREND_SERIES = ("throughput", "loss")
 
 class RunView:
     def __init__(self, plan: Plan, rules: Rules | None = None, *, quiet_until_ns: int = 0) -> None:
-        """`quiet_until_ns`: no alert is evaluated before, for a quick look at the end of a long run."""
+        """`quiet_until_ns`: skip alert evaluation before it, to read the end of a long run quickly."""
         self.rules = default_rules() if rules is None else rules
         self.track = RunTrack(plan)
         self._engine = AlertEngine(self.rules)
@@ -57,7 +57,7 @@ class RunView:
 
     @property
     def last_ns(self) -> int:
-        """The newest moment that the log has told."""
+        """The newest time in the log."""
         return self.track.last_ns
 
     @property
@@ -69,7 +69,7 @@ class RunView:
         was_over = self.track.is_over
         kind = self.track.take(line)
         if was_over and not self.track.is_over:
-            self._ticked_ns = self.track.last_ns  # nobody watched between two sessions
+            self._ticked_ns = self.track.last_ns  # no evaluation between two sessions
         match kind:
             case "header":
                 self._ticked_ns = self.track.t0_ns
@@ -83,7 +83,7 @@ class RunView:
                 self.advance(self.track.last_ns)
 
     def parts(self) -> dict[str, object]:
-        """What a snapshot depends on, apart from plan and rules."""
+        """The state that a snapshot depends on, except plan and rules."""
         return {
             "track": self.track,
             "engine": self._engine,
@@ -92,8 +92,10 @@ class RunView:
         }
 
     def restore(self, parts: Mapping[str, object]) -> None:
-        """Be as the view was that these are the parts of."""
-        track, engine, series = parts["track"], parts["engine"], parts["series"]
+        """Restore the state that `parts` returned."""
+        track = parts["track"]
+        engine = parts["engine"]
+        series = parts["series"]
         ticked_ns = parts["ticked_ns"]
         assert isinstance(track, RunTrack), "the track of a view"
         assert isinstance(engine, AlertEngine), "the alerts of a view"
@@ -105,7 +107,7 @@ class RunView:
         self._ticked_ns = ticked_ns
 
     def advance(self, now_ns: int) -> None:
-        """Time went on, and the log said nothing."""
+        """Evaluate the seconds that passed without a line."""
         if self.track.seq == 0 or self.track.is_over:
             return
         if now_ns - self._ticked_ns > MAX_SILENCE_NS:
@@ -119,16 +121,16 @@ class RunView:
         return {
             "schema": SCHEMA,
             **build_snapshot(figures),
-            "health": self._health().told(),
+            "health": self._health().to_dict(),
             "trends": self._trends(figures),
             "alerts": [*alerts_to_dicts(self._engine, self.rules, figures)],
             "events": [*list(self.track.events)[-200:]],
         }
 
     def alerts(self, now_ns: int, *, with_ended: bool) -> list[dict[str, Json]]:
-        """`with_ended`: also all that are over, for whoever has told of their beginning."""
-        most = None if with_ended else 0
-        return alerts_to_dicts(self._engine, self.rules, self._figures(now_ns), most_over=most)
+        """`with_ended`: also all resolved ones, for notifiers that have sent their firing."""
+        max_resolved = None if with_ended else 0
+        return alerts_to_dicts(self._engine, self.rules, self._figures(now_ns), max_resolved=max_resolved)
 
     def samples(self, now_ns: int | None = None) -> list[Sample]:
         """Every exported metric but the histograms."""
@@ -141,10 +143,10 @@ class RunView:
         return [event for event in self.track.events if int(str(event["seq"])) > seq]
 
     def steps_since(self, seq: int) -> list[dict[str, Json]]:
-        fresh = list(takewhile(lambda batch: batch.seq > seq, reversed(self.track.batches)))
+        newer = list(takewhile(lambda batch: batch.seq > seq, reversed(self.track.batches)))
         return [
-            {"seq": b.seq, "worker": b.worker, "rows": [list(map(_plain, row)) for row in b.rows()]}
-            for b in reversed(fresh)
+            {"seq": b.seq, "worker": b.worker, "rows": [list(map(_finite_or_nan, row)) for row in b.rows()]}
+            for b in reversed(newer)
         ]
 
     def timeline(self, from_s: float, to_s: float, *, most: int = 4000) -> dict[str, Json]:
@@ -153,7 +155,7 @@ class RunView:
         for worker in sorted(self.track.workers.values(), key=lambda w: (len(w.name), w.name)):
             share = max(1, most // max(1, len(self.track.workers)))
             rows = worker.lane.between(from_s, to_s, share)
-            lanes.append({"worker": worker.name, "rows": [list(map(_plain, row)) for row in rows]})
+            lanes.append({"worker": worker.name, "rows": [list(map(_finite_or_nan, row)) for row in rows]})
         return {"phases": list(PHASES), "lanes": lanes}
 
     def series(
@@ -165,14 +167,14 @@ class RunView:
         points: int = 600,
     ) -> dict[str, Json]:
         end_s = self.track.seconds_of_last() if to_s is None else to_s
-        return self._series.told(names, 0.0 if from_s is None else from_s, end_s, points)
+        return self._series.to_dict(names, 0.0 if from_s is None else from_s, end_s, points)
 
     def _figures(self, now_ns: int) -> Figures:
         return Figures(self.track, (now_ns - self.track.t0_ns) / 1e9)
 
     def _tick(self, at_ns: int) -> None:
         if at_ns <= self._ticked_ns:
-            return  # a moment is looked at once
+            return  # each moment is evaluated once
         self._ticked_ns = at_ns
         if at_ns < self._quiet_until_ns or self.track.is_over:
             return
@@ -182,7 +184,7 @@ class RunView:
         record_second(self._series, figures, self._health().score)
 
     def end(self) -> None:
-        """The run is over, or nobody watches it any more: nothing is wrong from here on."""
+        """The run is over, or its monitoring ends: resolve all alerts."""
         ended_s = self.track.started_unix_s + self.track.seconds_of_last()
         self.transitions += self._engine.end(ended_s)
 
@@ -192,32 +194,36 @@ class RunView:
         return compute_health(active, has_data=self.track.last_step_s is not None, summaries=summaries)
 
     def _trends(self, figures: Figures) -> list[Json]:
-        """Of the last five minutes, in words."""
-        told: list[Json] = []
+        """Descriptions of the trends of the last five minutes."""
+        trends: list[Json] = []
         for name in TREND_SERIES:
-            one = self._series.get(name)
+            series = self._series.get(name)
             now_s = figures.end_s
             points = (
-                [] if one is None else [(t, last) for t, _, _, last in one.read(now_s - TREND_S, now_s, 300)]
+                []
+                if series is None
+                else [(t, last) for t, _, _, last in series.read(now_s - TREND_S, now_s, 300)]
             )
-            found = fit_trend(points)
-            if found is None:
+            trend = fit_trend(points)
+            if trend is None:
                 continue
-            if name == "loss" and (found.change_share or 0.0) <= 0:
-                # A loss falls because the model learns: no moment and no event is called its cause.
-                found = replace(found, change_s=None, change_share=None)
-            cause = None if found.change_s is None else self._cause(found.change_s)
-            clock = None if found.change_s is None else _clock(self.track.started_unix_s + found.change_s)
-            told.append(
+            if name == "loss" and (trend.change_share or 0.0) <= 0:
+                # A loss falls because the model learns: do not attribute that to an event.
+                trend = replace(trend, change_s=None, change_share=None)
+            cause = None if trend.change_s is None else self._cause(trend.change_s)
+            clock = (
+                None if trend.change_s is None else _format_clock(self.track.started_unix_s + trend.change_s)
+            )
+            trends.append(
                 {
                     "series": name,
-                    "slope_per_min": found.slope_per_s * 60,
-                    "change_s": found.change_s,
-                    "change_share": found.change_share,
-                    "words": describe_trend(name, found, clock, cause),
+                    "slope_per_min": trend.slope_per_s * 60,
+                    "change_s": trend.change_s,
+                    "change_share": trend.change_share,
+                    "words": describe_trend(name, trend, clock, cause),
                 }
             )
-        return told
+        return trends
 
     def _cause(self, at_s: float) -> str | None:
         """The event in the log that changed the pace: the nearest one within five seconds."""
@@ -239,12 +245,12 @@ class RunView:
         return str(min(near, key=lambda event: abs(float(str(event["t_s"])) - at_s))["text"])
 
 
-def _clock(unix_s: float) -> str:
-    """In UTC: whoever replays a run elsewhere must read the same."""
+def _format_clock(unix_s: float) -> str:
+    """Time of day in UTC, so that a replay elsewhere shows the same."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S UTC")
 
 
-def _plain(value: float) -> Json:
+def _finite_or_nan(value: float) -> Json:
     return value if value == value and abs(value) != float("inf") else "nan"
 
 

@@ -1,6 +1,6 @@
-"""The view of a long run, saved beside its log: a reader starts there instead of at the first line.
+"""The view of a long run, saved next to its log: a reader starts there instead of at the first line.
 
-`events.index.json.gz` holds a RunView as it was at an offset of the log. Reading on from that offset gives
+`events.index.json.gz` holds the RunView at an offset of the log. Reading on from that offset gives
 the view that reading the whole log gives. What no snapshot shows (single steps, most series) is left out.
 
 The file is a cache. It is written whole or not at all, names the version of its format, the plan and the
@@ -44,8 +44,8 @@ _OBJECTS = (
     *(Machines, Memory, NodeTimings, Points, Ring, RunTrack, Second, Series, SeriesTable, Restarts),
     *(Tail, Timings, WorkerTrack),
 )
-# Attributes that are not saved, and what they are afterwards.
-_LEFT_OUT: dict[type, dict[str, Callable[[], object]]] = {
+# Attributes that are not saved, and their values after loading.
+_NOT_SAVED: dict[type, dict[str, Callable[[], object]]] = {
     RunTrack: {"batches": deque, "newest_rows": list, "_batched": int},
     WorkerTrack: {"lane": lambda: Lane(LANE_ROWS)},
 }
@@ -57,16 +57,16 @@ UNUSABLE = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeErro
 @dataclass(frozen=True, slots=True)
 class Saved:
     view: RunView
-    offset: int  # of the log, behind the last line that the view has
+    offset: int  # offset in the log after the last line of the view
     lines: int
     torn: Torn
 
 
 def save(run_dir: Path, saved: Saved) -> int:
-    """The size of the file that was written, durably."""
+    """Write the file durably; return its size."""
     plan = saved.view.track.plan
     writer = _Writer(plan, saved.view.rules)
-    said = {
+    content = {
         "format": _format(),
         "plan": plan_hash(plan),
         "rules": _digest(saved.view.rules),
@@ -75,22 +75,26 @@ def save(run_dir: Path, saved: Saved) -> int:
         "torn": [saved.torn.count, saved.torn.first],
         "parts": {name: writer.node(part) for name, part in saved.view.parts().items()},
     }
-    data = gzip.compress(json.dumps(said, separators=(",", ":")).encode(), compresslevel=1, mtime=0)
+    data = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), compresslevel=1, mtime=0)
     write_durably(run_dir / NAME, [data], mode=0o644)
     return len(data)
 
 
 def load(run_dir: Path, plan: Plan, rules: Rules) -> Saved | None:
-    """None: there is none, or it is of no use."""
+    """None: there is no file, or it is unusable."""
     try:
-        said = json.loads(gzip.decompress((run_dir / NAME).read_bytes()))
-        if (said["format"], said["plan"], said["rules"]) != (_format(), plan_hash(plan), _digest(rules)):
+        content = json.loads(gzip.decompress((run_dir / NAME).read_bytes()))
+        if (content["format"], content["plan"], content["rules"]) != (
+            _format(),
+            plan_hash(plan),
+            _digest(rules),
+        ):
             return None
         reader = _Reader(plan, rules)
         view = RunView(plan, rules)
-        view.restore({str(name): reader.value(node) for name, node in said["parts"].items()})
-        count, first = said["torn"]
-        return Saved(view, int(said["offset"]), int(said["lines"]), Torn(int(count), list(first)))
+        view.restore({str(name): reader.value(node) for name, node in content["parts"].items()})
+        count, first = content["torn"]
+        return Saved(view, int(content["offset"]), int(content["lines"]), Torn(int(count), list(first)))
     except UNUSABLE:
         return None
 
@@ -100,7 +104,7 @@ def _digest(rules: Rules) -> str:
 
 
 def _format() -> str:
-    """Another one for each change of a class that is saved."""
+    """A version that differs for each change of a saved class."""
     fields = [(kind.__name__, sorted(getattr(kind, "__annotations__", {}))) for kind in _BY_NAME.values()]
     return f"{FORMAT}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:12]}"
 
@@ -111,12 +115,12 @@ def _names(value: object) -> list[str]:
 
 
 class _Writer:
-    """Values as JSON. An object that is met twice is written once, so that it stays one object."""
+    """Values as JSON. A shared object is written once, so that it stays one object."""
 
     def __init__(self, plan: Plan, rules: Rules) -> None:
         self._given = {id(plan): "plan", id(rules): "rules"}
         self._numbers: dict[int, int] = {}
-        self._kept: list[object] = []  # an id is one object's as long as it lives
+        self._kept: list[object] = []  # keeps the objects alive, so that their ids stay unique
 
     def node(self, value: object) -> object:
         if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
@@ -130,7 +134,7 @@ class _Writer:
                 return ["rule", value.name]
             case tuple():
                 tag = type(value).__name__ if type(value) in _ROWS else ""
-                return ["tuple", tag, [self.node(one) for one in value]]
+                return ["tuple", tag, [self.node(item) for item in value]]
         if id(value) in self._numbers:
             return ["again", self._numbers[id(value)]]
         self._numbers[id(value)] = len(self._kept)
@@ -140,18 +144,18 @@ class _Writer:
     def _container(self, value: object) -> object:
         match value:
             case list():
-                return ["list", [self.node(one) for one in value]]
+                return ["list", [self.node(item) for item in value]]
             case set():
-                return ["set", [self.node(one) for one in sorted(value)]]
+                return ["set", [self.node(item) for item in sorted(value)]]
             case deque():
-                return ["deque", value.maxlen, [self.node(one) for one in value]]
+                return ["deque", value.maxlen, [self.node(item) for item in value]]
             case array():
                 return ["array", value.typecode, base64.b64encode(value.tobytes()).decode()]
             case dict():
                 tag = "counter" if isinstance(value, Counter) else "dict"
-                return [tag, [[self.node(key), self.node(one)] for key, one in value.items()]]
-        assert type(value) in _OBJECTS, f"{type(value).__name__} is no part of a saved view"
-        left_out = _LEFT_OUT.get(type(value), {})
+                return [tag, [[self.node(key), self.node(item)] for key, item in value.items()]]
+        assert type(value) in _OBJECTS, f"{type(value).__name__} is not a part of a saved view"
+        left_out = _NOT_SAVED.get(type(value), {})
         fields = {n: self.node(getattr(value, n)) for n in _names(value) if n not in left_out}
         return ["object", type(value).__name__, fields]
 
@@ -175,7 +179,7 @@ class _Reader:
             case ["rule", str(name)]:
                 return _known(self._rules.named(name))
             case ["tuple", str(tag), list(items)]:
-                values = [self.value(one) for one in items]
+                values = [self.value(item) for item in items]
                 return _BY_NAME[tag](*values) if tag else tuple(values)
             case ["again", int(number)]:
                 return self._made[number]
@@ -184,47 +188,47 @@ class _Reader:
     def _container(self, node: list[object]) -> object:
         match node:
             case ["list", list(items)]:
-                made = self._new(list[object]())
-                made.extend(self.value(one) for one in items)
-                return made
+                container = self._new(list[object]())
+                container.extend(self.value(item) for item in items)
+                return container
             case ["set", list(items)]:
                 members = self._new(set[object]())
-                members.update(self.value(one) for one in items)
+                members.update(self.value(item) for item in items)
                 return members
             case ["deque", maxlen, list(items)] if maxlen is None or isinstance(maxlen, int):
                 ring = self._new(deque[object](maxlen=maxlen))
-                ring.extend(self.value(one) for one in items)
+                ring.extend(self.value(item) for item in items)
                 return ring
             case ["array", str(typecode), str(data)]:
                 numbers = self._new(array(typecode))
                 numbers.frombytes(base64.b64decode(data))
                 return numbers
             case ["dict" | "counter" as tag, list(items)]:
-                found: dict[object, object] = {}
+                mapping: dict[object, object] = {}
                 if tag == "counter":
-                    found = Counter()  # type: ignore[assignment]  # its counts are what is put into it
-                self._made.append(found)
-                for key, one in items:
-                    found[self.value(key)] = self.value(one)
-                return found
+                    mapping = Counter()  # type: ignore[assignment]  # its counts are what is put into it
+                self._made.append(mapping)
+                for key, item in items:
+                    mapping[self.value(key)] = self.value(item)
+                return mapping
             case ["object", str(name), dict(fields)]:
                 return self._object(_BY_NAME[name], fields)
-        raise ValueError(f"{node[:1]} is no part of a saved view")
+        raise ValueError(f"{node[:1]} is not a part of a saved view")
 
     def _object(self, kind: type, fields: Mapping[str, object]) -> object:
-        made: object = self._new(object.__new__(kind))
+        instance: object = self._new(object.__new__(kind))
         for name, node in fields.items():
-            object.__setattr__(made, name, self.value(node))
-        for name, fresh in _LEFT_OUT.get(kind, {}).items():
-            object.__setattr__(made, name, fresh())
-        return made
+            object.__setattr__(instance, name, self.value(node))
+        for name, fresh in _NOT_SAVED.get(kind, {}).items():
+            object.__setattr__(instance, name, fresh())
+        return instance
 
-    def _new(self, made: Made) -> Made:
-        self._made.append(made)
-        return made
+    def _new(self, value: Made) -> Made:
+        self._made.append(value)
+        return value
 
 
 def _known(rule: Rule | None) -> Rule:
     if rule is None:
-        raise LookupError("a rule of that name is not there any more")
+        raise LookupError("the rule no longer exists")
     return rule

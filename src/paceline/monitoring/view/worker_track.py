@@ -20,10 +20,6 @@ from paceline.events.follow import ColumnReader
 from paceline.events.schema import PHASES, LinkRow
 from paceline.monitoring.metrics.statistics import median, quantile
 
-# A row of Python floats takes 400 bytes, and 64 workers make 640 of them a second. A lane
-# keeps the newest rows of one worker in 52 bytes each: moments in double precision,
-# durations and the loss in single. A batch is what one line of the log told, exactly. Pure.
-
 # step, start_s, the eight phases in seconds, loss
 LaneRow = tuple[int, float, float, float, float, float, float, float, float, float, float]
 WIDTH = 11
@@ -31,12 +27,14 @@ SHORT = WIDTH - 2  # of these in single precision
 
 
 class Lane:
-    """The newest rows of one worker; the oldest go."""
+    """The newest rows of one worker in a ring buffer."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._next = 0  # where the next row goes, once there is no more room
-        self._steps, self._starts, self._rest = array("q"), array("d"), array("f")
+        self._next = 0  # index of the next row to overwrite, once the buffer is full
+        self._steps = array("q")
+        self._starts = array("d")
+        self._rest = array("f")
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -49,12 +47,13 @@ class Lane:
                 self._rest.extend(rest)
                 continue
             place = self._next
-            self._steps[place], self._starts[place] = step, start_s
+            self._steps[place] = step
+            self._starts[place] = start_s
             self._rest[place * SHORT : (place + 1) * SHORT] = array("f", rest)
             self._next = (place + 1) % self._most
 
     def between(self, from_s: float, to_s: float, most: int) -> list[LaneRow]:
-        """Those that touch this time, the oldest first; of more than `most`, the newest."""
+        """Rows that overlap this time, oldest first; of more than `most`, the newest."""
         in_order = (*range(self._next, len(self)), *range(self._next))
         touching = [p for p in in_order if self._starts[p] <= to_s and self._ended_s(p) >= from_s]
         return [
@@ -75,7 +74,8 @@ class Batch:
     __slots__ = ("_flat", "seq", "worker")
 
     def __init__(self, seq: int, worker: str, rows: Sequence[LaneRow]) -> None:
-        self.seq, self.worker = seq, worker
+        self.seq = seq
+        self.worker = worker
         self._flat = array("d", [number for row in rows for number in row])
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ def _row(step: int, start_s: float, rest: Iterable[float]) -> LaneRow:
 
 
 def _short(value: float) -> float:
-    """Kept in single precision: more digits would be made up."""
+    """The digits of single precision."""
     return float(f"{value:.7g}")
 
 
@@ -106,7 +106,7 @@ STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(slots=True)
 class Second:
-    """What one worker did whose end fell into this second of the run."""
+    """Sums over the steps of one worker that ended in this second of the run."""
 
     number: int
     steps: int = 0
@@ -117,10 +117,11 @@ class Second:
 
 
 class Histogram:
-    """Counts at or below each bound, as Prometheus wants them."""
+    """Counts per bucket; `buckets` returns cumulative counts, as Prometheus expects them."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds, self.counts = bounds, [0] * (len(bounds) + 1)
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
     def add(self, value: float) -> None:
@@ -128,11 +129,12 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        found, so_far = [], 0
+        cumulative = []
+        so_far = 0
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self.counts, strict=True):
             so_far += count
-            found.append((bound, float(so_far)))
-        return found
+            cumulative.append((bound, float(so_far)))
+        return cumulative
 
 
 @dataclass(slots=True)
@@ -140,14 +142,14 @@ class WorkerTrack:
     name: str
     rank: int | None = None
     pid: int | None = None
-    node: str | None = None  # the machine it is on; None: an older log does not say
-    link: LinkRow | None = None  # the newest look at its connections
-    tokens_per_sample: float | None = None  # None: what it trains on has no tokens
+    node: str | None = None  # its host; None in logs of older versions
+    link: LinkRow | None = None  # newest sample of its connections
+    tokens_per_sample: float | None = None  # None: the task has no tokens
     has_started: bool = False
     started_s: float = 0.0
     starts: int = 0
-    started_session: int = 0  # of the run, in which it was last started
-    lost_because: str | None = None  # by what the launcher said, since its last start
+    started_session: int = 0  # session of the run in which it was last started
+    lost_because: str | None = None  # according to the launcher, since its last start
     is_lost: bool = False
     is_finished: bool = False
     is_called_slow: bool = False
@@ -155,9 +157,9 @@ class WorkerTrack:
     memory_bytes: int | None = None
     cpu_share: float | None = None
     steps: int = 0  # its own clock
-    last_s: float | None = None  # when it was last heard of, on the run's clock
+    last_s: float | None = None  # time of its newest event, on the run's clock
     last_loss: float | None = None
-    norm: float | None = None  # of its gradient: the largest of the newest second that has one
+    norm: float | None = None  # largest gradient norm of the newest second that has one
     norm_second: int | None = None
     norms_not_finite: int = 0
     total_steps: int = 0
@@ -174,13 +176,13 @@ class WorkerTrack:
     step_histogram: Histogram = field(default_factory=lambda: Histogram(BOUNDS_S))
     staleness_histogram: Histogram = field(default_factory=lambda: Histogram(STALENESS_BOUNDS))
 
-    def heard(self, at_s: float) -> None:
+    def note_activity(self, at_s: float) -> None:
         self.last_s = at_s if self.last_s is None else max(self.last_s, at_s)
 
     def take_steps(self, columns: ColumnReader, origin_ns: int) -> list[LaneRow]:
         """The rows that are new, as a timeline shows them."""
         phases = [columns.ints(f"{phase}_ns") for phase in PHASES]
-        fresh: list[LaneRow] = []
+        new_rows: list[LaneRow] = []
         rows = zip(
             columns.ints("step"),
             columns.ints("start_ns"),
@@ -193,25 +195,31 @@ class WorkerTrack:
         )
         for step, start_ns, loss, samples, bytes_out, bytes_in, spent_ns in rows:
             spent = [ns / 1e9 for ns in spent_ns]
-            start_s, lasted_s = (start_ns - origin_ns) / 1e9, sum(spent_ns) / 1e9
+            start_s = (start_ns - origin_ns) / 1e9
+            lasted_s = sum(spent_ns) / 1e9
             self._count(start_s + lasted_s, samples, bytes_out, bytes_in, spent)
-            self.steps, self.last_loss = step + 1, loss
+            self.steps = step + 1
+            self.last_loss = loss
             self.durations.append(lasted_s)
-            # What the others make it wait for is no property of this worker.
+            # Excludes the time it waits for others.
             self.own_times.append(sum(spent[:4]) + spent[7])
             self.step_histogram.add(lasted_s)
             d, f, b, delay, wait, codec, comm, apply = spent
-            fresh.append((step, start_s, d, f, b, delay, wait, codec, comm, apply, loss))
-        self.lane.extend(fresh)
-        for end_s, norm in self._norms(columns, fresh):
+            new_rows.append((step, start_s, d, f, b, delay, wait, codec, comm, apply, loss))
+        self.lane.extend(new_rows)
+        for end_s, norm in self._norms(columns, new_rows):
             self._take_norm(end_s, norm)
-        return fresh
+        return new_rows
 
     @staticmethod
     def _norms(columns: ColumnReader, rows: list[LaneRow]) -> list[tuple[float, float]]:
-        """Of the worker's own gradient; where nobody has the whole of that, of the one that was clipped."""
-        own, clipped = columns.of("own_norm"), columns.of("grad_norm")
-        known = [mine if mine is not None else other for mine, other in zip(own, clipped, strict=True)]
+        """Norms of the worker's own gradient; where that is sharded, of the clipped one."""
+        own = columns.of("own_norm")
+        clipped = columns.of("grad_norm")
+        known = [
+            own_norm if own_norm is not None else clipped_norm
+            for own_norm, clipped_norm in zip(own, clipped, strict=True)
+        ]
         ends = ((row[1] + sum(row[2:10]), norm) for row, norm in zip(rows, known, strict=True))
         return [(end_s, float(norm)) for end_s, norm in ends if norm is not None]
 
@@ -221,7 +229,8 @@ class WorkerTrack:
             return
         second = math.floor(end_s)
         if self.norm is None or self.norm_second is None or second > self.norm_second:
-            self.norm, self.norm_second = norm, second
+            self.norm = norm
+            self.norm_second = second
         else:
             self.norm = max(self.norm, norm)
 
@@ -229,7 +238,7 @@ class WorkerTrack:
         number = math.floor(end_s)
         if not self.seconds or self.seconds[-1].number < number:
             self.seconds.append(Second(number))
-        second = self.seconds[-1]  # a row that is a little late counts where the others are
+        second = self.seconds[-1]  # a slightly late row counts in the newest second
         second.steps += 1
         second.samples += samples
         second.bytes_out += out
@@ -241,7 +250,7 @@ class WorkerTrack:
         for i, s in enumerate(spent):
             second.phases_s[i] += s
             self.phases_s[i] += s
-        self.heard(end_s)
+        self.note_activity(end_s)
 
     def take_staleness(self, staleness: int) -> None:
         self.staleness.append(staleness)
@@ -256,7 +265,7 @@ class WorkerTrack:
 
     @property
     def own_p50_s(self) -> float | None:
-        """Of a step's time, what this worker itself took."""
+        """Median step time without waiting for others."""
         return median(self.own_times)
 
     @property
@@ -264,8 +273,10 @@ class WorkerTrack:
         return quantile(self.staleness, 0.95)
 
     def phase_shares(self, last: int = 60) -> dict[str, float]:
-        """Of its last steps' time; nothing where there was none."""
+        """Share of each phase in the step time of the last seconds; empty without steps."""
         recent = list(self.seconds)[-last:]
         sums = [math.fsum(s.phases_s[i] for s in recent) for i in range(len(PHASES))]
         whole = math.fsum(sums)
-        return {phase: one / whole for phase, one in zip(PHASES, sums, strict=True)} if whole > 0 else {}
+        return (
+            {phase: spent_s / whole for phase, spent_s in zip(PHASES, sums, strict=True)} if whole > 0 else {}
+        )

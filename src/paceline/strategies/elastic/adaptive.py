@@ -21,50 +21,50 @@ from paceline.sync.adaptive_setting import SyncPolicy
 
 
 class AdaptiveSharing(ShardSharing, Protocol):
-    """Who does which shards, and in which way. Everybody who is there comes to the same answers."""
+    """Which worker computes which shards, under which policy; the same result on all workers."""
 
     @property
-    def way(self) -> SyncPolicy:
-        """Of the next step, or round."""
+    def policy(self) -> SyncPolicy:
+        """The policy of the next step, or round."""
         ...
 
-    def took(self, shard_ns: int) -> None:
-        """One of our shards took so long, for one step."""
+    def record_shard(self, shard_ns: int) -> None:
+        """The time of one step of one of this worker's shards."""
         ...
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What is remembered of decisions, as of the last commit."""
+        """The state of the decisions, as of the last commit."""
         ...
 
 
-class _Together(Sharded):
-    def go_on(self, committed: int) -> None:
-        """From what was committed in another way."""
+class _Synchronous(Sharded):
+    def resume_at(self, committed: int) -> None:
+        """Continue from what was committed under another policy."""
         self.committed = committed
-        self._mine = self._sharing.mine()
+        self._own_shards = self._sharing.own_shards()
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
 
-    def step_aside(self) -> None:
-        """Gradients are written to their own place again."""
+    def release_slots(self) -> None:
+        """Write gradients to the arena's own vector again."""
         self._arena.place_gradients(self._own)
         self._arena.bind_gradients()
 
 
-class _Alone(ShardedRounds):
-    def go_on(self, replica: Replica, committed: int) -> None:
-        """From what was committed in another way: every shard goes on with the same."""
+class _Local(ShardedRounds):
+    def resume_at(self, replica: Replica, committed: int) -> None:
+        """Continue from what was committed under another policy: every shard starts with the same state."""
         self.restore({})
         self.prepare(replica, Clock(committed))
-        self._mine = self._sharing.mine()
+        self._own_shards = self._sharing.own_shards()
         self._live = None
 
     def common_own_state(self) -> bytes:
-        """The mean of what the shards keep for themselves."""
+        """The mean of the shards' own states."""
         return self._own.average_own_states(self.kept(), [1.0] * len(self._kept), with_numbers=True)[0]
 
     def _next_end(self) -> int:
-        """A round begins wherever it was decided on, and is then as long as every other."""
+        """A round begins at the decision, and is as long as every other."""
         return min(self.committed + self._plan.strategy.sync_every, self._plan.steps)
 
 
@@ -74,9 +74,9 @@ class ShardedAdaptive:
     def __init__(self, plan: Plan, links: Links, sharing: AdaptiveSharing) -> None:
         self._sharing = sharing
         self._clock = links.clock
-        self._together = _Together(plan, links, sharing)
-        self._alone = _Alone(plan, links, sharing)
-        self._way = sharing.way  # that we are at
+        self._synchronous = _Synchronous(plan, links, sharing)
+        self._local = _Local(plan, links, sharing)
+        self._policy = sharing.policy  # policy of the current step or round
         self._began_ns = 0
 
     @property
@@ -89,63 +89,63 @@ class ShardedAdaptive:
 
     @property
     def gradients(self) -> int:
-        return self._together.gradients + self._alone.gradients
+        return self._synchronous.gradients + self._local.gradients
 
     @property
-    def _is_alone(self) -> bool:
-        return self._way is SyncPolicy.LOCAL_STEPS
+    def _is_local(self) -> bool:
+        return self._policy is SyncPolicy.LOCAL_STEPS
 
     @property
     def _active(self) -> Sharded | ShardedRounds:
-        return self._alone if self._is_alone else self._together
+        return self._local if self._is_local else self._synchronous
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
-        self._together.prepare(replica, clock)
-        if self._is_alone:
-            self._alone.prepare(replica, clock)
+        self._synchronous.prepare(replica, clock)
+        if self._is_local:
+            self._local.prepare(replica, clock)
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
-        begun = self._active.begin_step(step)
+        start = self._active.begin_step(step)
         self._began_ns = self._clock.now_ns()
-        if isinstance(begun, Outcome):
-            self._follow_the_decision()
-        return begun
+        if isinstance(start, Outcome):
+            self._apply_decision()
+        return start
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
-        self._sharing.took(self._clock.now_ns() - self._began_ns)
+        self._sharing.record_shard(self._clock.now_ns() - self._began_ns)
         outcome = self._active.finish_step(step, wants_stop=wants_stop)
         if outcome.synced:
-            self._follow_the_decision()
+            self._apply_decision()
         return outcome
 
     def undo(self) -> None:
         self._active.undo()
 
     def settle(self) -> None:
-        if self._is_alone:
-            self._alone.settle()
+        if self._is_local:
+            self._local.settle()
 
     def snapshot(self) -> dict[str, Tensor]:
         return {**self._sharing.snapshot(), **self._active.snapshot()}
 
     def restore(self, saved: dict[str, Tensor]) -> None:
-        known = self._sharing.snapshot()  # it was told before
-        self._alone.restore({name: tensor for name, tensor in saved.items() if name not in known})
+        of_sharing = self._sharing.snapshot()  # the sharing rule was restored before
+        self._local.restore({name: tensor for name, tensor in saved.items() if name not in of_sharing})
 
     def close(self) -> None:
-        self._together.close()
+        self._synchronous.close()
 
-    def _follow_the_decision(self) -> None:
-        """Something was committed. Nothing is waited for here, so nothing can come between."""
-        was_alone = self._is_alone
+    def _apply_decision(self) -> None:
+        """Switch the policy after a commit. Nothing here waits, so no failure can interrupt it."""
+        was_local = self._is_local
         committed = self.committed
-        self._way = self._sharing.way
-        if self._is_alone and not was_alone:
-            self._together.step_aside()
-            self._alone.go_on(self._replica, committed)
-        elif was_alone and not self._is_alone:
+        self._policy = self._sharing.policy
+        if self._is_local and not was_local:
+            self._synchronous.release_slots()
+            self._local.resume_at(self._replica, committed)
+        elif was_local and not self._is_local:
             assert isinstance(self._replica, OwnState), "shards changed places in it"
-            self._replica.restore_own_state(self._alone.common_own_state())
+            self._replica.restore_own_state(self._local.common_own_state())
             self._replica.count_steps(committed)
-            self._together.go_on(committed)
+            self._synchronous.resume_at(committed)

@@ -41,20 +41,20 @@ class ShardedRounds:
         self._clock = links.clock
         equal = EqualShares(links.rank, workers=links.world_size, shards=links.rounds.shards)
         self._sharing = equal if sharing is None else sharing
-        self._mine: Sequence[int] = self._sharing.mine()
+        self._own_shards: Sequence[int] = self._sharing.own_shards()
         self._weights = [mean_weight(shard, plan.batch_sizes) for shard in range(links.rounds.shards)]
         self._saved: dict[str, Tensor] = {}
         self.committed = 0
-        self.gradients = 0  # that we have computed
-        self._at = 0  # which of our shards we are at
+        self.gradients = 0  # computed by this worker
+        self._at = 0  # index of the current shard in this worker's shards
         self._made = 0  # its steps of this round
-        self._live: int | None = None  # the shard whose own state the replica has
-        self._busy_ns = 0  # computing our shards of this round
+        self._live: int | None = None  # the shard whose own state is in the replica
+        self._busy_ns = 0  # computing this worker's shards of this round
         self._begun_ns = 0
-        self._shown: dict[int, bytes] = {}  # what our shards keep for themselves, at the end of this round
+        self._finished: dict[int, bytes] = {}  # the own state of this worker's shards that ended this round
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
-        """`clock` steps of the run are committed, and everybody's replica has them."""
+        """`clock` steps of the run are committed, and every worker's replica has them."""
         assert isinstance(replica, OwnState), "shards change places in it"
         arena = replica.arena
         self._own = replica
@@ -68,20 +68,20 @@ class ShardedRounds:
         if self._saved:
             self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
         else:
-            self._kept = [_as_tensor(self._keeps())] * len(slots)
+            self._kept = [_as_tensor(self._own_state())] * len(slots)
         self._end = self._next_end()
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
         if self._is_all_done():
             return None
-        self._rounds.check()  # who never has to wait would not notice
+        self._rounds.check()  # a worker that never waits would not notice otherwise
         self._sharing.check()
-        if not self._mine:
+        if not self._own_shards:
             return self._commit(0)
         self._begun_ns = self._clock.now_ns()
-        shard = self._mine[self._at]
+        shard = self._own_shards[self._at]
         if self._made == 0:
-            self._take_up(shard)
+            self._load_shard(shard)
         return Begun(share=self._share(shard))
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
@@ -89,12 +89,12 @@ class ShardedRounds:
         self._busy_ns += self._clock.now_ns() - self._begun_ns
         self.gradients += 1
         self._made += 1
-        if not self._is_over(self._mine[self._at]):
+        if not self._is_over(self._own_shards[self._at]):
             return Outcome(apply_ns=apply_ns, version=self._version())
-        self._show(self._mine[self._at], wants_stop=wants_stop)
+        self._publish(self._own_shards[self._at], wants_stop=wants_stop)
         self._at += 1
         self._made = 0
-        if self._at < len(self._mine):
+        if self._at < len(self._own_shards):
             return Outcome(apply_ns=apply_ns, version=self._version())
         return self._commit(apply_ns)
 
@@ -104,29 +104,29 @@ class ShardedRounds:
         return self.committed
 
     def undo(self) -> None:
-        """The common parameters as they were when the round began; shards begin it again from there."""
+        """Restore the common parameters from the start of the round; shards repeat it from there."""
         self._at = 0
         self._made = 0
         self._busy_ns = 0
-        self._shown.clear()
+        self._finished.clear()
         self._kept = [kept.clone() for kept in self._kept]  # else the generation's memory would stay mapped
         self.settle()
 
     def settle(self) -> None:
-        """Between two rounds: the common parameters, and beside them the first shard's own state."""
+        """Between two rounds: load the common parameters, with the first shard's own state."""
         self._arena.state.copy_(self._common)
         self._own.restore_own_state(self.kept_by(0))
         self._live = 0
 
     def kept(self) -> list[bytes]:
-        """What each shard keeps for itself, as of the last commit."""
+        """The own state of each shard, as of the last commit."""
         return [self.kept_by(shard) for shard in range(len(self._kept))]
 
     def kept_by(self, shard: int) -> bytes:
         return _as_bytes(self._kept[shard])
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What the last committed round left, beyond the common parameters."""
+        """The state of the last committed round, without the common parameters."""
         own = {f"{_OWN}.{shard}": kept for shard, kept in enumerate(self._kept)}
         return {**own, _VELOCITY: self._velocity} if self._has_outer_step else own
 
@@ -136,9 +136,9 @@ class ShardedRounds:
     def close(self) -> None:
         self._rounds.close()
 
-    def _show(self, shard: int, *, wants_stop: bool) -> None:
-        """The round of this shard is over: its parameters and what it keeps are for all to see."""
-        self._shown[shard] = self._keeps()
+    def _publish(self, shard: int, *, wants_stop: bool) -> None:
+        """The round of this shard is over: publish its parameters and its own state."""
+        self._finished[shard] = self._own_state()
         self._fill_slot(shard)
         self._slots[shard][self._arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
 
@@ -150,13 +150,13 @@ class ShardedRounds:
             slot.mul_(weight)
 
     def _commit(self, apply_ns: int) -> Outcome:
-        self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
-        traffic, kept = self._rounds.commit(self._shown)
-        self._sharing.after_meeting(self.committed)
+        self._sharing.before_barrier(self.committed, self._busy_ns // self._at if self._at else None)
+        traffic, kept = self._rounds.commit(self._finished)
+        self._sharing.after_barrier(self.committed)
         stop = bool(self._mean[self._arena.layout.tail_start + STOP_FLAG] > 0)
-        traffic += self._before_the_end(stop=stop)
-        # From here on nothing is waited for, so nothing can come between.
-        self._follow_the_mean(is_end=stop or self._end == self._plan.steps)
+        traffic += self._before_end(stop=stop)
+        # Nothing waits from here on, so no failure can interrupt it.
+        self._apply_mean(is_end=stop or self._end == self._plan.steps)
         self._kept = kept
         self.committed = self._end
         if self._plan.strategy.average_optimizer_state:
@@ -165,10 +165,10 @@ class ShardedRounds:
         self._at = 0
         self._end = self._next_end()
         self._busy_ns = 0
-        self._mine = self._next_mine()
-        if not self._shown:
-            self._live = None  # others have gone on with what it was
-        self._shown.clear()
+        self._own_shards = self._next_shards()
+        if not self._finished:
+            self._live = None  # other workers have trained that shard since
+        self._finished.clear()
         return Outcome(
             traffic=traffic,
             apply_ns=apply_ns,
@@ -179,7 +179,7 @@ class ShardedRounds:
             is_last=self._is_all_done(),
         )
 
-    def _follow_the_mean(self, *, is_end: bool) -> None:
+    def _apply_mean(self, *, is_end: bool) -> None:
         common = self._common
         mean = self._mean
         rest = self._arena.layout.buffers_start
@@ -199,53 +199,53 @@ class ShardedRounds:
         self._arena.state.copy_(common)
 
     def _average_own_states(self) -> None:
-        """Everybody does this for all shards, on the same bytes."""
+        """Every worker does this for all shards, on the same bytes."""
         averaged = self._own.average_own_states(self.kept(), self._weights)
         self._kept = [_as_tensor(data) for data in averaged]
         self._live = None
 
-    # What differs where not every shard takes part in every round (sharded_fedavg.py), or not all parameters
-    # are averaged at once (sharded_streaming.py).
+    # Overridden where not every shard takes part in every round (ShardedFedavg), or not all parameters are
+    # averaged at once (streaming.py).
 
     def _update(self) -> int:
-        """One step of the shard that we are at; how long it took, in nanoseconds."""
+        """One step of the current shard; how long it took, in nanoseconds."""
         return self._replica.update()
 
-    def _keeps(self) -> bytes:
-        """What the shard that we are at keeps for itself, as it is now."""
+    def _own_state(self) -> bytes:
+        """The present own state of the current shard."""
         return self._own.own_state()
 
-    def _before_the_end(self, *, stop: bool) -> Traffic:
-        """The wish to stop is known to all: what is left to be averaged then."""
+    def _before_end(self, *, stop: bool) -> Traffic:
+        """All workers have the stop flag now: average what is left if the run ends here."""
         return NO_TRAFFIC
 
     def _is_all_done(self) -> bool:
         return self.committed >= self._plan.steps
 
-    def _next_mine(self) -> Sequence[int]:
-        """Our shards of the next round."""
-        return self._sharing.mine()
+    def _next_shards(self) -> Sequence[int]:
+        """This worker's shards of the next round."""
+        return self._sharing.own_shards()
 
-    def _take_up(self, shard: int) -> None:
-        """Its round begins: from the common parameters, with what it keeps for itself."""
+    def _load_shard(self, shard: int) -> None:
+        """Begin a shard's round: load the common parameters and its own state."""
         if self._live != shard:
             self._arena.state.copy_(self._common)
             self._own.restore_own_state(self.kept_by(shard))
             self._live = shard
 
     def _share(self, shard: int) -> WorkUnit:
-        """Its next step's."""
+        """The share of the shard's next step."""
         return WorkUnit(shard, self.committed + self._made)
 
     def _is_over(self, shard: int) -> bool:
-        """Has it made all its steps of this round?"""
+        """Whether the shard has made all its steps of this round."""
         return self.committed + self._made >= self._end
 
     def _weight(self, shard: int) -> float:
         return self._weights[shard]
 
     def _version(self) -> int:
-        """What a step is recorded with."""
+        """The version that a step is recorded with."""
         return 0
 
     def _parameters(self, vector: Tensor) -> Tensor:
@@ -270,19 +270,22 @@ def _as_tensor(data: bytes) -> Tensor:
 
 
 def _as_bytes(kept: Tensor) -> bytes:
-    found: bytes = kept.numpy().tobytes()
-    return found
+    data: bytes = kept.numpy().tobytes()
+    return data
 
-
-# A round is what is committed: the drawn shards start from the common parameters with a fresh optimizer, make
-# their steps, and are averaged by the samples that they used, in the order of shards; those that were not
-# drawn count nothing, and keep what they have. Who is drawn follows from the seed and the number of the
-# round, so the bits are those of plain fedavg with a worker for each shard. `committed` counts rounds.
 
 DONE = "done"  # steps of each shard
 
 
 class ShardedFedavg(ShardedRounds):
+    """Elastic FedAvg. `committed` counts rounds.
+
+    The drawn shards start from the common parameters with a fresh optimizer, make their steps, and are
+    averaged by the samples that they used, in the order of shards; the others have weight 0 and keep their
+    state. The draw follows from the seed and the number of the round, so the bits are those of plain fedavg
+    with one worker per shard.
+    """
+
     def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
         super().__init__(plan, links, sharing)
         self._draw = draws_of(plan)
@@ -296,7 +299,7 @@ class ShardedFedavg(ShardedRounds):
             self._draw.done = [int(steps) for steps in self._saved.pop(DONE)]
         super().prepare(replica, clock)
         self._drawn = self._draw.current()
-        self._mine = self._next_mine()
+        self._own_shards = self._next_shards()
 
     @property
     def steps_done(self) -> int:
@@ -309,18 +312,18 @@ class ShardedFedavg(ShardedRounds):
         super().restore(dict(saved))
 
     def _commit(self, apply_ns: int) -> Outcome:
-        self._show_those_who_wait()
+        self._publish_idle_shards()
         outcome = super()._commit(apply_ns)
         if outcome.stop or outcome.is_last:
-            self.settle()  # the shards that we trained last may have counted further than others
+            self.settle()  # the last trained shards may have counted further than others
         return outcome
 
-    def _show_those_who_wait(self) -> None:
-        """Everybody says for some of them that they add nothing, and still have what they had."""
+    def _publish_idle_shards(self) -> None:
+        """Publish shards that were not drawn, divided among the workers: weight 0 and unchanged state."""
         for shard in range(self._rank, len(self._slots), self._workers):
             if shard not in self._drawn:
                 self._slots[shard].zero_()
-                self._shown[shard] = self.kept_by(shard)
+                self._finished[shard] = self.kept_by(shard)
 
     def _next_end(self) -> int:
         return self.committed + 1
@@ -328,16 +331,16 @@ class ShardedFedavg(ShardedRounds):
     def _is_all_done(self) -> bool:
         return not self._drawn
 
-    def _next_mine(self) -> Sequence[int]:
+    def _next_shards(self) -> Sequence[int]:
         if self._draw.number < self.committed:
             self._draw.finish()
             self._drawn = self._draw.current()
         clients = sorted(self._drawn)
-        return [clients[place] for place in self._sharing.mine() if place < len(clients)]
+        return [clients[place] for place in self._sharing.own_shards() if place < len(clients)]
 
-    def _take_up(self, shard: int) -> None:
+    def _load_shard(self, shard: int) -> None:
         self._live = None  # another round may have been made since
-        super()._take_up(shard)
+        super()._load_shard(shard)
         self._replica.forget_optimizer_state()
 
     def _share(self, shard: int) -> WorkUnit:
@@ -347,7 +350,7 @@ class ShardedFedavg(ShardedRounds):
         return self._made >= self._drawn[shard]
 
     def _weight(self, shard: int) -> float:
-        """What to multiply by before an unweighted mean over all shards: V times its part of the samples."""
+        """The factor before an unweighted mean over all shards: V times the shard's part of the samples."""
         batches = self._plan.batch_sizes
         used = {client: batches[client] * steps for client, steps in self._drawn.items()}
         return used[shard] * self._plan.num_workers / sum(used.values())

@@ -28,31 +28,31 @@ _MEANS = "means"
 _BUFFERS = "buffers"
 _DUE = "due"
 _FOLLOW = "follow"
-_NEVER = 0  # no step is finished before the first
+_NEVER = 0  # before the first finished step
 _SIZE = 8  # bytes of a number
 
 
 class _Follow(IntEnum):
-    """What every shard has yet to do about a fragment when it begins a round."""
+    """Action of every shard on a fragment's θ at the start of a round."""
 
     NOTHING = 0
-    MIXED = 1  # θ moved when the round before ended
-    WHOLE = 2  # the run had ended there, and was taken up again
+    MIXED = 1  # mix it in: θ moved at the end of the previous round
+    WHOLE = 2  # copy it: the run had ended there, and was resumed
 
 
 @dataclass(slots=True)
 class _Fragment:
-    """A stretch of the parameters."""
+    """A slice of the parameters."""
 
     number: int
     start: int
     end: int
     theta: Tensor
     velocity: Tensor
-    mean: Tensor  # that waits to be applied
-    due: int  # the finished step after which it is
+    mean: Tensor  # pending if `due` is set
+    due: int  # the finished step after which the mean is applied
     follow: _Follow
-    next_theta: Tensor  # what it will make of θ
+    next_theta: Tensor  # θ after the pending mean
     next_velocity: Tensor
 
     @property
@@ -66,35 +66,39 @@ class ShardedStreaming(ShardedRounds):
         layout = replica.arena.layout
         state = replica.arena.state
         size = layout.buffers_start
-        self._size = layout.buffers_start
-        none = torch.zeros_like(state[:size])
+        self._size = size
+        zeros = torch.zeros_like(state[:size])
         self._vectors = {
             _THETA: saved.get(_THETA, state[:size]).clone(),
-            _VELOCITY: saved.get(_VELOCITY, none).clone(),
-            _MEANS: saved.get(_MEANS, none).clone(),
+            _VELOCITY: saved.get(_VELOCITY, zeros).clone(),
+            _MEANS: saved.get(_MEANS, zeros).clone(),
         }
         self._shared_buffers = saved.get(_BUFFERS, state[size : layout.tail_start]).clone()
-        stretches = split_fragments(size, self._plan.strategy.fragments)
-        due = saved[_DUE].tolist() if saved else [_NEVER] * len(stretches)
-        *follow, new_buffers = saved[_FOLLOW].tolist() if saved else [_Follow.NOTHING] * (len(stretches) + 1)
-        self._has_new_buffers = bool(new_buffers)
+        bounds = split_fragments(size, self._plan.strategy.fragments)
+        due = [_NEVER] * len(bounds)
+        follow: list[int] = [_Follow.NOTHING] * len(bounds)
+        self._has_new_buffers = False
+        if saved:
+            due = saved[_DUE].tolist()
+            *follow, new_buffers = saved[_FOLLOW].tolist()
+            self._has_new_buffers = bool(new_buffers)
         self._fragments = [
-            self._fragment(number, stretch, due[number], _Follow(follow[number]))
-            for number, stretch in enumerate(stretches)
+            self._fragment(number, start_end, due[number], _Follow(follow[number]))
+            for number, start_end in enumerate(bounds)
         ]
         super().prepare(replica, clock)
-        self._look_ahead()
+        self._compute_next_thetas()
 
-    def _fragment(self, number: int, stretch: tuple[int, int], due: int, follow: _Follow) -> _Fragment:
-        start, end = stretch
+    def _fragment(self, number: int, bounds: tuple[int, int], due: int, follow: _Follow) -> _Fragment:
+        start, end = bounds
         theta, velocity, mean = (self._vectors[name][start:end] for name in (_THETA, _VELOCITY, _MEANS))
         return _Fragment(
             number, start, end, theta, velocity, mean, due, follow, theta.clone(), velocity.clone()
         )
 
     def settle(self) -> None:
-        """Between two rounds: the first shard's parameters, and its own state."""
-        self._take_up(0)
+        """Between two rounds: load the first shard's parameters and own state."""
+        self._load_shard(0)
 
     def snapshot(self) -> dict[str, Tensor]:
         follow = [int(fragment.follow) for fragment in self._fragments]
@@ -111,31 +115,31 @@ class ShardedStreaming(ShardedRounds):
         return next(done for done in later if done >= self._plan.steps or self._starting(done))
 
     def _starting(self, finished: int) -> list[_Fragment]:
-        """Those whose sync begins then."""
+        """The fragments whose sync starts after this step."""
         every = self._plan.strategy.sync_every
-        all_of_them = len(self._fragments)
+        fragments = len(self._fragments)
         return [
             fragment
             for fragment in self._fragments
-            if starts_after(finished, fragment.number, every=every, fragments=all_of_them)
+            if starts_after(finished, fragment.number, every=every, fragments=fragments)
         ]
 
-    # A shard.
+    # One shard.
 
-    def _take_up(self, shard: int) -> None:
+    def _load_shard(self, shard: int) -> None:
         data = self.kept_by(shard)
         state = self._arena.state
-        here = _SIZE + int.from_bytes(data[:_SIZE], "little")
-        state.copy_(torch.frombuffer(bytearray(data[here:]), dtype=state.dtype))
-        self._own.restore_own_state(data[_SIZE:here])
+        offset = _SIZE + int.from_bytes(data[:_SIZE], "little")
+        state.copy_(torch.frombuffer(bytearray(data[offset:]), dtype=state.dtype))
+        self._own.restore_own_state(data[_SIZE:offset])
         for fragment in self._fragments:
             if fragment.follow is not _Follow.NOTHING:
                 is_whole = fragment.follow is _Follow.WHOLE
-                self._move(fragment, fragment.theta, 0.0 if is_whole else self._plan.strategy.mixing)
+                self._mix(fragment, fragment.theta, 0.0 if is_whole else self._plan.strategy.mixing)
         if self._has_new_buffers:
             self._take_buffers()
 
-    def _keeps(self) -> bytes:
+    def _own_state(self) -> bytes:
         own = self._own.own_state()
         vector: bytes = self._arena.state.numpy().tobytes()
         return len(own).to_bytes(_SIZE, "little") + own + vector
@@ -145,22 +149,22 @@ class ShardedStreaming(ShardedRounds):
         finished = self.committed + self._made + 1
         for fragment in self._fragments:
             if fragment.due == finished:
-                self._move(fragment, fragment.next_theta, self._plan.strategy.mixing)
+                self._mix(fragment, fragment.next_theta, self._plan.strategy.mixing)
         return took_ns
 
     def _fill_slot(self, shard: int) -> None:
         if self._end == self._plan.steps:
-            self._apply_what_is_on_its_way()
+            self._apply_pending_at_end()
         super()._fill_slot(shard)
 
-    def _apply_what_is_on_its_way(self) -> None:
-        """The run ends here: to the fragments that are not averaged now, but for that."""
+    def _apply_pending_at_end(self) -> None:
+        """End of the run: apply the pending means of the fragments that are not averaged at this step."""
         starting = self._starting(self._end)
         for fragment in self._fragments:
             if fragment.due > self._end and fragment not in starting:
-                self._move(fragment, fragment.next_theta, self._plan.strategy.mixing)
+                self._mix(fragment, fragment.next_theta, self._plan.strategy.mixing)
 
-    def _move(self, fragment: _Fragment, theta: Tensor, mixing: float) -> None:
+    def _mix(self, fragment: _Fragment, theta: Tensor, mixing: float) -> None:
         local = self._arena.state[fragment.start : fragment.end]
         if mixing == 0.0:
             local.copy_(theta)
@@ -170,21 +174,21 @@ class ShardedStreaming(ShardedRounds):
     def _take_buffers(self) -> None:
         self._arena.state[self._size : self._arena.layout.tail_start].copy_(self._shared_buffers)
 
-    # All of them.
+    # All shards.
 
-    def _before_the_end(self, *, stop: bool) -> Traffic:
-        """Nobody knew that this round is the last one: its shards are shown again, as they are at the end."""
+    def _before_end(self, *, stop: bool) -> Traffic:
+        """This round became the last by a stop request: publish its shards again, in their final state."""
         if not stop or self._end == self._plan.steps:
             return NO_TRAFFIC
         state = self._arena.state
-        for shard, data in self._shown.items():
-            here = _SIZE + int.from_bytes(data[:_SIZE], "little")
-            state.copy_(torch.frombuffer(bytearray(data[here:]), dtype=state.dtype))
-            self._apply_what_is_on_its_way()
+        for shard, data in self._finished.items():
+            offset = _SIZE + int.from_bytes(data[:_SIZE], "little")
+            state.copy_(torch.frombuffer(bytearray(data[offset:]), dtype=state.dtype))
+            self._apply_pending_at_end()
             super()._fill_slot(shard)
         return self._rounds.mean()
 
-    def _follow_the_mean(self, *, is_end: bool) -> None:
+    def _apply_mean(self, *, is_end: bool) -> None:
         starting = self._starting(self._end)
         for fragment in self._fragments:
             fragment.follow = _Follow.NOTHING
@@ -202,11 +206,11 @@ class ShardedStreaming(ShardedRounds):
         if self._has_new_buffers:
             self._shared_buffers.copy_(self._mean[self._size : self._arena.layout.tail_start])
         if is_end:
-            self._bring_together(starting)
-        self._look_ahead()
+            self._sync_all(starting)
+        self._compute_next_thetas()
 
-    def _bring_together(self, just_averaged: list[_Fragment]) -> None:
-        """Everybody holds θ."""
+    def _sync_all(self, just_averaged: list[_Fragment]) -> None:
+        """End of the run: copy θ to all shards."""
         for fragment in self._fragments:
             if fragment.is_pending:
                 self._step(fragment)
@@ -214,7 +218,7 @@ class ShardedStreaming(ShardedRounds):
                 fragment.mean.copy_(self._mean[fragment.start : fragment.end])
                 self._step(fragment)
             fragment.follow = _Follow.WHOLE
-            self._move(fragment, fragment.theta, 0.0)
+            self._mix(fragment, fragment.theta, 0.0)
         self._take_buffers()
 
     def _step(self, fragment: _Fragment) -> None:
@@ -224,8 +228,8 @@ class ShardedStreaming(ShardedRounds):
         outer_step(fragment.theta, fragment.velocity, fragment.mean, lr=lr, momentum=momentum)
         fragment.due = _NEVER
 
-    def _look_ahead(self) -> None:
-        """What the means that are on their way will make of θ."""
+    def _compute_next_thetas(self) -> None:
+        """Compute θ and its velocity after each pending mean."""
         options = self._plan.strategy
         for fragment in self._fragments:
             if fragment.is_pending:

@@ -25,37 +25,37 @@ from paceline.transport.arena import STOP_FLAG
 
 
 class ShardSharing(Protocol):
-    """Who does which shards. Everybody who is there comes to the same answers."""
+    """Which worker computes which shards; the same result on all workers."""
 
-    def mine(self) -> range:
-        """Our shards of the next step; there may be none."""
+    def own_shards(self) -> range:
+        """This worker's shards of the next step; there may be none."""
         ...
 
-    def before_meeting(self, step: int, shard_ns: int | None) -> None:
-        """Our shards are done, and one took so long; None: we had none."""
+    def before_barrier(self, step: int, shard_ns: int | None) -> None:
+        """This worker's shards are done; `shard_ns` is the time of one, None if there were none."""
         ...
 
-    def after_meeting(self, step: int) -> None:
-        """Everybody's are."""
+    def after_barrier(self, step: int) -> None:
+        """All workers' shards are done."""
         ...
 
     def check(self) -> None:
-        """PeerLostError when somebody leaves, and the others go on without; never waits."""
+        """Raise PeerLostError when a worker leaves and the others continue without it; never waits."""
         ...
 
 
 class EqualShares:
-    """The same for everybody, and nobody comes or goes."""
+    """Equal, fixed shares."""
 
     def __init__(self, rank: Rank, *, workers: int, shards: int) -> None:
-        self._mine = shards_of(rank, workers=workers, shards=shards)
+        self._own_shards = shards_of(rank, workers=workers, shards=shards)
 
-    def mine(self) -> range:
-        return self._mine
+    def own_shards(self) -> range:
+        return self._own_shards
 
-    def before_meeting(self, step: int, shard_ns: int | None) -> None: ...
+    def before_barrier(self, step: int, shard_ns: int | None) -> None: ...
 
-    def after_meeting(self, step: int) -> None: ...
+    def after_barrier(self, step: int) -> None: ...
 
     def check(self) -> None: ...
 
@@ -66,46 +66,48 @@ class Sharded:
     def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
         assert links.shards is not None, "the gradients of shards meet in slots"
         self._plan = plan
-        self._meeting = links.shards
+        self._slot_mean = links.shards
         self._clock = links.clock
         equal = EqualShares(links.rank, workers=links.world_size, shards=links.shards.shards)
         self._sharing = equal if sharing is None else sharing
-        self._mine = self._sharing.mine()
+        self._own_shards = self._sharing.own_shards()
         self._weights = [mean_weight(shard, plan.batch_sizes) for shard in range(links.shards.shards)]
         self.committed = 0
-        self.gradients = 0  # that we have computed
-        self._at = 0  # the next of our shards
-        self._busy_ns = 0  # computing our shards of this step
+        self.gradients = 0  # computed by this worker
+        self._at = 0  # index of the next shard in this worker's shards
+        self._busy_ns = 0  # computing this worker's shards of this step
         self._begun_ns = 0
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
-        """`clock` steps of the run are committed, and everybody's replica has them."""
+        """`clock` steps of the run are committed, and every worker's replica has them."""
         arena = replica.arena
         self._replica = replica
         self._arena = arena
         self.committed = int(clock)
-        self._own = arena.gradients  # where gradients are when no generation is there
-        slots, self._mean = self._meeting.allocate(arena.layout.numel, arena.layout.dtype)
+        self._own = arena.gradients  # the arena's own vector, used outside a generation
+        slots, self._mean = self._slot_mean.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots
-        self._meeting.looks_for_nan = self._plan.strategy.on_nan is not None
+        self._slot_mean.checks_finite = self._plan.strategy.on_nan is not None
         self._buffers = list(arena.module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
         if self.committed >= self._plan.steps:
             return None
-        self._meeting.check()  # who never has to wait would not notice
+        self._slot_mean.check()  # a worker that never waits would not notice otherwise
         self._sharing.check()
         self.undo()
-        if not self._mine:
+        if not self._own_shards:
             return self._commit()
         self._begun_ns = self._clock.now_ns()
-        self._arena.place_gradients(self._slots[self._mine[self._at]])  # backward writes into the slot itself
-        return Begun(share=WorkUnit(self._mine[self._at], self.committed))
+        self._arena.place_gradients(
+            self._slots[self._own_shards[self._at]]
+        )  # backward writes into the slot itself
+        return Begun(share=WorkUnit(self._own_shards[self._at], self.committed))
 
     def finish_step(self, step: Step, *, wants_stop: bool) -> Outcome:
         arena = self._arena
-        shard = self._mine[self._at]
+        shard = self._own_shards[self._at]
         self._busy_ns += self._clock.now_ns() - self._begun_ns
         if self._weights[shard] != 1.0:
             arena.gradient_part.mul_(self._weights[shard])
@@ -113,7 +115,7 @@ class Sharded:
         arena.gradients[arena.layout.tail_start + STOP_FLAG] = float(wants_stop)
         self._at += 1
         self.gradients += 1
-        if self._at < len(self._mine):
+        if self._at < len(self._own_shards):
             return Outcome()
         return self._commit()
 
@@ -122,15 +124,15 @@ class Sharded:
         return self.committed
 
     def undo(self) -> None:
-        """Batch statistics as they were when the step began: each shard and each attempt starts there."""
+        """Restore the batch statistics from the start of the step, for the next shard or attempt."""
         for buffer, before in zip(self._buffers, self._before, strict=True):
             buffer.copy_(before)
 
     def _commit(self) -> Outcome:
         arena = self._arena
-        self._sharing.before_meeting(self.committed, self._busy_ns // self._at if self._at else None)
-        traffic = self._meeting.mean()
-        self._sharing.after_meeting(self.committed)
+        self._sharing.before_barrier(self.committed, self._busy_ns // self._at if self._at else None)
+        traffic = self._slot_mean.mean()
+        self._sharing.after_barrier(self.committed)
         stop = bool(self._mean[arena.layout.tail_start + STOP_FLAG] > 0)
         skipped = self._skipped()
         apply_ns = 0
@@ -141,7 +143,7 @@ class Sharded:
         self.committed += 1
         self._at = 0
         self._busy_ns = 0
-        self._mine = self._sharing.mine()
+        self._own_shards = self._sharing.own_shards()
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
         return Outcome(
@@ -154,19 +156,19 @@ class Sharded:
         )
 
     def _skipped(self) -> str | None:
-        """Whose gradients are not finite, if that makes this step one without an update."""
+        """The shards whose gradients are not finite, if this step is to be skipped for them."""
         on_nan = self._plan.strategy.on_nan
-        if on_nan is None or self._meeting.is_finite():
+        if on_nan is None or self._slot_mean.is_finite():
             return None
         shards = describe_shards(non_finite_shards(self._slots))
         if on_nan is OnNan.STOP:
             raise non_finite_error(self.committed, f"the gradient of shard {shards}")
-        self._meeting.settle()  # only then may anyone write its next gradient
+        self._slot_mean.settle()  # only then may any worker write its next gradient
         self.undo()
         return shards
 
     def _take_mean(self) -> None:
-        """Let the update read the mean where it is, or a copy if it may change it: others read it too."""
+        """Bind the mean as gradients, or a copy if the update may change it: other workers read it too."""
         arena = self._arena
         if self._replica.keeps_gradients:
             arena.place_gradients(self._mean)
@@ -184,5 +186,5 @@ class Sharded:
     def close(self) -> None:
         self._arena.place_gradients(self._own)
         self._arena.bind_gradients()
-        self._arena.forget_vectors()  # else the generation's memory would stay mapped
-        self._meeting.close()
+        self._arena.forget_vectors()  # otherwise the generation's memory would stay mapped
+        self._slot_mean.close()

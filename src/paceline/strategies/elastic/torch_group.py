@@ -1,6 +1,6 @@
 """Elastic DDP and FSDP: one generation of workers in a torch process group, any of which may die.
 
-The samples of a step are the shards' samples, whatever the number of workers; each
+The samples of a step are the shards' samples for any number of workers; each
 worker computes its contiguous shards as one batch, weighted by its number of
 samples. So a step is the same mean for any number of workers, up to the order of
 summation. `committed` is the number of steps of this replica. If a peer is lost,
@@ -29,7 +29,7 @@ from paceline.transport.torch_dist import ring_bytes, should_poll_stop
 
 
 class GenerationMembers:
-    """Who is in this generation, and who of them was asked to leave it."""
+    """The workers of this generation, and those of them that were requested to leave."""
 
     def __init__(
         self,
@@ -50,38 +50,38 @@ class GenerationMembers:
         return self._rank in self.leaving
 
     def agree(self, wants_stop: bool, device: torch.device) -> bool:
-        """Does anybody want to stop? Who leaves is known afterwards too."""
-        wishes = torch.zeros(1 + len(self._names), device=device)
-        wishes[0] = float(wants_stop)
-        wishes[1 + self._rank] = float(self._wants_leave())
-        dist.all_reduce(wishes)
-        asked = [rank for rank, wish in enumerate(wishes[1:].tolist()) if wish > 0]
-        # Somebody stays who has the state, until others have it too.
-        self.leaving = asked[1:] if len(asked) == len(self._names) else asked
-        return bool(wishes[0] > 0)
+        """Whether any worker wants to stop. Also updates `leaving`."""
+        flags = torch.zeros(1 + len(self._names), device=device)
+        flags[0] = float(wants_stop)
+        flags[1 + self._rank] = float(self._wants_leave())
+        dist.all_reduce(flags)
+        leaving = [rank for rank, flag in enumerate(flags[1:].tolist()) if flag > 0]
+        # One worker with the state stays until others have it too.
+        self.leaving = leaving[1:] if len(leaving) == len(self._names) else leaving
+        return bool(flags[0] > 0)
 
     def check(self) -> None:
         if self.leaving:
-            who = ", ".join(self._names[rank] for rank in self.leaving)
-            raise PeerLostError(f"{who} left, as it was asked to", "the run goes on in the next generation")
+            names = ", ".join(self._names[rank] for rank in self.leaving)
+            raise PeerLostError(f"{names} left on request", "the run continues in the next generation")
         if self._is_over():
-            raise PeerLostError("the generation ended", "the run goes on in the next one")
+            raise PeerLostError("the generation ended", "the run continues in the next one")
 
 
 class TorchGeneration:
-    """What both modes do; each says how its model is wrapped."""
+    """Base of both modes; a subclass wraps the model."""
 
     channel: ClassVar[Channel] = Channel.TORCH
 
-    def __init__(self, plan: Plan, links: Links, company: GenerationMembers) -> None:
+    def __init__(self, plan: Plan, links: Links, members: GenerationMembers) -> None:
         self._plan = plan
-        self._company = company
+        self._members = members
         self._world = links.world_size
-        mine = shards_of(links.rank, workers=links.world_size, shards=plan.num_workers)
-        self._shard = mine.start
-        self._count = sum(plan.batch_sizes[shard] for shard in mine)
+        own_shards = shards_of(links.rank, workers=links.world_size, shards=plan.num_workers)
+        self._shard = own_shards.start
+        self._count = sum(plan.batch_sizes[shard] for shard in own_shards)
         self.committed = 0
-        self.gradients = 0  # that we have computed
+        self.gradients = 0  # computed by this worker
 
     def prepare(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
@@ -95,13 +95,13 @@ class TorchGeneration:
         self._moved = self._wrap(replica, replica.arena.module)
 
     def _wrap(self, replica: Replica, module: nn.Module) -> int:
-        """Let the gradients meet; how many bytes each worker sends at a step."""
+        """Wrap the module so that gradients are averaged; the bytes that each worker sends at a step."""
         raise NotImplementedError
 
     def begin_step(self, step: Step) -> Begun | None:
         if self.committed >= self._plan.steps:
             return None
-        self._company.check()
+        self._members.check()
         start, _ = slice_of(self._shard, self.committed, self._plan.batch_sizes)
         return Begun(share=WorkUnit(self._shard, self.committed, SampleSlice(start, self._count)))
 
@@ -113,8 +113,8 @@ class TorchGeneration:
         self.gradients += 1
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
-        asks = should_poll_stop(step_made, self._plan.steps)
-        stop = asks and self._company.agree(wants_stop, self._replica.arena.state.device)
+        polls = should_poll_stop(step_made, self._plan.steps)
+        stop = polls and self._members.agree(wants_stop, self._replica.arena.state.device)
         return Outcome(
             traffic=Traffic(self._moved, self._moved),
             apply_ns=apply_ns,
@@ -128,11 +128,11 @@ class TorchGeneration:
         return self.committed
 
     def _average_buffers(self) -> None:
-        """Where forward changes them."""
+        """Average the buffers that forward changes."""
         raise NotImplementedError
 
     def undo(self) -> None:
-        """Batch statistics as they were: what forward did to them in a step that was lost is forgotten."""
+        """Restore the batch statistics: drop what forward changed in a lost step."""
         for buffer, before in zip(self._buffers, self._before, strict=True):
             buffer.copy_(before)
 
@@ -143,14 +143,14 @@ class TorchGeneration:
         assert not saved, "between two steps there is nothing but the replica's own state"
 
     def close(self) -> None:
-        """The replica as it was before, at its last step."""
+        """Unwrap the replica, at its last step."""
         self.undo()
         self._replica.forward = self._replica.arena.module
         self._weighted.loss_weight = 1.0
 
 
 class DdpGeneration(TorchGeneration):
-    """Whole replicas, which must be equal after every step: so batch statistics are averaged, as in ssgd."""
+    """Whole replicas, which must be equal after every step, so batch statistics are averaged, as in ssgd."""
 
     def _wrap(self, replica: Replica, module: nn.Module) -> int:
         layout = replica.arena.layout
@@ -167,7 +167,7 @@ class DdpGeneration(TorchGeneration):
 
 
 class FsdpGeneration(TorchGeneration):
-    """Every worker has a part of the model."""
+    """Every worker holds a shard of the model."""
 
     def _wrap(self, replica: Replica, module: nn.Module) -> int:
         assert isinstance(replica.arena, ShardedArena), "the replica was split over the workers"

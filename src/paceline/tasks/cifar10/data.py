@@ -53,7 +53,7 @@ class Images:
         cut = len(images) - hold_out
         if cut < 1:
             raise problem(
-                f"{hold_out} of {len(images)} images are to be held out, and none is left to train on",
+                f"{hold_out} of {len(images)} images are held out, so none is left to train on",
                 "write for example --task-option valid=500, and a larger subset",
             )
         means, deviations = channel_statistics(images[:cut])
@@ -66,20 +66,21 @@ class Images:
         )
 
 
-def find_data(said: str | None) -> Path:
+def find_data(folder: str | None) -> Path:
     """The standard folder or the archive: named, or inside the named folder, or where `fetch` puts it."""
-    place = environ.data_folder() if said is None else Path(said)
+    place = environ.data_folder() if folder is None else Path(folder)
     inside = (place / FOLDER, place / ARCHIVE)
-    candidates = inside if said is None else (place, *inside)
+    candidates = inside if folder is None else (place, *inside)
     for candidate in candidates:
         if candidate.is_file() or (candidate / TRAINING[0]).is_file() or (candidate / TEST).is_file():
             return candidate
-    what = f"there is no {FOLDER} in {place}" if place.is_dir() else f"there is no folder {place}"
-    where = "" if said is None else f" --to {place.parent if place.name == FOLDER else place}"
+    reason = f"there is no {FOLDER} in {place}" if place.is_dir() else f"there is no folder {place}"
+    target = place.parent if place.name == FOLDER else place
+    where = "" if folder is None else f" --to {target}"
     raise problem(
-        f"cifar10 has no data: {what}",
-        f"type `{FETCH}{where}`, or name its folder by --data FOLDER; "
-        "--data synthetic trains on patterns that stand in for images",
+        f"cifar10 has no data: {reason}",
+        f"run `{FETCH}{where}`, name its folder with --data FOLDER, or train on synthetic patterns with "
+        "--data synthetic",
     )
 
 
@@ -90,25 +91,25 @@ def read_images(
 
     Read once in a process and in those that it forks: they share the memory.
     """
-    wanted = TRAINING if subset is None else TRAINING[: -(-subset // BATCH_IMAGES)]
-    files = [place] if place.is_file() else [place / name for name in (*wanted, TEST)]
+    batches = TRAINING if subset is None else TRAINING[: -(-subset // BATCH_IMAGES)]
+    files = [place] if place.is_file() else [place / name for name in (*batches, TEST)]
     stamp = tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file())
-    return _read_images(place, wanted, (subset, test_subset, hold_out), stamp)
+    return _read_images(place, batches, (subset, test_subset, hold_out), stamp)
 
 
 @lru_cache(maxsize=1)
 def _read_images(
     place: Path,
-    wanted: tuple[str, ...],
+    training_names: tuple[str, ...],
     counts: tuple[int | None, int | None, int],
     stamp: tuple[tuple[int, int], ...],  # of the files: when they change, they are read again
 ) -> Images:
     del stamp
     subset, test_subset, hold_out = counts
-    names = (*wanted, TEST)
+    names = (*training_names, TEST)
     contents = members(place, names) if place.is_file() else _files(place, names)
     batches = {name: _batch(f"{place / name}", place, content) for name, content in contents.items()}
-    training = [batches[name] for name in wanted]
+    training = [batches[name] for name in training_names]
     test_images, test_labels = batches[TEST]
     return Images.of(
         (
@@ -124,22 +125,22 @@ def _read_images(
 def members(archive: Path, names: Iterable[str], *, also: Iterable[str] = ()) -> dict[str, bytes]:
     """These files of the archive, and these if it has them, read in one pass; nothing is unpacked."""
     needed = tuple(names)
-    wanted = {f"{FOLDER}/{name}": name for name in (*needed, *also)}
-    found: dict[str, bytes] = {}
+    wanted_members = {f"{FOLDER}/{name}": name for name in (*needed, *also)}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(archive, "r:*") as tar:
             for member in tar:
-                if member.name in wanted and member.isreg() and member.size <= LARGEST_FILE:
+                if member.name in wanted_members and member.isreg() and member.size <= LARGEST_FILE:
                     file = tar.extractfile(member)
                     assert file is not None, "a regular file has a content"
-                    found[wanted[member.name]] = file.read()
+                    contents[wanted_members[member.name]] = file.read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         why = str(error).splitlines()[0].rstrip(":") if str(error) else "it ends too early"
         raise damaged(archive, f"{archive} cannot be read as an archive: {why}") from error
-    missing = [name for name in needed if name not in found]
+    missing = [name for name in needed if name not in contents]
     if missing:
-        raise damaged(archive, f"{archive} is cut short or no CIFAR-10: it has no {', '.join(missing)}")
-    return found
+        raise damaged(archive, f"{archive} is truncated or is not CIFAR-10: it has no {', '.join(missing)}")
+    return contents
 
 
 def check_batches(place: Path, contents: Mapping[str, bytes]) -> None:
@@ -162,7 +163,7 @@ def _files(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 def _content(folder: Path, path: Path) -> bytes:
     if path.stat().st_size > LARGEST_FILE:
-        raise damaged(folder, f"{path} is no batch of CIFAR-10: it has {path.stat().st_size} bytes")
+        raise damaged(folder, f"{path} is not a batch of CIFAR-10: it has {path.stat().st_size} bytes")
     return path.read_bytes()
 
 
@@ -170,52 +171,54 @@ def _batch(name: str, place: Path, content: bytes) -> tuple[Bytes, Labels]:
     try:
         held = read_plain(content)
     except PlainPickleError as error:
-        raise damaged(place, f"{name} is damaged, or no batch of CIFAR-10: {error}") from error
-    rows, labels = held.get("data"), held.get("labels")
+        raise damaged(place, f"{name} is damaged, or is not a batch of CIFAR-10: {error}") from error
+    rows = held.get("data")
+    labels = held.get("labels")
     if not isinstance(rows, np.ndarray) or not isinstance(labels, list):
         has = ", ".join(sorted(held)) or "nothing"
-        raise damaged(place, f"{name} is no batch of CIFAR-10: it needs data and labels, and has {has}")
+        raise damaged(place, f"{name} is not a batch of CIFAR-10: it needs data and labels, and has {has}")
     width = PIXELS[0] * PIXELS[1] * PIXELS[2]
     if rows.ndim != 2 or rows.shape[1] != width or len(rows) != len(labels) or not len(rows):
         shape = "x".join(map(str, rows.shape))
-        what = f"its data is {shape} with {len(labels)} labels, where Nx{width} and N are due"
-        raise damaged(place, f"{name} is no batch of CIFAR-10: {what}")
+        reason = f"its data is {shape} with {len(labels)} labels, not Nx{width} with N labels"
+        raise damaged(place, f"{name} is not a batch of CIFAR-10: {reason}")
     if not all(type(label) is int and 0 <= label < CLASSES for label in labels):
-        raise damaged(place, f"{name} is no batch of CIFAR-10: a label is none of 0 to {CLASSES - 1}")
+        raise damaged(place, f"{name} is not a batch of CIFAR-10: a label is not from 0 to {CLASSES - 1}")
     return rows.reshape(-1, *PIXELS), np.array(labels, dtype=np.int64)
 
 
 def channel_statistics(images: Bytes) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each colour, exactly, whatever the number of images."""
+    """Mean and standard deviation of each colour, exactly, for any number of images."""
     return statistics_of(*colour_sums(images), count=len(images))
 
 
 def colour_sums(images: Bytes) -> tuple[Sums, Sums]:
-    """Of each colour: all its bytes added up, and their squares."""
-    sums, squares = np.zeros(3, dtype=np.uint64), np.zeros(3, dtype=np.uint64)
+    """Sums of the bytes of each colour, and of their squares."""
+    sums = np.zeros(3, dtype=np.uint64)
+    squares = np.zeros(3, dtype=np.uint64)
     for start in range(0, len(images), 2000):  # a few megabytes at a time
-        some = images[start : start + 2000].astype(np.uint32)
-        sums += some.sum(axis=(0, 2, 3), dtype=np.uint64)
-        squares += np.square(some, out=some).sum(axis=(0, 2, 3), dtype=np.uint64)
+        block = images[start : start + 2000].astype(np.uint32)
+        sums += block.sum(axis=(0, 2, 3), dtype=np.uint64)
+        squares += np.square(block, out=block).sum(axis=(0, 2, 3), dtype=np.uint64)
     return sums, squares
 
 
 def statistics_of(sums: Sums, squares: Sums, *, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The same from the sums over so many images."""
+    """The same from the sums over `count` images."""
     pixels = float(count * PIXELS[1] * PIXELS[2])
     means = sums / pixels
     deviations = np.sqrt(np.maximum(squares / pixels - means**2, 1.0))  # one colour all over has none
     return tuple(means.tolist()), tuple(deviations.tolist())
 
 
-def damaged(place: Path, what: str) -> ConfigError:
-    """The way out is the same whatever is wrong: have it fetched anew."""
+def damaged(place: Path, message: str) -> ConfigError:
+    """The remedy is the same for every defect: fetch it again."""
     where = "" if place.parent == environ.data_folder() else f" --to {place.parent}"
-    return problem(what, f"get it anew: rm -r {place} && {FETCH}{where}")
+    return problem(message, f"download it again: rm -r {place} && {FETCH}{where}")
 
 
-def problem(what: str, hint: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint)])
+def problem(message: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint)])
 
 
 # Only for trying things out, and only when asked for: whatever is learnt here
@@ -227,30 +230,30 @@ SYNTHETIC = "synthetic"
 TRAINING_IMAGES = 2000
 TEST_IMAGES = 500
 SIDE = 32
-COARSE = 4  # a pattern has so many patches each way
+COARSE = 4  # patches of a pattern in each direction
 CONTRAST = 40.0
 NOISE = 40.0
 SYNTHETIC_SHIFT = 3
 
 
 def synthetic_images(seed: int, *, count: int | None, test_count: int | None, hold_out: int = 0) -> Images:
-    dice = np.random.default_rng((seed, 0xC1FA))
+    rng = np.random.default_rng((seed, 0xC1FA))
     patch = np.ones((SIDE // COARSE, SIDE // COARSE))
-    drawn = np.kron(dice.standard_normal((CLASSES, 3, COARSE, COARSE)), patch)
+    drawn = np.kron(rng.standard_normal((CLASSES, 3, COARSE, COARSE)), patch)
     patterns = (drawn + drawn[..., ::-1]) / 2**0.5
-    read = _draw(dice, patterns, TRAINING_IMAGES if count is None else count)
-    test = _draw(dice, patterns, TEST_IMAGES if test_count is None else test_count)
+    read = _draw(rng, patterns, TRAINING_IMAGES if count is None else count)
+    test = _draw(rng, patterns, TEST_IMAGES if test_count is None else test_count)
     return Images.of(read, test, hold_out=hold_out)
 
 
 def _draw(
-    dice: np.random.Generator, patterns: np.ndarray[tuple[int, ...], np.dtype[np.float64]], count: int
+    rng: np.random.Generator, patterns: np.ndarray[tuple[int, ...], np.dtype[np.float64]], count: int
 ) -> tuple[Bytes, Labels]:
-    labels = dice.integers(CLASSES, size=count)
+    labels = rng.integers(CLASSES, size=count)
     images = np.empty((count, 3, SIDE, SIDE), dtype=np.uint8)
     for number, label in enumerate(labels):
-        shift = dice.integers(-SYNTHETIC_SHIFT, SYNTHETIC_SHIFT + 1, size=2)
-        shown = np.roll(patterns[label], tuple(shift), axis=(1, 2)) * CONTRAST * dice.uniform(0.5, 1.5)
-        noise = dice.standard_normal((3, SIDE, SIDE)) * NOISE
+        shift = rng.integers(-SYNTHETIC_SHIFT, SYNTHETIC_SHIFT + 1, size=2)
+        shown = np.roll(patterns[label], tuple(shift), axis=(1, 2)) * CONTRAST * rng.uniform(0.5, 1.5)
+        noise = rng.standard_normal((3, SIDE, SIDE)) * NOISE
         images[number] = np.clip(128 + shown + noise, 0, 255)
     return images, labels.astype(np.int64)

@@ -41,13 +41,13 @@ from paceline.tasks.cifar10.data import (
 
 PIECE = 1 << 18
 TIMEOUT_S = 30.0
-OnBytes = Callable[[int, int | None], None]  # how many have come, of how many (None: not said)
+OnBytes = Callable[[int, int | None], None]  # bytes received, and total (None: unknown)
 _PARTIAL = 206
 _RANGE_NOT_SATISFIABLE = 416
 
 
 class UnreachableFileError(PacelineError):
-    """A file on the network did not come, or not all of it."""
+    """A file could not be downloaded completely."""
 
     exit_code = ExitCode.UNREACHABLE
     code = "E801"
@@ -62,15 +62,17 @@ class WrongFileError(PacelineError):
 
 @dataclass(frozen=True, slots=True)
 class _Came:
-    total: int | None  # bytes that the whole file has; None: the server does not say
+    total: int | None  # bytes that the whole file has; None: the server does not report it
     trouble: str | None = None  # what ended it early
 
 
 def download(url: str, target: Path, *, sha256: str, by_hand: str, on_bytes: OnBytes) -> None:
-    """`by_hand` says what to do where nothing can be downloaded."""
+    """`by_hand` is the advice for machines without downloads."""
     scheme = urllib.parse.urlsplit(url).scheme
     if scheme not in ("http", "https"):
-        raise UnreachableFileError(f"{url} is no web address", "write --url https://… , or leave it out")
+        raise UnreachableFileError(
+            f"{url} is not an http:// or https:// URL", "write --url https://… , or leave it out"
+        )
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -80,12 +82,12 @@ def download(url: str, target: Path, *, sha256: str, by_hand: str, on_bytes: OnB
             os.fsync(file.fileno())
     except OSError as error:
         raise cannot_write(part, error) from error
-    found = sha256_of(part)
-    if found != sha256:
+    digest = sha256_of(part)
+    if digest != sha256:
         part.unlink()
         raise WrongFileError(
-            f"what came from {url} has the SHA-256 {found}, and not {sha256}; it was thrown away",
-            "run the command again; if it happens again, name another source by --url",
+            f"the file from {url} has the SHA-256 {digest}, not {sha256}; it was deleted",
+            "run the command again; if it happens again, use another source with --url",
         )
     part.rename(target)
 
@@ -98,7 +100,7 @@ def sha256_of(path: Path) -> str:
 def cannot_write(path: Path, error: OSError) -> NotReadyError:
     why = error.strerror or str(error)
     return CannotWriteError(
-        f"{path} cannot be written: {why}", "make room, or name another folder by --to FOLDER"
+        f"{path} cannot be written: {why}", "free disk space, or name another folder with --to FOLDER"
     )
 
 
@@ -107,7 +109,7 @@ def _be_alone(file: FileIO, part: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InUseError(
-            f"another command is downloading {part} just now", "wait for it, and run this one again"
+            f"another command is downloading {part}", "wait for it, and run this one again"
         ) from error
 
 
@@ -118,7 +120,7 @@ def _get_all(url: str, file: FileIO, by_hand: str, on_bytes: OnBytes) -> None:
         came = _get_rest(url, file, on_bytes)
         if came.trouble is None and came.total in (None, file.tell()):
             return
-        if file.tell() > before or (before and not file.tell()):  # or it began anew
+        if file.tell() > before or (before and not file.tell()):  # or it started over
             continue
         has = f" after {before} of {came.total or '?'} bytes" if before else ""
         why = came.trouble or "the server ended the connection"
@@ -133,7 +135,7 @@ def _get_rest(url: str, file: FileIO, on_bytes: OnBytes) -> _Came:
             urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S
         ) as answer:
             if start and answer.status != _PARTIAL:
-                _begin_anew(file)  # it sends all of it, whatever we asked for
+                _restart(file)  # the server ignored the range and sends the whole file
             total = _announced(answer.headers.get("Content-Length"), file.tell())
             return _receive(answer, file, total, on_bytes)
     except urllib.error.HTTPError as error:
@@ -171,11 +173,11 @@ def _refused(error: urllib.error.HTTPError, file: FileIO) -> _Came:
     if error.code == _RANGE_NOT_SATISFIABLE and file.tell():
         if whole == str(file.tell()):
             return _Came(file.tell())  # nothing was missing but the name
-        _begin_anew(file)
-    return _Came(None, f"the server answers {error.code} {error.reason}")
+        _restart(file)
+    return _Came(None, f"the server returned {error.code} {error.reason}")
 
 
-def _begin_anew(file: FileIO) -> None:
+def _restart(file: FileIO) -> None:
     file.truncate(0)
     file.seek(0)
 
@@ -207,21 +209,21 @@ def fetch_cifar10(to: Path, *, url: str = URL, sha256: str = SHA256, on_bytes: O
     folder = to / FOLDER
     archive = to / ARCHIVE
     if folder.is_dir():
-        return _looked_at(folder, was_downloaded=False, was_there=True)
+        return _inspect(folder, was_downloaded=False, was_there=True)
     is_new = not archive.is_file()
     if is_new:
         by_hand = (
-            f"go online and type `{FETCH} --to {to}` again, which goes on from there; or bring {ARCHIVE} "
-            f"from elsewhere, put it at {archive}, and type the same"
+            f"check the network and run `{FETCH} --to {to}` again, which resumes; or copy {ARCHIVE} "
+            f"to {archive} and run the same command"
         )
         download(url, archive, sha256=sha256, by_hand=by_hand, on_bytes=on_bytes)
-    elif (found := sha256_of(archive)) != sha256:
+    elif (digest := sha256_of(archive)) != sha256:
         raise WrongFileError(
-            f"{archive} has the SHA-256 {found}, and not {sha256}",
-            f"rm {archive}, and fetch it; or, if you trust it, add --sha256 {found}",
+            f"{archive} has the SHA-256 {digest}, not {sha256}",
+            f"rm {archive}, and fetch it; or, if you trust it, add --sha256 {digest}",
         )
     _unpack(archive, folder)
-    return _looked_at(folder, was_downloaded=is_new, was_there=False)
+    return _inspect(folder, was_downloaded=is_new, was_there=False)
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -240,7 +242,7 @@ def _unpack(archive: Path, folder: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _looked_at(folder: Path, *, was_downloaded: bool, was_there: bool) -> Fetched:
+def _inspect(folder: Path, *, was_downloaded: bool, was_there: bool) -> Fetched:
     read = read_images(folder)
     return Fetched(
         folder=folder,

@@ -1,9 +1,9 @@
-"""What data does a pickle hold? Read as data: nothing it names is looked up, imported or called.
+"""Safe pickle reader: the data of a pickle, without looking up, importing or calling any name in it.
 
-A pickle is a program for a stack machine, and unpickling runs it, whoever wrote
-it. Here `pickletools` only takes it apart, and a machine that knows numbers,
-text, bytes, lists, tuples, dictionaries and arrays of bytes puts it together
-again. The few names that numpy writes for an array stand for themselves; any
+A pickle is a program for a stack machine, and unpickling runs it, whatever its origin.
+Here `pickletools` only disassembles it, and a machine that supports numbers,
+text, bytes, lists, tuples, dictionaries and arrays of bytes evaluates it.
+The few names that numpy writes for an array stand for themselves; any
 other name is refused. Protocols 2 to 5, from Python 2 or 3 and any numpy.
 """
 
@@ -53,26 +53,26 @@ class _Array:
 def read_plain(data: bytes) -> dict[str, object]:
     """The dictionary that the pickle holds: its keys as text, arrays of bytes as arrays."""
     try:
-        found = _Machine().run(data)
+        value = _Machine().run(data)
     except (ValueError, OverflowError) as error:  # what pickletools says of broken bytes
         raise PlainPickleError(str(error).splitlines()[0]) from error
-    if not isinstance(found, dict):
-        raise PlainPickleError(f"it holds a {type(found).__name__}, and no dictionary")
-    return {_as_text(key): _whole(value) for key, value in found.items()}
+    if not isinstance(value, dict):
+        raise PlainPickleError(f"it holds a value of type {type(value).__name__}, not a dictionary")
+    return {_as_text(key): _whole(value) for key, value in value.items()}
 
 
 def _as_text(key: object) -> str:
     if isinstance(key, bytes):
         return key.decode("latin-1")
     if not isinstance(key, str):
-        raise PlainPickleError(f"its dictionary has a key that is a {type(key).__name__}, and no text")
+        raise PlainPickleError(f"its dictionary has a key of type {type(key).__name__}, not text")
     return key
 
 
 def _whole(value: object) -> object:
     if isinstance(value, _Array):
         if value.values is None:
-            raise PlainPickleError("it holds an array without its numbers")
+            raise PlainPickleError("it has an array without data")
         return value.values
     return value
 
@@ -100,7 +100,7 @@ class _Machine:
 
     def _pop(self) -> object:
         if not self._stack or self._stack[-1] is _MARK:
-            raise PlainPickleError("it takes away what it never put down")
+            raise PlainPickleError("it pops from an empty stack")
         return self._stack.pop()
 
     def _top(self) -> object:
@@ -114,7 +114,7 @@ class _Machine:
                 taken = self._stack[place + 1 :]
                 del self._stack[place:]
                 return taken
-        raise PlainPickleError("it looks for a mark that it never set")
+        raise PlainPickleError("it refers to a missing mark")
 
     def remember(self, argument: object) -> None:
         number = len(self._memo) if argument is None else argument
@@ -124,7 +124,7 @@ class _Machine:
     def recall(self, argument: object) -> None:
         assert isinstance(argument, int), "pickletools reads it as a number"
         if argument not in self._memo:
-            raise PlainPickleError("it refers to what it never said")
+            raise PlainPickleError("it refers to a missing memo")
         self._stack.append(self._memo[argument])
 
     def tuple_of(self, count: int) -> None:
@@ -137,7 +137,7 @@ class _Machine:
     def append(self, values: list[object]) -> None:
         target = self._top()
         if not isinstance(target, list):
-            raise PlainPickleError("it appends to what is no list")
+            raise PlainPickleError("it appends to a value that is not a list")
         target.extend(values)
 
     def append_one(self) -> None:
@@ -149,12 +149,13 @@ class _Machine:
     def put(self, pairs: list[object]) -> None:
         target = self._top()
         if not isinstance(target, dict) or len(pairs) % 2:
-            raise PlainPickleError("it sets items of what is no dictionary")
+            raise PlainPickleError("it sets items of a value that is not a dictionary")
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             target[_as_text(key)] = value
 
     def put_one(self) -> None:
-        value, key = self._pop(), self._pop()
+        value = self._pop()
+        key = self._pop()
         self.put([key, value])
 
     def put_to_mark(self) -> None:
@@ -163,22 +164,24 @@ class _Machine:
     def name(self, argument: object) -> None:
         """`argument` is None where module and name are on the stack."""
         if argument is None:
-            name, module = self._pop(), self._pop()
+            name = self._pop()
+            module = self._pop()
         else:
             module, _, name = str(argument).partition(" ")
         if not isinstance(module, str) or not isinstance(name, str) or (module, name) not in _NAMES:
-            raise PlainPickleError(f"it asks for {module}.{name}, which is code and no data")
+            raise PlainPickleError(f"it refers to {module}.{name}, which is code, not data")
         self._stack.append(_NAMES[module, name])
 
     def reduce(self) -> None:
-        arguments, name = self._pop(), self._pop()
+        arguments = self._pop()
+        name = self._pop()
         match name, arguments:
             case _Name.RECONSTRUCT, (_Name.NDARRAY, _, _):
                 self._stack.append(_Array())
             case _Name.DTYPE, ("u1" | b"u1" | "|u1", *_):
                 self._stack.append(_BYTE_TYPE)
             case _Name.DTYPE, (other, *_):
-                raise PlainPickleError(f"its numbers are of type {other!r}, and not unsigned bytes")
+                raise PlainPickleError(f"its numbers are of type {other!r}, not unsigned bytes")
             case _Name.FROMBUFFER, (bytes() as numbers, kind, tuple() as shape, str() as order, *_):
                 array = _Array()
                 _fill(array, kind, shape, numbers, is_fortran=order == "F")
@@ -186,17 +189,18 @@ class _Machine:
             case _Name.ENCODE, (str() as text, "latin1" | "latin-1"):
                 self._stack.append(text.encode("latin-1"))
             case _:
-                raise PlainPickleError("it makes something of parts that do not belong together")
+                raise PlainPickleError("it builds an object from invalid parts")
 
     def build(self) -> None:
-        state, target = self._pop(), self._top()
+        state = self._pop()
+        target = self._top()
         if target is _BYTE_TYPE:
             return  # the order of bytes within a number says nothing about single bytes
         match target, state:
             case _Array(), (_, tuple() as shape, kind, is_fortran, bytes() as numbers):
                 _fill(target, kind, shape, numbers, is_fortran=bool(is_fortran))
             case _:
-                raise PlainPickleError("it gives a state to what has none")
+                raise PlainPickleError("it sets the state of an object that has none")
 
 
 def _fill(
@@ -204,7 +208,7 @@ def _fill(
 ) -> None:
     sides = [side for side in shape if isinstance(side, int) and 0 <= side <= LARGEST_SIDE]
     if kind is not _BYTE_TYPE or len(sides) != len(shape):
-        raise PlainPickleError("it describes an array in a way that no array is described")
+        raise PlainPickleError("it describes an invalid array")
     array.values = np.frombuffer(numbers, dtype=np.uint8).reshape(sides, order="F" if is_fortran else "C")
 
 

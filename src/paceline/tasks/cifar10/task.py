@@ -47,7 +47,7 @@ RowSamples = TensorSamples | StoredSamples
 
 
 class ImageSamples(NamedTuple):
-    """As tasks/cifar10/data.py's Images, wherever they lie."""
+    """Like Images of tasks/cifar10/data.py, from any source."""
 
     training: RowSamples
     held_out: RowSamples
@@ -65,22 +65,22 @@ class SubsetSizes:
     hold_out: int
 
 
-def open_images(url: str, wanted: SubsetSizes, cache: str | None, cache_mb: int | None) -> ImageSamples:
-    found = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "cifar10")
-    training = found.reader(TRAINING)
-    test = found.reader(TEST)
-    count = len(training) if wanted.subset is None else min(wanted.subset, len(training))
-    cut = count - wanted.hold_out
+def open_images(url: str, sizes: SubsetSizes, cache: str | None, cache_mb: int | None) -> ImageSamples:
+    data_set = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "cifar10")
+    training = data_set.reader(TRAINING)
+    test = data_set.reader(TEST)
+    count = len(training) if sizes.subset is None else min(sizes.subset, len(training))
+    cut = count - sizes.hold_out
     if cut < 1:
         raise problem(
-            f"{wanted.hold_out} of {count} images are to be held out, and none is left to train on",
+            f"{sizes.hold_out} of {count} images are held out, so none is left to train on",
             "write for example --task-option valid=500, and a larger subset",
         )
     means, deviations = _statistics(training, cut)
-    tested = len(test) if wanted.test_subset is None else min(wanted.test_subset, len(test))
+    tested = len(test) if sizes.test_subset is None else min(sizes.test_subset, len(test))
     return ImageSamples(
         training=StoredSamples(training, count=cut),
-        held_out=StoredSamples(training, first=cut, count=wanted.hold_out),
+        held_out=StoredSamples(training, first=cut, count=sizes.hold_out),
         test=StoredSamples(test, count=tested),
         means=means,
         deviations=deviations,
@@ -88,7 +88,7 @@ def open_images(url: str, wanted: SubsetSizes, cache: str | None, cache_mb: int 
 
 
 def _statistics(reader: PartReader, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of the first so many images: whole shards by the sums in the index, the rest by reading it."""
+    """Statistics of the first `count` images: whole shards by the sums in the index, the rest by reading."""
     sums = np.zeros(3, dtype=np.uint64)
     squares = np.zeros(3, dtype=np.uint64)
     whole = [s for number, s in enumerate(reader.part.shards) if _end(reader, number) <= count]
@@ -96,9 +96,9 @@ def _statistics(reader: PartReader, count: int) -> tuple[tuple[float, ...], tupl
         sums += np.array(shard.sums["sums"], dtype=np.uint64)
         squares += np.array(shard.sums["squares"], dtype=np.uint64)
     for start in range(sum(shard.records for shard in whole), count, 2000):
-        some = colour_sums(reader.rows(range(start, min(start + 2000, count)))[IMAGE])
-        sums = sums + some[0]
-        squares = squares + some[1]
+        block = colour_sums(reader.rows(range(start, min(start + 2000, count)))[IMAGE])
+        sums = sums + block[0]
+        squares = squares + block[1]
     return statistics_of(sums, squares, count=count)
 
 
@@ -143,14 +143,14 @@ class Cifar10Task:
         self._augment = augment
         self._has_amp = amp == "bf16"
         self._lr = lr
-        wanted = SubsetSizes(subset=subset, test_subset=test_subset, hold_out=valid)
+        sizes = SubsetSizes(subset=subset, test_subset=test_subset, hold_out=valid)
         if data is not None and is_data_set(str(data)):
-            read = open_images(str(data), wanted, data_cache, data_cache_mb)
+            read = open_images(str(data), sizes, data_cache, data_cache_mb)
         else:
             read = _in_memory(_read(seed, data, subset, test_subset, valid))
         self._train = read.training
         self._test = read.test
-        # Without images to spare, whoever looks on the way looks at the test images, and the name says so.
+        # Without a validation set, evaluations during training use the test images, and the name says so.
         self._valid, self._seen = (read.held_out, "valid") if valid else (self._test, "test")
         self._means = read.means
         self._deviations = read.deviations
@@ -235,12 +235,12 @@ def flipped_and_shifted(inputs: Tensor) -> Tensor:
     count = len(inputs)
     size = inputs.shape[-1]
     # One draw for each picture, on the CPU, whose generator is the worker's; one small copy to the device.
-    dice = torch.randint(2 * NUM_OFFSETS * NUM_OFFSETS, (count,)).to(inputs.device, non_blocking=True)
-    mirrored = torch.where((dice < NUM_OFFSETS * NUM_OFFSETS).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
+    rng = torch.randint(2 * NUM_OFFSETS * NUM_OFFSETS, (count,)).to(inputs.device, non_blocking=True)
+    mirrored = torch.where((rng < NUM_OFFSETS * NUM_OFFSETS).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
     padded = functional.pad(mirrored, (MAX_SHIFT,) * 4)
     windows = padded.unfold(2, size, 1).unfold(3, size, 1)  # a view: all places where a picture may be cut
     every = torch.arange(count, device=inputs.device)
-    return windows[every, :, dice // NUM_OFFSETS % NUM_OFFSETS, dice % NUM_OFFSETS]
+    return windows[every, :, rng // NUM_OFFSETS % NUM_OFFSETS, rng % NUM_OFFSETS]
 
 
 def _block(before: int, filters: int, dropout: float) -> list[nn.Module]:
@@ -279,18 +279,18 @@ def _check(**sizes: int | None) -> None:
 
 def _check_rest(valid: int, dropout: float, augment: bool, amp: str) -> None:
     if isinstance(valid, bool) or not isinstance(valid, int) or valid < 0:
-        what = f"cifar10's valid is {valid!r}, but it must be an integer, 0 or more"
-        raise _problem(what, "write for example --task-option valid=5000")
+        message = f"cifar10's valid is {valid!r}, but it must be an integer, 0 or more"
+        raise _problem(message, "write for example --task-option valid=5000")
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 0.5:
-        what = f"cifar10's dropout is {dropout!r}, but it must be a number from 0 to below 0.5"
-        raise _problem(what, "write for example --task-option dropout=0.25")
+        message = f"cifar10's dropout is {dropout!r}, but it must be a number from 0 to below 0.5"
+        raise _problem(message, "write for example --task-option dropout=0.25")
     if not isinstance(augment, bool):
-        what = f"cifar10's augment is {augment!r}, but it must be true or false"
-        raise _problem(what, "write for example --task-option augment=false")
+        message = f"cifar10's augment is {augment!r}, but it must be true or false"
+        raise _problem(message, "write for example --task-option augment=false")
     if amp not in PRECISIONS:
-        what = f"cifar10's amp is {amp!r}, but it must be one of {', '.join(PRECISIONS)}"
-        raise _problem(what, "write for example --task-option amp=bf16")
+        message = f"cifar10's amp is {amp!r}, but it must be one of {', '.join(PRECISIONS)}"
+        raise _problem(message, "write for example --task-option amp=bf16")
 
 
-def _problem(what: str, hint: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint)])
+def _problem(message: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint)])

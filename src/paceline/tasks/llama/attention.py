@@ -19,8 +19,8 @@ from paceline.tasks.llama.ops import can_flash
 def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """(batch, place, head, number): each token looks at itself and those before; heads may share keys."""
     if can_flash(query):
-        found: Tensor = _flash(query, key, value)[0]
-        return found
+        output: Tensor = _flash(query, key, value)[0]
+        return output
     shares = query.shape[-2] != key.shape[-2]
     query, key, value = (part.transpose(-2, -3) for part in (query, key, value))
     mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=shares)
@@ -31,8 +31,8 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def _flash(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     from flash_attn.cute.interface import _flash_attn_fwd
 
-    found = _flash_attn_fwd(query, key, value, causal=True, return_lse=True)
-    return found[0], found[1]
+    result = _flash_attn_fwd(query, key, value, causal=True, return_lse=True)
+    return result[0], result[1]
 
 
 @_flash.register_fake
@@ -48,8 +48,8 @@ def _flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from flash_attn.cute.interface import _flash_attn_bwd
 
-    found = _flash_attn_bwd(query, key, value, out, gradient, sums, causal=True)
-    return found[0], found[1], found[2]
+    gradients = _flash_attn_bwd(query, key, value, out, gradient, sums, causal=True)
+    return gradients[0], gradients[1], gradients[2]
 
 
 @_flash_backward.register_fake
@@ -66,8 +66,8 @@ def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Ten
 def _backward(
     ctx: Any, gradient: Tensor, _to_sums: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:  # Any: torch's shape
-    found: tuple[Tensor, Tensor, Tensor] = _flash_backward(gradient.contiguous(), *ctx.saved_tensors)
-    return found
+    gradients: tuple[Tensor, Tensor, Tensor] = _flash_backward(gradient.contiguous(), *ctx.saved_tensors)
+    return gradients
 
 
 _flash.register_autograd(_backward, setup_context=_remember)

@@ -40,10 +40,10 @@ class Experts(nn.Module):
         # By expert; a token is there once for each of its experts.
         order = chosen.flatten().argsort(stable=True)
         sizes = chosen.flatten().bincount(minlength=len(self.down)).tolist()
-        found = self._each(tokens[order // self._best], sizes)
+        output = self._each(tokens[order // self._best], sizes)
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order), device=order.device)
-        mixed = found[place].view(-1, self._best, tokens.shape[-1]) * shares.unsqueeze(-1)
+        mixed = output[place].view(-1, self._best, tokens.shape[-1]) * shares.unsqueeze(-1)
         return to + mixed.sum(-2).view_as(to)
 
     def _chosen(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,32 +66,34 @@ class Experts(nn.Module):
 
 def experts_to_huggingface(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
     """Under the names in Mixtral's files, where each expert has three matrices of its own."""
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for number in range(shape.layers):
         ours = f"layers.{number}.network."
         theirs = _theirs(number)
-        found[f"{theirs}gate.weight"] = state[f"{ours}choice.weight"]
+        weights[f"{theirs}gate.weight"] = state[f"{ours}choice.weight"]
         pairs = state[f"{ours}gate_up_pairs"]
         down = state[f"{ours}down"]
         for expert in range(shape.experts):
             gate, up = split_pairs(pairs[expert])
             parts = {"w1": gate, "w2": down[expert], "w3": up}
             # Copies: a file of tensors does not take two that share their memory.
-            found |= {f"{theirs}experts.{expert}.{name}.weight": part.clone() for name, part in parts.items()}
-    return found
+            weights |= {
+                f"{theirs}experts.{expert}.{name}.weight": part.clone() for name, part in parts.items()
+            }
+    return weights
 
 
 def experts_from_huggingface(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for number in range(shape.layers):
         ours = f"layers.{number}.network."
         name = _theirs(number)
         each = [f"{name}experts.{expert}." for expert in range(shape.experts)]
-        found[f"{ours}choice.weight"] = theirs[f"{name}gate.weight"]
-        pairs = [pair_rows(theirs[f"{one}w1.weight"], theirs[f"{one}w3.weight"]) for one in each]
-        found[f"{ours}gate_up_pairs"] = torch.stack(pairs)
-        found[f"{ours}down"] = torch.stack([theirs[f"{one}w2.weight"] for one in each])
-    return found
+        weights[f"{ours}choice.weight"] = theirs[f"{name}gate.weight"]
+        pairs = [pair_rows(theirs[f"{prefix}w1.weight"], theirs[f"{prefix}w3.weight"]) for prefix in each]
+        weights[f"{ours}gate_up_pairs"] = torch.stack(pairs)
+        weights[f"{ours}down"] = torch.stack([theirs[f"{prefix}w2.weight"] for prefix in each])
+    return weights
 
 
 def _theirs(layer: int) -> str:

@@ -36,8 +36,8 @@ def split_pairs(pairs: Tensor) -> tuple[Tensor, Tensor]:
 def gated_network(stream: Tensor, pairs: Tensor, down: Tensor, to: Tensor) -> Tensor:
     """Added to `to`."""
     if can_quack(stream) and not (stream.shape[-1] % MULTIPLE or down.shape[-1] % MULTIPLE):
-        found: Tensor = _network(stream, pairs, down, to)[0]
-        return found
+        output: Tensor = _network(stream, pairs, down, to)[0]
+        return output
     return add_product(to, gated(functional.linear(stream, pairs)), down)
 
 

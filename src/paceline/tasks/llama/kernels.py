@@ -19,37 +19,39 @@ _WORDS = 16_384  # of a row of scores that are read at once
 
 @triton.jit
 def _scores_to_gradient(  # type: ignore[no-untyped-def]  # Triton's own language
-    scores, following, losses, share, words, stride, block_size: tl.constexpr
+    scores, following, losses, share, vocabulary, stride, block_size: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
-    mine = scores + row * stride
+    row_scores = scores + row * stride
     right = tl.load(following + row)
-    right_score = tl.load(mine + right).to(tl.float32)
+    right_score = tl.load(row_scores + right).to(tl.float32)
     at = tl.arange(0, block_size)
     top = -float("inf")
     total = 0.0
-    for first in range(0, words, block_size):
-        block = tl.load(mine + first + at, mask=first + at < words, other=-float("inf")).to(tl.float32)
+    for first in range(0, vocabulary, block_size):
+        block = tl.load(row_scores + first + at, mask=first + at < vocabulary, other=-float("inf")).to(
+            tl.float32
+        )
         higher = tl.maximum(top, tl.max(block, 0))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(block - higher), 0)
         top = higher
     log_sum = top + tl.log(total)
     tl.store(losses + row, log_sum - right_score)
     # The row was just read: now it mostly comes out of the cache.
-    for first in range(0, words, block_size):
-        inside = first + at < words
-        block = tl.load(mine + first + at, mask=inside, other=0.0).to(tl.float32)
+    for first in range(0, vocabulary, block_size):
+        inside = first + at < vocabulary
+        block = tl.load(row_scores + first + at, mask=inside, other=0.0).to(tl.float32)
         gradient = (tl.exp(block - log_sum) - tl.where(first + at == right, 1.0, 0.0)) * share
-        tl.store(mine + first + at, gradient.to(scores.dtype.element_ty), mask=inside)
+        tl.store(row_scores + first + at, gradient.to(scores.dtype.element_ty), mask=inside)
 
 
 def scores_to_gradient(scores: Tensor, following: Tensor, share: float) -> Tensor:
     """The scores become the gradient of `share` times their losses; returned is the sum of the losses."""
     losses = torch.empty(len(scores), dtype=torch.float32, device=scores.device)
-    words = scores.shape[1]
-    block = min(_WORDS, triton.next_power_of_2(words))
+    vocabulary = scores.shape[1]
+    block = min(_WORDS, triton.next_power_of_2(vocabulary))
     _scores_to_gradient[(len(scores),)](
-        scores, following, losses, share, words, scores.stride(0), block_size=block, num_warps=32
+        scores, following, losses, share, vocabulary, scores.stride(0), block_size=block, num_warps=32
     )
     return losses.sum()
 
@@ -66,7 +68,7 @@ def _gated(both, out, inner, block_size: tl.constexpr):  # type: ignore[no-untyp
 
 
 @triton.jit
-def _gated_backward(both, gradient, found, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's
+def _gated_backward(both, gradient, to_both, inner, block_size: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * block_size
     at = first + tl.arange(0, block_size)
@@ -77,8 +79,8 @@ def _gated_backward(both, gradient, found, inner, block_size: tl.constexpr):  # 
     given = tl.load(gradient + row * inner + at, mask=at < inner, other=0.0).to(tl.float32)
     share = tl.sigmoid(gate)
     to_pairs = tl.join(given * up * share * (1 + gate * (1 - share)), given * gate * share)
-    to_pairs = tl.reshape(to_pairs, (2 * block_size,)).to(found.dtype.element_ty)
-    tl.store(found + row * 2 * inner + pairs_at, to_pairs, mask=inside)
+    to_pairs = tl.reshape(to_pairs, (2 * block_size,)).to(to_both.dtype.element_ty)
+    tl.store(to_both + row * 2 * inner + pairs_at, to_pairs, mask=inside)
 
 
 @torch.library.triton_op("paceline::gated", mutates_args={})
@@ -93,10 +95,10 @@ def gated(both: Tensor) -> Tensor:
 @torch.library.triton_op("paceline::gated_backward", mutates_args={})
 def _gated_gradient(both: Tensor, gradient: Tensor) -> Tensor:
     inner = both.shape[-1] // 2
-    found = torch.empty_like(both)
+    to_both = torch.empty_like(both)
     grid = (gradient.numel() // inner, triton.cdiv(inner, _COLUMNS))
-    torch.library.wrap_triton(_gated_backward)[grid](both, gradient, found, inner, block_size=_COLUMNS)
-    return found
+    torch.library.wrap_triton(_gated_backward)[grid](both, gradient, to_both, inner, block_size=_COLUMNS)
+    return to_both
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001 - torch names it
@@ -104,8 +106,8 @@ def _remember(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa:
 
 
 def _backward(ctx: Any, gradient: Tensor) -> Tensor:  # Any: torch's own shape
-    found: Tensor = _gated_gradient(ctx.saved_tensors[0], gradient.contiguous())
-    return found
+    to_both: Tensor = _gated_gradient(ctx.saved_tensors[0], gradient.contiguous())
+    return to_both
 
 
 gated.register_autograd(_backward, setup_context=_remember)

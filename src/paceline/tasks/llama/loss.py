@@ -32,8 +32,8 @@ def mean_loss(
     """
     if not torch.is_grad_enabled():
         return _only_loss(stream, weight, following, at_once)
-    found: Tensor = _InPieces.apply(stream, weight, following, at_once, owed)  # type: ignore[no-untyped-call]  # torch's
-    return found
+    loss: Tensor = _InPieces.apply(stream, weight, following, at_once, owed)  # type: ignore[no-untyped-call]  # torch's
+    return loss
 
 
 class _InPieces(torch.autograd.Function):

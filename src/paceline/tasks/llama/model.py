@@ -70,8 +70,8 @@ def checkpointed(keeps: RecomputePolicy, compute: Callable[..., Tensor], *inputs
     if keeps is RecomputePolicy.PRODUCTS:
         more["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     # A layer draws no random numbers, so there is no generator to set back.
-    found: Tensor = checkpoint(compute, *inputs, use_reentrant=False, preserve_rng_state=False, **more)
-    return found
+    output: Tensor = checkpoint(compute, *inputs, use_reentrant=False, preserve_rng_state=False, **more)
+    return output
 
 
 def _policy(_context: object, operation: object, *_args: object, **_more: object) -> CheckpointPolicy:
@@ -186,8 +186,8 @@ class Layer(nn.Module):
 
     def _computed(self, stream: Tensor, turns: Tensor) -> Tensor:
         stream = self.attention(self.before_attention(stream), turns, stream)
-        found: Tensor = self.network(self.before_network(stream), stream)
-        return found
+        output: Tensor = self.network(self.before_network(stream), stream)
+        return output
 
 
 class Attention(nn.Module):
@@ -226,8 +226,8 @@ class GatedNetwork(nn.Module):
 
 def unfilled(kind: type[_Part], *sizes: int, **more: bool) -> _Part:
     """A part without torch's own first numbers: ours follow, and drawing billions twice takes minutes."""
-    found: _Part = nn.utils.skip_init(kind, *sizes, **more)  # type: ignore[no-untyped-call]  # torch's own
-    return found
+    module: _Part = nn.utils.skip_init(kind, *sizes, **more)  # type: ignore[no-untyped-call]  # torch's own
+    return module
 
 
 def turned(heads: Tensor, turns: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ def gated(both: Tensor) -> Tensor:
     if both.is_cuda:
         from paceline.tasks.llama.kernels import gated as on_gpu
 
-        found: Tensor = on_gpu(both)
-        return found
+        output: Tensor = on_gpu(both)
+        return output
     gate = both[..., ::2]
     up = both[..., 1::2]
     return functional.silu(gate) * up
@@ -46,8 +46,8 @@ class TiedGradient:
 def embed_tokens(weight: Tensor, tokens: Tensor, owed: TiedGradient | None = None) -> Tensor:
     """The rows of these tokens."""
     if weight.is_cuda or owed is not None:
-        found: Tensor = _EmbedTokens.apply(weight, tokens, owed)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return found
+        output: Tensor = _EmbedTokens.apply(weight, tokens, owed)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return output
     return functional.embedding(tokens, weight)
 
 
@@ -75,14 +75,14 @@ class _EmbedTokens(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # Any: torch's own shape
         (tokens,) = ctx.saved_tensors
         gradient = gradients[0]
-        found = None if ctx.owed is None else ctx.owed.gradient
-        if found is None:
-            found = gradient.new_zeros(ctx.rows, gradient.shape[-1])
+        to_weight = None if ctx.owed is None else ctx.owed.gradient
+        if to_weight is None:
+            to_weight = gradient.new_zeros(ctx.rows, gradient.shape[-1])
         else:
             ctx.owed.gradient = None
         # Sorted, so that the same gradients give the same bits; and nothing is asked of the GPU.
-        found.index_put_((tokens.flatten(),), gradient.flatten(0, -2), accumulate=True)
-        return found, None, None
+        to_weight.index_put_((tokens.flatten(),), gradient.flatten(0, -2), accumulate=True)
+        return to_weight, None, None
 
 
 # Asked while a model is compiled, so the answers are constants to a compiler: no GPU changes its kind.

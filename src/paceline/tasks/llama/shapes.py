@@ -27,7 +27,7 @@ class LlamaShape:
     norm_eps: float = 1e-5
     tied: bool = False  # the scores' matrix is the embedding
     places: int = 8192  # how long a text it was made for
-    window: int = 0  # how many tokens back it looks, itself counted; 0: to the beginning
+    window: int = 0  # attention window in tokens, including the token itself; 0: unlimited
     experts: int = 0  # gated networks of a layer to choose from; 0: there is one, and no choice
     experts_used: int = 2
 
@@ -54,7 +54,7 @@ class LlamaShape:
         return 6.0 * counted + 12.0 * self.layers * self.heads * self.head_size * self._reach(length)
 
     def _reach(self, length: int) -> float:
-        """How many tokens one looks at, in the mean: half of all, or fewer through a window."""
+        """Mean number of attended tokens: half of all, or fewer with a window."""
         if 0 < self.window < length:
             return self.window - self.window**2 / (2 * length)
         return length / 2

@@ -99,9 +99,9 @@ class LlamaTask:
         total = 0.0
         at_once = max(1, VALIDATED_AT_ONCE // self.seq_len)
         for first in range(rows.start, rows.stop, at_once):
-            some = np.arange(first, min(first + at_once, rows.stop))
-            read, following = (part.to(device) for part in self._validation.batch(some))
-            total += float(model(read, following)) * len(some)
+            rows_read = np.arange(first, min(first + at_once, rows.stop))
+            read, following = (part.to(device) for part in self._validation.batch(rows_read))
+            total += float(model(read, following)) * len(rows_read)
         return total
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
@@ -116,15 +116,16 @@ class LlamaTask:
     def tokens_per_sample(self) -> int:
         return self.seq_len
 
-    def _check(self, words: int) -> None:
+    def _check(self, tokens: int) -> None:
         if not isinstance(self.seq_len, int) or not 1 <= self.seq_len <= self.shape.places:
             raise _problem(
                 f"seq_len is {self.seq_len!r}, but this model reads 1 to {self.shape.places} tokens at once",
                 "write for example --seq-len 128",
             )
-        if words > self.shape.vocabulary:
+        if tokens > self.shape.vocabulary:
             raise _problem(
-                f"the text has {words} kinds of tokens, and the model's vocabulary {self.shape.vocabulary}",
+                f"the text has {tokens} distinct tokens, but the model's vocabulary has "
+                f"{self.shape.vocabulary}",
                 "choose a model with a larger vocabulary, or another tokenizer",
             )
 
@@ -133,11 +134,11 @@ def _shape(name: str) -> LlamaShape:
     return _known(name, SHAPES, "model")
 
 
-def _known(name: str, table: Mapping[str, _T], what: str) -> _T:
+def _known(name: str, table: Mapping[str, _T], noun: str) -> _T:
     if name not in table:
-        raise _problem(f"there is no {what} {name!r}", f"choose one of {', '.join(sorted(table))}")
+        raise _problem(f"there is no {noun} {name!r}", f"choose one of {', '.join(sorted(table))}")
     return table[name]
 
 
-def _problem(what: str, hint: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint)])
+def _problem(message: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint)])

@@ -1,6 +1,6 @@
 """Text as samples for a Llama: packed tokens, cut into windows of equal length.
 
-Documents are packed: a window ends where it ends, and goes on in the next one.
+Documents are packed: a window ends where it ends, and continues in the next one.
 Window i is tokens i * length to (i + 1) * length, with the one behind: so where a
 run stands in its data is one number, on any number of workers, and going on
 after a stop takes exactly the samples that were not yet taken.
@@ -55,7 +55,7 @@ class Windows:
 
 
 def split(tokens: Tokens, length: int) -> tuple[Windows, Windows]:
-    """For training, and the end for validation: a tenth, or as much as is soon read; none is in both."""
+    """Windows for training, and the end for validation: a tenth or a limited part; none is in both."""
     part = min(round(len(tokens) * VALIDATION_PART), max(MAX_VALIDATED, length + 1))
     at = max(0, len(tokens) - max(part, length + 1))
     return Windows(tokens[:at], length), Windows(tokens[at:], length)
@@ -95,7 +95,7 @@ def tokens_of(file: str | None, tokenizer: str, seed: int) -> Tokens:
         return _packed(path, tokenizer)
     if file.startswith(HUB):
         raise _problem(
-            f"llama reads no stream, but data is {file!r}: samples are taken by number",
+            f"data is {file!r}, but llama cannot read a stream: samples are read by index",
             f"pack it first: paceline data tokens {file} --out FOLDER; then --data FOLDER",
         )
     if not path.is_file():
@@ -104,24 +104,24 @@ def tokens_of(file: str | None, tokenizer: str, seed: int) -> Tokens:
             "name a text file (--data input.txt), or a folder that `paceline data tokens` wrote",
         )
     if not path.stat().st_size:
-        raise _problem(f"llama has nothing to learn from: {file!r} is empty", "name a longer text file")
+        raise _problem(f"{file!r} is empty, so llama has no data to train on", "name a longer text file")
     if tokenizer == BYTES:
         return np.memmap(path, dtype=np.uint8, mode="r")
     return _kept(path, tokenizer)
 
 
 def _packed(folder: Path, tokenizer: str) -> Tokens:
-    about, tokens = open_tokens(folder)
-    if tokenizer != BYTES and TextTokenizer(tokenizer).digest != about.tokenizer:
+    info, tokens = open_tokens(folder)
+    if tokenizer != BYTES and TextTokenizer(tokenizer).digest != info.tokenizer:
         raise _problem(
             f"the tokens in {folder} were made by another tokenizer than {tokenizer!r}",
-            "leave --tokenizer out: the folder knows its own",
+            "leave --tokenizer out: the folder records its tokenizer",
         )
     return tokens
 
 
 def _kept(path: Path, tokenizer: str) -> Tokens:
-    """What was made of the same text by the same tokenizer is not made again."""
+    """Cached tokens of the same text and tokenizer, if any."""
     facts = path.stat()
     text = _digest(path, facts.st_size, facts.st_mtime_ns)
     name = hashlib.sha256(text + digest(tokenizer_file(tokenizer))).hexdigest()[:32]
@@ -141,7 +141,7 @@ def _digest(path: Path, _size: int, _changed_ns: int) -> bytes:
 def _keep(kept: Path, parts: Iterator[NDArray[np.uint32]]) -> None:
     """Part by part: neither the text nor its tokens need fit into memory."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name until it is whole: whoever finds it may trust it, also beside others who make it.
+    # Under another name until it is whole: a reader may trust it, also while other processes make it.
     with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".part", delete=False) as file:
         whole = Path(file.name)
         try:
@@ -162,14 +162,15 @@ def _pieces(path: Path) -> Iterator[str]:
                 yield piece + file.readline(_AT_ONCE)
         except UnicodeDecodeError as error:
             raise _problem(
-                f"a tokenizer reads UTF-8 text, and {str(path)!r} is none: {error.reason}",
-                "convert it (iconv -f LATIN1 -t UTF-8), or leave --tokenizer out: then bytes are tokens",
+                f"a tokenizer reads UTF-8 text, but {str(path)!r} is not: {error.reason}",
+                "convert it (iconv -f LATIN1 -t UTF-8), or leave --tokenizer out: the default is one token "
+                "per byte",
             ) from error
 
 
 def _encoded(tokenizer: str, pieces: Iterable[str]) -> Iterator[NDArray[np.uint32]]:
-    words = TextTokenizer(tokenizer)
-    return (words.of(piece) for piece in pieces)
+    encoder = TextTokenizer(tokenizer)
+    return (encoder.of(piece) for piece in pieces)
 
 
 def vocabulary_of(file: str | None, tokenizer: str) -> int:
@@ -179,5 +180,5 @@ def vocabulary_of(file: str | None, tokenizer: str) -> int:
     return TextTokenizer(tokenizer).count
 
 
-def _problem(what: str, hint: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint)])
+def _problem(message: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint)])

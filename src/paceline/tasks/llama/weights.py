@@ -51,27 +51,27 @@ _MUST_BE_EQUAL = (
 
 def to_huggingface(state: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
     """Our tensors under their names."""
-    found = {theirs: state[ours] for ours, theirs in _OUTSIDE.items()}
+    weights = {theirs: state[ours] for ours, theirs in _OUTSIDE.items()}
     if not shape.tied:
-        found[_HEAD[1]] = state[_HEAD[0]]
+        weights[_HEAD[1]] = state[_HEAD[0]]
     for ours, theirs in _layers(shape):
         names = theirs if isinstance(theirs, tuple) else (theirs,)
-        parts = _taken_apart(ours, state[ours], shape) if isinstance(theirs, tuple) else (state[ours],)
-        found |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
-    return found | experts_to_huggingface(state, shape) if shape.experts else found
+        parts = _split_tensor(ours, state[ours], shape) if isinstance(theirs, tuple) else (state[ours],)
+        weights |= {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
+    return weights | experts_to_huggingface(state, shape) if shape.experts else weights
 
 
 def from_huggingface(theirs: Mapping[str, Tensor], shape: LlamaShape) -> dict[str, Tensor]:
     """Their tensors under our names."""
-    found = {ours: _get(theirs, name) for ours, name in _OUTSIDE.items()}
-    found[_HEAD[0]] = found["embedding.weight"] if shape.tied else _get(theirs, _HEAD[1])
+    weights = {ours: _get(theirs, name) for ours, name in _OUTSIDE.items()}
+    weights[_HEAD[0]] = weights["embedding.weight"] if shape.tied else _get(theirs, _HEAD[1])
     for ours, names in _layers(shape):
         if isinstance(names, tuple):
             parts = [_get(theirs, name) for name in names]
-            found[ours] = pair_rows(*parts) if ours.endswith(_PAIRS) else torch.cat(parts)
+            weights[ours] = pair_rows(*parts) if ours.endswith(_PAIRS) else torch.cat(parts)
         else:
-            found[ours] = _get(theirs, names)
-    return found | experts_from_huggingface(_Named(theirs), shape) if shape.experts else found
+            weights[ours] = _get(theirs, names)
+    return weights | experts_from_huggingface(_Named(theirs), shape) if shape.experts else weights
 
 
 def read_folder(folder: Path, shape: LlamaShape) -> dict[str, Tensor]:
@@ -91,16 +91,16 @@ def check_folder(folder: Path, shape: LlamaShape) -> None:
         return
     said = json.loads(path.read_text())
     ours = config(shape, "")
-    # In one object, as transformers 5 writes it, or beside the rest.
+    # In one object, as transformers 5 writes it, or among the other keys.
     rope = said.get("rope_parameters") or said
     said = {**said, "rope_theta": rope.get("rope_theta")}
     other = [
-        f"{name} is {said[name]} there and {ours.get(name)} here"
+        f"{name} is {said[name]} in the folder and {ours.get(name)} in --model"
         for name in _MUST_BE_EQUAL
         if said.get(name) is not None and said[name] != ours.get(name)
     ]
     if other:
-        raise PacelineError(f"{folder} has another model: {', '.join(other)}", "name the same one by --model")
+        raise PacelineError(f"{folder} has another model: {', '.join(other)}", "use the matching --model")
 
 
 def _files(folder: Path) -> list[Path]:
@@ -119,7 +119,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def write_folder(folder: Path, state: Mapping[str, Tensor], shape: LlamaShape) -> None:
-    """What `AutoModelForCausalLM.from_pretrained` reads."""
+    """Write a folder that `AutoModelForCausalLM.from_pretrained` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = to_huggingface(state, shape)
     dtype = str(tensors["model.norm.weight"].dtype).removeprefix("torch.")
@@ -177,19 +177,19 @@ def _layers(shape: LlamaShape) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     for number in range(shape.layers):
         ours = f"layers.{number}."
         theirs = f"model.layers.{number}."
-        for mine, name in _ALIKE.items():
-            if not _is_of_experts(mine, shape):
-                yield ours + mine, theirs + name
-        for mine, names in _JOINED.items():
-            if not _is_of_experts(mine, shape):
-                yield ours + mine, tuple(f"{theirs}{name}.weight" for name in names)
+        for own_name, name in _ALIKE.items():
+            if not _is_of_experts(own_name, shape):
+                yield ours + own_name, theirs + name
+        for own_name, names in _JOINED.items():
+            if not _is_of_experts(own_name, shape):
+                yield ours + own_name, tuple(f"{theirs}{name}.weight" for name in names)
 
 
 def _is_of_experts(name: str, shape: LlamaShape) -> bool:
     return bool(shape.experts) and name.startswith("network.")
 
 
-def _taken_apart(name: str, whole: Tensor, shape: LlamaShape) -> tuple[Tensor, ...]:
+def _split_tensor(name: str, whole: Tensor, shape: LlamaShape) -> tuple[Tensor, ...]:
     if name.endswith(_PAIRS):
         return split_pairs(whole)
     heads = (shape.heads, shape.shared_heads, shape.shared_heads)
@@ -197,7 +197,7 @@ def _taken_apart(name: str, whole: Tensor, shape: LlamaShape) -> tuple[Tensor, .
 
 
 class _Named(dict[str, Tensor]):
-    """Where one is missing, the error says which."""
+    """Mapping whose error names the missing tensor."""
 
     def __missing__(self, name: str) -> Tensor:
         return _get({}, name)
@@ -205,5 +205,5 @@ class _Named(dict[str, Tensor]):
 
 def _get(theirs: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in theirs:
-        raise PacelineError(f"there is no tensor {name}", "is this the model that --model names?")
+        raise PacelineError(f"there is no tensor {name}", "check --model")
     return theirs[name]

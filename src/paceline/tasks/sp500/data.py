@@ -33,8 +33,8 @@ def read_sp500(path: Path) -> Sp500File:
     train = _labelled(path, "train", arrays["X_train"], arrays["y_train"])
     test = _labelled(path, "test", arrays["X_test"], arrays["y_test"])
     if train.x.shape[1:] != test.x.shape[1:]:
-        what = f"{path}: a sample of X_train has the shape {train.x.shape[1:]}, but one of X_test"
-        raise _refused(f"{what} {test.x.shape[1:]}", _again(path))
+        message = f"{path}: a sample of X_train has the shape {train.x.shape[1:]}, but one of X_test"
+        raise _refused(f"{message} {test.x.shape[1:]}", _again(path))
     return Sp500File(train, test)
 
 
@@ -49,26 +49,28 @@ def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
                 raise _refused(f"{path} has no {', '.join(missing)}", _again(path))
             return {name: file[name] for name in NAMES}
     except FileNotFoundError as error:
-        raise _refused(f"there is no {path}, which sp500 reads", _again(path)) from error
+        raise _refused(f"sp500 needs {path}, which does not exist", _again(path)) from error
     except OSError as error:
         raise _refused(f"cannot read {path}: {error.strerror or error}", _again(path)) from error
     # What numpy raises for a file that is cut off, is none of its own, or holds objects.
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _refused(f"{path} is no npz file of plain arrays: {error}", _again(path)) from error
+        raise _refused(f"{path} is not an npz file of plain arrays: {error}", _again(path)) from error
 
 
 def _labelled(path: Path, part: str, x: NDArray[np.generic], y: NDArray[np.generic]) -> Labelled:
     if x.ndim == 2:
         x = x[:, :, np.newaxis]  # one feature a day
     if x.ndim != 3 or y.shape != x.shape[:1] or 0 in x.shape:
-        what = f"{path}: X_{part} has the shape {x.shape} and y_{part} {y.shape}, but sp500 reads samples of"
-        raise _refused(f"{what} days of features, and one label for each", _again(path))
+        message = (
+            f"{path}: X_{part} has the shape {x.shape} and y_{part} {y.shape}, but sp500 reads samples of"
+        )
+        raise _refused(f"{message} days of features, and one label for each", _again(path))
     try:
         values = x.astype(np.float64)
         labels = y.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise _refused(
-            f"{path}: X_{part} or y_{part} holds something else than numbers", _again(path)
+            f"{path}: X_{part} or y_{part} has values that are not numbers", _again(path)
         ) from error
     if not np.isfinite(values).all():
         raise _refused(f"{path}: X_{part} holds numbers that are not finite", _again(path))
@@ -78,11 +80,11 @@ def _labelled(path: Path, part: str, x: NDArray[np.generic], y: NDArray[np.gener
 
 
 def _again(path: Path) -> str:
-    return f"make it from daily closes: paceline data prepare sp500 --csv closes.csv --out {path}"
+    return f"create it from daily closes: paceline data prepare sp500 --csv closes.csv --out {path}"
 
 
-def _refused(what: str, hint: str) -> ConfigError:
-    return TaskDataError([Problem(what, hint)])
+def _refused(message: str, hint: str) -> ConfigError:
+    return TaskDataError([Problem(message, hint)])
 
 
 TRAINING = "train"
@@ -92,8 +94,10 @@ UP = "up"
 
 
 def read_stored_sp500(url: str, cache: str | None, cache_mb: int | None) -> Sp500File:
-    found = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "sp500")
-    return Sp500File(_labelled_from_shards(found.reader(TRAINING)), _labelled_from_shards(found.reader(TEST)))
+    data_set = check_task(open_data_set(url, cache=cache, cache_mb=cache_mb), "sp500")
+    return Sp500File(
+        _labelled_from_shards(data_set.reader(TRAINING)), _labelled_from_shards(data_set.reader(TEST))
+    )
 
 
 def _labelled_from_shards(reader: PartReader) -> Labelled:

@@ -5,7 +5,7 @@ before: training, validation (the latest part of X_train), test. Means and
 deviations for the z-score are those of the training part alone. Between
 training and validation as many samples as a window has days are dropped, so
 that no validation window holds a day whose direction was a label of training.
-See docs/guides/sp500.md.
+See docs/guides/built-in-tasks.md.
 """
 
 import json
@@ -42,8 +42,8 @@ class Confusion:
     tp: int
 
     @classmethod
-    def of(cls, said: Tensor, true: Tensor) -> "Confusion":
-        counts = (~said & ~true, said & ~true, ~said & true, said & true)
+    def of(cls, predicted: Tensor, true: Tensor) -> "Confusion":
+        counts = (~predicted & ~true, predicted & ~true, ~predicted & true, predicted & true)
         return cls(*(int(count.sum()) for count in counts))
 
     @classmethod
@@ -52,7 +52,7 @@ class Confusion:
 
     @property
     def matrix(self) -> list[list[int]]:
-        """A row for what came true, a column for what was said; down first."""
+        """Rows are actual labels, columns are predictions; down first."""
         return [[self.tn, self.fp], [self.fn, self.tp]]
 
     def metrics(self) -> dict[str, float]:
@@ -69,11 +69,11 @@ class Confusion:
 
 
 def files_of(confusion: Confusion, *, threshold: float) -> dict[str, bytes]:
-    """By name: the matrix as JSON and as an SVG."""
+    """The matrix as JSON and as an SVG, by file name."""
     facts = {
         "labels": list(LABELS),
-        "rows": "what came true",
-        "columns": "what was said",
+        "rows": "actual",
+        "columns": "predicted",
         "matrix": confusion.matrix,
         "threshold": threshold,
         **confusion.metrics(),
@@ -99,8 +99,8 @@ def as_svg(confusion: Confusion) -> str:
         ' text-anchor="middle">',
         '<rect width="360" height="340" fill="white"/>',
         f'<text x="190" y="24" font-size="13">{_title(confusion)}</text>',
-        '<text x="190" y="326" font-size="13">said</text>',
-        '<text x="20" y="166" font-size="13" transform="rotate(-90 20 166)">came true</text>',
+        '<text x="190" y="326" font-size="13">predicted</text>',
+        '<text x="20" y="166" font-size="13" transform="rotate(-90 20 166)">actual</text>',
     ]
     for place, label in enumerate(LABELS):
         parts.append(f'<text x="{130 + 120 * place}" y="300" font-size="13">{label}</text>')
@@ -128,8 +128,8 @@ def _cells(confusion: Confusion) -> list[_Cell]:
 
 
 def _title(confusion: Confusion) -> str:
-    found = confusion.metrics()
-    return f"accuracy {found['test_accuracy']:.1%}; always up: {found['always_up']:.1%}"
+    metrics = confusion.metrics()
+    return f"accuracy {metrics['test_accuracy']:.1%}; always up: {metrics['always_up']:.1%}"
 
 
 def _share(part: int, whole: int) -> float:
@@ -206,9 +206,9 @@ class Sp500Task:
     def validation_size(self) -> int:
         count = len(self._validation)
         if not count:
-            what = "sp500's valid_from_train is 0, so there is nothing to validate by"
+            message = "sp500's valid_from_train is 0, so there is no validation data"
             hint = "set valid_from_train to 0.1, or leave early_stop_patience and evaluate_every out"
-            raise TaskDataError([Problem(what, hint)])
+            raise TaskDataError([Problem(message, hint)])
         return count
 
     def validate(self, model: nn.Module, rows: range) -> dict[str, float]:
@@ -220,7 +220,7 @@ class Sp500Task:
         return {"valid_loss": float(loss), "valid_accuracy": float(is_right.sum())}
 
     def files(self, metrics: Mapping[str, float]) -> dict[str, bytes]:
-        """The confusion matrix, if it was asked for."""
+        """The confusion matrix, if requested."""
         if not self._save_cm:
             return {}
         return files_of(Confusion.from_metrics(metrics), threshold=self._threshold)
@@ -241,12 +241,12 @@ class UpDownLstm(nn.Module):
 
     def forward(self, windows: Tensor) -> Tensor:
         states, _ = self.lstm(windows)
-        found: Tensor = self.score(self.dropout(states[:, -1])).squeeze(-1)
-        return found
+        scores: Tensor = self.score(self.dropout(states[:, -1])).squeeze(-1)
+        return scores
 
 
 class OrderedSamples(TensorSamples):
-    """Samples that say whether an epoch must take them in their order."""
+    """Samples that declare whether an epoch must keep their order."""
 
     def __init__(self, *columns: Tensor, keeps_order: bool) -> None:
         super().__init__(*columns)
@@ -265,9 +265,11 @@ def split_validation(train: Labelled, part: float, name: str) -> tuple[Labelled,
     dropped = train.x.shape[1] if validation else 0
     left = count - validation - dropped
     if left < 1:
-        what = f"{name} has {count} training samples; validation takes {validation} of them and the {dropped}"
+        message = (
+            f"{name} has {count} training samples; validation uses {validation} of them and the {dropped}"
+        )
         hint = "use more closes, a smaller --window, or a smaller valid_from_train, such as 0 for none"
-        raise TaskDataError([Problem(f"{what} before it are dropped, so that none is left", hint)])
+        raise TaskDataError([Problem(f"{message} before it are dropped, so that none is left", hint)])
     first = count - validation
     return Labelled(train.x[:left], train.y[:left]), Labelled(train.x[first:], train.y[first:])
 
@@ -278,11 +280,11 @@ def scale_of(train: Labelled) -> Scale:
 
 
 def scores(model: nn.Module, samples: TensorSamples) -> tuple[Tensor, Tensor]:
-    """Of every sample its score and what came true, on the CPU."""
+    """Score and actual label of every sample, on the CPU."""
     windows, ups = samples.columns
     device = device_of(model)
     with torch.no_grad():
-        parts = [model(some.to(device)).cpu() for some in torch.split(windows, EVAL_BATCH)]
+        parts = [model(batch.to(device)).cpu() for batch in torch.split(windows, EVAL_BATCH)]
     return torch.cat(parts), ups
 
 

@@ -1,9 +1,8 @@
-"""Which checkpoint of an elastic run counts, when all workers were lost? What the coordinator has noted.
+"""Checkpoint catalogue of an elastic run, kept by the coordinator: which checkpoint a run resumes from.
 
-The worker that saves says so before it writes, and again when everything is on
-the disk; from then on the checkpoint exists. Nothing here is on the path of a
-step: it happens in the thread that writes. When the coordinator does not
-answer, the checkpoint is written all the same, and is found by its files.
+The worker that saves announces a checkpoint before it writes, and reports it when everything is on the disk;
+from then on the checkpoint exists. Both happen in the writing thread, never on the path of a step. When the
+coordinator does not answer, the checkpoint is written all the same, and is found by its files.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +19,13 @@ from paceline.worker.server.membership import ServerMembership
 
 REPLY_TIMEOUT_S = 3.0  # how long the writing thread waits for the coordinator
 RETRY_S = 0.05
-WHO = "worker-0"  # who saves for all, whatever its name is
+WHO = "worker-0"  # the name under which any worker saves for all
 
 
 class RunCatalogue(Cataloguer):
     def __init__(self, membership: Membership, run: str) -> None:
-        self._membership, self._run = membership, run
+        self._membership = membership
+        self._run = run
         self._trouble = ""
 
     @property
@@ -34,15 +34,15 @@ class RunCatalogue(Cataloguer):
 
     def begin(self, generation: int, at: int) -> None:
         beginning = pb.BeginCheckpoint(run=self._run, generation=generation, step=at, shards=1)
-        self._say("Checkpoints.Begin", beginning)
+        self._send("Checkpoints.Begin", beginning)
 
     def durable(self, generation: int, at: int, file: Path, wrote: WriteResult) -> bool:
         shard = pb.Shard(shard=0, uri=str(file), bytes=wrote.nbytes, sha256=wrote.sha256)
         reporting = pb.ShardDurable(run=self._run, generation=generation, step=at, shard=shard)
-        return self._say("Checkpoints.Report", reporting)
+        return self._send("Checkpoints.Report", reporting)
 
-    def _say(self, name: str, request: pb.BeginCheckpoint | pb.ShardDurable) -> bool:
-        """Was it accepted? A refusal says that the generation is over, and this entry with it."""
+    def _send(self, name: str, request: pb.BeginCheckpoint | pb.ShardDurable) -> bool:
+        """Whether it was accepted. It is refused when the generation, and with it this entry, is over."""
         self._trouble = ""
         try:
             self._membership.write(name, request, pb.Checkpoint, REPLY_TIMEOUT_S)
@@ -57,12 +57,13 @@ class RunCatalogue(Cataloguer):
 class ServerCatalogue(RunCatalogue):
     """Of parameter servers: under the epoch of their place, which may change while one is written."""
 
-    def __init__(self, membership: ServerMembership, run: str, who: str) -> None:
+    def __init__(self, membership: ServerMembership, run: str, participant: str) -> None:
         super().__init__(membership, run)
-        self._places, self._who = membership, who
+        self._places = membership
+        self._participant = participant
 
     def begin(self, generation: int, at: int) -> None:
-        return  # all is said at once, when it is on the disk
+        return  # announced and reported together, when it is on the disk
 
     def durable(self, generation: int, at: int, file: Path, wrote: WriteResult) -> bool:
         until_s = monotonic_s() + REPLY_TIMEOUT_S
@@ -74,21 +75,21 @@ class ServerCatalogue(RunCatalogue):
 
     def _is_noted(self, at: int, file: Path, wrote: WriteResult) -> bool:
         """Only while we are primary."""
-        place = self._places.standing.place
-        if place.primary != self._who:
+        place = self._places.view.place
+        if place.primary != self._participant:
             return False
         super().begin(place.epoch, at)
         return not self.trouble and super().durable(place.epoch, at, file, wrote)
 
 
 def read_catalogue(membership: Membership, run: str) -> list[pb.Checkpoint]:
-    """What the catalogue has, oldest first; empty also when it cannot be asked."""
-    listing = pb.ListCheckpoints(run=run)
+    """The entries of the catalogue, oldest first; empty also when the coordinator does not answer."""
+    request = pb.ListCheckpoints(run=run)
     try:
-        found = membership.read("Checkpoints.List", listing, pb.CheckpointList, REPLY_TIMEOUT_S)
+        listing = membership.read("Checkpoints.List", request, pb.CheckpointList, REPLY_TIMEOUT_S)
     except (RefusedError, UnreachableError, TimeoutError):
-        return []  # whoever cannot ask cannot join either; what is on the disk is what is known
-    return list(found.checkpoints)
+        return []  # a worker that gets no answer cannot join either; it uses what is on the disk
+    return list(listing.checkpoints)
 
 
 def find_resume_folder(
@@ -104,9 +105,9 @@ def find_resume_folder(
         try:
             if verified(folder, WHO).sha256 == entry.shards[0].sha256:
                 return folder
-            why = "it is not the one that was noted"
+            why = "it differs from the catalogued one"
         except DAMAGED as error:
             why = str(error)
-        note(f"warning: checkpoint {folder.name} is damaged, the one before it is used: {why}")
-    newest = newest_shared(root, num_workers)  # written, but the coordinator was not told in time
+        note(f"warning: checkpoint {folder.name} is damaged, using the previous one: {why}")
+    newest = newest_shared(root, num_workers)  # written, but not reported to the coordinator in time
     return resume_from if newest is None else newest.folder

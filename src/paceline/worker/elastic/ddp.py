@@ -1,8 +1,8 @@
-"""How does a worker of an elastic ddp run go on when others die? With a new group, and the same replica.
+"""Elastic ddp worker: a new torch process group for each generation, with the same replica.
 
-Whoever hears that the generation is over cuts its connections, which wakes whatever
-still waits in the old group. The state comes from the
-memory of whoever has the newest, as in every elastic run (elastic.py).
+When a generation is over, each worker closes its connections, which wakes every wait in the old group. The
+state then comes from the memory of a worker that has the newest one, as in every elastic run
+(generations.py).
 """
 
 from collections.abc import Iterator
@@ -23,21 +23,21 @@ from paceline.worker.elastic.generations import ElasticWorker
 from paceline.worker.elastic.sharing import AgreedShares
 from paceline.worker.loop import LoopResult
 
-GRACE_S = 1.0  # the launcher tells of a lost worker within milliseconds
+GRACE_S = 1.0  # the launcher reports a lost worker within milliseconds
 POLL_S = 0.005
 
 
 @dataclass(kw_only=True)
 class DdpElasticWorker(ElasticWorker):
-    _names: list[str] = field(default_factory=list)  # by rank, in the newest generation
+    _names: list[str] = field(default_factory=list)  # indexed by rank, in the newest generation
 
     def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
         self._names = list(generation.workers)
         return super()._heal(world, generation)
 
     def _train(self, world: GenerationWorld, sharing: AgreedShares) -> LoopResult:
-        company = self._company()
-        strategy = DdpGeneration(self.plan, self._links(world), company)
+        members = self._members()
+        strategy = DdpGeneration(self.plan, self._links(world), members)
         strategy.committed = self.committed
         try:
             with self._group(world):
@@ -47,18 +47,19 @@ class DdpElasticWorker(ElasticWorker):
                 finally:
                     strategy.close()
         except PeerLostError:
-            self.has_left = company.has_left
+            self.has_left = members.has_left
             raise
         finally:
-            self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
+            self.committed = strategy.committed
+            self.finished = self.finished + strategy.gradients
             self.steps_done = strategy.steps_done
 
-    def _company(self) -> GenerationMembers:
+    def _members(self) -> GenerationMembers:
         number = self.generation
         return GenerationMembers(
             self._names,
             self.rank,
-            wants_leave=self.asked.wants_leave,
+            wants_leave=self.requests.wants_leave,
             is_over=lambda: self.membership.is_over(number),
         )
 
@@ -67,9 +68,9 @@ class DdpElasticWorker(ElasticWorker):
 
     @contextmanager
     def _group(self, world: GenerationWorld) -> Iterator[None]:
-        """torch's process group of this generation; PeerLostError when somebody in it is lost."""
-
-        number, group = self.generation, None
+        """torch's process group of this generation; PeerLostError when a worker in it is lost."""
+        number = self.generation
+        group = None
         store = str(self.folder / f"{number}.store")
         try:
             group = AbortableGroup(
@@ -80,7 +81,7 @@ class DdpElasticWorker(ElasticWorker):
                 is_over=lambda: self.membership.is_over(number),
             )
             self.membership.when_over(partial(self._break, number, world, group))
-            self._break(number, world, group)  # it may have ended before anybody was to be told
+            self._break(number, world, group)  # it may have ended before the callback was set
             yield
         except PeerLostError:
             if group is not None:
@@ -93,15 +94,15 @@ class DdpElasticWorker(ElasticWorker):
                 group.cut()
             why = str(error).splitlines()[0]
             self._see_to_the_end(number, why)
-            what = f"torch's process group broke: {why}"
-            raise PeerLostError(what, "the run goes on in the next generation") from error
+            message = f"torch's process group broke: {why}"
+            raise PeerLostError(message, "the run continues in the next generation") from error
         finally:
             self.membership.when_over(lambda: None)
             if group is not None:
                 group.leave()
 
     def _see_to_the_end(self, number: int, why: str) -> None:
-        """A worker that died ends its generation; whatever else broke the connections must end it too."""
+        """Wait for the end of a generation with broken connections; revoke it if no worker was lost."""
         until_s = monotonic_s() + GRACE_S
         while not self.membership.is_over(number):
             if monotonic_s() > until_s:
@@ -110,7 +111,7 @@ class DdpElasticWorker(ElasticWorker):
             self.clock.sleep(POLL_S)
 
     def _break(self, number: int, world: GenerationWorld, group: AbortableGroup) -> None:
-        """Called whenever a generation ends, which may not be ours."""
+        """Called whenever a generation ends, possibly one without this worker."""
         if self.membership.is_over(number):
             world.wake_all()
             group.cut()

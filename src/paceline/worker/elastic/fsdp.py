@@ -1,4 +1,9 @@
-"""What does a worker of an elastic fsdp run do from birth to end? It joins, trains its part, and reports."""
+"""Elastic fsdp worker: the model is split again over the workers of each generation.
+
+The part of the model that a lost worker held exists nowhere else. So a step is committed only once it is in
+a checkpoint whose parts are all on the disk. The remaining workers return to that checkpoint, which can be
+split over any number of workers, and repeat the steps since then. Their processes stay.
+"""
 
 import socket
 from collections.abc import Callable
@@ -28,7 +33,7 @@ from paceline.worker.context import WorkerContext, open_log
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic.ddp import DdpElasticWorker
 from paceline.worker.elastic.generations import ROOM_WORD, ElasticStrategy
-from paceline.worker.elastic.participant import elastic_ending, open_membership, revoke
+from paceline.worker.elastic.participant import ReportSink, elastic_ending, open_membership, revoke
 from paceline.worker.elastic.sharing import AgreedShares, NoListener
 from paceline.worker.evaluation import Evaluations
 from paceline.worker.gradient import GradientSource
@@ -45,31 +50,28 @@ from paceline.worker.wiring import (
     set_up_torch,
 )
 
-# With a worker its part of the model is lost, and nobody else has it. So a
-# step is committed only once it is in a checkpoint whose parts are all on the
-# disk; everybody who is left goes back to that one, which fits any number of
-# workers, and the steps since then are made again. The processes stay.
-
 
 class FsdpSaver(WorkerSaver):
-    """Saves this worker's part, at the same steps whoever lives. Parts know their generation."""
+    """Saves this worker's part, at steps that do not depend on the workers. A part names its generation."""
 
     generation = 0
-    company: GenerationMembers | None = None
+    members: GenerationMembers | None = None
 
     def begin_at(self, clock: StepClock) -> None:
         self._due = (clock // self._every + 1) * self._every if self._every else int(clock)
 
     def maybe_save(self, finished: StepClock, outcome: Outcome) -> None:
         super().maybe_save(finished, outcome)
-        if self.company is not None and self.company.leaving and outcome.shares_done is not None:
+        if self.members is not None and self.members.leaving and outcome.shares_done is not None:
             at = outcome.shares_done // self._num_workers
             self.save(finished, name=outcome.shares_done, at=at)
             self.close()
-            wait_for_all()  # nobody leaves before every part is on the disk
+            wait_for_all()  # no worker leaves before every part is on the disk
 
     def _live(self, finished: int, at: int) -> Snapshot:
-        live = super()._live(at, at)  # how many gradients this worker has made is its own affair
+        live = super()._live(
+            at, at
+        )  # `finished` is not stored: a worker's gradient count is not part of the state
         return replace(live, facts={**live.facts, "generation": self.generation})
 
 
@@ -77,58 +79,64 @@ class FsdpSaver(WorkerSaver):
 class FsdpElasticWorker(DdpElasticWorker):
     task: Task
     root: Path  # of the checkpoints
-    saver_for: Callable[[ShardedReplica, Strategy, int, int], FsdpSaver]  # by our rank, of so many
-    final: Report = field(default_factory=dict)  # what is said about the model at the end
+    saver_for: Callable[[ShardedReplica, Strategy, int, int], FsdpSaver]  # by rank and number of ranks
+    final: Report = field(default_factory=dict)  # the report about the final model
     saver: FsdpSaver | None = None  # of the newest generation
     _why: str = ""
     _goes_on_from: int = -1  # the number of the checkpoint; -1: from the beginning
 
     def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
-        """All agree on a checkpoint. What is newer never happened: a part of it was lost."""
+        """Agree on a checkpoint. Newer ones are set aside: a part of them was lost."""
         self._names = list(generation.workers)
         self.drain()
         self.saver = None
         forget_meshes()  # all but the last group are free now; of that one we still have the replica
-        meeting = Barrier(
-            world, world.rank, clock=SystemClock(), timeout_s=self.plan.timeout_s, first_place=BARRIER_SLOTS
+        barrier = Barrier(
+            world,
+            world.rank,
+            clock=SystemClock(),
+            timeout_s=self.plan.timeout_s,
+            first_semaphore=BARRIER_SLOTS,
         )
-        meeting.meet()  # everybody's parts are on the disk
+        barrier.wait()  # the parts of all workers are on the disk
         if self.rank == 0:
-            found = newest_complete(self.root, self.plan.num_workers)
-            number = -1 if found is None else number_of(found.folder)
+            newest = newest_complete(self.root, self.plan.num_workers)
+            number = -1 if newest is None else number_of(newest.folder)
             set_aside(self.root, after=number)
             world.words[0, ROOM_WORD] = number
-        meeting.meet()
+        barrier.wait()
         self._goes_on_from = int(world.words[0, ROOM_WORD])
         at = max(0, self._goes_on_from) // self.plan.num_workers
         if at < self.committed:
             raise TrainingError(
-                f"the run was saved after step {self.committed}, and that checkpoint cannot be read any more",
-                "bring it back from a copy and resume, or start a new run: this one does not begin anew",
+                f"the run was saved after step {self.committed}, but that checkpoint is no longer readable",
+                "restore it from a backup and resume, or start a new run; this one cannot start over",
             )
-        self.committed, self._why = at, generation.reason
-        return []  # nobody has anything that others lack
+        self.committed = at
+        self._why = generation.reason
+        return []  # no worker has state that others lack
 
     def _train(self, world: GenerationWorld, sharing: AgreedShares) -> LoopResult:
-        company = self._company()
-        strategy = FsdpGeneration(self.plan, self._links(world), company)
+        members = self._members()
+        strategy = FsdpGeneration(self.plan, self._links(world), members)
         try:
             with self._group(world):
                 replica = self._split()
                 self.saver = self.saver_for(replica, strategy, self.rank, world.parties)
-                self.saver.generation, self.saver.company = self.generation, company
+                self.saver.generation = self.generation
+                self.saver.members = members
                 if self.evaluations is not None:
                     self.saver.also = self.evaluations.live
                 self.saver.begin_at(StepClock(self.committed))
                 strategy.prepare(replica, StepClock(self.committed))
                 try:
-                    ran = self.worker_for(strategy, world).run(StepClock(self.finished))
+                    result = self.worker_for(strategy, world).run(StepClock(self.finished))
                     self._end(replica, strategy.committed)
-                    return ran
+                    return result
                 finally:
                     strategy.close()
         except PeerLostError:
-            self.has_left = company.has_left
+            self.has_left = members.has_left
             raise
         finally:
             self.finished += strategy.gradients
@@ -137,7 +145,7 @@ class FsdpElasticWorker(DdpElasticWorker):
         """The model over the workers of this generation, with what the checkpoint had."""
         self.replica = replica = ShardedReplica(self.plan, self.task, torch.device("cpu"), self.clock)
         replica.prepare_optimizer()
-        # What was evaluated after that checkpoint never happened either.
+        # Evaluations after that checkpoint are dropped too.
         self.evaluations = None
         if self.plan.evaluation is not None:
             self.evaluations = Evaluations(self.plan, replica.arena, self.clock)
@@ -159,9 +167,9 @@ class FsdpElasticWorker(DdpElasticWorker):
         return replica
 
     def _end(self, replica: ShardedReplica, committed: int) -> None:
-        """What takes all parts is done before anybody goes."""
+        """Do what takes all parts before any worker leaves."""
         self.drain()
-        wait_for_all()  # the last checkpoint is whole: if somebody is lost from here on, it is gone on from
+        wait_for_all()  # the last checkpoint is complete: if a worker is lost later, the run resumes from it
         self.final = {"state_sha256": state_hash(replica.whole_state())}
         self.steps_done = committed
         run_dir = self.root.parent if self.rank == 0 else None
@@ -171,19 +179,16 @@ class FsdpElasticWorker(DdpElasticWorker):
         self.committed = committed
 
     def drain(self) -> None:
-        """What this worker saved is on the disk, and told."""
+        """Return once everything this worker saved is on disk and reported."""
         if self.saver is not None:
             self.saver.close()
 
 
-ReportSink = Callable[[Report], None]
-
-
-def work_fsdp(index: int, seat: WorkerContext, report: ReportSink) -> None:
-    """A worker that trains in generations, each with the model split anew."""
-    assert MODES[seat.plan.mode].is_split, "other modes have a participant of their own"
-    set_up_torch(seat.plan)
-    elastic = _build(index, seat, build_task(seat.plan), report)
+def work_fsdp(index: int, context: WorkerContext, report: ReportSink) -> None:
+    """A worker that trains in generations, each with the model split again."""
+    assert MODES[context.plan.mode].is_split, "other modes have a participant of their own"
+    set_up_torch(context.plan)
+    elastic = _build(index, context, build_task(context.plan), report)
 
     def release() -> None:
         elastic.drain()
@@ -193,35 +198,39 @@ def work_fsdp(index: int, seat: WorkerContext, report: ReportSink) -> None:
         elastic.log,
         report,
         clock=elastic.committed,
-        about={"node": socket.gethostname()},
+        fields={"node": socket.gethostname()},
         train=lambda: timed(elastic.clock, elastic.run),
         release=release,
-        conclude=lambda ran: _conclude(elastic, ran),
+        conclude=lambda result: _conclude(elastic, result),
     )
 
 
-def _conclude(elastic: FsdpElasticWorker, ran: TimedRun) -> Ending:
-    facts: Report = {**ran.facts, **elastic.final, "run_steps": elastic.steps_done}
+def _conclude(elastic: FsdpElasticWorker, result: TimedRun) -> Ending:
+    facts: Report = {**result.facts, **elastic.final, "run_steps": elastic.steps_done}
     if elastic.evaluations is not None:
         elastic.evaluations.conclude(facts)
-    return elastic_ending(ran, facts, is_early=not elastic.final)  # then what it has is not the run's end
+    return elastic_ending(result, facts, is_early=not elastic.final)  # then what it has is not the run's end
 
 
-def _build(index: int, seat: WorkerContext, task: Task, report: ReportSink) -> FsdpElasticWorker:
-    assert seat.coordinator is not None, "an elastic run has a coordinator"
-    plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
-    log = open_log(plan, seat.run_dir, name, clock)
-    control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
+def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -> FsdpElasticWorker:
+    assert context.coordinator is not None, "an elastic run has a coordinator"
+    plan = context.plan
+    clock = SystemClock()
+    endpoint = context.coordinator
+    name = f"worker-{index}"
+    log = open_log(plan, context.run_dir, name, clock)
+    control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(place, name, control)
+    membership = open_membership(endpoint, name, control)
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> FsdpSaver:
-        writer = writer_for(plan, seat.checkpoints, f"worker-{rank}", participants=parts)
+        writer = writer_for(plan, context.checkpoints, f"worker-{rank}", participants=parts)
         return FsdpSaver(plan, replica, strategy, log=log, writer=writer, report=report)
 
     def worker_for(strategy: ElasticStrategy, world: GenerationWorld) -> Worker:
-        record, replica = elastic.evaluations, elastic.replica
+        record = elastic.evaluations
+        replica = elastic.replica
         evaluator = generation_evaluator(
             process, task, record, world, replica, steps_done=lambda: strategy.steps_done, report=report
         )
@@ -235,15 +244,15 @@ def _build(index: int, seat: WorkerContext, task: Task, report: ReportSink) -> F
         clock=clock,
         log=log,
         membership=membership,
-        folder=seat.run_dir / "generations",
+        folder=context.run_dir / "generations",
         worker_for=worker_for,
-        asked=control,
-        voice=NoListener(),
+        requests=control,
+        listener=NoListener(),
         save=lambda _committed, _carried: None,
-        revoke=partial(revoke, membership, place.run),
-        finished=control.finished,  # a replacement goes on counting where the lost one stood
+        revoke=partial(revoke, membership, endpoint.run),
+        finished=control.finished,  # a replacement continues the count of the lost worker
         task=task,
-        root=seat.checkpoints,
+        root=context.checkpoints,
         saver_for=saver_for,
     )
     return elastic

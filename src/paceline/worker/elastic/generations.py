@@ -1,10 +1,9 @@
-"""How does a worker go on when others die or come? Generation after generation, with the same replica.
+"""Elastic worker: trains through generations of workers, with the same replica.
 
-A generation is entered together, everybody is brought to the newest committed
-step, and then the one training loop runs. When the generation ends, because
-somebody was lost or came, what was not committed is undone, and the next
-generation is entered. The process stays; nothing is read from disk. A worker
-that was asked to leave goes after a step that everybody has committed.
+The workers of a generation enter it together, bring every replica to the newest committed step, and run the
+training loop. When the generation ends, because a worker was lost or has joined, each worker undoes what was
+not committed and enters the next generation. The process stays, and nothing is read from disk. A worker that
+was asked to leave does so after a step that all workers have committed.
 """
 
 import gc
@@ -36,8 +35,12 @@ from paceline.strategies.elastic.streaming import ShardedStreaming
 from paceline.strategies.elastic.synchronous import Sharded, ShardSharing
 from paceline.strategies.port import Links, Strategy
 from paceline.sync.adaptive_policy import WINDOW_STEPS
-from paceline.transport.generation_world import BOARD_ROW_WORDS as BOARD_WORDS
-from paceline.transport.generation_world import GenerationBoard, GenerationWindow, GenerationWorld
+from paceline.transport.generation_world import (
+    BOARD_ROW_WORDS,
+    GenerationBoard,
+    GenerationWindow,
+    GenerationWorld,
+)
 from paceline.transport.shm import BARRIER_SLOTS, Barrier
 from paceline.transport.shm_collective import ShmRounds, ShmShards
 from paceline.worker.checkpointing import strategy_tensors, with_strategy
@@ -52,10 +55,9 @@ from paceline.worker.evaluation import Evaluations
 from paceline.worker.loop import LoopResult, Worker
 from paceline.worker.replica import Replica
 
-# Rank 0 makes the shared memory and says where in a file that only this
-# generation uses. Everybody says how many steps it has committed; the most wins,
-# and whoever has fewer takes the whole state from the memory of one who has it,
-# checked by its hash.
+# Rank 0 makes the shared memory and writes its location to a file of this generation.
+# Each worker publishes how many steps it has committed. A worker with fewer than the
+# maximum copies the whole state from the memory of one that has it, checked by its hash.
 
 BOARD = 5  # where the words of every step begin
 _COMMITTED, _EVALUATED, _BYTES, _HASH, ROOM_WORD = range(BOARD)  # the last is for the training
@@ -65,36 +67,41 @@ POLL_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class HealResult:
-    """What it took until all had the same state."""
+    """Result of the synchronization of state."""
 
     committed: int
-    source: int | None  # whose memory it came from; None: we had it
+    source: int | None  # the rank whose memory provided it; None: this worker had it
     nbytes: int
-    behind: tuple[int, ...] = ()  # the ranks of all who had less than the newest
+    behind: tuple[int, ...] = ()  # the ranks that were behind the newest state
 
 
 def enter_generation(
     folder: Path, number: int, rank: int, parties: int, is_over: Callable[[], bool]
 ) -> GenerationWorld:
-    place = folder / f"{number}.json"
+    path = folder / f"{number}.json"
     if rank == 0:
         fd = os.memfd_create(_memory_name(number))
         folder.mkdir(parents=True, exist_ok=True)
-        draft = place.with_suffix(".draft")
+        draft = path.with_suffix(".draft")
         draft.write_text(json.dumps({"pid": os.getpid(), "fd": fd}))
-        draft.rename(place)
+        draft.rename(path)
     else:
-        fd = _open(place, number, is_over)
+        fd = _open(path, number, is_over)
     return GenerationWorld(
-        fd, rank, parties=parties, semaphores_each=_PLACES, words_each=BOARD + BOARD_WORDS, is_over=is_over
+        fd,
+        rank,
+        parties=parties,
+        semaphores_each=_PLACES,
+        words_each=BOARD + BOARD_ROW_WORDS,
+        is_over=is_over,
     )
 
 
-def _open(place: Path, number: int, is_over: Callable[[], bool]) -> int:
+def _open(path: Path, number: int, is_over: Callable[[], bool]) -> int:
     while not is_over():
         try:
-            found = json.loads(place.read_text())
-            fd = os.open(f"/proc/{found['pid']}/fd/{found['fd']}", os.O_RDWR)
+            location = json.loads(path.read_text())
+            fd = os.open(f"/proc/{location['pid']}/fd/{location['fd']}", os.O_RDWR)
             # Rank 0 may be in a later generation by now, and that one's memory have the same number.
             if str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(f"/memfd:{_memory_name(number)} "):
                 return fd
@@ -102,7 +109,7 @@ def _open(place: Path, number: int, is_over: Callable[[], bool]) -> int:
         except OSError:
             pass  # rank 0 is not there yet, or not any more: then the generation ends
         SystemClock().sleep(POLL_S)
-    raise PeerLostError(f"generation {number} ended before it began", "the run goes on in the next one")
+    raise PeerLostError(f"generation {number} ended before it started", "the run continues in the next one")
 
 
 def _memory_name(number: int) -> str:
@@ -121,11 +128,13 @@ def synchronize_state(
 
     Of equally many committed steps, the state with more evaluations is newer.
     """
-    meeting = Barrier(world, world.rank, clock=SystemClock(), timeout_s=timeout_s, first_place=BARRIER_SLOTS)
+    barrier = Barrier(
+        world, world.rank, clock=SystemClock(), timeout_s=timeout_s, first_semaphore=BARRIER_SLOTS
+    )
     world.words[world.rank, _COMMITTED] = committed
     world.words[world.rank, _EVALUATED] = evaluated
-    meeting.meet()
-    known = [(int(mine[_COMMITTED]), int(mine[_EVALUATED])) for mine in world.words]
+    barrier.wait()
+    known = [(int(row[_COMMITTED]), int(row[_EVALUATED])) for row in world.words]
     newest = max(known)
     source = known.index(newest)
     if min(known) == newest:
@@ -133,19 +142,20 @@ def synchronize_state(
     behind = tuple(rank for rank, progress in enumerate(known) if progress < newest)
     data = to_bytes(snapshot()) if world.rank == source else b""
     if world.rank == source:
-        world.words[source, _BYTES], world.words[source, _HASH] = len(data), _hash_word(data)
-    meeting.meet()
+        world.words[source, _BYTES] = len(data)
+        world.words[source, _HASH] = _hash_word(data)
+    barrier.wait()
     size = int(world.words[source, _BYTES])
-    (room,) = world.map_vectors(1, size, torch.uint8)
+    (buffer,) = world.map_vectors(1, size, torch.uint8)
     if world.rank == source:
-        room.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
-    meeting.meet()
+        buffer.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
+    barrier.wait()
     if known[world.rank] == newest:
         return HealResult(newest[0], None, 0, behind)
-    received = room.numpy().tobytes()
+    received = buffer.numpy().tobytes()
     if _hash_word(received) != int(world.words[source, _HASH]):
         raise TrainingError(
-            "the state that another worker sent does not have the hash that it said",
+            "the state received from another worker does not match its hash",
             "this should never happen on one machine: check its memory",
         )
     restore(from_bytes(received))
@@ -157,11 +167,11 @@ def _hash_word(data: bytes) -> int:
 
 
 class ElasticStrategy(Strategy, Protocol):
-    """What a strategy also has that may be interrupted for good at any moment."""
+    """A strategy whose generation may end at any moment."""
 
     @property
     def committed(self) -> int:
-        """Steps of the run that everybody who goes on agrees on."""
+        """Steps of the run on which all remaining workers agree."""
         ...
 
     @property
@@ -175,14 +185,15 @@ class ElasticStrategy(Strategy, Protocol):
         ...
 
     def undo(self) -> None:
-        """The replica as it was at the last commit."""
+        """Restore the replica to the last commit."""
         ...
 
 
 def strategy_in(
     plan: Plan, world: GenerationWorld, rank: Rank, clock: Clock, sharing: ShardSharing
 ) -> ElasticStrategy:
-    shards, timeout_s = plan.num_workers, plan.timeout_s
+    shards = plan.num_workers
+    timeout_s = plan.timeout_s
     if plan.mode == "ssgd":
         slots = ShmShards(world, rank, shards=shards, clock=clock, timeout_s=timeout_s)
         return Sharded(plan, Links(rank=rank, world_size=world.parties, clock=clock, shards=slots), sharing)
@@ -200,7 +211,7 @@ def _kind(plan: Plan) -> type[ShardedRounds]:
 
 
 def is_finished(plan: Plan, committed: int, carried: Mapping[str, Tensor]) -> bool:
-    """Is all work of the run done by whoever has committed so much, and carries this along?"""
+    """Whether a worker with `committed` steps and this carried state has done all work of the run."""
     if plan.mode == "fedavg":  # it counts rounds
         return DONE in carried and int(carried[DONE].sum()) == plan.total_gradients
     return committed >= plan.steps
@@ -210,7 +221,7 @@ PAUSE_POLL_S = 0.2
 
 
 class GenerationSource(Protocol):
-    """Where a worker hears who trains together."""
+    """Source of the generations that a worker trains in."""
 
     def wait_for_generation(self, after: int, timeout_s: float) -> pb.Generation | None:
         """The newest one behind `after` that has us in it; None: the run has ended."""
@@ -224,7 +235,7 @@ class GenerationSource(Protocol):
 
 
 class SupervisorRequests(Protocol):
-    """What whoever started the workers asks of them."""
+    """Requests of the supervisor to a worker."""
 
     def wants_stop(self) -> bool: ...
 
@@ -240,7 +251,7 @@ class SupervisorRequests(Protocol):
 
     def takes_save(self) -> bool: ...
 
-    def says_end(self, committed: int) -> None: ...
+    def report_end(self, committed: int) -> None: ...
 
     def ended_at(self) -> int: ...
 
@@ -255,18 +266,18 @@ class ElasticWorker:
     membership: GenerationSource
     folder: Path  # where the workers of a generation find each other
     worker_for: Callable[[ElasticStrategy, GenerationWorld], Worker]  # in a generation
-    asked: SupervisorRequests
-    voice: DecisionListener
-    save: Callable[[int, dict[str, Tensor]], None]  # while nobody trains: the steps committed, and `carried`
-    revoke: Callable[[int, str], None] = lambda _number, _why: None  # a generation that cannot go on
+    requests: SupervisorRequests
+    listener: DecisionListener
+    save: Callable[[int, dict[str, Tensor]], None]  # between generations: the steps committed, and `carried`
+    revoke: Callable[[int, str], None] = lambda _number, _why: None  # ends a generation that cannot continue
     committed: int = 0  # steps of the run that our replica has; fedavg: rounds
-    carried: dict[str, Tensor] = field(default_factory=dict)  # what a strategy hands to the next generation's
+    carried: dict[str, Tensor] = field(default_factory=dict)  # strategy state for the next generation
     evaluations: Evaluations | None = None  # None: the run is evaluated at its end only
-    steps_done: int = 0  # of the run; as `committed`, but never rounds
+    steps_done: int = 0  # steps of the run; unlike `committed`, never rounds
     finished: int = 0  # gradients that this process has computed
     rank: int = 0  # in the newest generation
     was_saved_at: int = 0  # the newest checkpoint's step, if there are some and none can be read
-    has_left: bool = False  # as we were asked to
+    has_left: bool = False  # it was requested to leave
     is_late: bool = False  # the others ended before we had the state
     _best: BestSpeed = field(default_factory=BestSpeed)
     _after: int = 0  # the last generation that we were in
@@ -284,9 +295,9 @@ class ElasticWorker:
                 return LoopResult(StepClock(self.finished), was_stopped=not is_done)
             self._after = generation.number
             try:
-                ran = self._take_part(generation)
-                self.asked.says_end(self.committed)
-                return ran
+                result = self._take_part(generation)
+                self.requests.report_end(self.committed)
+                return result
             except PeerLostError as error:
                 why = error.what
             self._write("generation_lost", number=generation.number, committed=self.committed, why=why)
@@ -302,28 +313,29 @@ class ElasticWorker:
                 generation = self.membership.wait_for_generation(self._after, PAUSE_POLL_S)
                 return None if self._comes_too_late() else generation
             except PeerLostError as error:
-                # How long it was paused does not count against whoever is waited for afterwards.
-                waited_s = 0.0 if self.asked.is_paused() else waited_s + PAUSE_POLL_S
+                # The time of a pause does not count against the wait that follows.
+                waited_s = 0.0 if self.requests.is_paused() else waited_s + PAUSE_POLL_S
                 if waited_s >= self.plan.timeout_s:
-                    what = f"no generation with {self.name} in it was formed within {waited_s:g} s"
-                    raise PeerLostError(what, error.hint) from error
-            forms_none = self.asked.is_paused() or self.asked.is_without_coordinator()
-            if self._comes_too_late() or (forms_none and self.asked.wants_stop()):
+                    message = f"no generation with {self.name} in it was formed within {waited_s:g} s"
+                    raise PeerLostError(message, error.hint) from error
+            forms_none = self.requests.is_paused() or self.requests.is_without_coordinator()
+            if self._comes_too_late() or (forms_none and self.requests.wants_stop()):
                 return None
-            if self.asked.takes_save() and self.committed:
+            if self.requests.takes_save() and self.committed:
                 self.save(self.committed, self.carried)
 
     def _comes_too_late(self) -> bool:
-        """Did the others end without us? They said so before they left, and so before we could be alone.
+        """Whether the other workers ended without this one. They publish their end before they leave.
 
-        Whoever lacks only the last step, or round, makes it again, and ends with the same bits.
+        A worker that lacks only the last step, or round, repeats it, and ends with the same bits.
         """
-        self.is_late = self.committed < self.asked.ended_at() - longest_commit(self.plan)
+        self.is_late = self.committed < self.requests.ended_at() - longest_commit(self.plan)
         return self.is_late
 
     def _take_part(self, generation: pb.Generation) -> LoopResult:
-        """Until all is done; PeerLostError: the generation is over, and our replica is at a whole step."""
-        number, parties = generation.number, len(generation.workers)
+        """Train until all is done; PeerLostError if the generation ends, with the replica at a whole step."""
+        number = generation.number
+        parties = len(generation.workers)
         self.rank = list(generation.workers).index(self.name)
         world = enter_generation(
             self.folder, number, self.rank, parties, lambda: self.membership.is_over(number)
@@ -337,7 +349,7 @@ class ElasticWorker:
             world.close()
 
     def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
-        """Who was behind, or is new."""
+        """Bring all replicas to the same state; the names of workers that were behind, or are new."""
         evaluated = 0 if self.evaluations is None else self.evaluations.count
         healed = synchronize_state(
             world, self.committed, evaluated, self._snapshot, self.take_up, self.plan.timeout_s
@@ -346,7 +358,7 @@ class ElasticWorker:
         if self.was_saved_at and self.committed == 0:
             raise TrainingError(
                 f"the run was saved after step {self.was_saved_at}, and no checkpoint of it can be read",
-                "bring them back from a copy and resume, or start a new run: this one does not begin anew",
+                "restore one from a backup and resume, or start a new run; this one cannot start over",
             )
         self._write(
             "generation_entered",
@@ -358,11 +370,11 @@ class ElasticWorker:
             healed_bytes=healed.nbytes,
             state=f"{self._fingerprint():08x}",
             why=generation.reason,
-            **self._way(),
+            **self._policy_field(),
         )
         return [generation.workers[rank] for rank in healed.behind]
 
-    def _way(self) -> dict[str, str]:
+    def _policy_field(self) -> dict[str, str]:
         return {"way": initial_policy(self.plan, self.carried).value} if self.plan.mode == "adaptive" else {}
 
     def _snapshot(self) -> Snapshot:
@@ -373,7 +385,7 @@ class ElasticWorker:
         return Snapshot({**both.tensors, **also.tensors}, {**both.facts, **also.facts})
 
     def take_up(self, saved: Snapshot) -> None:
-        """Go on from what another worker, or a checkpoint, had."""
+        """Continue from the state of another worker, or of a checkpoint."""
         self.replica.restore(saved)
         self.carried = strategy_tensors(saved)
         if self.evaluations is not None:
@@ -390,7 +402,8 @@ class ElasticWorker:
             self.has_left = sharing.has_left
             raise
         finally:
-            self.committed, self.finished = strategy.committed, self.finished + strategy.gradients
+            self.committed = strategy.committed
+            self.finished = self.finished + strategy.gradients
             self.steps_done = strategy.steps_done
             self.carried = strategy.snapshot()
             strategy.close()
@@ -408,8 +421,8 @@ class ElasticWorker:
                 carried=self.carried,
                 rank=self.rank,
                 best=self._best,
-                wants_leave=self.asked.wants_leave,
-                voice=self.voice,
+                wants_leave=self.requests.wants_leave,
+                listener=self.listener,
             )
         return AgreedShares(
             GenerationBoard(world, BOARD),
@@ -418,12 +431,12 @@ class ElasticWorker:
             shards=draws_of(self.plan).count if self.plan.mode == "fedavg" else self.plan.num_workers,
             on_slow=self.plan.elastic.on_slow,
             best=self._best,
-            wants_leave=self.asked.wants_leave,
-            voice=self.voice,
+            wants_leave=self.requests.wants_leave,
+            listener=self.listener,
         )
 
     def _fingerprint(self) -> int:
-        """Of all parameters and buffers: all who enter a generation must say the same."""
+        """Hash of all parameters and buffers; equal in all workers that enter a generation."""
         arena = self.replica.arena
         return zlib.crc32(arena.state[: arena.layout.tail_start].numpy().tobytes())
 

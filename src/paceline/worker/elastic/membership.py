@@ -1,10 +1,9 @@
-"""How does a worker hear who is in the run? It joins, stays in touch by a thread, and is told of generations.
+"""Membership of a worker in an elastic run: join, heartbeats, and news of generations from the coordinator.
 
-Training never waits for the coordinator: inside a generation the loop asks
-nobody. When the connection breaks, the thread finds the new leader and reads
-what it missed; when the coordinator had given this worker up, it joins again
-as a new incarnation. A generation counts from the moment it is told, and is
-over from the moment its revocation is.
+A thread with its own event loop talks to the coordinator. Training never waits for it: inside a generation
+the loop makes no requests. When the connection breaks, the thread finds the new leader and reads what it
+missed; when the coordinator has given this worker up, it joins again as a new incarnation. A generation is
+valid from the moment the worker receives it, and over from the moment it receives the revocation.
 """
 
 import asyncio
@@ -29,9 +28,9 @@ Reply = TypeVar("Reply", bound=Message)
 ENDED = (pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED)
 HEARTBEATS_PER_LEASE = 4
 RETRY_S = 0.1
-ALONE_S = 0.2  # how soon it is noticed that the coordinator was given up
-# A leader gives four signs of life in a lease. Whoever hears none for half of one looks for another leader,
-# and finds it before a new leader, who grants everybody one lease, gives us up.
+ALONE_S = 0.2  # poll interval for the loss of the coordinator
+# A leader sends four heartbeats in a lease. A worker that receives none for half a lease connects to another
+# leader. The new leader grants every worker one lease, so the worker reaches it before its lease expires.
 SILENT_PER_LEASE = 0.5
 MIN_SILENCE_S = 1.0
 
@@ -50,14 +49,18 @@ class Membership:
     ) -> None:
         """`is_alone`: the run ends without the coordinator, so that its answers are not waited for."""
         self._is_alone = is_alone
-        self._connect, self._run, self._worker, self._note = connect, run, worker, note
-        self._role, self._address = role, address
+        self._connect = connect
+        self._run = run
+        self._worker = worker
+        self._note = note
+        self._role = role
+        self._address = address
         self._changed = threading.Condition()
         self._newest = pb.Generation()
         self._client: Client | None = None  # the thread's own
         self._has_ended = False
-        self._goodbye = ""  # why we leave; said by close()
-        self._lease_s = 1.0  # until the coordinator says how long it is
+        self._leave_reason = ""  # why this worker leaves; set by close()
+        self._lease_s = 1.0  # until the coordinator sends its length
         self._failure: PacelineError | None = None
         self._on_over: Callable[[], None] = lambda: None
         self._loop = asyncio.new_event_loop()
@@ -65,7 +68,7 @@ class Membership:
         self._thread = threading.Thread(target=self._live, name="membership", daemon=True)
         self._thread.start()
 
-    # What the training thread asks.
+    # Called by the training thread.
 
     def wait_for_generation(self, after: int, timeout_s: float) -> pb.Generation | None:
         """The newest one behind `after` that is not over and has us in it; None: the run has ended."""
@@ -84,20 +87,20 @@ class Membership:
                 if not wait_s:
                     raise SilenceError(
                         f"no generation with {self._worker} in it was formed within {timeout_s:g} s",
-                        "look at `paceline coordinator status`, and whether enough workers live",
+                        "check `paceline coordinator status`, and that enough workers are alive",
                     )
 
     def is_over(self, number: int) -> bool:
-        """Cheap: called at every look-up of a wait."""
+        """Cheap: called in every iteration of a wait."""
         newest = self._newest
         return newest.number > number or newest.is_revoked or self._has_ended
 
     def when_over(self, call: Callable[[], None]) -> None:
-        """To be called, from the thread, whenever a generation ends."""
+        """Register a callback for the end of a generation; it runs in this object's thread."""
         self._on_over = call
 
     def write(self, name: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
-        """As `Client.write`, from a thread that may wait; TimeoutError when there is no answer in time."""
+        """`Client.write` from a thread that may block; TimeoutError without a response in time."""
         client = self._connected(timeout_s)
         return self._within(timeout_s, lambda: client.write(name, request, reply))
 
@@ -106,14 +109,14 @@ class Membership:
         return self._within(timeout_s, lambda: client.read(name, request, reply))
 
     def close(self, reason: str) -> None:
-        """Say goodbye, if somebody listens, and end the thread."""
+        """Leave the run, if the coordinator can be reached, and end the thread."""
 
         def end() -> None:
             if self._main is not None:
                 self._main.cancel(reason)
 
-        self._goodbye = reason
-        with suppress(RuntimeError):  # the thread has ended by itself, and its loop with it
+        self._leave_reason = reason
+        with suppress(RuntimeError):  # the thread and its loop have already ended
             self._loop.call_soon_threadsafe(end)
         self._thread.join()
 
@@ -163,13 +166,13 @@ class Membership:
 
     async def _be_member(self, client: Client) -> None:
         while True:
-            me = await self._join(client)
+            member = await self._join(client)
             try:
-                await self._stay(client, me)
+                await self._stay(client, member)
             except asyncio.CancelledError:
-                await self._leave(client, me)
+                await self._leave(client, member)
                 raise
-            self._note(f"{self._worker} was given up by the coordinator, and joins again")
+            self._note(f"{self._worker} was declared lost by the coordinator, and joins again")
 
     async def _watch_alone(self, client: Client) -> None:
         """The launcher decides that the run ends without the coordinator; every wait for it ends then."""
@@ -195,51 +198,51 @@ class Membership:
                 self._note(f"the coordinator does not answer: {error.what}")
 
     async def _rest_if_alone(self) -> None:
-        """Until close(): the loop must not end before, as other threads wait for answers in it."""
+        """Wait for close(): other threads await responses from this loop, so it must not end earlier."""
         if self._is_alone():
             await asyncio.Event().wait()
 
-    async def _leave(self, client: Client, me: pb.Worker) -> None:
+    async def _leave(self, client: Client, member: pb.Worker) -> None:
         leaving = pb.LeaveRun(
-            run=self._run, worker=self._worker, incarnation=me.incarnation, reason=self._goodbye
+            run=self._run, worker=self._worker, incarnation=member.incarnation, reason=self._leave_reason
         )
-        # The run may have ended, or nobody may be there: our connection ends anyway.
+        # The run may have ended, or the coordinator may be gone: the connection ends anyway.
         with suppress(RefusedError, UnreachableError, TimeoutError):
             await asyncio.wait_for(client.write("Members.Leave", leaving, pb.Worker), timeout=2)
 
-    async def _stay(self, client: Client, me: pb.Worker) -> None:
-        """Until the coordinator does not know this incarnation any more."""
+    async def _stay(self, client: Client, member: pb.Worker) -> None:
+        """Send heartbeats until the coordinator declares this incarnation lost."""
         while True:
             try:
                 await client.find_leader()
-                orders = client.live(self._beats(me))
-                await self._obey(client, orders)
+                orders = client.live(self._beats(member))
+                await self._follow_orders(client, orders)
             except UnreachableError:
                 await self._rest_if_alone()
-                continue  # training goes on, and the launcher says so, once for all
+                continue  # training continues; the launcher reports it, once for all workers
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.ABORTED:
                     return
                 await asyncio.sleep(RETRY_S)
 
-    async def _beats(self, me: pb.Worker) -> AsyncIterator[pb.Beat]:
+    async def _beats(self, member: pb.Worker) -> AsyncIterator[pb.Beat]:
         while True:
-            yield pb.Beat(run=self._run, worker=self._worker, incarnation=me.incarnation)
+            yield pb.Beat(run=self._run, worker=self._worker, incarnation=member.incarnation)
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
-    async def _obey(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
+    async def _follow_orders(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
         first = True
         while (order := await self._next(client, orders)) is not None:
             if order.lease_ms:
                 self._lease_s = order.lease_ms / 1000
-            if first:  # from here on we are told; what was before must be read
+            if first:  # the stream brings changes from here on; the state before must be read
                 view = await client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
-                self._hear(view.run, view.generation)
+                self._update(view.run, view.generation)
                 first = False
             if order.change.HasField("generation"):
-                self._hear(None, order.change.generation)
+                self._update(None, order.change.generation)
             elif order.change.HasField("run"):
-                self._hear(order.change.run, None)
+                self._update(order.change.run, None)
 
     async def _next(self, client: Client, orders: AsyncIterator[pb.Order]) -> pb.Order | None:
         """None: the stream has ended."""
@@ -254,9 +257,9 @@ class Membership:
         finally:
             await _ended(coming)
         client.doubt_leader()
-        raise UnreachableError(f"the leader has been silent for {limit_s:g} s", "another one is looked for")
+        raise UnreachableError(f"the leader has been silent for {limit_s:g} s", "looking for another one")
 
-    def _hear(self, run: pb.Run | None, generation: pb.Generation | None) -> None:
+    def _update(self, run: pb.Run | None, generation: pb.Generation | None) -> None:
         with self._changed:
             if run is not None and run.phase in ENDED:
                 self._has_ended = True
@@ -269,7 +272,7 @@ class Membership:
 
 
 async def _ended(task: "asyncio.Future[pb.Order | None]") -> None:
-    """Whatever it still does is cancelled, and over."""
+    """Cancel it, and wait until it has ended."""
     if task.done():
         return
     task.cancel()

@@ -1,4 +1,4 @@
-"""What does a worker of an elastic run do from birth to end? It joins, trains in generations, and reports."""
+"""Elastic worker as a participant: joins, resumes or heals, trains in generations, and reports."""
 
 import socket
 from collections.abc import Callable
@@ -49,16 +49,16 @@ ReportSink = Callable[[Report], None]
 REVOKE_S = 3.0  # how long the coordinator's answer is waited for
 
 
-def work_elastic(index: int, seat: WorkerContext, report: ReportSink) -> None:
+def work_elastic(index: int, context: WorkerContext, report: ReportSink) -> None:
     """A worker that trains in generations, with the same replica."""
-    set_up_torch(seat.plan)
-    task = build_task(seat.plan)
-    elastic, saver, control = _build(index, seat, task, report)
+    set_up_torch(context.plan)
+    task = build_task(context.plan)
+    elastic, saver, control = _build(index, context, task, report)
 
     def train() -> TimedRun:
-        ran = timed(elastic.clock, elastic.run)
+        result = timed(elastic.clock, elastic.run)
         _await_last_checkpoint(elastic, saver, control)
-        return ran
+        return result
 
     def release() -> None:
         saver.close()
@@ -68,40 +68,40 @@ def work_elastic(index: int, seat: WorkerContext, report: ReportSink) -> None:
         elastic.log,
         report,
         clock=elastic.committed,
-        about={"node": socket.gethostname()},
+        fields={"node": socket.gethostname()},
         train=train,
         release=release,
-        conclude=lambda ran: _conclude(elastic, task, seat, ran),
+        conclude=lambda result: _conclude(elastic, task, context, result),
     )
 
 
-def _conclude(elastic: ElasticWorker, task: Task, seat: WorkerContext, ran: TimedRun) -> Ending:
+def _conclude(elastic: ElasticWorker, task: Task, context: WorkerContext, result: TimedRun) -> Ending:
     is_early = elastic.has_left or elastic.is_late  # its replica is not that of the run's end
     arena = elastic.replica.arena
-    facts: Report = {**ran.facts, "run_steps": elastic.steps_done}
+    facts: Report = {**result.facts, "run_steps": elastic.steps_done}
     facts["state_sha256"] = state_hash(arena.named_state())
     if elastic.evaluations is not None:  # every worker reports it: others may be lost
         elastic.evaluations.conclude(facts)
     if elastic.rank == 0 and not is_early:
-        facts["metrics"] = evaluate(task, arena.module, seat.run_dir)
-    return elastic_ending(ran, facts, is_early=is_early)
+        facts["metrics"] = evaluate(task, arena.module, context.run_dir)
+    return elastic_ending(result, facts, is_early=is_early)
 
 
-def elastic_ending(ran: TimedRun, facts: Report, *, is_early: bool) -> Ending:
-    """Whoever left early has no state of the run's end to report."""
+def elastic_ending(result: TimedRun, facts: Report, *, is_early: bool) -> Ending:
+    """A worker that left early has no final state of the run to report."""
     if is_early:
-        return Ending(steps=ran.finished, reason="left", facts=lambda: {"ev": "left"})
-    reason = "stopped" if ran.was_stopped else "done"
-    return Ending(steps=ran.finished, reason=reason, facts=lambda: facts)
+        return Ending(steps=result.finished, reason="left", facts=lambda: {"ev": "left"})
+    reason = "stopped" if result.was_stopped else "done"
+    return Ending(steps=result.finished, reason=reason, facts=lambda: facts)
 
 
 def _await_last_checkpoint(elastic: ElasticWorker, saver: SharedSaver, control: WorkerControl) -> None:
-    """Whoever leaves ends the generation, and what is saved in one can only be noted while it lasts."""
+    """Leaving ends the generation, and a checkpoint can be recorded only during its generation."""
     if elastic.has_left or elastic.is_late:
         return
     if elastic.rank == 0:
         saver.close()
-        control.says_saved()
+        control.report_saved()
     waited_s = 0.0
     while not (
         control.is_saved() or elastic.membership.is_over(elastic.generation) or waited_s > REPLY_TIMEOUT_S
@@ -111,20 +111,25 @@ def _await_last_checkpoint(elastic: ElasticWorker, saver: SharedSaver, control: 
 
 
 def _build(
-    index: int, seat: WorkerContext, task: Task, report: ReportSink
+    index: int, context: WorkerContext, task: Task, report: ReportSink
 ) -> tuple[ElasticWorker, SharedSaver, WorkerControl]:
-    assert seat.coordinator is not None, "an elastic run has a coordinator"
-    plan, clock, place, name = seat.plan, SystemClock(), seat.coordinator, f"worker-{index}"
+    assert context.coordinator is not None, "an elastic run has a coordinator"
+    plan = context.plan
+    clock = SystemClock()
+    endpoint = context.coordinator
+    name = f"worker-{index}"
     replica = Replica(plan, task, torch.device("cpu"), clock)
     replica.prepare_optimizer()
-    log = open_log(plan, seat.run_dir, name, clock)
-    control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
+    log = open_log(plan, context.run_dir, name, clock)
+    control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(place, name, control)
-    writer = writer_for(plan, seat.checkpoints, WHO, RunCatalogue(membership, place.run), participants=1)
+    membership = open_membership(endpoint, name, control)
+    writer = writer_for(
+        plan, context.checkpoints, WHO, RunCatalogue(membership, endpoint.run), participants=1
+    )
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
-    shared.takes_wish = control.takes_save
+    shared.takes_save = control.takes_save
 
     record = None if plan.evaluation is None else Evaluations(plan, replica.arena, clock)
     if record is not None:
@@ -147,23 +152,23 @@ def _build(
         clock=clock,
         log=log,
         membership=membership,
-        folder=seat.run_dir / "generations",
+        folder=context.run_dir / "generations",
         worker_for=worker_for,
-        asked=control,
-        voice=_DecisionListener(log, report),
+        requests=control,
+        listener=_DecisionListener(log, report),
         save=shared.save_between,
-        revoke=partial(revoke, membership, place.run),
+        revoke=partial(revoke, membership, endpoint.run),
         evaluations=record,
-        finished=control.finished,  # a replacement goes on counting where the lost one stood
+        finished=control.finished,  # a replacement continues the count of the lost worker
     )
-    _resume(elastic, seat, read_catalogue(membership, place.run), control.note)
+    _resume(elastic, context, read_catalogue(membership, endpoint.run), control.note)
     return elastic, shared, control
 
 
-def open_membership(place: CoordinatorEndpoint, name: str, control: WorkerControl) -> Membership:
+def open_membership(endpoint: CoordinatorEndpoint, name: str, control: WorkerControl) -> Membership:
     return Membership(
-        lambda: coordinator_client(place),
-        run=place.run,
+        lambda: coordinator_client(endpoint),
+        run=endpoint.run,
         worker=name,
         note=control.note,
         is_alone=control.is_without_coordinator,
@@ -179,11 +184,14 @@ def _kind(plan: Plan) -> type[ElasticWorker]:
 
 
 def _resume(
-    elastic: ElasticWorker, seat: WorkerContext, catalogue: list[pb.Checkpoint], note: Callable[[str], None]
+    elastic: ElasticWorker,
+    context: WorkerContext,
+    catalogue: list[pb.Checkpoint],
+    note: Callable[[str], None],
 ) -> None:
-    """Whoever is replaced while others live is healed by them; if all were lost, this is where they go on."""
-    num_workers = seat.plan.num_workers
-    folder = find_resume_folder(catalogue, seat.checkpoints, num_workers, seat.resume_from, note)
+    """Used after the loss of all workers; otherwise the remaining workers heal a replacement."""
+    num_workers = context.plan.num_workers
+    folder = find_resume_folder(catalogue, context.checkpoints, num_workers, context.resume_from, note)
     if folder is not None:
         saved = read_snapshot(folder, WHO)
         elastic.take_up(saved)
@@ -193,7 +201,7 @@ def _resume(
 
 
 def revoke(membership: Membership, run: str, number: int, why: str) -> None:
-    """Ask for another generation; if nobody hears it, or it is over, it comes without us."""
+    """Request another generation. A failed request is ignored: the next generation does not depend on it."""
     with suppress(RefusedError, UnreachableError, TimeoutError):
         revoking = pb.RevokeGeneration(run=run, generation=number, reason=why)
         membership.write("Runs.Revoke", revoking, pb.Generation, REVOKE_S)
@@ -201,7 +209,8 @@ def revoke(membership: Membership, run: str, number: int, why: str) -> None:
 
 class _DecisionListener:
     def __init__(self, log: Log, report: Callable[[Report], None]) -> None:
-        self._log, self._report = log, report
+        self._log = log
+        self._report = report
 
     def event(self, kind: str, **fields: str | int | float) -> None:
         self._log.write(kind, **fields)
@@ -214,10 +223,10 @@ class _DecisionListener:
         self._report({"ev": "slow", "worker": worker, "reason": reason})
 
 
-def coordinator_client(place: CoordinatorEndpoint) -> Client:
-    access = security.client_access(token_file=place.token_file, role=Role.WORKER)
+def coordinator_client(endpoint: CoordinatorEndpoint) -> Client:
+    access = security.client_access(token_file=endpoint.token_file, role=Role.WORKER)
     return Client(
-        place.addresses,
+        endpoint.addresses,
         lambda address: security.open_channel(address, access),
         metadata=security.call_metadata(access),
     )

@@ -23,19 +23,19 @@ from paceline.worker.evaluation import best_weights
 
 def main() -> None:
     die_with_parent()
-    folder, who, kind, out = sys.argv[1:]
+    folder, participant, kind, out = sys.argv[1:]
     try:
-        weights = weights_of(_read(Path(folder), who))
+        weights = weights_of(_read(Path(folder), participant))
         _write(weights, kind, Path(out))
     except PacelineError as error:
-        print(json.dumps({"error": error.told()}), flush=True)
+        print(json.dumps({"error": error.to_dicts()}), flush=True)
         return
     numbers = sum(tensor.numel() for tensor in weights.values())
     print(json.dumps({"tensors": len(weights), "numbers": numbers}), flush=True)
 
 
-def _read(folder: Path, who: str) -> Snapshot:
-    saved = read_snapshot(folder, who)
+def _read(folder: Path, participant: str) -> Snapshot:
+    saved = read_snapshot(folder, participant)
     if PARTS not in saved.facts:
         return saved
     from paceline.checkpoints.sharded import read_whole  # brings much of torch that others do not need
@@ -48,14 +48,14 @@ def weights_of(saved: Snapshot) -> dict[str, Tensor]:
 
     Of a run that stops early, the best weights so far.
     """
-    others = tensor_names(saved.facts["optimizer"]) | tensor_names(saved.facts.get("strategy"))
+    state_names = tensor_names(saved.facts["optimizer"]) | tensor_names(saved.facts.get("strategy"))
     if best := best_weights(saved):
         return best
-    return {name: tensor for name, tensor in saved.tensors.items() if name not in others}
+    return {name: tensor for name, tensor in saved.tensors.items() if name not in state_names}
 
 
 def _write(weights: dict[str, Tensor], kind: str, out: Path) -> None:
-    """Under another name first: whoever finds it finds it whole."""
+    """Write to another name, then rename: a file under the final name is complete."""
     draft = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _write_dcp(weights: dict[str, Tensor], folder: Path) -> None:
     """torch pickles the metadata of this format; we write it for others, and never read it."""
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    with warnings.catch_warnings():  # it warns that there is one process, which was said
+    with warnings.catch_warnings():  # it warns about a single process, which is intended
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         save(dict(weights), checkpoint_id=folder, no_dist=True)
 

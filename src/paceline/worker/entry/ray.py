@@ -1,7 +1,8 @@
-"""What does an actor of Ray do with a plan? What every participant does; only its seat is another one.
+"""Ray actor's side of a run: a participant whose run folder, log and reports go through the launcher.
 
-launchers/ray_actor.py calls it by name, so that the launcher's own process never imports torch. It trains
-in a thread of its own, and answers the launcher meanwhile. See docs/decisions/0035-*.
+launchers/ray/actor.py loads `Side` by name, so that the launcher's own process never imports torch. The
+participant trains in a thread of its own, while the actor answers the launcher's polls. See
+docs/decisions/0035-ray-launcher.md.
 """
 
 import io
@@ -48,8 +49,8 @@ from paceline.worker.entry.torchrun import check_plan_here, describe_rank_fault
 from paceline.worker.participant import serve, work
 from paceline.worker.reporting import TERMINATING_ERRORS, Report, log_error
 
-# What is urgent (a report, an error, a snapshot) ends the launcher's waiting; lines of the log and of the
-# record travel with whatever is said next.
+# An urgent message (a report, an error, a snapshot) ends the launcher's poll at once; lines of the log and of
+# the event log are sent with the next message.
 
 Message = dict[str, Json]
 LINGER_S = 0.25
@@ -58,10 +59,10 @@ T = TypeVar("T")
 
 class Outbox:
     def __init__(self) -> None:
-        self.lines: deque[bytes] = deque()  # of the record
-        self.text: deque[str] = deque()  # of the log
+        self.lines: deque[bytes] = deque()  # lines of the event log
+        self.text: deque[str] = deque()  # lines of the text log
         self._changed = threading.Condition()
-        self._said: list[Message] = []
+        self._messages: list[Message] = []
         self._blobs: list[bytes] = []
         self._answers: dict[int, Message] = {}
         self._numbers = itertools.count()
@@ -69,22 +70,22 @@ class Outbox:
 
     def say(self, message: Message) -> None:
         with self._changed:
-            self._said.append(message)
+            self._messages.append(message)
             self._changed.notify_all()
 
     def ask(self, message: Message, blob: bytes, *, timeout_s: float) -> Message:
-        """What the launcher answers; ConnectionError when it does not."""
+        """Response of the launcher; ConnectionError without one."""
         number = next(self._numbers)
         with self._changed:
-            self._said.append({**message, "number": number, "blob": len(self._blobs)})
+            self._messages.append({**message, "number": number, "blob": len(self._blobs)})
             self._blobs.append(blob)
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: number in self._answers, timeout_s):
-                raise ConnectionError(f"the launcher did not take it within {timeout_s:g} s")
+                raise ConnectionError(f"the launcher did not accept it within {timeout_s:g} s")
             return self._answers.pop(number)
 
     def end(self) -> None:
-        """Nothing more will be said."""
+        """There are no more messages."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -95,20 +96,27 @@ class Outbox:
             for answer in json.loads(answers):
                 self._answers[int(answer["number"])] = answer
             self._changed.notify_all()
-            self._changed.wait_for(lambda: bool(self._said) or self._is_over, LINGER_S)
-            said: list[Json] = list(self._said)
-            blobs, self._said, self._blobs = self._blobs, [], []
+            self._changed.wait_for(lambda: bool(self._messages) or self._is_over, LINGER_S)
+            messages: list[Json] = list(self._messages)
+            blobs = self._blobs
+            self._messages = []
+            self._blobs = []
             is_over = self._is_over
-        # After what was said: a snapshot must never be ahead of the record.
+        # After the messages: a snapshot must never be ahead of the event log.
         lines = _drained(self.lines)
         events = b"".join(lines).decode()
-        return {"said": said, "events": events, "log": "".join(_drained(self.text)), "over": is_over}, blobs
+        return {
+            "said": messages,
+            "events": events,
+            "log": "".join(_drained(self.text)),
+            "over": is_over,
+        }, blobs
 
 
-def _drained(found: deque[T]) -> list[T]:
+def _drained(queue: deque[T]) -> list[T]:
     taken = []
-    while found:
-        taken.append(found.popleft())
+    while queue:
+        taken.append(queue.popleft())
     return taken
 
 
@@ -116,7 +124,8 @@ class ForwardedStdout(io.TextIOBase):
     """A stdout whose text also goes to the launcher."""
 
     def __init__(self, before: TextIO, text: deque[str]) -> None:
-        self._before, self._text = before, text
+        self._before = before
+        self._text = text
 
     def writable(self) -> bool:
         return True
@@ -129,45 +138,49 @@ class ForwardedStdout(io.TextIOBase):
         self._before.flush()
 
 
-# It says them, and the launcher writes them as the worker would have (launchers/ray_folder.py): whatever
-# reads the folder needs to know nothing of this. A snapshot counts as written once the launcher says so.
+# Run folder of an actor: it sends its files, and the launcher writes them as the worker would have
+# (launchers/ray/group.py), so readers of the folder see no difference. A snapshot counts as written once the
+# launcher has confirmed it.
 
 
 class RayRunDir:
     def __init__(self, outbox: Outbox, saved: Snapshot | None, *, timeout_s: float) -> None:
-        self._outbox, self._saved, self._timeout_s = outbox, saved, timeout_s
+        self._outbox = outbox
+        self._saved = saved
+        self._timeout_s = timeout_s
 
-    def open_log(self, plan: Plan, who: str, clock: Clock) -> EventLog:
+    def open_log(self, plan: Plan, participant: str, clock: Clock) -> EventLog:
         if plan.events is EventDetail.OFF:
-            return EventLog(None, who=who, clock=clock)
-        return ForwardedLog(who=who, clock=clock, outbox=self._outbox.lines)
+            return EventLog(None, who=participant, clock=clock)
+        return ForwardedLog(who=participant, clock=clock, outbox=self._outbox.lines)
 
-    def writer(self, plan: Plan, who: str) -> CheckpointWriter:
-        participants = plan.num_workers if who.startswith("worker-") else 1
+    def writer(self, plan: Plan, participant: str) -> CheckpointWriter:
+        participants = plan.num_workers if participant.startswith("worker-") else 1
         disk = _RayDisk(self._outbox, self._timeout_s)
-        return writer_for(plan, Path(), who, participants=participants, disk=disk)
+        return writer_for(plan, Path(), participant, participants=participants, disk=disk)
 
-    def snapshot(self, who: str) -> Snapshot | None:
+    def snapshot(self, participant: str) -> Snapshot | None:
         return self._saved
 
 
 class _RayDisk(Disk):
     def __init__(self, outbox: Outbox, timeout_s: float) -> None:
-        self._outbox, self._timeout_s = outbox, timeout_s
+        self._outbox = outbox
+        self._timeout_s = timeout_s
         self._removed: tuple[int, ...] = ()
 
-    def is_there(self, folder: Path, who: str, generation: int | None) -> bool:
-        return False  # the launcher looks
+    def is_there(self, folder: Path, participant: str, generation: int | None) -> bool:
+        return False  # the launcher checks
 
     def put(
         self,
         folder: Path,
-        who: str,
+        participant: str,
         tensors: memoryview,
         facts: dict[str, Any],  # Any: JSON
     ) -> WriteResult:
         number = folder.name.removeprefix("at-")
-        message: Message = {"ev": "image", "at": int(number), "who": who, "facts": facts}
+        message: Message = {"ev": "image", "at": int(number), "who": participant, "facts": facts}
         answer = self._outbox.ask(message, bytes(tensors), timeout_s=self._timeout_s)
         if answer["failure"]:
             raise OSError(str(answer["failure"]))
@@ -175,13 +188,12 @@ class _RayDisk(Disk):
         self._removed = tuple(int(str(n)) for n in removed) if isinstance(removed, list) else ()
         return WriteResult(int(str(answer["bytes"])), str(answer["sha256"]))
 
-    def remove_old(self, folder: Path, place: SnapshotTarget) -> tuple[int, ...]:
-        return self._removed  # by the launcher, when it wrote this one
+    def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
+        return self._removed  # removed by the launcher when it wrote this snapshot
 
 
-# The server's actor makes it, the launcher hands it to the workers, and nobody else's is accepted. The key
-# never leaves the actor's process but for a moment in a private folder, because ssl reads it from a file
-# only.
+# TLS: the server's actor makes a certificate, the launcher sends it to the workers, and they accept no other.
+# The key leaves the actor's process only for a moment, in a private folder, because ssl reads it from a file.
 
 _LASTS = timedelta(days=365)  # longer than a run
 
@@ -191,7 +203,7 @@ def server_tls_context(host: str) -> tuple[ssl.SSLContext, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "paceline run")])
     now = datetime.fromtimestamp(unix_now_s(), UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -203,7 +215,7 @@ def server_tls_context(host: str) -> tuple[ssl.SSLContext, str]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    certificate = made.public_bytes(serialization.Encoding.PEM)
+    certificate = signed.public_bytes(serialization.Encoding.PEM)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -216,27 +228,30 @@ def server_tls_context(host: str) -> tuple[ssl.SSLContext, str]:
 
 
 def client_tls_context(certificate: str) -> ssl.SSLContext:
-    """What a worker connects with: it knows this one server, and no other."""
+    """TLS context of a worker, which trusts this server alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=certificate)
     return context
 
 
 class Side:
-    def __init__(self, who: str) -> None:
-        self._who, self._outbox = who, Outbox()
-        kind, _, number = who.partition("-")
-        self._is_server, self._rank = kind == "server", int(number)
+    def __init__(self, participant: str) -> None:
+        self._participant = participant
+        self._outbox = Outbox()
+        kind, _, number = participant.partition("-")
+        self._is_server = kind == "server"
+        self._rank = int(number)
         self._control: ControlBlock | None = None
-        self._place: RendezvousStore | None = None
+        self._rendezvous: RendezvousStore | None = None
         self._listener: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
-        self._may_go, self._is_stop_asked = threading.Event(), False
+        self._may_go = threading.Event()
+        self._is_stop_asked = False
         sys.stdout = ForwardedStdout(sys.stdout, self._outbox.text)
         sys.stderr = ForwardedStdout(sys.stderr, self._outbox.text)
 
     def host(self, address: str, size: int, timeout_s: float) -> str:
-        """Rank 0 keeps the store in which all meet; a server listens. What the others must know."""
+        """Open the rendezvous store (rank 0) or the port of the server; its endpoint, as JSON."""
         where: Message = {"host": address}
         if self._is_server:
             self._listener = socket.create_server((address, 0), backlog=size)
@@ -244,23 +259,24 @@ class Side:
             if address not in LOOPBACK:
                 self._tls, where["certificate"] = server_tls_context(address)
         else:
-            self._place = RendezvousStore.host_at(address, size, timeout_s=timeout_s)
-            where["port"] = self._place.world.port
+            self._rendezvous = RendezvousStore.host_at(address, size, timeout_s=timeout_s)
+            where["port"] = self._rendezvous.world.port
         return json.dumps(where)
 
     def begin(self, order: str, saved: bytes | None) -> None:
         thread = threading.Thread(
-            target=self._live, args=(json.loads(order), saved), name=self._who, daemon=True
+            target=self._live, args=(json.loads(order), saved), name=self._participant, daemon=True
         )
         thread.start()
 
     def poll(self, answers: str) -> tuple[str, list[bytes]]:
-        """What there is to say, how far we are, and snapshots beside it."""
-        said, blobs = self._outbox.take(answers)
+        """Messages and progress as JSON, and the snapshots that belong to them."""
+        update, blobs = self._outbox.take(answers)
         if self._control is not None and not self._is_server:
             row = self._control.rows[self._rank]
-            said["steps"], said["loss"] = int(row[0]), float(row[1])
-        return json.dumps(said), blobs
+            update["steps"] = int(row[0])
+            update["loss"] = float(row[1])
+        return json.dumps(update), blobs
 
     def go(self) -> None:
         self._may_go.set()
@@ -274,37 +290,39 @@ class Side:
         try:
             self._take_part(order, saved)
         except TERMINATING_ERRORS as error:
-            # Also a failure of the user's task: the launcher tells it.
+            # Also a failure of the user's task: the launcher reports it.
             self._outbox.say(self._fault(error, str(order["run_dir"])))
         finally:
             self._outbox.end()
 
     def _take_part(self, order: Message, saved: bytes | None) -> None:
         plan = loads(str(order["plan"]), where="the launcher's plan")
-        here = Path(str(order["cwd"]))
-        if here.is_dir():
-            os.chdir(here)  # a task of the user's own is looked for there, as without Ray
+        folder = Path(str(order["cwd"]))
+        if folder.is_dir():
+            os.chdir(folder)  # user tasks are imported from there, as without Ray
         if order["is_one_host"]:
             environ.let_gloo_use_loopback()
         self._control = ControlBlock(plan.num_workers)
         if self._is_stop_asked:
             self._control.ask_to_stop()
-        seat = self._seat(plan, self._control, order, saved)
+        context = self._context(plan, self._control, order, saved)
         try:
             if self._is_server:
-                serve(seat, self._report)
+                serve(context, self._report)
             else:
-                work(Rank(self._rank), seat, self._report)
+                work(Rank(self._rank), context, self._report)
         except BaseException:
             abandon_group()
             raise
 
-    def _seat(self, plan: Plan, control: ControlBlock, order: Message, saved: bytes | None) -> WorkerContext:
+    def _context(
+        self, plan: Plan, control: ControlBlock, order: Message, saved: bytes | None
+    ) -> WorkerContext:
         world = _world(order, plan.num_workers, self._rank)
         if not self._is_server:
             check_plan_here(plan, world)
-        if self._place is None:
-            self._place = RendezvousStore.enter(world, timeout_s=plan.timeout_s)
+        if self._rendezvous is None:
+            self._rendezvous = RendezvousStore.enter(world, timeout_s=plan.timeout_s)
         ahead_ns = int(str(order["ahead_ns"]))
         clock: Clock = RemoteClock(ahead_ns) if ahead_ns else SystemClock()
         in_parts = is_split(plan.mode)
@@ -314,14 +332,14 @@ class Side:
             plan=plan,
             run_dir=Path(str(order["run_dir"])),
             control=control,
-            rendezvous=Path(),  # nobody meets by a file
+            rendezvous=Path(),  # not used: the ranks use a store
             listener=self._listener,
             token=bytes.fromhex(str(order["token"])),
             foreign=RemoteContext(
                 local_rank=0,  # Ray shows each actor its own GPU only
                 clock=clock,
                 folder=RayRunDir(self._outbox, snapshot, timeout_s=plan.timeout_s),
-                store=self._place.for_group(),
+                store=self._rendezvous.for_group(),
                 ready=self._ready,
                 server=address,
                 tls=self._tls or tls,
@@ -333,10 +351,12 @@ class Side:
     def _ready(self, num_samples: int) -> None:
         self._outbox.say({"ev": "ready", "torch": torch.__version__, "samples": num_samples})
         if not self._may_go.wait(24 * 3600.0):
-            raise NotReadyError("the launcher did not say that all are ready", "see what it says")
+            raise NotReadyError(
+                "the launcher did not report that all workers are ready", "see the launcher's output"
+            )
 
     def _report(self, facts: Report) -> None:
-        self._outbox.say({"ev": "report", "who": self._who, **facts})  # type: ignore[dict-item]  # facts are JSON
+        self._outbox.say({"ev": "report", "who": self._participant, **facts})  # type: ignore[dict-item]  # facts are JSON
 
     def _fault(self, error: BaseException, run_dir: str) -> Message:
         log_error(error)
@@ -345,24 +365,25 @@ class Side:
         log = f"{run_dir}/logs/worker-{self._rank}.log"
         return {
             **fault,
-            "who": self._who,
-            "hint": str(fault["hint"]).replace(log, f"{run_dir}/logs/{self._who}.log"),
+            "who": self._participant,
+            "hint": str(fault["hint"]).replace(log, f"{run_dir}/logs/{self._participant}.log"),
         }
 
 
 def _world(order: Message, size: int, rank: int) -> World:
-    """Where we meet the others; nowhere, if only a server is met or nobody."""
+    """Rendezvous of the ranks; without a port where there is only a server, or a single worker."""
     if order["port"] is None:
         return World(rank=rank, size=size)
     local_size = size if order["is_one_host"] else 1
-    host, port = str(order["host"]), int(str(order["port"]))
+    host = str(order["host"])
+    port = int(str(order["port"]))
     return World(rank=rank, size=size, local_size=local_size, host=host, port=port)
 
 
 def _server(order: Message) -> tuple[Address | None, ssl.SSLContext | None]:
-    said = order["server"]
-    if not isinstance(said, dict):
+    server = order["server"]
+    if not isinstance(server, dict):
         return None, None
-    certificate = said.get("certificate")
+    certificate = server.get("certificate")
     tls = None if certificate is None else client_tls_context(str(certificate))
-    return Address(str(said["host"]), int(str(said["port"]))), tls
+    return Address(str(server["host"]), int(str(server["port"]))), tls

@@ -1,7 +1,8 @@
-"""What does an actor of Ray do in an elastic run? What a forked worker of one does, in the same run folder.
+"""Ray actor's side of an elastic run: a worker in the launcher's own run folder.
 
-It is on the launcher's machine, and proves it by opening the launcher's own memory, which nobody else can:
-another machine, container or user is refused before it joins. launchers/ray/actor.py calls it by name.
+The actor must be on the launcher's machine. It proves that by opening the launcher's memory, which is
+possible for a process of the same machine, container and user only; any other is refused before it joins.
+launchers/ray/actor.py loads `Side` by name.
 """
 
 import json
@@ -23,21 +24,24 @@ from paceline.worker.participant import elastic_body
 from paceline.worker.rank_output import log_to
 from paceline.worker.reporting import TERMINATING_ERRORS, Report, fault_of, log_error
 
-# A replacement would meet the same.
+# A replacement would fail in the same way.
 _HOPELESS = (HopelessError, ConfigError, NotReadyError)
 
 
 class Side:
-    def __init__(self, who: str) -> None:
-        self._who, self._outbox = who, Outbox()
+    def __init__(self, participant: str) -> None:
+        self._participant = participant
+        self._outbox = Outbox()
 
     def begin(self, order: str, _saved: bytes | None) -> None:
-        thread = threading.Thread(target=self._live, args=(json.loads(order),), name=self._who, daemon=True)
+        thread = threading.Thread(
+            target=self._live, args=(json.loads(order),), name=self._participant, daemon=True
+        )
         thread.start()
 
     def poll(self, answers: str) -> tuple[str, list[bytes]]:
-        said, blobs = self._outbox.take(answers)
-        return json.dumps(said), blobs
+        update, blobs = self._outbox.take(answers)
+        return json.dumps(update), blobs
 
     def _live(self, order: Message) -> None:
         code = int(ExitCode.TRAINING_FAILED)
@@ -45,11 +49,11 @@ class Side:
             self._take_part(order)
             code = 0
         except TERMINATING_ERRORS as error:
-            # Also a failure of the user's task: the launcher tells it.
+            # Also a failure of the user's task: the launcher reports it.
             log_error(error)
-            fault = fault_of(error, Path(str(order["run_dir"])) / "logs" / f"{self._who}.log")
+            fault = fault_of(error, Path(str(order["run_dir"])) / "logs" / f"{self._participant}.log")
             is_hopeless = isinstance(error, _HOPELESS)
-            self._outbox.say({"ev": "error", "who": self._who, **fault, "hopeless": is_hopeless})
+            self._outbox.say({"ev": "error", "who": self._participant, **fault, "hopeless": is_hopeless})
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -60,27 +64,29 @@ class Side:
         plan = loads(str(order["plan"]), where="the launcher's plan")
         _check_alike(str(order["paceline"]))
         control = shared_block(plan, str(order["control"]), str(order["secret"]))
-        run_dir, here = Path(str(order["run_dir"])), Path(str(order["cwd"]))
-        log_to(run_dir / "logs" / f"{self._who}.log")
-        os.chdir(here)  # a task of the user's own is looked for there, as without Ray
+        run_dir = Path(str(order["run_dir"]))
+        folder = Path(str(order["cwd"]))
+        log_to(run_dir / "logs" / f"{self._participant}.log")
+        os.chdir(folder)  # user tasks are imported from there, as without Ray
         environ.let_gloo_use_loopback()
-        task_class(plan.task)  # one that cannot be imported is no loss that a replacement would mend
-        resume_from, coordinator = order["resume_from"], order["coordinator"]
+        task_class(plan.task)  # fails here if it cannot be imported, because a replacement would not help
+        resume_from = order["resume_from"]
+        coordinator = order["coordinator"]
         assert isinstance(coordinator, dict), "an elastic run has a coordinator"
-        seat = WorkerContext(
+        context = WorkerContext(
             plan=plan,
             run_dir=run_dir,
             control=control,
-            rendezvous=Path(),  # nobody meets by one: every generation has a place of its own
+            rendezvous=Path(),  # not used: every generation has its own file
             token=bytes.fromhex(str(order["token"])),
             resume_from=None if resume_from is None else Path(str(resume_from)),
             coordinator=CoordinatorEndpoint.read(coordinator),
         )
-        self._outbox.say({"ev": "started", "who": self._who, "pid": os.getpid()})
-        elastic_body(plan, self._who)(seat, self._report)
+        self._outbox.say({"ev": "started", "who": self._participant, "pid": os.getpid()})
+        elastic_body(plan, self._participant)(context, self._report)
 
     def _report(self, facts: Report) -> None:
-        self._outbox.say({"ev": "report", "who": self._who, **facts})  # type: ignore[dict-item]  # facts are JSON
+        self._outbox.say({"ev": "report", "who": self._participant, **facts})  # type: ignore[dict-item]  # facts are JSON
 
 
 def shared_block(plan: Plan, file: str, secret: str) -> ControlBlock:
@@ -100,5 +106,5 @@ def shared_block(plan: Plan, file: str, secret: str) -> ControlBlock:
 
 def _check_alike(version: str) -> None:
     if version != __version__:
-        what = f"paceline is {version} where the run was started, but {__version__} in Ray's Python"
-        raise NotReadyError(what, "start Ray with the same Python as the run")
+        message = f"paceline is {version} where the run was started, but {__version__} in Ray's Python"
+        raise NotReadyError(message, "start Ray with the same Python as the run")

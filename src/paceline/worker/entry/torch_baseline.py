@@ -1,4 +1,4 @@
-"""What would a user write without us? The loop of torch's manual, alone or as DDP, on the same samples.
+"""Torch baseline: the plain training loop of torch's manual, alone or with DDP, on the same samples.
 
 The model, the loss, the optimizer and the data are the task's; the loop and the averaging are torch's. It
 runs in processes of our own (`rank_main`, by launchers/isolated.py) or in those of Ray Train (`ray_loop`).
@@ -25,36 +25,40 @@ from paceline.worker.wiring import build_task, set_up_torch
 
 
 def rank_main(order: dict[str, Json], _note: Callable[[str], None]) -> dict[str, Json]:
-    """`plan`, `rank`, and `meet`: a file that is not there yet, in which the ranks find each other."""
-    plan, rank = loads(str(order["plan"]), where="the benchmark's plan"), int(str(order["rank"]))
+    """Order: `plan`, `rank`, and `meet`, the path of a new file for the rendezvous of the ranks."""
+    plan = loads(str(order["plan"]), where="the benchmark's plan")
+    rank = int(str(order["rank"]))
     if plan.num_workers > 1:
         meet = f"file://{order['meet']}"
         dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=plan.num_workers)
-    found = _train(plan, rank)
+    report = _train(plan, rank)
     if plan.num_workers > 1:
-        wait_for_all()  # rank 0 has looked at its model meanwhile
-    return found
+        wait_for_all()  # rank 0 evaluates its model meanwhile
+    return report
 
 
 def ray_loop(order: dict[str, Json]) -> dict[str, Json]:
     """The same in a worker of Ray Train, which has made the process group; `cwd`: where a user's task is."""
     plan = loads(str(order["plan"]), where="the benchmark's plan")
-    here = Path(str(order["cwd"]))
-    if here.is_dir():
-        os.chdir(here)
+    folder = Path(str(order["cwd"]))
+    if folder.is_dir():
+        os.chdir(folder)
     return _train(plan, dist.get_rank() if plan.num_workers > 1 else 0)
 
 
 def _train(plan: Plan, rank: int) -> dict[str, Json]:
-    """When each step began, its loss, and what the model is worth (rank 0)."""
+    """Start time and loss of each step, and the metrics of the model (rank 0)."""
     set_up_torch(plan)
-    clock, task = SystemClock(), build_task(plan)
+    clock = SystemClock()
+    task = build_task(plan)
     torch.manual_seed(plan.seed)
     model = task.model()
     wrapped: nn.Module = DistributedDataParallel(model) if plan.num_workers > 1 else model
-    optimizer, samples = _optimizer(plan, task, model), samples_of(task)
+    optimizer = _optimizer(plan, task, model)
+    samples = samples_of(task)
     stream = SampleStream(num_samples=len(samples), seed=plan.seed, in_order=keeps_order(samples))
-    starts_ns, losses = [], []
+    starts_ns = []
+    losses = []
     first_unix_s = unix_now_s()
     for step in range(plan.steps):
         starts_ns.append(clock.now_ns())
@@ -81,7 +85,7 @@ def _train(plan: Plan, rank: int) -> dict[str, Json]:
 
 
 def _optimizer(plan: Plan, task: Task, model: nn.Module) -> Optimizer:
-    """As a worker of ours has it: the task's, or the one that was asked for."""
+    """The same as in a worker: the one of the plan, or else the task's."""
     if plan.optimizer is not None:
         choice = plan.optimizer
         return build_optimizer(

@@ -1,7 +1,9 @@
-"""What does a rank above 0 do? It is told what to train, trains, says how it went, and waits for the verdict.
+"""Ranks started by torchrun: the handshake with rank 0, and the part of a rank above 0.
 
-It reads no configuration, and writes no file but its log of warnings. An error of this rank is reported by
-rank 0, once; only when rank 0 cannot be reached any more does this rank report it itself.
+A rank above 0 receives the plan from rank 0, trains, sends its report, and waits for the exit code. It reads
+no configuration, and writes no file but its log of warnings. Rank 0 reports an error of this rank, once;
+only when rank 0 cannot be reached any more does this rank report it itself. torchrun_leader.py is rank 0's
+side.
 """
 
 import math
@@ -54,12 +56,9 @@ from paceline.worker.rank_output import RankOutput
 from paceline.worker.reporting import TERMINATING_ERRORS, Report
 from paceline.worker.wiring import channel_of
 
-# The seat: a clock that is rank 0's, a folder that is rank 0's, a store to meet in, and a moment before
-# the meeting at which everybody waits until all are ready (torchrun_words.py).
-
 
 def run_rank(
-    place: RendezvousStore,
+    rendezvous: RendezvousStore,
     plan: Plan,
     *,
     run_dir: Path,
@@ -72,28 +71,28 @@ def run_rank(
     report: Callable[[Report], None],
     looks_at_host: bool = False,
 ) -> None:
-    if place.world.is_one_host:
+    if rendezvous.world.is_one_host:
         environ.let_gloo_use_loopback()
     address, token = (None, b"") if server is None else server
-    seat = WorkerContext(
+    context = WorkerContext(
         plan=plan,
         run_dir=run_dir,
         control=control,
-        rendezvous=run_dir,  # nobody meets by a file
+        rendezvous=run_dir,  # not used: the ranks use a store
         token=token,
         resume_from=resume_from,
         foreign=RemoteContext(
-            local_rank=place.world.local_rank,
+            local_rank=rendezvous.world.local_rank,
             clock=clock,
             folder=folder,
-            store=place.for_group(),
+            store=rendezvous.for_group(),
             ready=ready,
             server=address,
             looks_at_host=looks_at_host,
         ),
     )
     try:
-        work(Rank(place.world.rank), seat, report)
+        work(Rank(rendezvous.world.rank), context, report)
     except BaseException:
         abandon_group()
         raise
@@ -101,7 +100,7 @@ def run_rank(
 
 @contextmanager
 def stop_on_signals(control: ControlBlock) -> Iterator[list[str]]:
-    """The first signal asks for an orderly stop, the second ends this process."""
+    """The first signal requests an orderly stop; the second ends this process."""
     asked_by: list[str] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -121,14 +120,15 @@ def stop_on_signals(control: ControlBlock) -> Iterator[list[str]]:
             signal.signal(number, handler)
 
 
-#     hello/R   a rank is there: its version, host and idea of the world
-#     word      rank 0: the plan, and where everything is; or that nothing will come of it
-#     ready/R   a rank has built its task and its model, or could not
-#     go        rank 0: all are ready, meet now
-#     end/R     how a rank ended: its report, or what went wrong
+# Messages between the ranks, as keys of the rendezvous store:
+#     hello/R   rank R has started: its versions, host and world size
+#     word      rank 0: the plan, and the endpoints
+#     ready/R   rank R has built its task and its model, or could not
+#     go        rank 0: all ranks are ready, form the process group now
+#     end/R     how rank R ended: its report or its error
 #     verdict   rank 0: everything is written; the exit code for all
 #
-# Whatever rank 0 shows may instead be `{"over": code}`: then there is nothing to wait for any more.
+# A message of rank 0 may instead be `{"over": code}`: then there is nothing to wait for any more.
 
 Message = dict[str, Json]
 _FITTING = {
@@ -151,36 +151,36 @@ def hello_message(world: World) -> Message:
     }
 
 
-def check_hello(said: Message, rank: int, mine: Message) -> None:
-    """Ranks that are not alike would train something else than they say, or wait for ever."""
-    if said["world_size"] != mine["world_size"]:
+def check_hello(hello: Message, rank: int, own: Message) -> None:
+    """Refuse ranks with another world size or version: they would train something else, or wait for ever."""
+    if hello["world_size"] != own["world_size"]:
         raise TorchrunError(
             [
                 Problem(
-                    f"WORLD_SIZE is {mine['world_size']} for rank 0, {said['world_size']} for rank {rank}",
+                    f"WORLD_SIZE is {own['world_size']} for rank 0, {hello['world_size']} for rank {rank}",
                     "start all processes of a run with the same WORLD_SIZE; torchrun does",
                 )
             ]
         )
-    for what in ("paceline", "torch"):
-        if said[what] != mine[what]:
+    for name in ("paceline", "torch"):
+        if hello[name] != own[name]:
             raise VersionsDifferError(
-                f"rank 0 has {what} {mine[what]}, but rank {rank} on {said['host']} has {said[what]}",
+                f"rank 0 has {name} {own[name]}, but rank {rank} on {hello['host']} has {hello[name]}",
                 "install the same versions everywhere",
             )
 
 
 def check_plan_here(plan: Plan, world: World) -> None:
-    """Can this process do its part of the plan?"""
+    """Check that this process can do its part of the plan."""
     if world.size != plan.num_workers:
-        what = f"the run has {plan.num_workers} workers, but {world.size} processes were started"
-        raise TorchrunError([Problem(what, f"start {plan.num_workers}, or begin a new run")])
+        message = f"the run has {plan.num_workers} workers, but {world.size} processes were started"
+        raise TorchrunError([Problem(message, f"start {plan.num_workers}, or start a new run")])
     channel = channel_of(plan.mode)
     if plan.transport not in _FITTING[channel]:
         usable = " or ".join(t.value for t in _FITTING[channel])
-        what = f"transport {plan.transport.value} does not reach processes that somebody else started"
+        message = f"transport {plan.transport.value} does not support processes started by torchrun"
         hint = f"for mode {plan.mode}, use --transport {usable}" if usable else "use `paceline train`"
-        raise TorchrunError([Problem(what, hint)])
+        raise TorchrunError([Problem(message, hint)])
     if plan.device is Device.CUDA and not torch.cuda.is_available():
         raise NoGpuError(
             f"device is cuda, but rank {world.rank} on {socket.gethostname()} has no GPU that torch can use",
@@ -189,53 +189,58 @@ def check_plan_here(plan: Plan, world: World) -> None:
 
 
 def describe_rank_fault(error: BaseException, rank: int, run_dir: str) -> Message:
-    """An error as rank 0 hears of it; with a traceback where it is no error of the user's."""
+    """An error as a message to rank 0; with a traceback unless it is a PacelineError."""
     if isinstance(error, RuntimeError) and not isinstance(error, PacelineError) and _is_of_a_peer(error):
         error = PeerLostError(
             f"torch lost a peer: {str(error).splitlines()[0]}",
-            "another rank died, or did not answer in time; torchrun names the first that ended",
+            "another rank died, or did not respond in time; torchrun names the first that ended",
         )
-    who = f"worker-{rank}"
-    fault: Message = {"ev": "error", "who": who, **reporting.fault_of(error, f"{run_dir}/logs/{who}.log")}
+    participant = f"worker-{rank}"
+    fault: Message = {
+        "ev": "error",
+        "who": participant,
+        **reporting.fault_of(error, f"{run_dir}/logs/{participant}.log"),
+    }
     if not isinstance(error, PacelineError):
         fault["trace"] = "".join(traceback.format_exception(error))
     return fault
 
 
 def _is_of_a_peer(error: RuntimeError) -> bool:
-    """torch's DDP raises what gloo and NCCL say, as it is."""
-    return any(word in str(error) for word in ("gloo/transport", "NCCL", "Connection closed by peer"))
+    """torch's DDP raises the errors of gloo and NCCL unchanged."""
+    return any(text in str(error) for text in ("gloo/transport", "NCCL", "Connection closed by peer"))
 
 
-VERDICT_S = 15.0  # for rank 0 to say how it ended, once something went wrong
-LOST_S = 7.0  # the same once we were also told to go: a rank has ended, perhaps rank 0
-STOPPED_S = 25.0  # for rank 0 to end in good order, once we were told to go; torchrun waits for 30
+VERDICT_S = 15.0  # timeout for the verdict of rank 0 after a failure
+LOST_S = 7.0  # the same after a stop signal: a rank has ended, perhaps rank 0
+STOPPED_S = 25.0  # timeout for rank 0 to end normally after a stop signal; torchrun waits 30 s
 
 
 class _OverError(Exception):
-    """Rank 0 says that there is nothing to wait for."""
+    """Rank 0 has ended the run: there is nothing to wait for."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
 
 
-def follow(place: RendezvousStore, output: RankOutput) -> int:
-    """Take part in whatever rank 0 trains; the exit code."""
-    rank = place.world.rank
-    place.show(f"hello/{rank}", hello_message(place.world))
+def follow(rendezvous: RendezvousStore, output: RankOutput) -> int:
+    """Train as a follower of rank 0; returns the exit code."""
+    rank = rendezvous.world.rank
+    rendezvous.show(f"hello/{rank}", hello_message(rendezvous.world))
     try:
-        word = _seen(place, "word", whose="rank 0 to say what is trained")
-        output.log_to(Path(str(word["run_dir"])) / "logs" / f"worker-{rank}.log")
-        return _follow(place, word)
+        order = _seen(rendezvous, "word", source="the plan from rank 0")
+        output.log_to(Path(str(order["run_dir"])) / "logs" / f"worker-{rank}.log")
+        return _follow(rendezvous, order)
     except _OverError as over:
-        place.show(f"bye/{rank}", True)
+        rendezvous.show(f"bye/{rank}", True)
         return over.code
 
 
-def _follow(place: RendezvousStore, word: Message) -> int:
-    rank, plan = place.world.rank, loads(str(word["plan"]), where="rank 0's plan")
-    part = _Part(place, plan, word)
+def _follow(rendezvous: RendezvousStore, order: Message) -> int:
+    rank = rendezvous.world.rank
+    plan = loads(str(order["plan"]), where="rank 0's plan")
+    part = _Part(rendezvous, plan, order)
     with stop_on_signals(part.control) as asked_by:
         try:
             part.take()
@@ -243,32 +248,33 @@ def _follow(place: RendezvousStore, word: Message) -> int:
         except _OverError:
             raise
         except TERMINATING_ERRORS as error:
-            # Also a failure of the user's task: rank 0 tells it.
-            end = describe_rank_fault(error, rank, str(word["run_dir"]))
+            # Also a failure of the user's task: rank 0 reports it.
+            end = describe_rank_fault(error, rank, str(order["run_dir"]))
             if not part.was_ready:
-                place.show(f"ready/{rank}", {"failed": True})
+                rendezvous.show(f"ready/{rank}", {"failed": True})
         try:
-            place.send(f"end/{rank}/events", part.unsent())
-            place.show(f"end/{rank}", end)
-            code = _verdict(place, end, asked_by)
-            place.show(f"bye/{rank}", True)
+            rendezvous.send(f"end/{rank}/events", part.unsent())
+            rendezvous.show(f"end/{rank}", end)
+            code = _verdict(rendezvous, end, asked_by)
+            rendezvous.show(f"bye/{rank}", True)
         except PeerLostError as error:
             raise _own_error(end) or error from None
         return code
 
 
-def _verdict(place: RendezvousStore, end: Message, asked_by: list[str]) -> int:
-    """Rank 0 may take long to evaluate what was trained; but who was told to go, or failed, does not wait."""
-    has_failed, is_dismissed = end["ev"] == "error", False
+def _verdict(rendezvous: RendezvousStore, end: Message, asked_by: list[str]) -> int:
+    """Wait for the exit code while rank 0 evaluates; after a failure or a stop signal for a limited time."""
+    has_failed = end["ev"] == "error"
+    is_dismissed = False
     give_up_s = monotonic_s() + VERDICT_S if has_failed else math.inf
     while True:
         if asked_by and not is_dismissed:
             is_dismissed = True
             give_up_s = min(give_up_s, monotonic_s() + (LOST_S if has_failed else STOPPED_S))
         try:
-            return int(str(_seen(place, "verdict", whose="rank 0's verdict", timeout_s=1.0)["code"]))
+            return int(str(_seen(rendezvous, "verdict", source="rank 0's verdict", timeout_s=1.0)["code"]))
         except PeerLostError:
-            if not place.is_open() or monotonic_s() > give_up_s:
+            if not rendezvous.is_open() or monotonic_s() > give_up_s:
                 raise
 
 
@@ -281,33 +287,39 @@ def _own_error(end: Message) -> PacelineError | None:
     return error
 
 
-def _seen(place: RendezvousStore, name: str, *, whose: str, timeout_s: float | None = None) -> Message:
-    said: Message = place.see(name, whose=whose, timeout_s=timeout_s)
-    if "over" in said:
-        raise _OverError(int(str(said["over"])))
-    return said
+def _seen(rendezvous: RendezvousStore, name: str, *, source: str, timeout_s: float | None = None) -> Message:
+    reply: Message = rendezvous.see(name, source=source, timeout_s=timeout_s)
+    if "over" in reply:
+        raise _OverError(int(str(reply["over"])))
+    return reply
 
 
 class _Part:
     """This rank's part of a run."""
 
-    def __init__(self, place: RendezvousStore, plan: Plan, word: Message) -> None:
-        self._place, self._plan, self._word = place, plan, word
+    def __init__(self, rendezvous: RendezvousStore, plan: Plan, order: Message) -> None:
+        self._rendezvous = rendezvous
+        self._plan = plan
+        self._order = order
         self.control = ControlBlock(plan.num_workers)
         self.report: Message = {}
         self.was_ready = False
         self._far: RemoteRunDir | None = None
 
     def take(self) -> None:
-        place, plan, word = self._place, self._plan, self._word
-        check_plan_here(plan, place.world)
-        clock = _clock(place, str(word["boot"]))
-        run_dir = Path(str(word["run_dir"]))
-        resume_from = None if word["resume_from"] is None else Path(str(word["resume_from"]))
+        rendezvous = self._rendezvous
+        plan = self._plan
+        order = self._order
+        check_plan_here(plan, rendezvous.world)
+        clock = _clock(rendezvous, str(order["boot"]))
+        run_dir = Path(str(order["run_dir"]))
+        resume_from = None if order["resume_from"] is None else Path(str(order["resume_from"]))
         if channel_of(plan.mode) is not Channel.STORE:
-            self._far = RemoteRunDir(place, None if resume_from is None else receive_snapshot(place))
+            self._far = RemoteRunDir(
+                rendezvous, None if resume_from is None else receive_snapshot(rendezvous)
+            )
         run_rank(
-            place,
+            rendezvous,
             plan,
             run_dir=run_dir,
             resume_from=resume_from,
@@ -316,9 +328,9 @@ class _Part:
             # Behind a parameter server all are on one host, and reach the folder themselves.
             folder=self._far or LocalRunDir(run_dir, resume_from),
             ready=self._ready,
-            server=_server(word),
+            server=_server(order),
             report=self._keep,
-            looks_at_host=str(word["boot"]) != boot_id() and place.world.local_rank == 0,
+            looks_at_host=str(order["boot"]) != boot_id() and rendezvous.world.local_rank == 0,
         )
 
     def unsent(self) -> bytes:
@@ -326,27 +338,28 @@ class _Part:
 
     def _ready(self, num_samples: int) -> None:
         self.was_ready = True
-        self._place.show(f"ready/{self._place.world.rank}", {"num_samples": num_samples})
-        _seen(self._place, "go", whose="the other ranks to be ready")
+        self._rendezvous.show(f"ready/{self._rendezvous.world.rank}", {"num_samples": num_samples})
+        _seen(self._rendezvous, "go", source="the other ranks to be ready")
 
     def _keep(self, facts: Report) -> None:
-        if "ev" not in facts:  # else about a checkpoint, of which rank 0 knows more
+        if "ev" not in facts:  # else about a checkpoint, which rank 0 reports itself
             self.report = dict(facts)  # type: ignore[arg-type]  # facts are JSON
 
 
-def _clock(place: RendezvousStore, boot: str) -> Clock:
+def _clock(rendezvous: RendezvousStore, boot: str) -> Clock:
     if boot == boot_id():
         return SystemClock()
-    rank, own = place.world.rank, SystemClock()
-    place.see(f"turn/{rank}", whose="rank 0 to tell the time")
+    rank = rendezvous.world.rank
+    own = SystemClock()
+    rendezvous.see(f"turn/{rank}", source="the clock of rank 0")
     asked_ns = own.now_ns()
-    place.show(f"asks/{rank}", True)
-    theirs_ns = int(place.see(f"time/{rank}", whose="rank 0 to tell the time"))
+    rendezvous.show(f"asks/{rank}", True)
+    theirs_ns = int(rendezvous.see(f"time/{rank}", source="the clock of rank 0"))
     return RemoteClock(ahead_ns(asked_ns=asked_ns, theirs_ns=theirs_ns, answered_ns=own.now_ns()))
 
 
-def _server(word: Message) -> tuple[Address, bytes] | None:
-    said = word["server"]
-    if not isinstance(said, dict):
+def _server(order: Message) -> tuple[Address, bytes] | None:
+    server = order["server"]
+    if not isinstance(server, dict):
         return None
-    return Address(str(said["host"]), int(str(said["port"]))), bytes.fromhex(str(said["token"]))
+    return Address(str(server["host"]), int(str(server["port"]))), bytes.fromhex(str(server["token"]))

@@ -1,6 +1,7 @@
 """The parameter server of ranks that torchrun started: `… -m paceline.worker.entry.torchrun_server_main FD`.
 
-Orders come as one JSON line on stdin, reports go out as JSON lines on stdout (see torchrun_server.py).
+Orders come as one JSON line on stdin, reports go out as JSON lines on stdout (see `ServerProcess` in
+torchrun_leader.py).
 """
 
 import json
@@ -20,20 +21,22 @@ from paceline.worker.participant import serve
 def main(listener_fd: int) -> int:
     die_with_parent()
     order = json.loads(sys.stdin.readline())
-    plan, run_dir, resume_from = loads(order["plan"]), Path(order["run_dir"]), order["resume_from"]
+    plan = loads(order["plan"])
+    run_dir = Path(order["run_dir"])
+    resume_from = order["resume_from"]
     reports = os.dup(1)
-    os.dup2(2, 1)  # what a task prints must not look like a report
+    os.dup2(2, 1)  # output of a task must not be parsed as a report
     with socket.socket(fileno=listener_fd) as listener:
-        seat = WorkerContext(
+        context = WorkerContext(
             plan=plan,
             run_dir=run_dir,
             control=ControlBlock(plan.num_workers),
-            rendezvous=run_dir,  # nobody meets by a file
+            rendezvous=run_dir,  # not used: workers connect to the listener
             listener=listener,
             token=bytes.fromhex(order["token"]),
             resume_from=None if resume_from is None else Path(resume_from),
         )
-        return run_process(seat, "server-0", serve, reports)
+        return run_process(context, "server-0", serve, reports)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What would this plan do, run in one process, in virtual time, in a fixed order?
+"""Virtual run: all participants of a plan in one process, in virtual time and in a fixed order.
 
-The very same loop, strategies and server as in real runs; only the transport
-and the clock are in-process ones. A step's compute takes the plan's pace times
-its slowness, everything else takes no time, so schedules, waits and rates can
-be predicted to the nanosecond. The laws run on this, and so do replays of
-synchronous runs.
+It is the same loop, strategies and server as in real runs; only the transport and the clock are in-process
+ones. The compute phase of a step takes the plan's pace times its slowness, and everything else takes no
+time, so schedules, waits and rates can be predicted to the nanosecond. The laws run on this, and so do
+replays of synchronous runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,16 +67,16 @@ class VirtualRun:
 
 
 class _LeavesError(Exception):
-    """Lets a virtual worker say goodbye before its work is done."""
+    """Raised to let a virtual worker leave normally before its work is done."""
 
 
 class WorkerGoneError(Exception):
-    """Ends a virtual worker without a word, as a crash or a cut network would."""
+    """Ends a virtual worker without a message, as a crash or a network partition would."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incidents:
-    """What happens to whom (by rank) beyond the plan."""
+    """Injected incidents, by rank."""
 
     silent_after: Mapping[int, int] = field(default_factory=dict)
     leaves_after: Mapping[int, int] = field(default_factory=dict)
@@ -92,7 +91,9 @@ class _Control:
     """The supervisor of one virtual worker: lets the incidents happen."""
 
     def __init__(self, rank: Rank, replica: Replica, incidents: Incidents) -> None:
-        self._rank, self._replica, self._incidents = rank, replica, incidents
+        self._rank = rank
+        self._replica = replica
+        self._incidents = incidents
         self._finished = 0
 
     def wants_stop(self) -> bool:
@@ -122,9 +123,9 @@ def run_virtual(
     wrap_collective: WrapCollective = lambda _, collective: collective,
     kind: StrategyFactory | None = None,
 ) -> VirtualRun:
-    """Run the plan. After so many of its steps, a worker vanishes, leaves, or asks all to stop.
+    """Run the plan. After a given number of its steps, a worker vanishes, leaves, or requests all to stop.
 
-    `kind` makes the strategies of a mode without a server, if not the plan's mode itself.
+    `kind` replaces the plan's mode as the maker of strategies, in modes without a server.
     """
     incidents = Incidents(
         silent_after or {},
@@ -150,10 +151,12 @@ class VirtualCluster:
         kind: StrategyFactory | None = None,
     ) -> None:
         set_up_torch(plan)
-        self._plan, self._incidents = plan, incidents
+        self._plan = plan
+        self._incidents = incidents
         self._device = torch.device(plan.device.value)
         self._kind: StrategyFactory = kind or strategy_class(plan.mode)
-        self._turns, self._task = turns or Turns(), build_task(plan)
+        self._turns = turns or Turns()
+        self._task = build_task(plan)
         self._log = MemoryLog(self._turns)
         self._run = VirtualRun(History(run=plan.run))
         self._world = in_process_world(plan, self._turns, self._device)
@@ -175,8 +178,11 @@ class VirtualCluster:
         ranks = [Rank(rank) for rank in range(self._plan.num_workers)]
         done.errors = self._turns.run([partial(self._live, rank) for rank in ranks])
         done.elapsed_s = self._turns.now_ns() / 1e9
-        log, history = self._log, done.history
-        history.steps, history.abandoned, history.server = log.steps, log.abandoned, log.server
+        log = self._log
+        history = done.history
+        history.steps = log.steps
+        history.abandoned = log.abandoned
+        history.server = log.server
         history.plain = log.plain
         return done
 
@@ -228,13 +234,13 @@ class VirtualCluster:
         )
 
     def _report(self, report: Report) -> None:
-        """What a worker says to whoever started it; nobody did."""
+        """Reports of workers are dropped: there is no launcher."""
 
     def _restored(self, worker: Worker) -> StepClock:
         """How many steps are behind this worker when it begins."""
         return StepClock(0)
 
-    def _ended(self, worker: Worker, ran: LoopResult) -> None: ...
+    def _ended(self, worker: Worker, result: LoopResult) -> None: ...
 
     def _new_source(self) -> Source:
         return GradientSource(self._plan, self._task, self._device, self._turns)

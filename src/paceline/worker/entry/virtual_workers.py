@@ -1,9 +1,8 @@
-"""How does `--launcher virtual` carry out a plan? All workers take turns in one process, in virtual time.
+"""`--launcher virtual`: all workers of a run take turns in one process, with logs and checkpoints.
 
-The very same loop, strategies, server, logs and checkpoints as with processes;
-a step takes its pace times its slowness, and nothing else takes any time. So a
-run of many slow workers is over as fast as one processor (or GPU) can compute
-their gradients, and its schedule is the same every time.
+It is the same loop, strategies, server, logs and checkpoints as with processes; a step takes its pace times
+its slowness, and nothing else takes any time. So a run of many slow workers ends as fast as one processor
+(or GPU) can compute their gradients, and its schedule is the same every time.
 """
 
 import os
@@ -43,19 +42,20 @@ from paceline.worker.participant import evaluate, server_report, state_hash
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 
-# Whoever is ready at the same moment of virtual time asks; then one pass of
-# `torch.func` computes the losses and gradients of all who asked, each on its own
-# parameters and samples. On a GPU this costs little more than one worker's pass.
+# All workers that are ready at the same moment of virtual time register; then one pass
+# of `torch.func` computes their losses and gradients, each on its own parameters and
+# samples. On a GPU this costs little more than one worker's pass.
 # The numbers are those of batched kernels: equal up to rounding, not bit by bit.
 
 
 class StackedSource:
-    """What the workers of one process share; each gets its own `source()`."""
+    """Gradient source shared by the workers of one process; each worker has its own `source()`."""
 
     def __init__(self, single: GradientSource, task: Task, turns: Turns) -> None:
-        self.turns, self._single = turns, single
+        self.turns = turns
+        self._single = single
         self._task = task
-        self._asked: dict[int, tuple[Replica, WorkUnit]] = {}  # by the replica's address
+        self._requested: dict[int, tuple[Replica, WorkUnit]] = {}  # by the replica's address
         self._losses: dict[int, float] = {}
 
     def source(self) -> "_OneOfMany":
@@ -63,21 +63,22 @@ class StackedSource:
 
     def ask(self, replica: Replica, share: WorkUnit) -> None:
         replica.step = share.step
-        self._asked[id(replica)] = replica, share
+        self._requested[id(replica)] = replica, share
 
     def loss_of(self, replica: Replica) -> float:
-        """The loss of a replica that asked; the first one to call this computes them all."""
+        """The loss of a registered replica; the first call computes all of them."""
         if id(replica) not in self._losses:
-            asked, self._asked = list(self._asked.values()), {}
-            self._compute(asked)
+            requested = list(self._requested.values())
+            self._requested = {}
+            self._compute(requested)
         return self._losses.pop(id(replica))
 
-    def _compute(self, asked: Sequence[tuple[Replica, WorkUnit]]) -> None:
-        batches = [self._single.batch_of(share) for _, share in asked]
-        replicas = [replica for replica, _ in asked]
+    def _compute(self, requested: Sequence[tuple[Replica, WorkUnit]]) -> None:
+        batches = [self._single.batch_of(share) for _, share in requested]
+        replicas = [replica for replica, _ in requested]
         stacked = _stack(batches)
-        if stacked is None or len(asked) == 1:  # unequal batches have no common shape
-            losses = [self._single.compute(replica, share) for replica, share in asked]
+        if stacked is None or len(requested) == 1:  # unequal batches have no common shape
+            losses = [self._single.compute(replica, share) for replica, share in requested]
         else:
             losses = self._at_once(replicas, stacked).tolist()
         self._losses |= {id(replica): loss for replica, loss in zip(replicas, losses, strict=True)}
@@ -85,7 +86,8 @@ class StackedSource:
     def _at_once(self, replicas: Sequence[Replica], batch: Batch) -> Tensor:
         arenas = [replica.arena for replica in replicas]
         states = torch.stack([arena.state for arena in arenas])
-        layout, count = arenas[0].layout, len(arenas)
+        layout = arenas[0].layout
+        count = len(arenas)
         parameters = {p.name: p.view_of_many(states) for p in layout.parameters}
         buffers = {p.name: p.view_of_many(states) for p in layout.buffers}
         counters = _stack_counters(arenas)
@@ -93,33 +95,33 @@ class StackedSource:
 
         def loss(own: Mapping[str, Tensor], rest: Mapping[str, Tensor], samples: Batch) -> Tensor:
             named = {f"model.{name}": tensor for name, tensor in (*own.items(), *rest.items())}
-            found: Tensor = functional_call(model, named, (samples,))
-            return found
+            result: Tensor = functional_call(model, named, (samples,))
+            return result
 
         compute = vmap(grad_and_value(loss), randomness="different")
         gradients, losses = compute(parameters, {**buffers, **counters}, batch)
-        everybody = states.new_zeros((count, layout.buffers_start))
+        stacked_gradients = states.new_zeros((count, layout.buffers_start))
         for piece in layout.parameters:
-            piece.view_of_many(everybody).copy_(gradients[piece.name])
-        _hand_out(arenas, everybody, states, counters)
-        found: Tensor = losses.detach()
-        return found
+            piece.view_of_many(stacked_gradients).copy_(gradients[piece.name])
+        _hand_out(arenas, stacked_gradients, states, counters)
+        values: Tensor = losses.detach()
+        return values
 
 
 class _OneOfMany:
-    """One worker's end: asks, lets all others ask, then takes its own."""
+    """One worker's source: registers, lets all others register, then takes its own loss."""
 
     def __init__(self, shared: StackedSource) -> None:
         self._shared = shared
         self.times_ns = Times(0, 0, 0, 0)
 
-    def compute(self, replica: Replica, share: WorkUnit, look: Callable[[], None] = lambda: None) -> float:
+    def compute(self, replica: Replica, share: WorkUnit, check: Callable[[], None] = lambda: None) -> float:
         self._shared.ask(replica, share)
-        self._shared.turns.sleep(0.0)  # the turn goes to everybody else who is ready now
+        self._shared.turns.sleep(0.0)  # the turn goes to all other workers that are ready now
         now_ns = self._shared.turns.now_ns()
         self.times_ns = Times(now_ns, now_ns, now_ns, now_ns)
         loss = self._shared.loss_of(replica)
-        look()  # only now: the pass is everybody's, forward and backward in one
+        check()  # only now: the pass is shared, forward and backward in one
         return loss
 
 
@@ -128,7 +130,8 @@ class _WithLoss(nn.Module):
 
     def __init__(self, task: Task, model: nn.Module) -> None:
         super().__init__()
-        self._task, self.model = task, model
+        self._task = task
+        self.model = model
 
     def forward(self, batch: Batch) -> Tensor:
         return self._task.loss(self.model, batch)
@@ -164,9 +167,9 @@ def _hand_out(
             arena.module.get_buffer(name).copy_(stacked[number])
 
 
-def run_virtual_workers(seat: WorkerContext, report: Callable[[Report], None]) -> None:
+def run_virtual_workers(context: WorkerContext, report: Callable[[Report], None]) -> None:
     """Run all participants of the plan to their end, and report for each."""
-    participants = _Participants(seat, report)
+    participants = _Participants(context, report)
     done = participants.run()
     for error in done.errors:
         if error is not None:
@@ -176,27 +179,29 @@ def run_virtual_workers(seat: WorkerContext, report: Callable[[Report], None]) -
 
 
 class _Participants(VirtualCluster):
-    def __init__(self, seat: WorkerContext, report: Callable[[Report], None]) -> None:
-        self._seat, self._tell = seat, report
+    def __init__(self, context: WorkerContext, report: Callable[[Report], None]) -> None:
+        self._context = context
+        self._send_report = report
         self._logs: list[EventLog] = []
-        self._ran: dict[int, LoopResult] = {}
-        # Begins where the launcher's clock stands, so that all times of the log have one origin.
+        self._results: dict[int, LoopResult] = {}
+        # Starts at the launcher's current time, so that all times of the log have one origin.
         self._began_ns = SystemClock().now_ns()
-        super().__init__(seat.plan, Incidents(), turns=Turns(self._began_ns))
+        super().__init__(context.plan, Incidents(), turns=Turns(self._began_ns))
         self._stacked: StackedSource | None = None
-        if seat.plan.vmap:
-            single = GradientSource(seat.plan, self._task, self._device, self._turns)
+        if context.plan.vmap:
+            single = GradientSource(context.plan, self._task, self._device, self._turns)
             self._stacked = StackedSource(single, self._task, self._turns)
         self._server_saver: ServerSaver | None = None
         if self._server is not None:
-            if seat.resume_from is not None:
-                self._server.restore(read_snapshot(seat.resume_from, "server-0"))
+            if context.resume_from is not None:
+                self._server.restore(read_snapshot(context.resume_from, "server-0"))
             log = self._logs[0]
             log.write("worker_started", pid=os.getpid(), clock=self._server.version)
             self._server_saver = ServerSaver(
-                seat.plan, self._server, root=seat.checkpoints, log=log, report=report
+                context.plan, self._server, root=context.checkpoints, log=log, report=report
             )
-            evaluate, save = self._server.on_applied, self._server_saver.maybe_save
+            evaluate = self._server.on_applied
+            save = self._server_saver.maybe_save
 
             def on_applied() -> None:
                 evaluate()
@@ -205,24 +210,25 @@ class _Participants(VirtualCluster):
             self._server.on_applied = on_applied
 
     def reports(self) -> list[Report]:
-        """What each participant would have reported as a process of its own."""
-        found = [self._of_worker(rank) for rank in sorted(self._ran)]
+        """Reports that the participants would have sent as separate processes."""
+        reports = [self._of_worker(rank) for rank in sorted(self._results)]
         if self._server is not None:
-            found.append(self._of_server())
+            reports.append(self._of_server())
         for log in self._logs:
             log.close()
-        return found
+        return reports
 
     def _of_worker(self, rank: int) -> Report:
-        ran, replica = self._ran[rank], self._run.replicas[rank]
+        result = self._results[rank]
+        replica = self._run.replicas[rank]
         steps_s = self._run.ended_s[rank] - self._began_ns / 1e9
-        facts: Report = {"who": f"worker-{rank}", "steps": ran.finished, "stopped": ran.was_stopped}
+        facts: Report = {"who": f"worker-{rank}", "steps": result.finished, "stopped": result.was_stopped}
         facts["steps_s"] = steps_s
         if self._server is None:
             facts["state_sha256"] = state_hash(replica.arena.named_state())
             self._evaluators[rank].conclude(facts)
             if rank == 0:
-                facts["metrics"] = evaluate(self._task, replica.arena.module, self._seat.run_dir)
+                facts["metrics"] = evaluate(self._task, replica.arena.module, self._context.run_dir)
         return facts
 
     def _of_server(self) -> Report:
@@ -230,11 +236,12 @@ class _Participants(VirtualCluster):
         assert self._server_saver is not None, "a server has a saver"
         self._server_saver.save()
         self._logs[0].write("worker_finished", steps=self._server.version, reason="done")
-        facts = server_report(self._server, self._task, self._plan, self._seat.run_dir)
+        facts = server_report(self._server, self._task, self._plan, self._context.run_dir)
         return {"who": "server-0", **facts}
 
     def _restored(self, worker: Worker) -> StepClock:
-        first, folder = StepClock(0), self._seat.resume_from
+        first = StepClock(0)
+        folder = self._context.resume_from
         if folder is not None and self._server is not None:
             first = StepClock(self._server.clocks[worker.rank])
         elif folder is not None:
@@ -247,31 +254,32 @@ class _Participants(VirtualCluster):
         worker.log.write("worker_started", pid=os.getpid(), clock=first)
         return first
 
-    def _ended(self, worker: Worker, ran: LoopResult) -> None:
+    def _ended(self, worker: Worker, result: LoopResult) -> None:
         if isinstance(worker.saver, EndSaver):
-            worker.saver.save_at_end(ran.finished)
+            worker.saver.save_at_end(result.finished)
         if isinstance(worker.saver, WorkerSaver):
             worker.saver.close()
-        self._ran[worker.rank] = ran
-        reason = "stopped" if ran.was_stopped else "done"
-        worker.log.write("worker_finished", steps=ran.finished, reason=reason)
+        self._results[worker.rank] = result
+        reason = "stopped" if result.was_stopped else "done"
+        worker.log.write("worker_finished", steps=result.finished, reason=reason)
 
     def _new_source(self) -> Source:
         return super()._new_source() if self._stacked is None else self._stacked.source()
 
     def _new_control(self, rank: Rank, replica: Replica) -> Control:
         return WorkerControl(
-            self._seat.control, rank, lambda text: self._report({"ev": "note", "text": text})
+            self._context.control, rank, lambda text: self._report({"ev": "note", "text": text})
         )
 
     def _report(self, report: Report) -> None:
-        self._tell(report)
+        self._send_report(report)
 
     def _new_saver(self, rank: Rank, replica: Replica, strategy: Strategy, log: Log) -> Saver:
         if self._server is not None:
             return RowSaver(self._plan, log)
         kind = EndSaver if strategy.channel is Channel.PEERS else WorkerSaver
-        plan, root = self._plan, self._seat.checkpoints
+        plan = self._plan
+        root = self._context.checkpoints
         writer = writer_for(plan, root, f"worker-{rank}", participants=plan.num_workers)
         saver = kind(plan, replica, strategy, log=log, writer=writer, report=self._report)
         if isinstance(evaluator := self._evaluators[rank], Evaluator):
@@ -284,7 +292,7 @@ class _Participants(VirtualCluster):
     def _worker_log(self, rank: Rank) -> Log:
         return self._opened(f"worker-{rank}")
 
-    def _opened(self, who: str) -> EventLog:
-        log = open_log(self._plan, self._seat.run_dir, who, self._turns)
+    def _opened(self, participant: str) -> EventLog:
+        log = open_log(self._plan, self._context.run_dir, participant, self._turns)
         self._logs.append(log)
         return log

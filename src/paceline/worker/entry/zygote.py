@@ -1,13 +1,11 @@
-"""How do N workers start without importing torch N times? They fork from one warm process.
+"""Zygote: imports torch once and forks the participants of a run.
 
-`python -m paceline.worker.entry.zygote FD` imports torch once, then takes orders as
-JSON lines over the socket FD: start a run, ask it to stop, kill it. Its
-children are the participants. It never trains, opens no thread and touches no
-GPU, so forking is safe. When the socket closes, for instance because the
-command was killed, it kills its children and ends; when it is killed itself,
-the kernel kills them. Processes that a task starts itself become children of
-this process when their participant ends, and are killed at the end of the run;
-where this process is killed, the command kills them (launchers/local.py).
+`python -m paceline.worker.entry.zygote FD` receives orders as JSON lines over the socket FD: start a run,
+ask it to stop, kill it. Its children are the participants. It never trains, opens no thread and touches no
+GPU, so forking is safe. When the socket closes, for instance because the command was killed, the zygote
+kills its children and ends; when the zygote is killed, the kernel kills them. Processes that a task starts
+itself become children of the zygote when their participant ends, and are killed at the end of the run; where
+the zygote is killed, the command kills them (launchers/local.py).
 """
 
 import gc
@@ -63,17 +61,17 @@ class Zygote:
         self._orders = orders
         self._buffer = b""
         self._children: dict[int, str] = {}  # pid -> participant
-        self._seat: WorkerContext | None = None
+        self._context: WorkerContext | None = None
         self._kill_at_s: float | None = None
-        self._by_us: set[int] = set()  # pids of those who did not end by themselves
-        self._killed: set[int] = set()  # of them, those who were sent SIGKILL
-        # Of children that are being ended: when the next signal is due.
-        self._harder_at_s: dict[int, float] = {}
-        # Of each child: its CPU time so far, and how long that may stay the same.
+        self._by_us: set[int] = set()  # pids of children that this process ended by a signal
+        self._killed: set[int] = set()  # the subset that was sent SIGKILL
+        # When the next signal is due, for children that are being ended.
+        self._escalate_at_s: dict[int, float] = {}
+        # CPU time of each child so far, and the timeout for it to increase.
         self._idle: dict[int, tuple[int, ActiveTimeout]] = {}
         self._has_ended_well = False  # a participant of this run has
         self._reports: dict[int, ChildReports] = {}  # by pid
-        self._done: set[int] = set()  # pids of those whose body returned
+        self._done: set[int] = set()  # pids of children whose body returned
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
         deaths_read, deaths_write = os.pipe()
@@ -85,23 +83,23 @@ class Zygote:
 
     def run(self) -> None:
         try:
-            self._tell("ready")
+            self._send("ready")
             self._serve()
-        except (BrokenPipeError, ConnectionResetError):  # the command is gone
+        except (BrokenPipeError, ConnectionResetError):  # the command has ended
             self._end_adopted()  # the participants with them
 
     def _serve(self) -> None:
         while True:
             for key, _ in self._selector.select(PROGRESS_S if self._children else None):
                 key.data()
-            self._bury_the_dead()
+            self._reap_children()
             if self._children:
                 self._report_progress()
             if self._kill_at_s is not None and time.monotonic() > self._kill_at_s:
                 self._kill_all()
                 self._kill_at_s = None
-            self._end_the_stuck()
-            self._end_harder()
+            self._end_stuck()
+            self._escalate()
 
     def _read_orders(self) -> None:
         data = self._orders.recv(1 << 16)
@@ -110,40 +108,42 @@ class Zygote:
         self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            self._obey(json.loads(line))
+            self._handle_order(json.loads(line))
 
-    def _obey(self, order: dict[str, Json]) -> None:
+    def _handle_order(self, order: dict[str, Json]) -> None:
         match order["op"]:
             case "start":
                 try:
                     self._start(order)
                 except PacelineError as error:
-                    problems: list[Json] = [dict(problem) for problem in error.told()]
-                    self._tell("refused", problems=problems, exit_code=int(error.exit_code))
+                    problems: list[Json] = [dict(problem) for problem in error.to_dicts()]
+                    self._send("refused", problems=problems, exit_code=int(error.exit_code))
             case "count":
                 answer = count_samples(order, self._orders)
                 self._orders.sendall(json.dumps(answer).encode() + b"\n")
-            case "stop" if self._seat is not None:
-                self._seat.control.ask_to_stop()
+            case "stop" if self._context is not None:
+                self._context.control.ask_to_stop()
             case "kill":
                 self._kill_all()
             case "reap":
                 self._end_child(int(str(order["pid"])))
-            case "fork" if self._seat is not None:  # a replacement, or one more
+            case "fork" if self._context is not None:  # a replacement, or one more
                 self._fork_elastic(int(str(order["index"])))
-            case "fork_server" if self._seat is not None:
+            case "fork_server" if self._context is not None:
                 self._fork_server(str(order["who"]))
-            case "end" if self._seat is not None:
+            case "end" if self._context is not None:
                 self._end_run()
-            case "leave" if self._seat is not None:
-                self._seat.control.ask_to_leave(int(str(order["index"])))
-            case "alone" if self._seat is not None:
-                self._seat.control.give_up_coordinator()
-            case "save" if self._seat is not None:
-                self._seat.control.ask_to_save()
-            case "pause" if self._seat is not None:
+            case "leave" if self._context is not None:
+                self._context.control.ask_to_leave(int(str(order["index"])))
+            case "alone" if self._context is not None:
+                self._context.control.give_up_coordinator()
+            case "save" if self._context is not None:
+                self._context.control.ask_to_save()
+            case "pause" if self._context is not None:
                 saver = order.get("saver")
-                self._seat.control.pause(bool(order["is_paused"]), None if saver is None else int(str(saver)))
+                self._context.control.pause(
+                    bool(order["is_paused"]), None if saver is None else int(str(saver))
+                )
 
     def _start(self, order: dict[str, Json]) -> None:
         plan = loads(str(order["plan"]))
@@ -151,28 +151,30 @@ class Zygote:
         channel = channel_of(plan.mode)
         # Imported here, once; one that cannot be is refused here, and not N times.
         kind = task_class(plan.task)
-        if is_remote_data(data_of(plan)):  # a child looks: reading from a network takes threads
-            said = count_samples(build_count_order(plan), self._orders)
-            if said["ev"] == "refused":
-                self._orders.sendall(json.dumps(said).encode() + b"\n")
+        if is_remote_data(data_of(plan)):  # a child checks: reading from a network takes threads
+            answer = count_samples(build_count_order(plan), self._orders)
+            if answer["ev"] == "refused":
+                self._orders.sendall(json.dumps(answer).encode() + b"\n")
                 return
         elif getattr(kind, "reads_files", False):  # likewise, and all workers share what it keeps of them
             load_task(plan.task, seed=plan.seed, options=plan.task_options)
-        self._seat = _make_context(plan, run_dir, channel, order)
+        self._context = _make_context(plan, run_dir, channel, order)
         self._kill_at_s = None
-        self._by_us, self._killed = set(), set()
-        self._idle, self._has_ended_well = {}, False
+        self._by_us = set()
+        self._killed = set()
+        self._idle = {}
+        self._has_ended_well = False
         if plan.elastic is not None:
-            for who in server_names(plan):
-                self._fork_server(who)
+            for participant in server_names(plan):
+                self._fork_server(participant)
             for index in range(plan.elastic.workers):
                 self._fork_elastic(index)
         elif plan.launcher is Launcher.VIRTUAL:
             self._fork(ALL_WORKERS, run_virtual_workers)
         else:
             self._fork_each(plan, channel)
-        if self._seat.listener is not None:
-            self._seat.listener.close()
+        if self._context.listener is not None:
+            self._context.listener.close()
 
     def _fork_each(self, plan: Plan, channel: Channel) -> None:
         if channel is Channel.STORE:
@@ -181,34 +183,36 @@ class Zygote:
             self._fork(f"worker-{rank}", partial(work, Rank(rank)))
 
     def _fork_elastic(self, index: int) -> None:
-        assert self._seat is not None, "a run was started"
-        self._seat.control.ask_nothing(index)
-        who = f"worker-{index}"
-        self._fork(who, elastic_body(self._seat.plan, who))
+        assert self._context is not None, "a run was started"
+        self._context.control.ask_nothing(index)
+        participant = f"worker-{index}"
+        self._fork(participant, elastic_body(self._context.plan, participant))
 
-    def _fork_server(self, who: str) -> None:
-        assert self._seat is not None, "a run was started"
-        self._fork(who, elastic_body(self._seat.plan, who))
+    def _fork_server(self, participant: str) -> None:
+        assert self._context is not None, "a run was started"
+        self._fork(participant, elastic_body(self._context.plan, participant))
 
-    def _fork(self, who: str, body: Callable[[WorkerContext, Callable[[Report], None]], None]) -> None:
-        assert self._seat is not None, "a run was started"
-        told, tell = os.pipe()
+    def _fork(
+        self, participant: str, body: Callable[[WorkerContext, Callable[[Report], None]], None]
+    ) -> None:
+        assert self._context is not None, "a run was started"
+        read_fd, write_fd = os.pipe()
         pid = os.fork()
         if pid == 0:
             die_with_parent()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._orders.close()
-            log_to(self._seat.run_dir / "logs" / f"{who}.log")
-            os._exit(run_process(self._seat, who, body, tell))
-        os.close(tell)
-        os.set_blocking(told, False)
-        self._children[pid] = who
-        self._reports[pid] = ChildReports(told)
-        self._selector.register(told, selectors.EVENT_READ, lambda: self._pass_on(pid))
-        self._tell("started", who=who, pid=pid)
+            log_to(self._context.run_dir / "logs" / f"{participant}.log")
+            os._exit(run_process(self._context, participant, body, write_fd))
+        os.close(write_fd)
+        os.set_blocking(read_fd, False)
+        self._children[pid] = participant
+        self._reports[pid] = ChildReports(read_fd)
+        self._selector.register(read_fd, selectors.EVENT_READ, lambda: self._forward_reports(pid))
+        self._send("started", who=participant, pid=pid)
 
-    def _pass_on(self, pid: int) -> None:
+    def _forward_reports(self, pid: int) -> None:
         for line in self._reports[pid].lines():
             if line == DONE:
                 self._done.add(pid)
@@ -217,48 +221,48 @@ class Zygote:
         if self._reports[pid].has_ended:
             self._selector.unregister(self._reports[pid].fd)
 
-    def _bury_the_dead(self) -> None:
+    def _reap_children(self) -> None:
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
             # Else it was adopted, or was stuck in the kernel and counted as ended before.
             if pid in self._children:
-                self._ended(pid, os.waitstatus_to_exitcode(status))
+                self._on_exit(pid, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, pid: int, code: int) -> None:
-        who = self._children.pop(pid)
-        self._harder_at_s.pop(pid, None)
+    def _on_exit(self, pid: int, code: int) -> None:
+        participant = self._children.pop(pid)
+        self._escalate_at_s.pop(pid, None)
         self._idle.pop(pid, None)
-        is_done = self._hear_out(pid)
+        is_done = self._drain_reports(pid)
         if code == 0 and not is_done:  # os._exit in a task, or in a library
             code = int(ExitCode.TRAINING_FAILED)
-            self._tell("error", who=who, **fault_of(_ended_early(who), who))
+            self._send("error", who=participant, **fault_of(_ended_early(participant), participant))
         self._has_ended_well = self._has_ended_well or code == 0
         self._report_progress()
-        self._tell("exited", who=who, code=code, pid=pid, by_us=pid in self._by_us)
-        if self._seat is not None and self._seat.plan.elastic is not None:
+        self._send("exited", who=participant, code=code, pid=pid, by_us=pid in self._by_us)
+        if self._context is not None and self._context.plan.elastic is not None:
             return  # the others continue, and the launcher decides about this one
         if code != 0:
             self._abort()
         if not self._children:
             self._end_run()
 
-    def _end_the_stuck(self) -> None:
+    def _end_stuck(self) -> None:
         """A participant that is stopped, or waits for ever, must not keep the run from ending.
 
         Once another one has ended well, each of the rest may be idle for as long as a peer may be silent.
         It is not: it trains, evaluates or saves, all of which takes CPU time.
         """
-        if not self._has_ended_well or self._seat is None or self._kill_at_s is not None:
+        if not self._has_ended_well or self._context is None or self._kill_at_s is not None:
             return
         idle = []
         for pid in self._children:
             used = cpu_ticks(pid)
             known, patience = self._idle.get(pid, (-1, None))
             if patience is None or known != used:
-                self._idle[pid] = (used, ActiveTimeout(self._seat.plan.timeout_s))
-            elif not patience.next_s() and pid not in self._harder_at_s:
+                self._idle[pid] = (used, ActiveTimeout(self._context.plan.timeout_s))
+            elif not patience.next_s() and pid not in self._escalate_at_s:
                 idle.append(pid)
         # Those that are stopped are the cause; the others may only wait for them.
         stopped = [pid for pid in self._children if is_stopped(pid)]
@@ -267,29 +271,29 @@ class Zygote:
 
     def _end_child(self, pid: int) -> None:
         """SIGTERM, then SIGKILL. It is our own child and not waited for yet, so its pid is no other's."""
-        if pid not in self._children or pid in self._harder_at_s:
+        if pid not in self._children or pid in self._escalate_at_s:
             return
         if is_stopped(pid):  # SIGTERM would wait for it to be continued
             self._kill(pid)
             return
         os.kill(pid, signal.SIGTERM)
         self._by_us.add(pid)
-        self._harder_at_s[pid] = time.monotonic() + GRACE_S
+        self._escalate_at_s[pid] = time.monotonic() + GRACE_S
 
-    def _end_harder(self) -> None:
+    def _escalate(self) -> None:
         now_s = time.monotonic()
-        for pid in [pid for pid, at_s in self._harder_at_s.items() if at_s <= now_s]:
+        for pid in [pid for pid, at_s in self._escalate_at_s.items() if at_s <= now_s]:
             if pid not in self._killed:
                 self._kill(pid)
             else:  # the kernel does not let it go, perhaps never: the run does not wait for it
-                self._ended(pid, -signal.SIGKILL)
+                self._on_exit(pid, -signal.SIGKILL)
 
-    def _hear_out(self, pid: int) -> bool:
+    def _drain_reports(self, pid: int) -> bool:
         """Pass on the last reports of a child that ended; whether its body returned."""
         reports = self._reports[pid]
         if not reports.has_ended:
-            self._pass_on(pid)
-        if not reports.has_ended:  # a process of its own still holds the pipe
+            self._forward_reports(pid)
+        if not reports.has_ended:  # a process that it started still holds the pipe
             self._selector.unregister(reports.fd)
         reports.close()
         del self._reports[pid]
@@ -299,19 +303,20 @@ class Zygote:
 
     def _abort(self) -> None:
         """One participant failed: wake the others, and give them a moment to end by themselves."""
-        if self._seat is not None and self._seat.world is not None:
-            self._seat.world.abort()
+        if self._context is not None and self._context.world is not None:
+            self._context.world.abort()
         if self._kill_at_s is None:
             self._kill_at_s = time.monotonic() + GRACE_S
 
     def _end_run(self) -> None:
-        assert self._seat is not None, "children belong to a run"
-        self._seat.rendezvous.unlink(missing_ok=True)
-        if self._seat.world is not None:
-            self._seat.world.close()
-        self._seat, self._kill_at_s = None, None
+        assert self._context is not None, "children belong to a run"
+        self._context.rendezvous.unlink(missing_ok=True)
+        if self._context.world is not None:
+            self._context.world.close()
+        self._context = None
+        self._kill_at_s = None
         self._end_adopted()
-        self._tell("over")
+        self._send("over")
 
     def _kill_all(self) -> None:
         for pid in self._children:
@@ -321,10 +326,10 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
         self._by_us.add(pid)
         self._killed.add(pid)
-        self._harder_at_s[pid] = time.monotonic() + GRACE_S
+        self._escalate_at_s[pid] = time.monotonic() + GRACE_S
 
     def _end_adopted(self) -> None:
-        """Kill what tasks have started and left behind. Every other child of ours has ended before."""
+        """Kill processes that tasks started and left running. Every other child has ended before."""
         end_s = time.monotonic() + GRACE_S
         # Those that they have started are adopted then; one that is stuck in the kernel is not waited for.
         while kill_each(children_of(os.getpid())) and time.monotonic() < end_s:
@@ -332,20 +337,22 @@ class Zygote:
             time.sleep(POLL_S)
 
     def _report_progress(self) -> None:
-        if self._seat is not None:
-            block = self._seat.control
+        if self._context is not None:
+            block = self._context.control
             steps: list[Json] = list(block.steps())
-            alive = sum(who.startswith("worker-") for who in self._children.values())
+            alive = sum(participant.startswith("worker-") for participant in self._children.values())
             if ALL_WORKERS in self._children.values():
-                alive = self._seat.plan.num_workers
-            self._tell("progress", steps=steps, loss=block.mean_loss(), alive=alive)
+                alive = self._context.plan.num_workers
+            self._send("progress", steps=steps, loss=block.mean_loss(), alive=alive)
 
-    def _tell(self, event: str, **fields: Json) -> None:
+    def _send(self, event: str, **fields: Json) -> None:
         self._orders.sendall(json.dumps({"ev": event, **fields}).encode() + b"\n")
 
 
 def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, Json]) -> WorkerContext:
-    listener, resume_from, coordinator = None, order.get("resume_from"), order.get("coordinator")
+    listener = None
+    resume_from = order.get("resume_from")
+    coordinator = order.get("coordinator")
     if plan.transport is Transport.TCP and plan.elastic is None:  # else each server listens for itself
         listener = socket.create_server(("127.0.0.1", 0), backlog=plan.num_workers)
     return WorkerContext(
@@ -361,33 +368,33 @@ def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, 
     )
 
 
-def _ended_early(who: str) -> TrainingError:
+def _ended_early(participant: str) -> TrainingError:
     return TrainingError(
-        f"{who} ended with exit code 0 before its work was done",
-        "look for os._exit in the task and in the libraries that it uses",
+        f"{participant} ended with exit code 0 before its work was done",
+        "search for os._exit in the task and the libraries that it uses",
     )
 
 
 def run_process(
-    seat: WorkerContext,
-    who: str,
+    context: WorkerContext,
+    participant: str,
     body: Callable[[WorkerContext, Callable[[Report], None]], None],
     reports: int,
 ) -> int:
-    """Run a participant; its exit code. Whatever it raises is told to the launcher and logged."""
+    """Run a participant; its exit code. Its exceptions are reported to the launcher and logged."""
 
-    def tell(fields: object) -> None:
+    def send(fields: object) -> None:
         os.write(reports, (json.dumps(fields) + "\n").encode())
 
     try:
-        body(seat, lambda facts: tell({"ev": "report", "who": who, **facts}))
+        body(context, lambda facts: send({"ev": "report", "who": participant, **facts}))
         os.write(reports, DONE + b"\n")
         return 0
     except TERMINATING_ERRORS as error:
         # Any failure of a user's task ends here too.
         log_error(error)
-        fault = fault_of(error, f"{seat.run_dir}/logs/{who}.log")
-        tell({"ev": "error", "who": who, **fault})
+        fault = fault_of(error, f"{context.run_dir}/logs/{participant}.log")
+        send({"ev": "error", "who": participant, **fault})
         return int(fault["exit_code"])
     finally:
         sys.stdout.flush()

@@ -24,7 +24,7 @@ def main() -> None:
     try:
         verdict = _replay(Path(sys.argv[1]))
     except PacelineError as error:
-        print(json.dumps({"error": error.told()}), flush=True)
+        print(json.dumps({"error": error.to_dicts()}), flush=True)
         return
     print(json.dumps(asdict(verdict)), flush=True)
 
@@ -34,20 +34,20 @@ def _replay(run_dir: Path) -> Verdict:
     log = run_dir / "events.jsonl"
     history = read_history(log)
     if history.torn.count:
-        words = f"{history.torn.in_words()} cannot be read, and were skipped"
-        print(f"warning: {log}: {words}", file=sys.stderr, flush=True)
+        skipped = f"{history.torn.describe()} unreadable, skipped"
+        print(f"warning: {log}: {skipped}", file=sys.stderr, flush=True)
     path = run_dir / "result.json"
     try:
         hashes = json.loads(path.read_bytes())["state_sha256"]
     except (ValueError, LookupError, TypeError) as error:
-        raise DamagedRecordError(f"{path} cannot be read: {error}", "bring it back from a copy") from error
+        raise DamagedRecordError(f"{path} cannot be read: {error}", "restore it from a backup") from error
 
-    def tell(version: int) -> None:
+    def show_progress(version: int) -> None:
         if version % REPORT_EVERY == 0:
             print(json.dumps({"update": version}), flush=True)
 
     # The server's state is the run's; without a server it is rank 0's. Both sort first.
-    return replay(plan, history, str(hashes[min(hashes)]), on_update=tell)
+    return replay(plan, history, str(hashes[min(hashes)]), on_update=show_progress)
 
 
 if __name__ == "__main__":

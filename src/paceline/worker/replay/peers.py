@@ -1,9 +1,9 @@
-"""Do the recorded exchanges between workers lead to the recorded parameters, bit by bit?
+"""Replay of pairwise averaging: repeats the recorded exchanges and compares every bit.
 
-Exchanges are numbered while both vectors are held, and a worker that copies its
-parameters notes how many there were; so each vector's changes are known in
-their order. The replay lets the real strategies do the same, one act after
-another in one process: nobody waits, because nobody comes at the wrong time.
+Exchanges are numbered while both vectors are locked, and a worker that copies its parameters records how
+many there were; so the changes of each vector are known in their order. The replay runs the real strategies
+through the same acts, one after another in one process. No act waits, because all acts are in their
+recorded order.
 """
 
 import struct
@@ -36,16 +36,16 @@ class Verdict:
     updates: int
     gradients: int
     state_sha256: str
-    parted: str | None  # where the replay and the record part; None when they never do
+    parted: str | None  # first difference between the replay and the record; None if equal
 
 
-def same_bits(one: float, other: float) -> bool:
+def same_bits(first: float, other: float) -> bool:
     """Equal as bits: two NaNs are equal, 0.0 and -0.0 are not."""
-    return struct.pack("d", one) == struct.pack("d", other)
+    return struct.pack("d", first) == struct.pack("d", other)
 
 
 class _Act(NamedTuple):
-    """Sorted as they happened: after so many exchanges, an exchange before the copies that saw it."""
+    """One act, sorted in recorded order: by exchange number, an exchange before the copies taken after it."""
 
     after: int
     is_copy: bool
@@ -60,13 +60,17 @@ def replay_peers(plan: Plan, history: History, recorded: str, on_update: Callabl
 class _Replay:
     def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
         set_up_torch(plan)
-        self._plan, self._recorded, self._on_update = plan, recorded, on_update
-        rows = [(rank, row) for rank, mine in history.steps.items() for row in mine]
+        self._plan = plan
+        self._recorded = recorded
+        self._on_update = on_update
+        rows = [(rank, row) for rank, worker_rows in history.steps.items() for row in worker_rows]
         exchanges = [_Act(row.exchange, False, rank, row) for rank, row in rows if row.exchange is not None]
         copies = [_Act(row.version, True, rank, row) for rank, row in rows]
         self._acts = sorted(exchanges + copies)
         self._numbers = sorted(act.after for act in exchanges)
-        task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
+        task = build_task(plan)
+        cpu = torch.device("cpu")
+        clock = SystemClock()
         self._source = GradientSource(plan, task, cpu, clock)
         self._replicas = [Replica(plan, task, cpu, clock) for _ in range(plan.num_workers)]
         shared = _Shared([torch.empty(0)] * plan.num_workers)
@@ -89,14 +93,16 @@ class _Replay:
                 return self._verdict(f"worker-{act.rank}, step {act.row.step}: {parted}")
         final = self._final()
         if final != self._recorded:
-            said = f"where {self._recorded[:16]}… was recorded"
-            return self._verdict(f"every loss agrees, but the final parameters hash to {final[:16]}… {said}")
+            recorded = f"where {self._recorded[:16]}… was recorded"
+            return self._verdict(
+                f"every loss agrees, but the final parameters hash to {final[:16]}… {recorded}"
+            )
         return self._verdict(None)
 
     def _copy(self, act: _Act) -> str | None:
-        begun = self._strategies[act.rank].begin_step(Step(act.row.step))
-        assert isinstance(begun, Begun), "a recorded step has a share"
-        loss = self._source.compute(self._replicas[act.rank], begun.share)
+        start = self._strategies[act.rank].begin_step(Step(act.row.step))
+        assert isinstance(start, Begun), "a recorded step has a share"
+        loss = self._source.compute(self._replicas[act.rank], start.share)
         tamper(self._plan, self._replicas[act.rank].arena, worker=act.rank, step=act.row.step)
         if same_bits(loss, act.row.loss):
             return None
@@ -111,7 +117,7 @@ class _Replay:
         return f"it averages with worker {outcome.peer} where worker {act.row.peer} was recorded"
 
     def _final(self) -> str:
-        """Of whoever exchanged last: it found all others at their end, and took the mean."""
+        """Hash of the worker that exchanged last: all others had ended, and it took the mean."""
         return state_hash(self._replicas[self._acts[-1].rank].arena.named_state())
 
     def _verdict(self, parted: str | None) -> Verdict:
@@ -120,16 +126,18 @@ class _Replay:
 
 class _Shared:
     def __init__(self, vectors: list[Tensor]) -> None:
-        self.vectors, self.exchanges = vectors, 0
+        self.vectors = vectors
+        self.exchanges = 0
 
 
 class _ScriptedPeers:
-    """Hands out the recorded shares, and lets everybody through at once."""
+    """Assigns the recorded work units, and never waits."""
 
     def __init__(self, shared: _Shared, rank: Rank, positions: deque[int]) -> None:
         self.rank = rank
         self.world_size = len(shared.vectors)
-        self._shared, self._positions = shared, positions
+        self._shared = shared
+        self._positions = positions
 
     def open(self, numel: int, dtype: torch.dtype, *, shares: int, done: int) -> Tensor:
         self._shared.vectors[self.rank] = torch.zeros(numel, dtype=dtype)
@@ -143,7 +151,7 @@ class _ScriptedPeers:
     def take(self, *, wants_stop: bool) -> int | None:
         return self._positions.popleft() if self._positions else None
 
-    def meet(self) -> tuple[tuple[Tensor, ...], Traffic]:
+    def barrier(self) -> tuple[tuple[Tensor, ...], Traffic]:
         return tuple(self._shared.vectors), NO_TRAFFIC
 
     def shares_taken(self) -> int:

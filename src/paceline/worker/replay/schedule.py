@@ -1,12 +1,10 @@
-"""Does the recorded schedule lead to the recorded parameters, bit by bit?
+"""Replay of a recorded run: the recorded schedule must lead to the recorded parameters, bit by bit.
 
-A server's log says in which order workers read and updates were applied. The
-replay does the same in one process: at every `read` it does what that worker
-did until it pushed, at every `apply` it applies that. Each
-loss is compared with the recorded one, so the first difference is found where
-it arises; at the end the parameters' SHA-256 must be the recorded one.
-Synchronous runs have no schedule to choose: they are simply run again. Runs of
-workers that average in pairs are replayed by replay_peers.py.
+A server's log records in which order workers read and updates were applied. The replay does the same in one
+process: at every `read` it does what that worker did until it pushed, at every `apply` it applies that. Each
+loss is compared with the recorded one, so the first difference is found where it arises; at the end the
+parameters' SHA-256 must be the recorded one. Synchronous runs have no schedule to choose: they are run
+again. Runs of workers that average in pairs are replayed by peers.py.
 """
 
 import dataclasses
@@ -21,7 +19,7 @@ from paceline.compression.push import Pusher, pusher_of
 from paceline.core.clock import SystemClock
 from paceline.core.errors import NothingRecordedError, NotRepeatableError
 from paceline.core.ids import Clock, Rank, Step, Version
-from paceline.events.lineage import PolicyHistory, policies_of
+from paceline.events.lineage import PolicyHistory, committed_at_end, policies_of
 from paceline.events.log import MemoryLog
 from paceline.events.read import History
 from paceline.events.schema import ServerRow
@@ -43,20 +41,19 @@ from paceline.worker.replica import Replica
 from paceline.worker.server.core import ParameterServer
 from paceline.worker.wiring import build_task, channel_of, set_up_torch, strategy_class
 
-# Its shards are run again as that many workers who all live. Every recorded loss
-# is compared, also of attempts that were given up: whoever computed a shard, and
-# however often, must have found the same. In mode adaptive they are run in the
-# ways that were decided on; what somebody made in a way that the others never
-# took up is left out. Clients of fedavg are at different steps, so there it is
-# rounds that are counted.
+# Elastic runs: the shards are run again by one worker each, and none is lost. Every
+# recorded loss is compared, also of abandoned attempts: each computation of a
+# shard must have had the same result. In mode adaptive the recorded policies are
+# followed, and steps that a worker made under a policy that was never agreed on are
+# left out. Clients of fedavg are at different steps, so rounds are counted there.
 
 
 def replay_elastic(plan: Plan, history: History, recorded: str) -> Verdict:
-    rows = [(rank, row) for rank, found in history.steps.items() for row in found]
-    steps = 1 + max(row.position // plan.num_workers for _, row in rows if row.synced)
+    rows = [(rank, row) for rank, worker_rows in history.steps.items() for row in worker_rows]
+    steps = committed_at_end(history, shards=plan.num_workers)
     ways = policies_of(history.plain, steps) if plan.mode == "adaptive" else None
     if plan.mode == "fedavg":
-        again = _in_rounds(plan, 1 + max(row.version for _, row in rows if row.synced))
+        again = _in_rounds(plan, committed_at_end(history, shards=plan.num_workers, in_rounds=True))
     elif ways is not None:
         again = _as_decided(plan, steps, ways)
     else:
@@ -66,10 +63,10 @@ def replay_elastic(plan: Plan, history: History, recorded: str) -> Verdict:
             raise error
     final = state_hash(again.final_state())
     parted = None
-    for rank, row in sorted(rows, key=lambda found: found[1].position):
+    for rank, row in sorted(rows, key=lambda pair: pair[1].position):
         step, shard = divmod(row.position, plan.num_workers)
-        made = again.history.steps.get(shard, [])
-        loss = made[step].loss if step < len(made) else row.loss
+        replayed = again.history.steps.get(shard, [])
+        loss = replayed[step].loss if step < len(replayed) else row.loss
         is_counted = ways is None or ways.counts(f"worker-{rank}", row.start_ns, step)
         if is_counted and not same_bits(loss, row.loss):
             place = f"worker-{rank}, shard {shard} of step {step}"
@@ -82,8 +79,9 @@ def replay_elastic(plan: Plan, history: History, recorded: str) -> Verdict:
 
 
 def _in_rounds(plan: Plan, rounds: int) -> VirtualRun:
-    """Stopped after so many rounds, by a client of the last one."""
-    draws, last = draws_of(plan), 0
+    """Run the plan and stop it after `rounds` rounds, by a client of the last one."""
+    draws = draws_of(plan)
+    last = 0
     while draws.number < rounds:
         last = min(draws.current())
         draws.finish()
@@ -100,19 +98,20 @@ def _as_decided(plan: Plan, steps: int, ways: PolicyHistory) -> VirtualRun:
     return run_virtual(plain, kind=partial(Adaptive, recorded=settings))
 
 
-# Where workers push gradients, the gradient of what was read is computed and
-# nothing else, without the strategy: what a strategy lost or changed on the way
-# then shows. Where they push parameters (easgd), a worker has a life of its own
-# between two pushes: there the strategy itself works, on a store that hands it
-# what the log recorded and notes when it has pushed.
+# In modes that push gradients, the replay computes only the gradient of the
+# recorded parameters, without the strategy, so that anything a strategy lost or
+# changed shows as a difference. In modes that push parameters (easgd), a worker
+# trains independently between two pushes: there the strategy itself runs, on a
+# store that returns the recorded parameters and records each push.
 
 
 class ScriptedStore:
-    """A worker's end of a server that is told what to do by someone else."""
+    """A worker's end of a server that the replay drives."""
 
     def __init__(self, handler: StoreHandler, rank: Rank) -> None:
-        self._handler, self._rank = handler, rank
-        self.next: PullResult | None = None  # what the coming pull is answered with
+        self._handler = handler
+        self._rank = rank
+        self.next: PullResult | None = None  # result of the next pull
         self.has_pushed = False
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
@@ -124,7 +123,8 @@ class ScriptedStore:
 
     def pull(self) -> PullResult:
         assert self.next is not None, "the log has a read for every pull"
-        pulled, self.next = self.next, None
+        pulled = self.next
+        self.next = None
         return pulled
 
     def push(self, *, wants_stop: bool) -> Traffic:
@@ -132,7 +132,7 @@ class ScriptedStore:
         return NO_TRAFFIC
 
     def is_obsolete(self) -> bool:
-        return False  # what the log says was applied was wanted
+        return False  # a gradient that the log shows as applied was not obsolete
 
     def wait_unless_obsolete(self, duration_s: float) -> bool:
         return False
@@ -153,7 +153,7 @@ class ScriptedWorker:
     pusher: Pusher | None  # codes what is pushed, when the plan compresses
 
     def compute(self, step: Step, share: WorkUnit) -> Iterator[tuple[Step, float]]:
-        """Leave the share's gradient where it is pushed; the step and its loss."""
+        """Compute the share's gradient into the push buffer; yields the step and its loss."""
         yield step, self.source.compute(self.replica, share)
         arena = self.replica.arena
         arena.buffers_to_gradients()
@@ -161,14 +161,14 @@ class ScriptedWorker:
             self.pusher.fill(self.store.slots.gradients, arena.gradients)
 
     def work_until_push(self, first: Step, version: int, position: int) -> Iterator[tuple[Step, float]]:
-        """Do what was handed out, from this step on; each step and its loss, as they come."""
+        """Do the assigned shares from this step on; yields each step and its loss."""
         self.store.next = PullResult(Version(version), position, NO_TRAFFIC)
         self.store.has_pushed = False
         step = first
         while not self.store.has_pushed:
-            begun = self.strategy.begin_step(step)
-            assert isinstance(begun, Begun), "a read was for a share of the work"
-            yield step, self.source.compute(self.replica, begun.share)
+            start = self.strategy.begin_step(step)
+            assert isinstance(start, Begun), "a read was for a share of the work"
+            yield step, self.source.compute(self.replica, start.share)
             self.strategy.finish_step(step, wants_stop=False)
             step = Step(step + 1)
 
@@ -186,10 +186,10 @@ def replay(
     if not history.steps:
         raise NothingRecordedError(
             "this run recorded no steps, so there is nothing to replay",
-            "make the run with --events full (the default)",
+            "train again with --events full (the default)",
         )
     plan = dataclasses.replace(plan, evaluation=None)  # it changed nothing, and a stop is in the log
-    if channel is Channel.TORCH:  # of two numbers there is one sum: ddp computes what ssgd computes
+    if channel is Channel.TORCH:  # two numbers have one sum: ddp computes the same as ssgd
         plan = dataclasses.replace(plan, mode="ssgd")
     if plan.elastic is not None and channel is not Channel.STORE:
         return replay_elastic(plan, history, recorded_sha256)
@@ -203,60 +203,65 @@ def replay(
 def _require_repeatable(plan: Plan, channel: Channel) -> None:
     if plan.device is not Device.CPU:
         raise NotRepeatableError(
-            "this run computed on a GPU, whose kernels need not give the same bits twice",
-            "to prove a schedule, make the run with --device cpu",
+            "this run computed on a GPU, whose kernels are not deterministic",
+            "for a replay, train with --device cpu",
         )
     if plan.vmap:
         raise NotRepeatableError(
-            "this run computed all workers' gradients in one vmapped pass, whose rounding is its own",
-            "to prove a schedule, make the run with --no-vmap",
+            "this run computed all workers' gradients in one vmapped pass, which rounds differently",
+            "for a replay, train with --no-vmap",
         )
     if plan.elastic is not None and channel is Channel.TORCH:
         raise NotRepeatableError(
-            f"in an elastic {plan.mode} run the order of summing depends on who lived when",
-            "to prove an elastic run bit by bit, make it with --mode ssgd",
+            f"in an elastic {plan.mode} run the order of reduction depends on when workers joined and left",
+            "for a bitwise replay of an elastic run, train with --mode ssgd",
         )
     if is_split(plan.mode):
         raise NotRepeatableError(
-            f"{plan.mode} puts parameters together by torch's own code, at places that only torch can repeat",
-            "to prove a synchronous run bit by bit, make it with --mode ssgd",
+            f"{plan.mode} gathers parameters within torch, at points that only torch can repeat",
+            "for a bitwise replay of a synchronous run, train with --mode ssgd",
         )
     is_summed_by_others = channel is not Channel.STORE and plan.transport in (Transport.GLOO, Transport.NCCL)
     if is_summed_by_others and plan.num_workers > 2 and plan.strategy.aggregate == "mean":
         mode = "ssgd" if channel is Channel.TORCH else plan.mode
         raise NotRepeatableError(
-            f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, "
-            "and no log says which",
-            f"to prove a synchronous run bit by bit, make it with --mode {mode} --transport shm",
+            f"gloo and NCCL choose the order in which {plan.num_workers} workers' gradients are summed, and "
+            "it is not recorded",
+            f"for a bitwise replay of a synchronous run, train with --mode {mode} --transport shm",
         )
     if channel is Channel.TORCH and plan.compress is not None:
         raise NotRepeatableError(
             f"ddp compressed to {plan.compress.codec} by torch's own code, which only torch can repeat",
-            "to prove a compressed run bit by bit, make it with --mode ssgd",
+            "for a bitwise replay of a compressed run, train with --mode ssgd",
         )
 
 
 class _Replay:
     def __init__(self, plan: Plan, history: History, recorded: str, on_update: Callable[[int], None]) -> None:
         set_up_torch(plan)
-        self._plan, self._recorded, self._on_update = plan, recorded, on_update
+        self._plan = plan
+        self._recorded = recorded
+        self._on_update = on_update
         # A gradient that arrives, is discarded or is abandoned changes nothing.
         self._rows = [row for row in history.server if row.op in ("read", "apply")]
-        # An error memory also remembers what was pushed and then discarded.
+        # With error feedback, discarded pushes also change the error memory.
         decisive = ("apply",) if plan.compress is None else ("apply", "discard")
-        # By version too: a step that was abandoned is read for again, under the same number.
+        # The key includes the version: an abandoned step is read again under the same number.
         self._counted = {(r.rank, r.step, r.read_version) for r in history.server if r.op in decisive}
-        # Of a worker that was killed, the last rows may be missing; what it pushed is known all the same.
+        # The last rows of a killed worker may be missing; its pushes are still in the server's rows.
         self._losses = {(rank, r.step): r.loss for rank, rows in history.steps.items() for r in rows}
-        # Where workers come and go a clock says nothing about how many steps its worker has made.
+        # In elastic runs a clock is not the number of steps that its worker has made.
         self._by_share = {
             (rank, r.position, r.version): r.loss for rank, rows in history.steps.items() for r in rows
         }
-        task, cpu, clock = build_task(plan), torch.device("cpu"), SystemClock()
+        task = build_task(plan)
+        cpu = torch.device("cpu")
+        clock = SystemClock()
         self._server = ParameterServer(
             plan, Replica(plan, task, cpu, clock), strategy_class(plan.mode), log=MemoryLog(), clock=clock
         )
-        self._task, self._clock = task, clock
+        self._task = task
+        self._clock = clock
         self._source = GradientSource(plan, task, cpu, clock)
         self._workers = {rank: self._new_worker(Rank(rank)) for rank in range(plan.num_workers)}
         side: type[ServerSide] = strategy_class(plan.mode)
@@ -301,7 +306,8 @@ class _Replay:
         return None
 
     def _work(self, row: ServerRow) -> str | None:
-        worker, first = self._workers[row.rank], Step(row.step)
+        worker = self._workers[row.rank]
+        first = Step(row.step)
         if self._pushes_gradients:
             steps = worker.compute(first, WorkUnit.at(row.position, self._plan.num_workers))
         else:
@@ -321,7 +327,7 @@ class _Replay:
 
     def _apply(self, rows: Sequence[ServerRow], version: int) -> str | None:
         if self._server.version + 1 != version:
-            return f"the log goes from version {self._server.version} to {version}"
+            return f"the log skips from version {self._server.version} to {version}"
         self._server.apply(tuple(Held(Rank(r.rank), Step(r.step)) for r in rows))
         self._on_update(version)
         return None
@@ -332,7 +338,7 @@ class _Replay:
 
 
 def _restarts(history: History) -> set[tuple[int, int]]:
-    """(rank, step) at which workers began anew because the run was resumed."""
+    """(rank, step) at which workers were rebuilt because the run was resumed."""
     resumed = [e.fields for e in history.plain if e.kind == "run_resumed" and e.fields["clocks"]]
     return {
         (rank, int(clock))
@@ -342,10 +348,12 @@ def _restarts(history: History) -> set[tuple[int, int]]:
 
 
 def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
-    mode, kind = strategy_class(plan.mode), None
+    mode = strategy_class(plan.mode)
+    kind = None
     steps = max(len(rows) for rows in history.steps.values())  # fewer than planned when it was stopped
-    if issubclass(mode, Decides):  # what it decided was recorded, and is not decided anew
-        steps, kind = sum(map(len, history.steps.values())) // plan.num_workers, mode.following(history)
+    if issubclass(mode, Decides):  # its decisions were recorded, and are not made again
+        steps = sum(map(len, history.steps.values())) // plan.num_workers
+        kind = mode.following(history)
     if plan.strategy.clients_per_round < 1.0:
         again = run_virtual(plan, stops_after=_recorded_stop(plan, history))
     else:
@@ -362,7 +370,7 @@ def _run_again(plan: Plan, history: History, recorded: str) -> Verdict:
 
 
 def _recorded_stop(plan: Plan, history: History) -> dict[int, int]:
-    """Where workers make different numbers of steps, a stopped run is stopped again, not shortened."""
+    """Steps at which the replay stops; if workers differ in steps, it is stopped, not shortened."""
     if sum(map(len, history.steps.values())) == plan.total_gradients:
         return {}
     began = {rank: rows[-1].start_ns for rank, rows in history.steps.items() if rows}

@@ -1,9 +1,8 @@
-"""What does the backup of a parameter server do? It has everything that its primary has, and takes over.
+"""Backup parameter server: replicates every order of its primary, and takes over when the primary is lost.
 
-It takes the primary's whole state, then every order, confirms each as soon as
-it has it, and carries it out on its own replica: the same arithmetic in the
-same order, so the same bits. Rows that the primary has not yet written to the
-event log are kept, and written by whoever survives.
+It receives the primary's whole state, then every order. It confirms each order as soon as it has received
+it, and carries it out on its own replica: the same arithmetic in the same order, so the same bits. It keeps
+the rows that the primary has not yet written to the event log; the surviving server writes them.
 """
 
 import socket
@@ -30,24 +29,26 @@ class BackupEnd(Enum):
     """How the time as a backup was over."""
 
     DONE = "done"  # the primary has finished the work
-    BROKEN = "broken"  # it is gone, or does not want us
+    BROKEN = "broken"  # the primary was lost or has closed the connection
     NEVER_BEGUN = "never begun"  # it never gave us its state
 
 
 class BackupServer:
     def __init__(self, *, name: str, server: StateMachine, membership: ServerDirectory, token: bytes) -> None:
-        self._name, self._server = name, server
-        self._membership, self._token = membership, token
+        self._name = name
+        self._server = server
+        self._membership = membership
+        self._token = token
         self._gradient = torch.empty(server.numel, dtype=server.dtype)
         self.orders = 0  # that our state holds
         self._kept: deque[tuple[int, Sequence[Row]]] = deque()
 
     def rows(self) -> list[Row]:
-        """Of orders that the primary may not have recorded."""
+        """Rows of orders that the primary may not have recorded."""
         return [row for _, rows in self._kept for row in rows]
 
     def follow(self, primary: Primary) -> BackupEnd:
-        """Until the primary is done, or gone, or not primary any more."""
+        """Follow the primary until it is done, is lost, or is no longer primary."""
         try:
             connection = wire.connect(
                 primary.host, primary.port, token=self._token, side=SIDE, timeout_s=CONNECT_TIMEOUT_S
@@ -57,7 +58,7 @@ class BackupServer:
         connection.settimeout(None)
 
         def leave_the_former() -> None:
-            if primary_of(self._membership.standing) != primary:
+            if primary_of(self._membership.view) != primary:
                 wire.shut(connection)
 
         with connection:
@@ -75,8 +76,8 @@ class BackupServer:
             asking = Frame(MessageKind.FOLLOW, incarnation=self._membership.number)
             wire.send(connection, asking, memoryview(self._name.encode()))
             frame = wire.receive(connection)
-            if frame.say is not MessageKind.STATE:
-                raise ProtocolError(f"a primary began with {frame.say.name}", "look at its log")
+            if frame.kind is not MessageKind.STATE:
+                raise ProtocolError(f"a primary sent {frame.kind.name}", "see its log")
             state = wire.receive_bytes(connection, frame)
         except (OSError, PeerLostError):
             return False
@@ -87,8 +88,8 @@ class BackupServer:
     def _take_orders(self, connection: socket.socket) -> BackupEnd:
         try:
             wire.send(connection, Frame(MessageKind.HAVE, number=self.orders))
-            while (frame := wire.receive(connection)).say is not MessageKind.END:
-                if frame.say is MessageKind.RECORDED:
+            while (frame := wire.receive(connection)).kind is not MessageKind.END:
+                if frame.kind is MessageKind.RECORDED:
                     while self._kept and self._kept[0][0] <= frame.number:
                         self._kept.popleft()
                 else:
@@ -98,17 +99,19 @@ class BackupServer:
         return BackupEnd.DONE
 
     def _take_order(self, connection: socket.socket, frame: Frame) -> None:
-        if frame.say is not MessageKind.ORDER or frame.number != self.orders + 1:
+        if frame.kind is not MessageKind.ORDER or frame.number != self.orders + 1:
             raise ProtocolError(
-                f"after order {self.orders} came {frame.say.name} {frame.number}", "look at the primary's log"
+                f"after order {self.orders} came {frame.kind.name} {frame.number}",
+                "see the primary's log",
             )
-        gradient, text = None, ""
+        gradient = None
+        text = ""
         if frame.position == OrderKind.EVALUATED:
             text = wire.receive_bytes(connection, frame, most=MAX_TEXT_BYTES).decode()
         elif frame.payload_bytes:
             wire.receive_payload(connection, frame, tcp_wire.bytes_of(self._gradient))
             gradient = self._gradient
-        # We have it: from here on it counts, so nothing else comes before it is carried out.
+        # Received, so it counts from here on: it is carried out before anything else.
         self.orders = frame.number
         try:
             wire.send(connection, Frame(MessageKind.HAVE, number=self.orders))

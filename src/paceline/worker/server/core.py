@@ -1,12 +1,11 @@
-"""The brain of a parameter server: admit, apply, answer; the same behind every adapter.
+"""Parameter server: admit, apply, answer; the same behind every transport.
 
-A pushed gradient waits in its worker's slot until the rule admits it. Then the
-group it was admitted with is averaged (a group of one stays as it is), the
-optimizer makes one step, and the version goes up by one. A worker is answered
-by copying the state into its slot, so what it reads is one version, whole. Who
-is late, if the rule does not wait for the late, is told so; its share is free.
-Where workers push parameters instead (easgd), an exchange takes the place of
-the optimizer's step, and leaves in the slot what its worker goes on with.
+A pushed gradient waits in its worker's slot until the rule admits it. Then the group it was admitted with is
+averaged (a group of one stays as it is), the optimizer makes one step, and the version goes up by one. A
+worker is answered by copying the state into its slot, so it always reads one whole version. Where the rule
+does not wait for late workers, a late worker is sent `Obsolete`, and its share is assigned again. Where
+workers push parameters instead (easgd), an exchange replaces the optimizer's step, and leaves in the slot
+the parameters with which the worker continues.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +39,9 @@ class ParameterServer:
         # Gradients applied, by worker, also after it left.
         self.clocks = {Rank(rank): StepClock(0) for rank in range(plan.num_workers)}
         self.replica = replica
-        self._plan, self._log, self._clock = plan, log, clock
+        self._plan = plan
+        self._log = log
+        self._clock = clock
         self.applied = Ranges()  # shares of the work that are in the parameters
         self._weights = [mean_weight(rank, plan.batch_sizes) for rank in range(plan.num_workers)]
         self._side = side
@@ -48,16 +49,16 @@ class ParameterServer:
         self._assignment = side.assignment(plan, frozenset())
         self._correction = side.correction(plan)
         self._exchange = side.exchange(plan)
-        self._swapped: set[Rank] = set()  # whose slot already holds what the exchange left for them
+        self._swapped: set[Rank] = set()  # ranks whose slot already holds the result of their exchange
         self._doing: dict[Rank, int] = {}  # the share each worker was last given
         self._slots: dict[Rank, Slots] = {}
-        self._read: dict[Rank, tuple[Version, int]] = {}  # what each worker last read, and when
+        self._read: dict[Rank, tuple[Version, int]] = {}  # version that each worker last read, and when
         self._combining = build_aggregation(plan, replica.arena.layout)
         self._mean = torch.empty(0)
-        self._format = push_format(plan, replica.arena.layout, Rank(0))  # None: nothing is compressed
+        self._format = push_format(plan, replica.arena.layout, Rank(0))  # None: no compression
         self._decoded: dict[Rank, torch.Tensor] = {}  # each worker's last push, when they are
-        self.on_applied: Callable[[], None] = lambda: None  # told after updates, before answers
-        self._about_to_read: tuple[Rank, ...] = ()  # whose next share is not decided yet
+        self.on_applied: Callable[[], None] = lambda: None  # called after updates, before answers
+        self._about_to_read: tuple[Rank, ...] = ()  # ranks whose next share is not decided yet
         self.evaluations: Evaluations | None = None
         if plan.evaluation is not None:
             self.evaluations = Evaluations(plan, replica.arena, self._evaluation_clock())
@@ -71,14 +72,14 @@ class ParameterServer:
         return len(self.applied) // self._plan.num_workers
 
     def take_evaluation(self, entry: Entry) -> None:
-        """Remember what was measured of the parameters as they are, and stop if it says so."""
+        """Store an evaluation of the current parameters, and stop if it decides so."""
         assert self.evaluations is not None, "an evaluation belongs to a run that is evaluated"
         self.evaluations.take(entry)
         if self.evaluations.reason:
             self.stop()
 
     def stop(self) -> None:
-        """Hand out no more shares than it takes to end in good order."""
+        """Assign only the shares that an orderly end requires."""
         self._assignment.stop(self._admission.furthest(self._about_to_read))
         self._admission.is_exhausted = self._assignment.is_exhausted()
 
@@ -92,7 +93,7 @@ class ParameterServer:
     def push(self, rank: Rank, *, wants_stop: bool) -> Sequence[Reply]:
         step = Step(self._admission.clocks[rank])
         self._note("push", rank, step, self.version)
-        if rank in self._admission.abandoned:  # its share was given back when the others went on
+        if rank in self._admission.abandoned:  # its share was given back when the others continued
             self._note("discard", rank, step, self.version)
         steps = len(self._shares(rank))
         release = self._admission.push(rank, now_ns=self._clock.now_ns(), steps=steps)
@@ -171,10 +172,11 @@ class ParameterServer:
 
     def apply(self, group: tuple[Held, ...]) -> None:
         """One update: from the mean of these pushed gradients, or by exchanging with one worker."""
-        # In the order of their shares: who made which is then no matter, to the last bit.
+        # In the order of their shares: the bits do not depend on which worker made which.
         group = tuple(sorted(group, key=lambda held: self._doing[held.rank]))
         factor = self._step(group) if self._exchange is None else self._swap(self._exchange, group)
-        before, self.version = self.version, Version(self.version + 1)
+        before = self.version
+        self.version = Version(self.version + 1)
         for held in group:
             shares = self._shares(held.rank)
             self.clocks[held.rank] = StepClock(held.index + len(shares))
@@ -204,11 +206,11 @@ class ParameterServer:
         return 1.0
 
     def _is_kept(self, group: tuple[Held, ...]) -> bool:
-        # Only what is applied alone can be stale; a mean of many is of one version.
+        # Only a gradient applied alone can be stale; the gradients of a mean are of one version.
         return len(group) > 1 or self._correction.keeps(self.version - self._read[group[0].rank][0])
 
     def _abandon(self, rank: Rank) -> Obsolete:
-        """The update was made without this worker's gradient: whoever is next does its share."""
+        """The update was made without this worker's gradient; its work unit is assigned again."""
         self._note("abandon", rank, Step(self._admission.clocks[rank]), self.version)
         self._take_back(rank)
         return Obsolete(rank, self.version)
@@ -222,10 +224,11 @@ class ParameterServer:
         self._assignment.give_back(self._doing[held.rank])
 
     def _correct(self, group: tuple[Held, ...]) -> float:
-        """Let the strategy's correction see the gradient; what to multiply the rate by."""
+        """Apply the strategy's correction to the gradient; returns the factor of the learning rate."""
         if len(group) > 1:
             return 1.0
-        arena, end = self.replica.arena, self.replica.arena.layout.buffers_start
+        arena = self.replica.arena
+        end = self.replica.arena.layout.buffers_start
         rank = group[0].rank
         self._correction.compensate(
             arena.gradient_part, arena.state[:end], self._slots[rank].parameters[:end]
@@ -233,7 +236,7 @@ class ParameterServer:
         return self._correction.rate_factor(self.version - self._read[rank][0])
 
     def _combined(self, group: tuple[Held, ...]) -> torch.Tensor:
-        """The gradient to apply: the batch-weighted mean over the group, or what the plan takes instead."""
+        """The gradient to apply: the batch-weighted mean over the group, or the plan's other aggregate."""
         pushed = [self._pushed(held.rank) for held in group]
         end = self.replica.arena.layout.buffers_start
         for held, vector in zip(group, pushed, strict=True):
@@ -272,9 +275,10 @@ class ParameterServer:
         return Answer(rank, self.version, position)
 
     def _note(self, op: str, rank: Rank, step: Step, current: Version, factor: float = 1.0) -> None:
-        """`current` is the version that the gradient meets, or that is read."""
+        """`current` is the version to which the gradient is applied, or that is read."""
         if self._log.is_on:
-            now_ns, (read_version, read_ns) = self._clock.now_ns(), self._read[rank]
+            now_ns = self._clock.now_ns()
+            read_version, read_ns = self._read[rank]
             self._log.add_server(
                 ServerRow(
                     op,

@@ -1,9 +1,9 @@
-"""How does a worker or server of an elastic run know who is primary? The coordinator says so, and why.
+"""Membership of servers and their workers: which server is primary, as the coordinator decided.
 
-On top of membership.py: whenever anything changes, and for servers now and then
-anyway, the whole standing of the run is read: which server is primary and
-backup of which part, and who lives. A server that was given up is not taken in
-again: what it knows may be behind, so its process ends, and a new one starts.
+It extends elastic/membership.py: whenever anything changes, and for servers also every `POLL_S`, the thread
+reads the whole view of the run: which server is primary and which is backup, and which workers live. A
+server that the coordinator has given up does not join again: its state may be behind, so its process ends,
+and a new one starts.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from paceline.transport.elastic_wire import Primary
 from paceline.worker.elastic.membership import ENDED, Connect, Membership, Note
 
 SHARD = 0  # the coordinator places servers by shard; a run has one, which holds all parameters
-FINISHED = "all work is done"  # why a server leaves in the end
+FINISHED = "all work is done"  # why a server leaves at the end
 POLL_S = 0.5
 PATIENCE_S = 15.0
 CHECK_S = 0.05
@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 
 class FencedError(PeerLostError):
-    """Somebody else has taken over."""
+    """Another server has taken over."""
 
     code = "E406"
 
@@ -41,10 +41,10 @@ class CoordinatorView:
     """The run as the coordinator knew it at a moment after `taken_s`."""
 
     taken_s: float = 0.0
-    placed: pb.ServerPlace | None = None  # None: nobody has been primary yet
+    placed: pb.ServerPlace | None = None  # None: there was no primary yet
     living: dict[str, pb.Worker] = field(default_factory=dict)
     is_done: bool = False  # a server has finished the work, or the run has ended
-    is_alone: bool = False  # the coordinator was given up: nothing of this changes any more
+    is_alone: bool = False  # the coordinator is considered lost: these fields no longer change
 
     @property
     def place(self) -> pb.ServerPlace:
@@ -52,10 +52,10 @@ class CoordinatorView:
 
 
 class ServerDirectory(Protocol):
-    """What servers and workers ask of their membership."""
+    """Membership as servers and workers use it."""
 
     @property
-    def standing(self) -> CoordinatorView: ...
+    def view(self) -> CoordinatorView: ...
 
     @property
     def number(self) -> int:
@@ -69,18 +69,20 @@ class ServerDirectory(Protocol):
     def is_fenced(self) -> bool: ...
 
     def when_changed(self, call: Callable[[], None]) -> None:
-        """To be called, from another thread, whenever the standing was read."""
+        """Register a callback for every read of the standing; it runs in another thread."""
         ...
 
-    def wait_for(self, find: Callable[[CoordinatorView], Found | None], what: str, timeout_s: float) -> Found:
-        """What `find` finds in a standing, now or later."""
+    def wait_for(
+        self, find: Callable[[CoordinatorView], Found | None], awaited: str, timeout_s: float
+    ) -> Found:
+        """Wait for a standing in which `find` returns a result, and return that result."""
         ...
 
     def put(self, *, primary: str, backup: str, epoch: int) -> None:
-        """Agreed on, if the place is still of that epoch; else RefusedError. The standing is read anew."""
+        """Agreed on, if the place is still of that epoch; else RefusedError. The view is read again."""
         ...
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the standing now."""
         ...
 
@@ -97,18 +99,19 @@ class ServerMembership(Membership):
         address: str = "",
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._standing = CoordinatorView()
-        self._number, self._is_fenced = 0, False
+        self._view = CoordinatorView()
+        self._number = 0
+        self._is_fenced = False
         self._on_change: Callable[[], None] = lambda: None
         super().__init__(
             connect, run=run, worker=worker, note=note, role=role, address=address, is_alone=is_alone
         )
 
-    # What other threads ask.
+    # Called by other threads.
 
     @property
-    def standing(self) -> CoordinatorView:
-        return self._standing
+    def view(self) -> CoordinatorView:
+        return self._view
 
     @property
     def number(self) -> int:
@@ -125,48 +128,52 @@ class ServerMembership(Membership):
     def when_changed(self, call: Callable[[], None]) -> None:
         self._on_change = call
 
-    def wait_for(self, find: Callable[[CoordinatorView], Found | None], what: str, timeout_s: float) -> Found:
+    def wait_for(
+        self, find: Callable[[CoordinatorView], Found | None], awaited: str, timeout_s: float
+    ) -> Found:
         patience = ActiveTimeout(timeout_s)
         with self._changed:
             while True:
                 if self._failure is not None:
                     raise self._failure
-                found = find(self._standing)
+                found = find(self._view)
                 if found is not None:
                     return found
                 if self._is_alone():
-                    raise UnreachableError(f"{what}, and the coordinator was given up", RESUME)
+                    raise UnreachableError(f"{awaited}, and the coordinator is unreachable", RESUME)
                 wait_s = patience.next_s()
                 self._changed.wait(timeout=wait_s)
                 if not wait_s:
                     raise TrainingError(
-                        f"{what}: not within {timeout_s:g} s", "look at `paceline coordinator status`"
+                        f"{awaited}: not within {timeout_s:g} s",
+                        "check the nodes: `paceline coordinator status`",
                     )
 
     def put(self, *, primary: str, backup: str, epoch: int) -> None:
-        said = pb.PlaceServer(run=self._run, shard=SHARD, primary=primary, backup=backup, epoch=epoch)
+        request = pb.PlaceServer(run=self._run, shard=SHARD, primary=primary, backup=backup, epoch=epoch)
 
         async def write(client: Client) -> None:
-            await client.write("Runs.Place", said, pb.ServerPlace)
-            await self._look(client)
+            await client.write("Runs.Place", request, pb.ServerPlace)
+            await self._refresh(client)
 
         self._call(write)
 
-    def look(self) -> None:
-        self._call(self._look)
+    def refresh(self) -> None:
+        self._call(self._refresh)
 
     def _call(self, call: Callable[[Client], Coroutine[None, None, None]]) -> None:
-        until_s, client = monotonic_s() + PATIENCE_S, self._client
-        if self._failure is not None:  # first: with the thread the client is gone too
+        until_s = monotonic_s() + PATIENCE_S
+        client = self._client
+        if self._failure is not None:  # checked first: the client has ended with the thread
             raise self._failure
         assert client is not None, "we have joined"
         answer = asyncio.run_coroutine_threadsafe(call(client), self._loop)
         while not wait([answer], timeout=CHECK_S).done:
-            if self._failure is not None:  # the thread has ended, and answers nothing any more
+            if self._failure is not None:  # the thread has ended and sends no more responses
                 raise self._failure
             if monotonic_s() > until_s:
-                what = f"the coordinator did not answer within {PATIENCE_S:g} s"
-                raise UnreachableError(what, "look at `paceline coordinator status`")
+                message = f"the coordinator did not answer within {PATIENCE_S:g} s"
+                raise UnreachableError(message, "check the nodes: `paceline coordinator status`")
         answer.result()
 
     # The thread.
@@ -176,28 +183,28 @@ class ServerMembership(Membership):
             self._is_fenced = True
             self._on_change()
             raise FencedError(
-                f"{self._worker} was given up by the coordinator",
+                f"{self._worker} was declared lost by the coordinator",
                 "its successor has taken over; a new process starts under this name",
             )
-        me = await super()._join(client)
+        member = await super()._join(client)
         with self._changed:
-            self._number = me.incarnation
+            self._number = member.incarnation
             self._changed.notify_all()
-        return me
+        return member
 
     async def _watch_alone(self, client: Client) -> None:
         await super()._watch_alone(client)
         with self._changed:
-            self._standing = replace(self._standing, is_alone=True)
+            self._view = replace(self._view, is_alone=True)
         self._on_change()
 
-    async def _obey(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
+    async def _follow_orders(self, client: Client, orders: AsyncIterator[pb.Order]) -> None:
         polling = asyncio.create_task(self._poll(client))
         try:
             while (order := await self._next(client, orders)) is not None:
                 if order.lease_ms:
                     self._lease_s = order.lease_ms / 1000
-                await self._look(client)
+                await self._refresh(client)
         finally:
             polling.cancel()
             with suppress(asyncio.CancelledError):
@@ -207,23 +214,23 @@ class ServerMembership(Membership):
         while self._role == "server":
             await asyncio.sleep(POLL_S)
             try:
-                await self._look(client)
+                await self._refresh(client)
             except (RefusedError, UnreachableError) as error:
-                self._note(f"the coordinator does not say how things stand: {error.what}")
+                self._note(f"cannot read the run's state from the coordinator: {error.what}")
 
-    async def _look(self, client: Client) -> None:
+    async def _refresh(self, client: Client) -> None:
         taken_s = monotonic_s()
-        view = await client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
-        placed = next((place for place in view.servers if place.shard == SHARD), None)
-        is_done = view.run.phase in ENDED
+        run_view = await client.read("Runs.Get", pb.GetRun(run=self._run), pb.RunView)
+        placed = next((place for place in run_view.servers if place.shard == SHARD), None)
+        is_done = run_view.run.phase in ENDED
         if not is_done and placed is not None and not placed.primary:
-            everybody = pb.ListWorkers(run=self._run, with_ended=True)
-            workers = await client.read("Members.List", everybody, pb.WorkerList)
+            request = pb.ListWorkers(run=self._run, with_ended=True)
+            workers = await client.read("Members.List", request, pb.WorkerList)
             is_done = any(w.role == "server" and w.reason == FINISHED for w in workers.workers)
-        living = {worker.worker: worker for worker in view.workers}
+        living = {worker.worker: worker for worker in run_view.workers}
         with self._changed:
-            if taken_s >= self._standing.taken_s:
-                self._standing = CoordinatorView(taken_s, placed, living, is_done)
+            if taken_s >= self._view.taken_s:
+                self._view = CoordinatorView(taken_s, placed, living, is_done)
             self._changed.notify_all()
         self._on_change()
 
@@ -236,9 +243,9 @@ class PrimaryRoute:
         self._timeout_s = timeout_s
 
     def primary(self) -> Primary | None:
-        def find(standing: CoordinatorView) -> tuple[Primary | None] | None:
-            found = primary_of(standing)
-            return (found,) if found is not None or standing.is_done else None
+        def find(view: CoordinatorView) -> tuple[Primary | None] | None:
+            primary = primary_of(view)
+            return (primary,) if primary is not None or view.is_done else None
 
         return self._membership.wait_for(find, "no parameter server is primary", self._timeout_s)[0]
 
@@ -246,17 +253,17 @@ class PrimaryRoute:
         def find(_: CoordinatorView) -> int | None:
             return self._membership.number if self._membership.number > after else None
 
-        return self._membership.wait_for(find, "the coordinator did not take us in", self._timeout_s)
+        return self._membership.wait_for(find, "the coordinator did not accept this server", self._timeout_s)
 
-    def when_moved(self, call: Callable[[], None]) -> None:
+    def on_primary_changed(self, call: Callable[[], None]) -> None:
         self._membership.when_changed(call)
 
     def is_primary(self, place: Primary) -> bool:
-        return primary_of(self._membership.standing) == place
+        return primary_of(self._membership.view) == place
 
 
-def primary_of(standing: CoordinatorView) -> Primary | None:
-    server = standing.living.get(standing.place.primary)
+def primary_of(view: CoordinatorView) -> Primary | None:
+    server = view.living.get(view.place.primary)
     if server is None:
         return None
     host, _, port = server.address.rpartition(":")

@@ -1,9 +1,8 @@
 """Participants of an elastic run with parameter servers: the two servers, and a worker.
 
-Two servers hold the same parameters. Each process starts knowing nothing; what
-it becomes is what the coordinator says: the first is primary, the other follows
-it, takes over when it is lost, or starts again from the newest checkpoint if
-both are.
+Two servers hold the same parameters. A server process starts without a role, and the coordinator assigns
+one: the first server is primary; the other follows it as its backup, takes over when the primary is lost, or
+starts again from the newest checkpoint when both were.
 """
 
 import os
@@ -21,6 +20,7 @@ from paceline.core.clock import SystemClock, monotonic_s
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.events.log import EventLog
+from paceline.events.schema import FAILED
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
@@ -55,40 +55,45 @@ FIRST = "a"  # of the two servers, the one that begins as primary
 RETRY_S = 0.01
 
 
-def serve_elastic(who: str, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+def serve_elastic(participant: str, context: WorkerContext, report: Callable[[Report], None]) -> None:
     """One of the two parameter servers of an elastic run."""
-    set_up_torch(seat.plan)
-    server = _Server(who, seat, report)
+    set_up_torch(context.plan)
+    server = _Server(participant, context, report)
     run_participant(
         server.log, report, clock=0, train=server.live, conclude=server.conclude, leave=server.close
     )
 
 
 class _Task(Enum):
-    """What a server that knows nothing yet is to do."""
+    """Task of a server without a role."""
 
-    CLAIM = "claim"  # nobody is primary
+    CLAIM = "claim"  # there is no primary
     DONE = "done"
 
 
 class _Server:
-    def __init__(self, who: str, seat: WorkerContext, report: Callable[[Report], None]) -> None:
-        assert seat.coordinator is not None, "an elastic run has a coordinator"
-        plan, clock, place = seat.plan, SystemClock(), seat.coordinator
-        self._who, self._seat, self._clock, self._report = who, seat, clock, report
+    def __init__(self, participant: str, context: WorkerContext, report: Callable[[Report], None]) -> None:
+        assert context.coordinator is not None, "an elastic run has a coordinator"
+        plan = context.plan
+        clock = SystemClock()
+        endpoint = context.coordinator
+        self._participant = participant
+        self._context = context
+        self._clock = clock
+        self._report = report
         self._task: Task = build_task(plan)
         self._server = _build_server(plan, self._task)
-        self._log: EventLog = open_log(plan, seat.run_dir, who, clock)
-        self._host = ElasticHost(numel=self._server.numel, dtype=self._server.dtype, token=seat.token)
-        self._goodbye = "it failed"
+        self._log: EventLog = open_log(plan, context.run_dir, participant, clock)
+        self._host = ElasticHost(numel=self._server.numel, dtype=self._server.dtype, token=context.token)
+        self._leave_reason = FAILED
         self._membership = ServerMembership(
-            partial(coordinator_client, place),
-            run=place.run,
-            worker=who,
+            partial(coordinator_client, endpoint),
+            run=endpoint.run,
+            worker=participant,
             note=self._note,
             role="server",
             address=f"127.0.0.1:{self._host.port}",
-            is_alone=lambda: seat.control.is_without_coordinator,
+            is_alone=lambda: context.control.is_without_coordinator,
         )
 
     @property
@@ -97,13 +102,15 @@ class _Server:
 
     def close(self) -> None:
         self._host.close()
-        self._membership.close(self._goodbye)
+        self._membership.close(self._leave_reason)
         self._log.close()
 
     def live(self) -> bool:
-        """Until all work is done; False: it was done before this server had any part in it."""
+        """Serve until all work is done; False if it was done before this server took part."""
         while True:
-            task = self._membership.wait_for(self._find_task, "nobody is primary", self._seat.plan.timeout_s)
+            task = self._membership.wait_for(
+                self._find_task, "there is no primary", self._context.plan.timeout_s
+            )
             if task is _Task.DONE:
                 return False
             if isinstance(task, Primary):
@@ -120,92 +127,92 @@ class _Server:
             return Ending(steps=steps, reason=None, facts=lambda: {"steps": steps, "stopped": False})
         return Ending(steps=steps, reason="done", facts=self._facts)
 
-    def _find_task(self, standing: CoordinatorView) -> Primary | _Task | None:
-        if not standing.taken_s:
+    def _find_task(self, view: CoordinatorView) -> Primary | _Task | None:
+        if not view.taken_s:
             return None
-        if standing.is_done:
+        if view.is_done:
             return _Task.DONE
-        if standing.placed is None:
-            return _Task.CLAIM if self._who.endswith(FIRST) else None
-        return primary_of(standing) if standing.place.primary else _Task.CLAIM
+        if view.placed is None:
+            return _Task.CLAIM if self._participant.endswith(FIRST) else None
+        return primary_of(view) if view.place.primary else _Task.CLAIM
 
     def _claim(self) -> bool:
         """Be primary, with the newest checkpoint, or from the start; False: another was first."""
-        epoch = self._membership.standing.place.epoch
-        newest = newest_complete(self._seat.checkpoints, self._seat.plan.num_workers)
-        folder = self._seat.resume_from if newest is None else newest.folder
+        epoch = self._membership.view.place.epoch
+        newest = newest_complete(self._context.checkpoints, self._context.plan.num_workers)
+        folder = self._context.resume_from if newest is None else newest.folder
         if folder is not None:
             self._server.restore(read_snapshot(folder, "server-0"))
         self._server.tickets = (epoch + 1) << 32  # no ticket of a former primary is ever used again
         try:
-            self._membership.put(primary=self._who, backup="", epoch=epoch)
+            self._membership.put(primary=self._participant, backup="", epoch=epoch)
         except RefusedError as error:
-            self._note(f"{self._who} is not primary: {error.what}")
+            self._note(f"{self._participant} is not primary: {error.what}")
             return False
         if folder is not None or epoch > 0:
             self._log.write("server_restored", part=SHARD, version=self._server.version, pid=os.getpid())
-        self._say("server_started")
+        self._log_event("server_started")
         return True
 
     def _stand_by(self, primary: Primary) -> bool:
-        """Until all work is done; False: it never became our primary."""
+        """Follow the primary until all work is done; False if it never became this server's primary."""
         backup = BackupServer(
-            name=self._who,
+            name=self._participant,
             server=self._server,
             membership=self._membership,
-            token=self._seat.token,
+            token=self._context.token,
         )
         ended = backup.follow(primary)
         if ended is BackupEnd.NEVER_BEGUN:
             return False
         if ended is BackupEnd.DONE:
-            self._goodbye = FINISHED
+            self._leave_reason = FINISHED
             return True
         self._await_promotion()
         self._log.write(
             "server_promoted",
             pid=os.getpid(),
             part=SHARD,
-            epoch=self._membership.standing.place.epoch,
+            epoch=self._membership.view.place.epoch,
             version=self._server.version,
             instead_of=primary.name,
         )
         for row in backup.rows():
             record_row(self._log, row)
         self._log.flush()
-        self._note(f"{self._who} is primary now, with version {self._server.version}")
+        self._note(f"{self._participant} is primary now, with version {self._server.version}")
         self._lead(backup.orders)
         return True
 
     def _await_promotion(self) -> None:
-        """The primary is gone, or has let us go: the coordinator knows which."""
+        """Wait until the coordinator has decided: the primary is lost, or has dropped this backup."""
         broke_s = monotonic_s()
 
-        def find(standing: CoordinatorView) -> bool | None:
-            place = standing.place
-            if place.primary == self._who:
+        def find(view: CoordinatorView) -> bool | None:
+            place = view.place
+            if place.primary == self._participant:
                 return True
-            is_left = place.backup != self._who and standing.taken_s > broke_s
+            is_left = place.backup != self._participant and view.taken_s > broke_s
             return False if is_left else None
 
-        if not self._membership.wait_for(find, "who is primary is not decided", self._seat.plan.timeout_s):
+        if not self._membership.wait_for(find, "there is no primary yet", self._context.plan.timeout_s):
             raise FencedError(
-                f"{self._who} is not the backup any more", "a new process takes the primary's state"
+                f"{self._participant} is no longer the backup", "a new process takes the primary's state"
             )
 
     def _lead(self, orders: int) -> None:
-        """As primary, until all work is done and saved."""
-        assert self._seat.coordinator is not None, "an elastic run has a coordinator"
+        """Serve as primary until all work is done and saved."""
+        assert self._context.coordinator is not None, "an elastic run has a coordinator"
         saver = ServerSaver(
-            self._seat.plan,
+            self._context.plan,
             self._server,
-            root=self._seat.checkpoints,
+            root=self._context.checkpoints,
             log=self._log,
             report=self._report,
-            cataloguer=ServerCatalogue(self._membership, self._seat.coordinator.run, self._who),
+            cataloguer=ServerCatalogue(self._membership, self._context.coordinator.run, self._participant),
         )
         primary = PrimaryServer(
-            name=self._who,
+            name=self._participant,
             server=self._server,
             host=self._host,
             membership=self._membership,
@@ -219,10 +226,10 @@ class _Server:
         primary.run()
         saver.save()
         primary.end()
-        self._goodbye = FINISHED
+        self._leave_reason = FINISHED
 
     def _validation(self) -> Validation | None:
-        plan = self._seat.plan
+        plan = self._context.plan
         if plan.evaluation is None:
             return None
         arena = self._server.replica.arena
@@ -231,8 +238,8 @@ class _Server:
     def _note(self, text: str) -> None:
         self._report({"ev": "note", "text": text})
 
-    def _say(self, kind: str) -> None:
-        place = self._membership.standing.place
+    def _log_event(self, kind: str) -> None:
+        place = self._membership.view.place
         self._log.write(
             kind,
             pid=os.getpid(),
@@ -245,13 +252,13 @@ class _Server:
     def _facts(self) -> Report:
         facts: Report = {
             "steps": self._server.version,
-            "stopped": len(self._server.applied) < self._seat.plan.total_gradients,
-            "run_steps": len(self._server.applied) // self._seat.plan.num_workers,
+            "stopped": len(self._server.applied) < self._context.plan.total_gradients,
+            "run_steps": len(self._server.applied) // self._context.plan.num_workers,
             "state_sha256": state_hash(self._server.replica.arena.named_state()),
         }
         if self._server.evaluations is not None:
             self._server.evaluations.conclude(facts)
-        facts["metrics"] = evaluate(self._task, self._server.replica.arena.module, self._seat.run_dir)
+        facts["metrics"] = evaluate(self._task, self._server.replica.arena.module, self._context.run_dir)
         return facts
 
 
@@ -261,46 +268,48 @@ def _build_server(plan: Plan, task: Task) -> ElasticServer:
     return ElasticServer(plan, replica, strategy_class(plan.mode))
 
 
-def work_with_servers(index: int, seat: WorkerContext, report: Callable[[Report], None]) -> None:
+def work_with_servers(index: int, context: WorkerContext, report: Callable[[Report], None]) -> None:
     """A worker behind elastic parameter servers."""
-    assert seat.coordinator is not None, "an elastic run has a coordinator"
-    plan, place, name = seat.plan, seat.coordinator, f"worker-{index}"
+    assert context.coordinator is not None, "an elastic run has a coordinator"
+    plan = context.plan
+    endpoint = context.coordinator
+    name = f"worker-{index}"
     set_up_torch(plan)
-    log = open_log(plan, seat.run_dir, name, SystemClock())
-    control = WorkerControl(seat.control, index, lambda text: report({"ev": "note", "text": text}))
+    log = open_log(plan, context.run_dir, name, SystemClock())
+    control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     membership = ServerMembership(
-        partial(coordinator_client, place),
-        run=place.run,
+        partial(coordinator_client, endpoint),
+        run=endpoint.run,
         worker=name,
         note=control.note,
         is_alone=control.is_without_coordinator,
     )
-    first = _first_step(seat, control, Rank(index))
+    first = _first_step(context, control, Rank(index))
     route = PrimaryRoute(membership, plan.timeout_s)
 
     def loop() -> LoopResult:
-        worker = build_served_worker(seat, Rank(index), route, log=log, control=control)
+        worker = build_served_worker(context, Rank(index), route, log=log, control=control)
         worker.strategy.prepare(worker.replica, first)
-        ran = worker.run(first)
+        result = worker.run(first)
         worker.strategy.close()
-        return ran
+        return result
 
     run_participant(
         log,
         report,
         clock=first,
-        about={"node": socket.gethostname()},
+        fields={"node": socket.gethostname()},
         train=lambda: timed(SystemClock(), loop),
         release=lambda: membership.close("it has finished"),
-        conclude=lambda ran: Ending(
-            steps=ran.finished, reason="done", facts=lambda: {**ran.facts, "stopped": False}
+        conclude=lambda result: Ending(
+            steps=result.finished, reason="done", facts=lambda: {**result.facts, "stopped": False}
         ),
     )
 
 
-def _first_step(seat: WorkerContext, control: WorkerControl, rank: Rank) -> StepClock:
-    """A replacement goes on counting where the lost one stood; a resumed run where it was saved."""
+def _first_step(context: WorkerContext, control: WorkerControl, rank: Rank) -> StepClock:
+    """A replacement continues the count of the lost worker; a resumed run that of the checkpoint."""
     saved = 0
-    if seat.resume_from is not None:
-        saved = int(read_snapshot(seat.resume_from, "server-0").facts["clocks"][str(rank)])
+    if context.resume_from is not None:
+        saved = int(read_snapshot(context.resume_from, "server-0").facts["clocks"][str(rank)])
     return StepClock(max(saved, control.finished))

@@ -1,6 +1,6 @@
-"""What does the primary server of part 0 do? It hands out shares, keeps clocks, and saves.
+"""Primary parameter server: assigns work units, keeps the workers' clocks, evaluates, and saves.
 
-How it keeps to its backup is in guarded.py; what an order does in elastic_server.py.
+replication.py keeps it consistent with its backup; state_machine.py carries out its orders.
 """
 
 import json
@@ -24,7 +24,7 @@ from paceline.worker.server.membership import ServerDirectory
 from paceline.worker.server.replication import DeferredOutput, ReplicatedServer
 from paceline.worker.server.state_machine import ElasticServer, OrderKind, RequestVerdict
 
-ABSENT_AFTER_S = 5.0  # as long as the first generation waits for its workers
+ABSENT_AFTER_S = 5.0  # equal to the first generation's wait for its workers
 KINDS = {
     MessageKind.JOIN: OrderKind.JOINED,
     MessageKind.PUSH: OrderKind.PUSHED,
@@ -59,11 +59,13 @@ class PrimaryServer(ReplicatedServer):
             clock=clock,
             orders=orders,
         )
-        self._server, self._saver = server, saver
-        self._validation, self._report = validation, report
-        self._asked: deque[WorkerRequest] = deque()  # they wait while a checkpoint is due
-        self._talks: dict[Rank, WorkerConnection] = {}
-        self._since_s: dict[Rank, float] = {}  # when a member was last heard from as such
+        self._server = server
+        self._saver = saver
+        self._validation = validation
+        self._report = report
+        self._requests: deque[WorkerRequest] = deque()  # they wait while a checkpoint is due
+        self._connections: dict[Rank, WorkerConnection] = {}
+        self._since_s: dict[Rank, float] = {}  # when a member last sent a request
         self._save_every = server.plan.checkpoint_every * server.plan.num_workers
         self._save_at = len(server.applied) + self._save_every
         for rank in server.members:
@@ -72,46 +74,51 @@ class PrimaryServer(ReplicatedServer):
     def run(self) -> None:
         if self._server.evaluations is not None:
             self._server.evaluations.begin()
-        self._evaluate()  # the former primary may not have come to it
+        self._evaluate()  # the former primary may have been lost before it
         super().run()
 
     def _next(self) -> HostEvent | None:
-        if self._asked and not self._is_saving:
-            return self._asked.popleft()
+        if self._requests and not self._is_saving:
+            return self._requests.popleft()
         return super()._next()
 
     def _is_over(self) -> bool:
         if not self._server.is_finished or self._due or self._server.members:
             return False
-        standing = self._membership.standing
-        return standing.is_alone or not any(worker.role == "worker" for worker in standing.living.values())
+        view = self._membership.view
+        return view.is_alone or not any(worker.role == "worker" for worker in view.living.values())
 
     # Workers.
 
-    def _hear_worker(self, asked: WorkerRequest) -> None:
+    def _handle_request(self, request: WorkerRequest) -> None:
         if self._is_saving:
-            self._asked.append(asked)
+            self._requests.append(request)
             return
-        talk, frame = asked.talk, asked.frame
-        rank, kind = Rank(frame.rank), KINDS[frame.say]
+        connection = request.connection
+        frame = request.frame
+        rank = Rank(frame.rank)
+        kind = KINDS[frame.kind]
         verdict = self._server.weigh(kind, rank, frame.incarnation, frame.number)
         if verdict in _REFUSALS:
-            talk.answer(Frame(_REFUSALS[verdict], rank))
+            connection.answer(Frame(_REFUSALS[verdict], rank))
             return
-        talk.incarnation = frame.incarnation
-        former = self._talks.get(rank)
-        if former is not None and former is not talk:
+        connection.incarnation = frame.incarnation
+        former = self._connections.get(rank)
+        if former is not None and former is not connection:
             former.close()
-        self._talks[rank], self._since_s[rank] = talk, monotonic_s()
+        self._connections[rank] = connection
+        self._since_s[rank] = monotonic_s()
         if verdict is RequestVerdict.REPEAT:
             self._due.append(DeferredOutput(self._ordered, self._answers(self._server.repeat(rank))))
             return
         number = frame.incarnation if kind is OrderKind.JOINED else frame.number
-        gradient = talk.gradient if kind in (OrderKind.PUSHED, OrderKind.PUSHED_AND_STOP) else None
+        gradient = connection.gradient if kind in (OrderKind.PUSHED, OrderKind.PUSHED_AND_STOP) else None
         self._carry_out(kind, rank, number, gradient)
 
-    def _hung_up(self, talk: WorkerConnection) -> None:
-        self._talks = {rank: known for rank, known in self._talks.items() if known is not talk}
+    def _on_disconnect(self, connection: WorkerConnection) -> None:
+        self._connections = {
+            rank: known for rank, known in self._connections.items() if known is not connection
+        }
 
     def _carry_out(
         self, kind: OrderKind, rank: Rank, number: int, gradient: torch.Tensor | None = None
@@ -121,25 +128,26 @@ class PrimaryServer(ReplicatedServer):
         self._evaluate()
 
     def _evaluate(self) -> None:
-        """Before another order, so that these are the parameters of the step.
+        """Evaluate before another order, so that these are the parameters of the step.
 
-        What was measured is an order too: the backup remembers it and decides the same. A primary that is
-        lost before leaves it to the next one.
+        The result is an order too: the backup stores it and decides the same. If the primary is lost before
+        that, the next one evaluates.
         """
-        record, at = self._server.evaluations, self._server.steps_done
+        record = self._server.evaluations
+        at = self._server.steps_done
         if record is None or self._validation is None or not record.is_due(at):
             return
         entry = record.measure(at, self._validation)
-        told = partial(self._report, record.row(entry).report())
+        send_report = partial(self._report, record.row(entry).report())
         replies, rows = self._order(OrderKind.EVALUATED, Rank(0), 0, text=json.dumps(entry))
-        self._due.append(DeferredOutput(self._ordered, [told, *self._answers(replies)], rows))
+        self._due.append(DeferredOutput(self._ordered, [send_report, *self._answers(replies)], rows))
 
     def _answers(self, replies: Sequence[Reply]) -> list[partial[None]]:
-        answers = [partial(self._answer, *found) for found in self._frames(replies)]
-        return [*(partial(self._interrupt, *found) for found in self._words(replies)), *answers]
+        answers = [partial(self._answer, *args) for args in self._frames(replies)]
+        return [*(partial(self._interrupt, *args) for args in self._interrupts(replies)), *answers]
 
-    def _words(self, replies: Sequence[Reply]) -> list[tuple[int, Frame]]:
-        """To those who compute what is not wanted any more."""
+    def _interrupts(self, replies: Sequence[Reply]) -> list[tuple[int, Frame]]:
+        """Frames to workers whose current work unit is obsolete."""
         late = [
             (reply.rank, self._server.members[reply.rank]) for reply in replies if isinstance(reply, Obsolete)
         ]
@@ -148,10 +156,10 @@ class PrimaryServer(ReplicatedServer):
             for rank, member in late
         ]
 
-    def _interrupt(self, incarnation: int, word: Frame) -> None:
-        talk = self._talks.get(Rank(word.rank))
-        if talk is not None and talk.incarnation == incarnation:
-            talk.interrupt(word)  # who does not hear it pushes in vain
+    def _interrupt(self, incarnation: int, frame: Frame) -> None:
+        connection = self._connections.get(Rank(frame.rank))
+        if connection is not None and connection.incarnation == incarnation:
+            connection.interrupt(frame)  # a worker that misses it pushes in vain
 
     def _frames(self, replies: Sequence[Reply]) -> list[tuple[int, Frame]]:
         frames = []
@@ -174,28 +182,28 @@ class PrimaryServer(ReplicatedServer):
 
     def _answer(self, incarnation: int, frame: Frame) -> None:
         rank = Rank(frame.rank)
-        talk = self._talks.get(rank)
-        if talk is None:
-            return  # when it comes back it asks again
+        connection = self._connections.get(rank)
+        if connection is None:
+            return  # it repeats the request when it is back
         if frame.position == wire.NO_SHARE:
-            talk.answer(frame)
-        elif talk.incarnation == incarnation and talk.answered < frame.number:
-            talk.answered = frame.number
-            talk.answer(frame, self._server.parameters_of(rank))
+            connection.answer(frame)
+        elif connection.incarnation == incarnation and connection.answered < frame.number:
+            connection.answered = frame.number
+            connection.answer(frame, self._server.parameters_of(rank))
 
     # The coordinator.
 
-    def _look_around(self) -> None:
-        """Are we still primary, and who of our workers lives?"""
-        super()._look_around()
-        standing = self._membership.standing
+    def _check_membership(self) -> None:
+        """Check that this server is still primary, and drop workers that are lost."""
+        super()._check_membership()
+        view = self._membership.view
         for rank, member in list(self._server.members.items()):
-            worker = standing.living.get(f"worker-{rank}")
+            worker = view.living.get(f"worker-{rank}")
             is_there = worker is not None and worker.incarnation == member.incarnation
-            if not is_there and standing.taken_s > self._since_s[rank]:
+            if not is_there and view.taken_s > self._since_s[rank]:
                 self._carry_out(OrderKind.GONE, rank, member.incarnation)
-                if rank in self._talks:
-                    self._talks.pop(rank).close()
+                if rank in self._connections:
+                    self._connections.pop(rank).close()
         if self._server.expected and monotonic_s() - self._began_s > ABSENT_AFTER_S:
             for rank in sorted(self._server.expected):
                 self._carry_out(OrderKind.ABSENT, rank, 0)
@@ -207,7 +215,7 @@ class PrimaryServer(ReplicatedServer):
         return self._save_every > 0 and len(self._server.applied) >= self._save_at
 
     def _between_orders(self) -> None:
-        """Only what is safe is saved, so nothing new is begun until all is."""
+        """Only safe orders are saved, so no new order begins until all are safe."""
         if self._is_saving and not self._due:
             self._record()
             self._saver.maybe_save()

@@ -1,9 +1,9 @@
-"""What does every primary server do? It orders, tells its backup, and answers what that has.
+"""Primary-backup replication: an order is sent to the backup first, and answered once it is safe.
 
-Every order goes to the backup before it is carried out here, and nobody is
-answered before it is safe (backup_line.py says when): whatever a worker was told
-survives us. One thread does it all, order after order. What is asked of a server,
-and what it does then, is in primary.py (part 0) and part_primary.py (the others).
+The primary sends every order to the backup before it carries it out, and answers no worker before the order
+is safe (`BackupReplicator`): every response to a worker survives the primary. One thread does it all, order
+after order; connections only put events into its queue. primary.py adds the requests of workers and what the
+server does then.
 """
 
 import queue
@@ -41,11 +41,10 @@ from paceline.worker.evaluation import EvaluatedRow
 from paceline.worker.server.membership import RESUME, SHARD, FencedError, ServerDirectory
 from paceline.worker.server.state_machine import Order, OrderKind
 
-# Who the backup is, is agreed on with the coordinator, in this order: its
-# confirmation is waited for, then it is named. And the other way round: it is
-# struck out, then nothing is waited for. So whoever is promoted has everything
-# that was ever safe, and of two servers that both think they are primary, one
-# finds nothing of its own safe any more.
+# The coordinator records the backup only after the backup has confirmed the state, and
+# the primary stops waiting for confirmations only after the coordinator has removed the
+# backup. So a backup that is promoted has everything that was ever safe, and of two
+# servers that both act as primary, one has no order that becomes safe.
 
 
 class BackupReplicator:
@@ -53,29 +52,30 @@ class BackupReplicator:
         self._name = name
         self._membership = membership
         self.link: BackupConnection | None = None
-        self._is_guarded = False  # nothing is safe without the backup
+        self._is_guarded = False  # True: an order is safe only once the backup has confirmed it
         self._confirmed = 0
 
     def safe(self, ordered: int) -> int:
-        """Of so many orders, how many are safe now?"""
+        """Number of safe orders among the first `ordered`."""
         if self._is_guarded:
             return self._confirmed
         return ordered if self._may_answer_alone() else 0
 
     def begin(self, link: BackupConnection) -> None:
-        """This server is told everything from here on; it counts when it confirms that it has the state."""
-        self.link, self._is_guarded = link, False
+        """Send everything to this server from here on; it counts once it has confirmed the state."""
+        self.link = link
+        self._is_guarded = False
 
-    def tell(self, frame: Frame, payload: memoryview | None = None) -> None:
+    def send(self, frame: Frame, payload: memoryview | None = None) -> None:
         if self.link is None:
             return
         try:
             self.link.send(frame, payload)
         except OSError:
-            self.link.close()  # its thread reports that it is gone, and only then do we go on without it
+            self.link.close()  # its thread reports the loss; only then does this server continue without it
 
     def confirm(self, number: int) -> bool:
-        """The backup has all orders up to this one; was it named just now?"""
+        """Record that the backup has all orders up to `number`; whether the coordinator named it just now."""
         self._confirmed = number
         if self._is_guarded or self.link is None:
             return False
@@ -84,14 +84,14 @@ class BackupReplicator:
         return self.link is not None
 
     def lose(self) -> None:
-        """Its connection is gone; it may live, so the coordinator must know before we go on alone."""
+        """Drop a backup whose connection is lost. It may still run, so the coordinator must agree first."""
         if self._is_guarded:
             self._agree_on("")
         self._let_go()
 
-    def look(self) -> None:
-        """Are we still primary, and is our backup still the backup? FencedError: we are not."""
-        place = self._membership.standing.place
+    def check(self) -> None:
+        """FencedError unless this server is primary. Drops a backup that is no longer recorded."""
+        place = self._membership.view.place
         if self._membership.is_fenced or place.primary != self._name:
             raise self._fenced(place)
         if self._is_guarded and self.link is not None and place.backup != self.link.name:
@@ -100,20 +100,23 @@ class BackupReplicator:
     def _let_go(self) -> None:
         if self.link is not None:
             self.link.close()
-        self.link, self._is_guarded = None, False
+        self.link = None
+        self._is_guarded = False
 
     def _may_answer_alone(self) -> bool:
         # Half a lease: if we stood still for longer, another may be primary by now.
-        standing, membership = self._membership.standing, self._membership
-        place, me = standing.placed, standing.living.get(self._name)
+        view = self._membership.view
+        membership = self._membership
+        place = view.placed
+        own_entry = view.living.get(self._name)
         is_ours = place is not None and place.primary == self._name and not place.backup
-        is_me = me is not None and me.incarnation == membership.number
-        return is_ours and is_me and monotonic_s() - standing.taken_s < membership.lease_s / 2
+        is_me = own_entry is not None and own_entry.incarnation == membership.number
+        return is_ours and is_me and monotonic_s() - view.taken_s < membership.lease_s / 2
 
     def _agree_on(self, backup: str) -> None:
-        """The coordinator knows who our backup is, or that we have none, when this returns."""
+        """The coordinator has recorded this backup, or that there is none, when this returns."""
         while True:
-            place = self._membership.standing.place
+            place = self._membership.view.place
             if place.primary != self._name:
                 raise self._fenced(place)
             if place.backup == backup:
@@ -124,27 +127,27 @@ class BackupReplicator:
                 if backup and error.why == pb.Why.Name(pb.NOT_FOUND):  # it is lost already
                     self._let_go()
                     return
-                self._read_again()  # the place has changed meanwhile: decide anew
+                self._read_again()  # the place has changed meanwhile: decide again
             except UnreachableError:
                 self._read_again()
 
     def _read_again(self) -> None:
-        """What the coordinator says now; without it nothing can be decided."""
+        """Read the coordinator's view without a time limit: no decision is possible without it."""
         while True:
             try:
-                self._membership.look()
+                self._membership.refresh()
                 return
             except UnreachableError:
-                if self._membership.standing.is_alone:
+                if self._membership.view.is_alone:
                     raise
                 if self._membership.is_fenced:
-                    raise self._fenced(self._membership.standing.place) from None
+                    raise self._fenced(self._membership.view.place) from None
 
     def _fenced(self, place: pb.ServerPlace) -> FencedError:
-        who = place.primary or "nobody"
+        primary = place.primary or "none"
         return FencedError(
-            f"{self._name} is not primary of part {SHARD} any more: {who} is, in epoch {place.epoch}",
-            "its successor goes on; a new process starts under this name",
+            f"{self._name} is no longer primary of part {SHARD}: {primary} is, in epoch {place.epoch}",
+            "its successor has taken over; a new process starts under this name",
         )
 
 
@@ -154,11 +157,11 @@ Row = ServerRow | EvaluatedRow
 
 
 class StateMachine(Protocol):
-    """What is the same on a primary and on its backup: equal orders lead to equal bits."""
+    """State machine of a primary and its backup: equal orders lead to equal bits."""
 
     @property
     def numel(self) -> int:
-        """Of what a worker pushes."""
+        """Number of elements that a worker pushes."""
         ...
 
     @property
@@ -167,7 +170,7 @@ class StateMachine(Protocol):
     def order(
         self, order: Order, gradient: torch.Tensor | None = None
     ) -> tuple[Sequence[Reply], Sequence[Row]]:
-        """Carry it out: who is answered what, and what is to be recorded."""
+        """Carry it out; the replies, and the rows to record."""
         ...
 
     def whole(self) -> Snapshot: ...
@@ -177,7 +180,7 @@ class StateMachine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeferredOutput:
-    """What is said and recorded once order `number` is safe."""
+    """Answers and rows that are released once order `number` is safe."""
 
     number: int
     answers: Sequence[Callable[[], None]]
@@ -203,28 +206,31 @@ class ReplicatedServer(ABC):
         clock: Clock,
         orders: int = 0,  # that the state holds already
     ) -> None:
-        self._name, self._machine = name, machine
-        self._host, self._membership = host, membership
-        self._log, self._clock = log, clock
+        self._name = name
+        self._machine = machine
+        self._host = host
+        self._membership = membership
+        self._log = log
+        self._clock = clock
         self._ordered = orders
         self._due: deque[DeferredOutput] = deque()
-        self._line = BackupReplicator(name=name, membership=membership)
+        self._backup = BackupReplicator(name=name, membership=membership)
         self._applicant: BackupConnection | None = None
         self._began_s = self._recorded_s = monotonic_s()
         self._rows: list[Row] = []  # safe, and not in the log yet
 
     def run(self) -> None:
-        """Until all work is done and everybody knows; FencedError: somebody else is primary."""
-        self._membership.when_changed(lambda: self._host.heard.put(MembershipChanged()))
-        self._look_around()
+        """Run until all work is done and all workers answered; FencedError if another server is primary."""
+        self._membership.when_changed(lambda: self._host.events.put(MembershipChanged()))
+        self._check_membership()
         while not self._is_over():
-            heard = self._next()
-            if heard is not None:
-                self._hear(heard)
+            event = self._next()
+            if event is not None:
+                self._handle_event(event)
             self._release()
-            if self._due and self._line.link is None and self._membership.standing.is_alone:
-                what = f"{self._name} has no backup, and the coordinator was given up"
-                raise UnreachableError(what, RESUME)  # another primary cannot be ruled out
+            if self._due and self._backup.link is None and self._membership.view.is_alone:
+                message = f"{self._name} has no backup, and the coordinator is unreachable"
+                raise UnreachableError(message, RESUME)  # another primary cannot be ruled out
             self._take_in()
             self._between_orders()
             if monotonic_s() - self._recorded_s > RECORD_S:
@@ -232,53 +238,53 @@ class ReplicatedServer(ABC):
         self._record()
 
     def end(self) -> None:
-        """The final state is on disk: the backup is not needed any more."""
-        self._line.tell(Frame(MessageKind.END, number=self._ordered))
+        """The final state is on disk: the backup is no longer needed."""
+        self._backup.send(Frame(MessageKind.END, number=self._ordered))
 
     @abstractmethod
     def _is_over(self) -> bool: ...
 
     @abstractmethod
-    def _hear_worker(self, asked: WorkerRequest) -> None: ...
+    def _handle_request(self, request: WorkerRequest) -> None: ...
 
-    def _hung_up(self, talk: WorkerConnection) -> None:
-        return  # whoever it was asks again when it comes back
+    def _on_disconnect(self, connection: WorkerConnection) -> None:
+        return  # its worker repeats the request when it is back
 
     def _between_orders(self) -> None:
         return
 
-    def _look_around(self) -> None:
-        """Are we still primary?"""
-        self._line.look()
+    def _check_membership(self) -> None:
+        """Check that this server is still primary."""
+        self._backup.check()
 
     def _next(self) -> HostEvent | None:
         try:
-            return self._host.heard.get(timeout=TICK_S)
+            return self._host.events.get(timeout=TICK_S)
         except queue.Empty:
             return None
 
-    def _hear(self, heard: HostEvent) -> None:
-        match heard:
+    def _handle_event(self, event: HostEvent) -> None:
+        match event:
             case WorkerRequest():
-                self._hear_worker(heard)
-            case Disconnected(talk):
-                self._hung_up(talk)
+                self._handle_request(event)
+            case Disconnected(connection):
+                self._on_disconnect(connection)
             case BackupApplied(link):
                 if self._applicant is not None:
                     self._applicant.close()
                 self._applicant = link
-            case Acknowledged(link, number) if link is self._line.link:
-                if self._line.confirm(number):
-                    epoch = self._membership.standing.place.epoch
+            case Acknowledged(link, number) if link is self._backup.link:
+                if self._backup.confirm(number):
+                    epoch = self._membership.view.place.epoch
                     self._log.write("backup_placed", part=SHARD, backup=link.name, epoch=epoch)
-            case BackupLost(link) if link is self._line.link:
-                self._line.lose()
+            case BackupLost(link) if link is self._backup.link:
+                self._backup.lose()
             case BackupLost(link) if link is self._applicant:
                 self._applicant = None
             case MembershipChanged():
-                self._look_around()
+                self._check_membership()
             case _:
-                pass  # of a link that is not ours any more
+                pass  # message of a link that is no longer in use
 
     def _order(
         self,
@@ -288,19 +294,19 @@ class ReplicatedServer(ABC):
         gradient: torch.Tensor | None = None,
         text: str = "",
     ) -> tuple[Sequence[Reply], Sequence[Row]]:
-        """Whoever calls it says what is due when it is safe."""
+        """Replicate an order, then carry it out. The caller queues the output that is due when it is safe."""
         order = Order(kind, rank, number, self._clock.now_ns(), text)
         self._ordered += 1
-        # Before it is carried out: that may change the gradient.
+        # Sent before the order is carried out, which may change the gradient.
         payload = memoryview(text.encode()) if text else None
         if gradient is not None:
             payload = tcp_wire.bytes_of(gradient)
-        self._line.tell(Frame(MessageKind.ORDER, rank, number, self._ordered, kind, order.at_ns), payload)
+        self._backup.send(Frame(MessageKind.ORDER, rank, number, self._ordered, kind, order.at_ns), payload)
         return self._machine.order(order, gradient)
 
     def _release(self) -> None:
-        """Say and record what is safe."""
-        safe = self._line.safe(self._ordered)
+        """Send and record the output of safe orders."""
+        safe = self._backup.safe(self._ordered)
         while self._due and self._due[0].number <= safe:
             due = self._due.popleft()
             self._rows += due.rows
@@ -308,22 +314,23 @@ class ReplicatedServer(ABC):
                 answer()
 
     def _take_in(self) -> None:
-        """Somebody wants to be our backup: it gets the whole state, and every order from here on."""
+        """Accept a server as backup: it gets the whole state, and every order from here on."""
         if self._applicant is None:
             return
-        if self._line.link is not None:
-            self._line.lose()
+        if self._backup.link is not None:
+            self._backup.lose()
         self._release()
         if self._due:
-            return  # what is not safe yet would be recorded by nobody if we died: a moment later
+            return  # rows that are not safe yet would be lost with this server: accept it later
         self._record()
-        link, self._applicant = self._applicant, None
-        self._line.begin(link)
+        link = self._applicant
+        self._applicant = None
+        self._backup.begin(link)
         state = to_bytes(self._machine.whole())
-        self._line.tell(Frame(MessageKind.STATE, number=self._ordered), memoryview(state))
+        self._backup.send(Frame(MessageKind.STATE, number=self._ordered), memoryview(state))
 
     def _record(self) -> None:
-        """Rows of safe orders are in the log; the backup need not keep them any more."""
+        """Rows of safe orders are in the log: the backup may drop them."""
         self._recorded_s = monotonic_s()
         if not self._rows:
             return
@@ -332,4 +339,4 @@ class ReplicatedServer(ABC):
         self._log.flush()
         self._rows = []
         number = self._due[0].number - 1 if self._due else self._ordered
-        self._line.tell(Frame(MessageKind.RECORDED, number=number))
+        self._backup.send(Frame(MessageKind.RECORDED, number=number))

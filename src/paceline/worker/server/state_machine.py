@@ -1,11 +1,9 @@
-"""What does a parameter server do when workers come and go? The same on a primary and on its backup.
+"""Replicated state machine of an elastic parameter server: equal orders lead to equal bits.
 
-A machine that is fed orders one after another: a worker joined, its gradient
-came, it is gone. Equal orders lead to equal bits, so a backup that has every
-order can take over. A share of the work that was handed out is done by its
-worker, or, if that is lost, handed out again; whoever finds nothing to do waits
-until every share is applied. Clocks of the dead leave the minimum at once, and
-whoever joins starts at it.
+Its input is a sequence of orders: a worker joined, pushed a gradient, or was lost. A backup that has received
+every order can therefore take over. A work unit that was assigned is done by its worker or, when that worker
+is lost, assigned again; a worker for which there is none waits until every unit is applied. The clocks of
+lost workers leave the minimum at once, and a worker that joins starts at the minimum.
 """
 
 import json
@@ -32,15 +30,15 @@ from paceline.worker.server.core import ParameterServer
 
 
 class OrderKind(IntEnum):
-    """What an order says about a worker. The numbers travel to the backup."""
+    """Kinds of orders. The numbers are part of the protocol with the backup."""
 
     JOINED = 1
     PUSHED = 2
     PUSHED_AND_STOP = 3
     GONE = 4
-    ABSENT = 5  # it was expected, and never came
-    AGAIN = 7  # it has abandoned its share, as it was told
-    EVALUATED = 8  # no worker: the primary has evaluated the parameters as they are
+    ABSENT = 5  # an expected worker did not join
+    AGAIN = 7  # it has abandoned its obsolete share
+    EVALUATED = 8  # no worker: the primary has evaluated the current parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +46,24 @@ class Order:
     kind: OrderKind
     rank: Rank
     number: int  # JOINED: the incarnation; PUSHED, AGAIN: the ticket
-    at_ns: int  # the primary's time: rules and rows of both see the same
-    text: str = ""  # EVALUATED: what was measured, as JSON
+    at_ns: int  # the primary's time: rules and rows of both servers use it
+    text: str = ""  # EVALUATED: the result as JSON
 
 
 class RequestVerdict(IntEnum):
-    """What is to be done with what a worker asks."""
+    """How a worker's request is handled."""
 
     ORDER = 1  # it is new
     REPEAT = 2  # it is known: the answer, if there is one, is given again
-    UNKNOWN = 3  # not a member (any more): it shall join
+    UNKNOWN = 3  # not a member, or no longer one: it must join
     FENCED = 4  # this incarnation is over
 
 
 @dataclass(slots=True)
 class Member:
     incarnation: int
-    ticket: int = 0  # of the newest share that it was given
-    pushed: int = 0  # the newest ticket whose gradient has come, or was abandoned
+    ticket: int = 0  # ticket of the newest share assigned to it
+    pushed: int = 0  # the newest ticket whose gradient was received or abandoned
 
     @property
     def is_computing(self) -> bool:
@@ -88,13 +86,14 @@ class OrderClock:
 class ElasticServer(ParameterServer):
     def __init__(self, plan: Plan, replica: Replica, side: type[ServerSide]) -> None:
         assert plan.elastic is not None, "the run is elastic"
-        self._times, self._rows = OrderClock(), MemoryLog()
+        self._times = OrderClock()
+        self._rows = MemoryLog()
         super().__init__(plan, replica, side, log=self._rows, clock=self._times)
-        self.expected = {Rank(rank) for rank in range(plan.elastic.workers)}  # they have not come yet
+        self.expected = {Rank(rank) for rank in range(plan.elastic.workers)}  # have not joined yet
         self.members: dict[Rank, Member] = {}
         self.ended: dict[Rank, int] = {}  # the newest incarnation of each worker that is over
         self.tickets = 0
-        self._idle: list[Rank] = []  # members for whom there is no share now
+        self._idle: list[Rank] = []  # members without a share
         self._shares_left = FirstCome(plan.total_gradients)
         self._begin({rank: StepClock(0) for rank in self.expected}, self._shares_left)
 
@@ -107,7 +106,7 @@ class ElasticServer(ParameterServer):
 
     @property
     def numel(self) -> int:
-        """Of what a worker pushes."""
+        """Number of elements that a worker pushes."""
         return self.replica.arena.layout.numel
 
     @property
@@ -116,12 +115,12 @@ class ElasticServer(ParameterServer):
 
     @property
     def is_finished(self) -> bool:
-        """Is every share of the work applied?"""
+        """Whether every share of the work is applied."""
         admission = self._admission
         return self._assignment.is_exhausted() and not admission.computing and not admission.held
 
     def weigh(self, kind: OrderKind, rank: Rank, incarnation: int, ticket: int) -> RequestVerdict:
-        """Of a worker's request; changes nothing."""
+        """Verdict on a worker's request; changes no state."""
         member = self.members.get(rank)
         if incarnation <= self.ended.get(rank, 0) or (member and incarnation < member.incarnation):
             return RequestVerdict.FENCED
@@ -142,13 +141,13 @@ class ElasticServer(ParameterServer):
         return [Answer(rank, self._read[rank][0], self._doing[rank])]
 
     def parameters_of(self, rank: Rank) -> torch.Tensor:
-        """What this member was last given."""
+        """Parameters last sent to this member."""
         return self._slots[rank].parameters
 
     def order(
         self, order: Order, gradient: torch.Tensor | None = None
     ) -> tuple[list[Reply], list[ServerRow | EvaluatedRow]]:
-        """Carry it out: who is answered what, and what is to be recorded."""
+        """Carry it out; the replies, and the rows to record."""
         self._times.at_ns = order.at_ns
         rows: list[ServerRow | EvaluatedRow] = []
         if order.kind is OrderKind.EVALUATED:
@@ -158,12 +157,12 @@ class ElasticServer(ParameterServer):
             self.take_evaluation(entry)
             replies = self._settle([])
         else:
-            replies = self._settle(self._obey(order, gradient))
+            replies = self._settle(self._apply_order(order, gradient))
         rows += self._rows.server
         self._rows.server = []
         return replies, rows
 
-    def _obey(self, order: Order, gradient: torch.Tensor | None) -> list[Reply]:
+    def _apply_order(self, order: Order, gradient: torch.Tensor | None) -> list[Reply]:
         rank = order.rank
         match order.kind:
             case OrderKind.JOINED:
@@ -196,13 +195,13 @@ class ElasticServer(ParameterServer):
         return self._carry_out(self._admission.join(rank, self._minimum(rank)))
 
     def _minimum(self, rank: Rank) -> StepClock:
-        """Where a worker that comes begins: it neither holds the others back nor is held back."""
-        others = {other: clock for other, clock in self._admission.clocks.items() if other != rank}
-        low = slowest(others)
+        """Clock at which a joining worker starts: it neither holds the others back nor is held back."""
+        other_clocks = {other: clock for other, clock in self._admission.clocks.items() if other != rank}
+        low = slowest(other_clocks)
         return self.clocks[rank] if low is None else low
 
     def _drop(self, rank: Rank) -> None:
-        """This incarnation is over: its share is handed out again, also if its gradient waits unapplied."""
+        """This incarnation is over: its share is assigned again, also if its gradient waits unapplied."""
         self.ended[rank] = self.members.pop(rank).incarnation
         admission = self._admission
         if rank in admission.computing or rank in admission.held:
@@ -211,7 +210,7 @@ class ElasticServer(ParameterServer):
             self._note("lost", rank, step, self.version)
             self._take_back(rank)
         admission.computing.discard(rank)
-        admission.abandoned.discard(rank)  # its share went back when the others went on
+        admission.abandoned.discard(rank)  # its share went back when the others continued
         admission.clocks.pop(rank, None)
         admission.waiting = [other for other in admission.waiting if other != rank]
         self._idle = [other for other in self._idle if other != rank]
@@ -220,7 +219,7 @@ class ElasticServer(ParameterServer):
         clock = self._admission.clocks[rank]
         position = self._assignment.next(rank, clock)
         if position is None:
-            # It holds nobody back meanwhile; a share may yet come back.
+            # It holds no other worker back meanwhile; a work unit may yet be given back.
             self._idle.append(rank)
             return self._carry_out(self._admission.leave(rank))
         self.tickets += 1
@@ -228,7 +227,7 @@ class ElasticServer(ParameterServer):
         return [self.answer(rank, Step(clock), position)]
 
     def _settle(self, replies: list[Reply]) -> list[Reply]:
-        """Whoever waits for work is given what came back, or let go when all is applied."""
+        """Idle workers get the work units that were given back, or are released when all are applied."""
         while self._idle and not self._assignment.is_exhausted():
             rank = self._idle.pop(0)
             replies += self._carry_out(self._admission.join(rank, self._minimum(rank)))
@@ -244,7 +243,7 @@ class ElasticServer(ParameterServer):
         self._assignment = self._shares_left = shares
 
     def restore(self, saved: Snapshot) -> None:
-        """From a checkpoint: nobody is a member, and what was handed out is not."""
+        """Restore from a checkpoint, without members and assigned work units."""
         super().restore(saved)
         done = self.applied.copy()
         self._begin(
@@ -253,8 +252,10 @@ class ElasticServer(ParameterServer):
         self._stop_again()
 
     def whole(self) -> Snapshot:
-        """Everything that another server needs to go on from here."""
-        saved, admission, shares = self.snapshot(), self._admission, self._shares_left
+        """Everything that another server needs to continue from here."""
+        saved = self.snapshot()
+        admission = self._admission
+        shares = self._shares_left
         tensors = dict(saved.tensors)
         for rank in self.members:
             tensors[f"read.{rank}"] = self._slots[rank].parameters
@@ -274,7 +275,7 @@ class ElasticServer(ParameterServer):
             "waiting": admission.waiting,
             "computing": sorted(admission.computing),
             "abandoned": sorted(admission.abandoned),
-            "shares": list(shares.memory()),
+            "shares": list(shares.state()),
             "controller": asdict(rule.controller) if isinstance(rule, DynamicBounded) else None,
         }
         return Snapshot(tensors, {**saved.facts, **facts})
@@ -282,14 +283,15 @@ class ElasticServer(ParameterServer):
     def take_whole(self, saved: Snapshot) -> None:
         facts = saved.facts
         self.restore(saved)
-        self.members = {Rank(rank): Member(**said) for rank, said in facts["members"]}
+        self.members = {Rank(rank): Member(**fields) for rank, fields in facts["members"]}
         self.ended = {Rank(rank): incarnation for rank, incarnation in facts["ended"]}
         self.expected = {Rank(rank) for rank in facts["expected"]}
-        self.tickets, self._idle = facts["tickets"], [Rank(rank) for rank in facts["idle"]]
+        self.tickets = facts["tickets"]
+        self._idle = [Rank(rank) for rank in facts["idle"]]
         self._doing = {Rank(rank): position for rank, position in facts["doing"]}
         self._read = {Rank(rank): (Version(version), at_ns) for rank, version, at_ns in facts["read"]}
         self._take_admission(facts)
-        self._assignment = self._shares_left = FirstCome.remembering(FirstComeState(*facts["shares"]))
+        self._assignment = self._shares_left = FirstCome.from_state(FirstComeState(*facts["shares"]))
         self._admission.is_exhausted = self._assignment.is_exhausted()
         for rank in self.members:
             parameters = saved.tensors[f"read.{rank}"].clone()

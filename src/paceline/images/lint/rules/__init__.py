@@ -12,25 +12,17 @@ from paceline.images.lint.rules import (
     commands,
     context,
     cuda,
-    extensions,
     fetching,
-    framework,
     hygiene,
     installers,
-    libraries,
     network,
     paths,
-    pins,
     programs,
-    releases,
     secrets,
     shells,
-    spelling,
-    stack,
     steps,
     syntax,
     system,
-    wheels,
 )
 from paceline.images.lint.rules.container import (
     code,
@@ -46,10 +38,23 @@ from paceline.images.lint.rules.container import (
     variables,
     venvs,
 )
+from paceline.images.lint.rules.packages import (
+    build_isolation,
+    libraries,
+    missing_wheels,
+    nvcc,
+    package_names,
+    pins,
+    releases,
+    spelling,
+    stack,
+    torch_pins,
+    wheels,
+)
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
-RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[StageView], Iterator[Finding]], ...] = (
     *syntax.RULES,
     *bases.RULES,
     *commands.RULES,
@@ -61,12 +66,16 @@ RULES: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     *system.RULES,
     *programs.RULES,
     *installers.RULES,
-    *framework.RULES,
+    torch_pins.torch_replaced,
     *releases.RULES,
+    *missing_wheels.RULES,
+    *package_names.RULES,
+    *torch_pins.RULES,
     *wheels.RULES,
     *cuda.RULES,
     *stack.RULES,
-    *extensions.RULES,
+    *nvcc.RULES,
+    *build_isolation.RULES,
     *build_steps.RULES,
     *libraries.RULES,
     *spelling.RULES,
@@ -99,12 +108,15 @@ _GROUPS = (
     system,
     programs,
     installers,
-    framework,
+    torch_pins,
     releases,
+    missing_wheels,
+    package_names,
     wheels,
     cuda,
     stack,
-    extensions,
+    nvcc,
+    build_isolation,
     build_steps,
     libraries,
     spelling,
@@ -127,7 +139,7 @@ _GROUPS = (
 )
 PATTERNS: tuple[Pattern, ...] = tuple(
     sorted(
-        (one for group in _GROUPS for one in group.PATTERNS),
-        key=lambda one: one.number,
+        (pattern for group in _GROUPS for pattern in group.PATTERNS),
+        key=lambda pattern: pattern.number,
     )
 )

@@ -1,4 +1,4 @@
-"""Is the image quick to rebuild, small and safe, and does it say what it needs to run? (20, 21)"""
+"""Rules about hygiene: layer order, .dockerignore, the root user, shared memory (20, 21)."""
 
 import re
 from collections.abc import Iterator
@@ -7,19 +7,19 @@ from paceline.images.lint.dockerfile import Instruction
 from paceline.images.lint.installs import PipInstall
 from paceline.images.lint.project import Edit, Finding, Kind, Level, lines_of
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 ORDER = Pattern(
     number=20,
     id="layer-order",
     what="All code is copied before the requirements: every change of the code installs them again.",
-    fix="the requirements file is copied first, the code behind the installation",
+    fix="the requirements file is copied first, the code after the installation",
     level=Level.WARNING,
 )
 CONTEXT = Pattern(
     number=20,
     id="no-dockerignore",
-    what="`COPY .` takes folders into the image that do not belong there, such as .git.",
+    what="`COPY .` copies unwanted folders into the image, such as .git.",
     fix="a .dockerignore that names them",
     level=Level.WARNING,
 )
@@ -42,8 +42,8 @@ _NAME_FILES = {"PIP_CONSTRAINT", "PIP_FIND_LINKS", "PIP_REQUIREMENT", "PIP_CONFI
 _UNWANTED = (".git", ".venv", "venv", "node_modules", "__pycache__", ".pytest_cache", ".mypy_cache")
 
 
-def layer_order(place: Place) -> Iterator[Finding]:
-    steps = place.stage.instructions
+def layer_order(view: StageView) -> Iterator[Finding]:
+    steps = view.stage.instructions
     for at, copy in enumerate(steps[:-1]):
         if (
             copy.word != "COPY"
@@ -53,39 +53,39 @@ def layer_order(place: Place) -> Iterator[Finding]:
         ):
             continue
         run = steps[at + 1]
-        pips = [by for by in place.pip if by.instruction is run]
+        pips = [by for by in view.pip if by.instruction is run]
         if (
             len(run.commands) != 1
             or len(pips) != 1
-            or pips[0].asked
+            or pips[0].specs
             or len(pips[0].values("requirement")) != 1
-            or _needs_more(place, pips[0])
+            or _needs_more(view, pips[0])
         ):
             return
-        file = place.file_named(pips[0].values("requirement")[0])
-        if file is None or any(asked.is_url for asked in file.asked) or file.options:
+        file = view.file_named(pips[0].values("requirement")[0])
+        if file is None or any(spec.is_url for spec in file.specs) or file.options:
             return
-        yield ORDER.found(
-            place,
+        yield ORDER.finding(
+            view,
             copy,
-            "whatever changes in your code, all requirements are installed again",
+            "every change of the code reinstalls all requirements",
             f"COPY {' '.join(copy.values)} before pip install -r {file.path}",
-            f"copy {file.path} alone first, and the rest behind the installation",
-            _swapped(place, copy, run, file.path, pips[0].values("requirement")[0]),
+            f"copy {file.path} alone first, and the rest after the installation",
+            _swapped(view, copy, run, file.path, pips[0].values("requirement")[0]),
         )
         return
 
 
-def _needs_more(place: Place, by: PipInstall) -> bool:
+def _needs_more(view: StageView, by: PipInstall) -> bool:
     """Another file or folder of the context, such as constraints or wheels."""
     addresses = [value for name in ("find-links", "constraint", "editable") for value in by.values(name)]
-    addresses += [value for name, value in place.environment(by).items() if name in _NAME_FILES]
+    addresses += [value for name, value in view.environment(by).items() if name in _NAME_FILES]
     return any("://" not in value for value in addresses)
 
 
-def _swapped(place: Place, copy: Instruction, run: Instruction, path: str, named: str) -> tuple[Edit, ...]:
+def _swapped(view: StageView, copy: Instruction, run: Instruction, path: str, named: str) -> tuple[Edit, ...]:
     """COPY FILE; RUN pip; COPY . where it stood before: only for steps of one line, one behind the other."""
-    lines = lines_of(place.docker.text)
+    lines = lines_of(view.docker.text)
     if copy.first != copy.last or run.first != copy.last + 1 or named.startswith("/") or "$" in named:
         return ()
     if named != path or not lines[run.last - 1].endswith("\n"):
@@ -95,24 +95,24 @@ def _swapped(place: Place, copy: Instruction, run: Instruction, path: str, named
     folder = copy.values[1].rstrip("/")
     first = f"COPY {path} {folder}/{path}{end}" if folder not in ("", ".") else f"COPY {path} ./{path}{end}"
     new = first + "".join(lines[run.first - 1 : run.last]) + lines[copy.first - 1]
-    return (Edit(place.docker.path, copy.first, run.last, old, new),)
+    return (Edit(view.docker.path, copy.first, run.last, old, new),)
 
 
-def no_dockerignore(place: Place) -> Iterator[Finding]:
-    project = place.project
+def no_dockerignore(view: StageView) -> Iterator[Finding]:
+    project = view.project
     unwanted = [name for name in _UNWANTED if name in project.names]
     ignored = ".dockerignore", f"{project.dockerfile}.dockerignore"
     if not unwanted or any(project.has(name) or name in project.names for name in ignored):
         return
-    for copy in place.stage.instructions:
+    for copy in view.stage.instructions:
         if (
             copy.word in ("COPY", "ADD")
             and copy.flag("from") is None
             and copy.values[:1] in ((".",), ("./",))
         ):
             text = "".join(f"{name}\n" for name in unwanted)
-            yield CONTEXT.found(
-                place,
+            yield CONTEXT.finding(
+                view,
                 copy,
                 f"{', '.join(unwanted)} would be copied into the image",
                 f"COPY {' '.join(copy.values)}, and there is no .dockerignore",
@@ -122,27 +122,27 @@ def no_dockerignore(place: Place) -> Iterator[Finding]:
             return
 
 
-def runs_as_root(place: Place) -> Iterator[Finding]:
-    if not place.is_last or not place.stage.instructions:
+def runs_as_root(view: StageView) -> Iterator[Finding]:
+    if not view.is_last or not view.stage.instructions:
         return
-    users = [step for step in place.steps if step.word == "USER" and step.values]
+    users = [step for step in view.steps if step.word == "USER" and step.values]
     if not users or users[-1].values[0].partition(":")[0] in ("root", "0"):
-        at = users[-1] if users else place.stage.origin
+        at = users[-1] if users else view.stage.origin
         evidence = f"USER {users[-1].values[0]}" if users else "no USER"
-        advice = "add a USER; clusters that ask for Pod Security `restricted` refuse root"
-        yield ROOT.found(place, at, "the image runs as root", evidence, advice)
+        advice = "add a USER; clusters that enforce Pod Security `restricted` reject root"
+        yield ROOT.finding(view, at, "the image runs as root", evidence, advice)
 
 
-def small_shared_memory(place: Place) -> Iterator[Finding]:
-    torch = place.torch
-    if torch is None or not place.is_last or place.kind is not Kind.GPU:
+def small_shared_memory(view: StageView) -> Iterator[Finding]:
+    torch = view.torch
+    if torch is None or not view.is_last or view.kind is not Kind.GPU:
         return
-    said = " ".join(" ".join(step.values) for step in place.steps if step.word in ("CMD", "ENTRYPOINT"))
-    if re.search(r"--shm|num[-_]workers[= ]0\b", said):
+    argv = " ".join(" ".join(step.values) for step in view.steps if step.word in ("CMD", "ENTRYPOINT"))
+    if re.search(r"--shm|num[-_]workers[= ]0\b", argv):
         return
-    yield SHM.found(
-        place,
-        torch.installed.asked,
+    yield SHM.finding(
+        view,
+        torch.installed.spec,
         "DataLoader processes share tensors through /dev/shm, and a container has 64 MB of it",
         "torch on a GPU target",
         "run it with --shm-size=8g or --ipc=host; on Kubernetes, an emptyDir with medium: Memory on /dev/shm",

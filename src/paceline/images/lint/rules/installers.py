@@ -16,7 +16,7 @@ from paceline.images.lint.installs import PipInstall, conditional_commands
 from paceline.images.lint.project import Finding
 from paceline.images.lint.rules.pattern import Pattern
 from paceline.images.lint.rules.programs import commands_of, program_of
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 NOT_ON_PATH = Pattern(
     number=30,
@@ -117,53 +117,53 @@ class _Arrival(NamedTuple):
     programs: frozenset[str]
 
 
-def not_on_path(place: Place) -> Iterator[Finding]:
-    if place.base.family not in _FAMILIES or _has_login_shell(place):
+def not_on_path(view: StageView) -> Iterator[Finding]:
+    if view.base.family not in _FAMILIES or _has_login_shell(view):
         return
     reported: set[str] = set()
-    for arrival in [*_fetched(place), *_by_pipx(place), *_by_user_scheme(place)]:
+    for arrival in [*_fetched(view), *_by_pipx(view), *_by_user_scheme(view)]:
         if reported & arrival.programs:
             continue
-        call = _first_call(place, arrival)
+        call = _first_call(view, arrival)
         if call is None:
             continue
-        step, words = call
-        name = posixpath.basename(words[0])
+        step, argv = call
+        name = posixpath.basename(argv[0])
         reported |= arrival.programs
-        yield NOT_ON_PATH.found(
-            place,
+        yield NOT_ON_PATH.finding(
+            view,
             step,
             f"{name} was installed below {arrival.folder}, which is not on this step's PATH: "
             f"`{name}: not found`",
-            " ".join(words[:5]),
+            " ".join(argv[:5]),
             f"put {arrival.folder} of that user on PATH with ENV before it",
         )
 
 
-def _has_login_shell(place: Place) -> bool:
+def _has_login_shell(view: StageView) -> bool:
     """A login or interactive shell reads the profile that the installers have changed."""
-    shells = [" ".join(step.values) for step in place.steps if step.word == "SHELL"]
-    return "BASH_ENV" in place.variables or any(re.search(r"-\w*[li]|login", text) for text in shells)
+    shells = [" ".join(step.values) for step in view.steps if step.word == "SHELL"]
+    return "BASH_ENV" in view.variables or any(re.search(r"-\w*[li]|login", text) for text in shells)
 
 
-def _fetched(place: Place) -> Iterator[_Arrival]:
+def _fetched(view: StageView) -> Iterator[_Arrival]:
     for installer in _INSTALLERS:
-        for step in place.stage.instructions:
+        for step in view.stage.instructions:
             texts = step.values if step.word == "ADD" else ()
             command = next(
                 (c for c in step.commands if any(installer.address.search(w) for w in c.texts)), None
             )
             if command is None and not any(installer.address.search(text) for text in texts):
                 continue
-            folder = _folder_of(place, step, installer)
+            folder = _folder_of(view, step, installer)
             if folder is not None:
                 yield _Arrival(step, command, folder, installer.programs)
             break
 
 
-def _folder_of(place: Place, step: Instruction, installer: _Installer) -> str | None:
-    """Where the programs are; None where a folder of the system has them, or it cannot be told."""
-    values = place.docker.variables(place.stage, step.first)
+def _folder_of(view: StageView, step: Instruction, installer: _Installer) -> str | None:
+    """Folder of the programs; None if it is a system folder or cannot be determined."""
+    values = view.docker.variables(view.stage, step.first)
     text = " ".join(step.values)
     for name, below in installer.variables.items():
         inline = re.search(rf"\b{name}=[\"']?([^\s\"';&|]+)", text)
@@ -176,67 +176,67 @@ def _folder_of(place: Place, step: Instruction, installer: _Installer) -> str | 
     return f"~/{installer.folder}"
 
 
-def _by_pipx(place: Place) -> Iterator[_Arrival]:
+def _by_pipx(view: StageView) -> Iterator[_Arrival]:
     """`pipx install NAME`, and `uv tool install NAME`."""
-    if {"PIPX_BIN_DIR", "PIPX_GLOBAL_BIN_DIR", "UV_TOOL_BIN_DIR", "XDG_BIN_HOME"} & place.variables.keys():
+    if {"PIPX_BIN_DIR", "PIPX_GLOBAL_BIN_DIR", "UV_TOOL_BIN_DIR", "XDG_BIN_HOME"} & view.variables.keys():
         return
-    for step in place.stage.instructions:
-        maybe = conditional_commands(step)
+    for step in view.stage.instructions:
+        conditional = conditional_commands(step)
         if step.values and "_BIN_DIR=" in step.values[0]:
             continue
         for command in step.commands:
-            words = _called(command)
-            line = " ".join(words)
+            argv = _called(command)
+            line = " ".join(argv)
             is_pipx = re.match(r"^(?:\S+ -m |\S*/)?pipx (?:-\S+ )*install ", line) is not None
             is_uv = re.match(r"^(?:\S*/)?uv tool install ", line) is not None
-            if not (is_pipx or is_uv) or id(command) in maybe or "--global" in words:
+            if not (is_pipx or is_uv) or id(command) in conditional or "--global" in argv:
                 continue
-            behind = words[words.index("install") + 1 :]
+            behind = argv[argv.index("install") + 1 :]
             names = {re.split(r"[\[=<>~!@ ]", word)[0] for word in behind if not word.startswith("-")}
             programs = frozenset().union(*(_SCRIPTS.get(name, {name}) for name in names))
             yield _Arrival(step, command, "~/.local/bin", programs)
 
 
-def _by_user_scheme(place: Place) -> Iterator[_Arrival]:
+def _by_user_scheme(view: StageView) -> Iterator[_Arrival]:
     """`pip install --user`, and pip of a user who may not write into the Python of the system."""
-    if "PYTHONUSERBASE" in place.variables or "VIRTUAL_ENV" in place.variables:
+    if "PYTHONUSERBASE" in view.variables or "VIRTUAL_ENV" in view.variables:
         return
-    for by in place.commands_of_pip:
-        if by.tool != "pip" or not _is_user_scheme(place, by):
+    for by in view.commands_of_pip:
+        if by.tool != "pip" or not _is_user_scheme(view, by):
             continue
-        names = {asked.name for asked in place.asked_by(by)}
+        names = {spec.name for spec in view.specs_by(by)}
         names |= {"torch"} if names & {"torchvision", "accelerate", "lightning"} else set()
-        elsewhere = {one.asked.name for one in place.installed if not _is_user_scheme(place, one.by)}
+        elsewhere = {package.spec.name for package in view.installed if not _is_user_scheme(view, package.by)}
         programs = frozenset().union(*(_SCRIPTS.get(name, set()) for name in names - elsewhere))
-        if place.base.family in ("pytorch", "conda"):
+        if view.base.family in ("pytorch", "conda"):
             programs -= {"torchrun"}
         if programs:
             yield _Arrival(by.instruction, by.command, "~/.local/bin", programs)
 
 
-def _is_user_scheme(place: Place, by: PipInstall) -> bool:
+def _is_user_scheme(view: StageView, by: PipInstall) -> bool:
     if by.values("target", "prefix", "root") or "/" in by.program[0].text:
         return False
     if "--user" in by.flags:
         return True
-    path = place.docker.variables(place.stage, by.instruction.first).get("PATH", "")
-    texts = [" ".join(command.texts) for step in place.steps for command in step.commands]
+    path = view.docker.variables(view.stage, by.instruction.first).get("PATH", "")
+    texts = [" ".join(command.texts) for step in view.steps for command in step.commands]
     own = re.compile(r"venv|activate|pyenv|sudo|^ch(?:own|mod)\b.*\s/(?:usr|opt)?(?:/|\s|$)")
-    if place.has_conda or re.search(r"venv|/env/", path) or any(own.search(text) for text in texts):
+    if view.has_conda or re.search(r"venv|/env/", path) or any(own.search(text) for text in texts):
         return False
-    return not is_root_at(place, by.instruction)
+    return not is_root_at(view, by.instruction)
 
 
-def _first_call(place: Place, arrival: _Arrival) -> tuple[Instruction, list[str]] | None:
+def _first_call(view: StageView, arrival: _Arrival) -> tuple[Instruction, list[str]] | None:
     """The first command behind the arrival that names one of its programs without a path to it."""
-    if _is_copied_over(place, arrival):
+    if _is_copied_over(view, arrival):
         return None
-    for step in place.stage.instructions:
+    for step in view.stage.instructions:
         is_start = step.word in ("CMD", "ENTRYPOINT")
-        if step.first < arrival.step.first or not (step.word == "RUN" or (is_start and place.is_last)):
+        if step.first < arrival.step.first or not (step.word == "RUN" or (is_start and view.is_last)):
             continue
         line = None if is_start else step.first
-        path = place.docker.variables(place.stage, line).get("PATH", "")
+        path = view.docker.variables(view.stage, line).get("PATH", "")
         is_behind = step is not arrival.step
         for command in commands_of(step):
             if not is_behind:
@@ -256,10 +256,10 @@ def _first_call(place: Place, arrival: _Arrival) -> tuple[Instruction, list[str]
 
 def _called(command: Command) -> list[str]:
     """The words of a command without the assignments and wrappers before its program."""
-    words = list(command.texts)
-    while words and re.match(r"^\w+=|^(?:sudo|exec|env)$", words[0]):
-        words.pop(0)
-    return words
+    argv = list(command.texts)
+    while argv and re.match(r"^\w+=|^(?:sudo|exec|env)$", argv[0]):
+        argv.pop(0)
+    return argv
 
 
 def _is_on(path: str, folder: str) -> bool:
@@ -278,34 +278,32 @@ _SOURCES = re.compile(r"^(?:\.|source|export|alias|eval)$")
 
 def _makes_reachable(command: Command, arrival: _Arrival) -> bool:
     """It reads a profile, sets PATH, links or copies the program, or installs it by another tool."""
-    words = command.texts
-    text = " ".join(words)
-    if (_SOURCES.match(words[0]) and re.search(r"PATH|env|profile|bashrc|activate|init", text)) or (
-        words[0].startswith("PATH=")
+    argv = command.texts
+    text = " ".join(argv)
+    if (_SOURCES.match(argv[0]) and re.search(r"PATH|env|profile|bashrc|activate|init", text)) or (
+        argv[0].startswith("PATH=")
     ):
         return True
-    if words[0] in ("ln", "cp", "mv", "install", "update-alternatives"):
+    if argv[0] in ("ln", "cp", "mv", "install", "update-alternatives"):
         names = "|".join(map(re.escape, arrival.programs))
         return (
             re.search(rf"(?:^|/|\b)(?:{names})\b|{re.escape(arrival.folder.removeprefix('~/'))}", text)
             is not None
         )
-    if re.search(r"(?:^|/)(?:ba|z)?sh$", words[0]) and any(
-        re.match(r"^-\w*[li]", word) for word in words[1:]
-    ):
+    if re.search(r"(?:^|/)(?:ba|z)?sh$", argv[0]) and any(re.match(r"^-\w*[li]", word) for word in argv[1:]):
         return True
-    if "install" in words and words[0] != "pipx":
-        behind = {re.split(r"[\[=<>~!]", word)[0] for word in words[words.index("install") + 1 :]}
+    if "install" in argv and argv[0] != "pipx":
+        behind = {re.split(r"[\[=<>~!]", word)[0] for word in argv[argv.index("install") + 1 :]}
         return bool(behind & arrival.programs)
     return False
 
 
-def _is_copied_over(place: Place, arrival: _Arrival) -> bool:
+def _is_copied_over(view: StageView, arrival: _Arrival) -> bool:
     """COPY --from brings a program of that name into a folder of the system."""
-    for step in place.steps:
+    for step in view.steps:
         if step.word != "COPY" or step.flag("from") is None or len(step.values) < 2:
             continue
-        goal = substituted(step.values[-1], place.variables).rstrip("/")
+        goal = substituted(step.values[-1], view.variables).rstrip("/")
         names = {posixpath.basename(value) for value in step.values[:-1]}
         in_system = (
             goal in _SYSTEM_FOLDERS or posixpath.dirname(goal) in _SYSTEM_FOLDERS or goal == "/usr/local"

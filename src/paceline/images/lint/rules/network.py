@@ -9,12 +9,13 @@ from paceline.images.lint.dockerfile import Instruction, env_values, substituted
 from paceline.images.lint.installs import conditional_commands
 from paceline.images.lint.project import Finding, Level
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 EFA = Pattern(
     number=31,
     id="no-efa",
-    what="The image is set up for EFA between nodes, and nothing installs libfabric and its plugin for NCCL.",
+    what="The image is configured for EFA between nodes, but no step installs libfabric and its plugin for "
+    "NCCL.",
     fix="only reported: EFA's installer, or a base that has it",
 )
 MODULE = Pattern(
@@ -54,35 +55,35 @@ _NO_REMARK = re.compile(
 )
 
 
-def no_efa(place: Place) -> Iterator[Finding]:
-    if not place.is_last or place.base.family in ("dlc", "ngc") or "efa" in place.base.reference.lower():
+def no_efa(view: StageView) -> Iterator[Finding]:
+    if not view.is_last or view.base.family in ("dlc", "ngc") or "efa" in view.base.reference.lower():
         return
-    if not place.base.family or not place.are_packages_known or _may_have_efa(place):
+    if not view.base.family or not view.are_packages_known or _may_have_efa(view):
         return
-    statement = next(_efa_statements(place), None)
+    statement = next(_efa_statements(view), None)
     if statement is not None:
         step, text = statement
-        yield EFA.found(
-            place,
+        yield EFA.finding(
+            view,
             step,
-            "NCCL is told to use EFA, and the image has no libfabric and no plugin: `No EFA provider`, "
-            "or sockets in its place",
+            "NCCL is configured to use EFA, but the image has no libfabric and no plugin: `No EFA "
+            "provider`, or sockets instead",
             text[:140],
             "run EFA's installer (aws-efa-installer) in the image, or use a base that has it",
         )
 
 
-def _may_have_efa(place: Place) -> bool:
-    """A command installs it, or it may come with a copy from another stage or image."""
-    if any(_INSTALLS_EFA.search(word) for word in place.words):
+def _may_have_efa(view: StageView) -> bool:
+    """Whether a command installs it, or a copy from another stage or image may contain it."""
+    if any(_INSTALLS_EFA.search(word) for word in view.words):
         return True
-    for step in place.steps:
+    for step in view.steps:
         name = step.flag("from") if step.word in ("COPY", "ADD") else None
         if name is None:
             continue
-        stages = [one for one in place.docker.stages if name.lower() in (one.name, str(one.number))]
-        texts = [word for one in stages for s in one.instructions for c in s.commands for word in c.texts]
-        bases = [place.docker.chain(one)[0].base for one in stages] or [name]
+        stages = [stage for stage in view.docker.stages if name.lower() in (stage.name, str(stage.number))]
+        texts = [word for stage in stages for s in stage.instructions for c in s.commands for word in c.texts]
+        bases = [view.docker.chain(stage)[0].base for stage in stages] or [name]
         unknown = any(
             not read_base(base).family or read_base(base).family in ("dlc", "ngc") for base in bases
         )
@@ -95,9 +96,9 @@ def _may_have_efa(place: Place) -> bool:
 _NOT_EFA = re.compile(r"(?:venv|/uvx?\b|site-packages|/wheels?\b|/app\b)")
 
 
-def _efa_statements(place: Place) -> Iterator[tuple[Instruction, str]]:
-    """Where the image says that it runs over EFA: ENV, LABEL, its start and the script of it, a comment."""
-    for step in place.steps:
+def _efa_statements(view: StageView) -> Iterator[tuple[Instruction, str]]:
+    """Places where the image refers to EFA: ENV, LABEL, its start and the script of it, a comment."""
+    for step in view.steps:
         values = env_values(step) if step.word in ("ENV", "LABEL") else {}
         for name, value in values.items():
             if _is_for_efa(name, value) if step.word == "ENV" else _is_efa_label(name, value):
@@ -106,15 +107,15 @@ def _efa_statements(place: Place) -> Iterator[tuple[Instruction, str]]:
             text = " ".join(step.values)
             if _EFA_SETTING.search(text):
                 yield step, f"{step.word} {text}"
-            for script in place.project.code:
+            for script in view.project.code:
                 name = posixpath.basename(script.path)
                 setting = _EFA_SETTING.search(script.text) if name.endswith(".sh") and name in text else None
                 if setting is not None:
                     yield step, f"{script.path}: {setting[0]}"
-    for line in place.docker.text.splitlines():
+    for line in view.docker.text.splitlines():
         remark = line.strip()
         if remark.startswith("#") and _EFA_REMARK.search(remark) and not _NO_REMARK.search(remark):
-            yield place.stage.origin, remark
+            yield view.stage.origin, remark
 
 
 def _is_efa_label(name: str, value: str) -> bool:
@@ -151,21 +152,21 @@ _INSTALLERS = (
 )
 
 
-def kernel_module(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
+def kernel_module(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
         if step.values and "||" in step.values[0]:
             continue
-        maybe = conditional_commands(step)
-        for command in [one for one in step.commands if id(one) not in maybe]:
-            words = [word for word in command.texts if word not in ("sudo", "bash", "sh")]
+        conditional = conditional_commands(step)
+        for command in [command for command in step.commands if id(command) not in conditional]:
+            argv = [word for word in command.texts if word not in ("sudo", "bash", "sh")]
             for name, option, advice in _INSTALLERS:
-                is_called = bool(words) and name.search(words[0]) is not None
-                if not is_called or any(option.match(word) or "$" in word for word in words[1:]):
+                is_called = bool(argv) and name.search(argv[0]) is not None
+                if not is_called or any(option.match(word) or "$" in word for word in argv[1:]):
                     continue
-                yield MODULE.found(
-                    place,
+                yield MODULE.finding(
+                    view,
                     step,
-                    f"{posixpath.basename(words[0])} installs a kernel module, which a container cannot "
+                    f"{posixpath.basename(argv[0])} installs a kernel module, which a container cannot "
                     "load: its build fails",
                     " ".join(command.texts[:6]),
                     f"add {advice}",
@@ -175,38 +176,38 @@ def kernel_module(place: Place) -> Iterator[Finding]:
 _PREFIX = re.compile(r"(?:--prefix[= ]|-DCMAKE_INSTALL_PREFIX=|\bprefix=)(/[\w./${}-]+)")
 
 
-def loader_path(place: Place) -> Iterator[Finding]:
+def loader_path(view: StageView) -> Iterator[Finding]:
     """A folder of LD_LIBRARY_PATH that is near the prefix of a build, and not the one that it fills."""
-    if not place.is_last:
+    if not view.is_last:
         return
     named = [
         (step, value)
-        for step in place.steps
+        for step in view.steps
         if step.word == "ENV"
         for name, value in env_values(step).items()
         if name == "LD_LIBRARY_PATH"
     ]
-    listed = [(step, _entry(place, entry)) for step, value in named for entry in value.split(":")]
-    said = " ".join(value for step in place.steps for value in step.values)
-    for prefix in sorted(_prefixes(place)):
+    listed = [(step, _entry(view, entry)) for step, value in named for entry in value.split(":")]
+    script = " ".join(value for step in view.steps for value in step.values)
+    for prefix in sorted(_prefixes(view)):
         top = "/".join(prefix.split("/")[:3])
         if top.count("/") < 2 or top.split("/")[1] in ("usr", "tmp", "root", "home"):
             continue
         near = [(step, entry) for step, entry in listed if entry == top or entry.startswith(f"{top}/")]
         reached = any(entry == prefix or entry.startswith(f"{prefix}/") for _, entry in near)
-        if not near or reached or _is_in_cache(place, prefix):
+        if not near or reached or _is_in_cache(view, prefix):
             continue
         step, entry = near[-1]
         folder = posixpath.dirname(entry)
         # Another command may fill the folder that is named.
-        others = [
-            text for text in re.findall(rf"{re.escape(top)}[\w./-]*", said) if not _is_within(text, prefix)
+        mentioned = [
+            text for text in re.findall(rf"{re.escape(top)}[\w./-]*", script) if not _is_within(text, prefix)
         ]
-        is_filled = sum(_is_within(text, folder) for text in others) > 1
+        is_filled = sum(_is_within(text, folder) for text in mentioned) > 1
         if is_filled or folder not in (top, prefix):
             continue
-        yield LOADER.found(
-            place,
+        yield LOADER.finding(
+            view,
             step,
             f"the library is installed below {prefix}, and LD_LIBRARY_PATH names {entry}: it is not found, "
             "and without its plugin NCCL falls back to sockets",
@@ -216,38 +217,38 @@ def loader_path(place: Place) -> Iterator[Finding]:
         return
 
 
-def _is_in_cache(place: Place, prefix: str) -> bool:
+def _is_in_cache(view: StageView, prefix: str) -> bool:
     """A command names the folder in the configuration of the loader."""
-    lines = [part for step in place.steps for text in step.values for part in re.split(r"&&|;|\n", text)]
+    lines = [part for step in view.steps for text in step.values for part in re.split(r"&&|;|\n", text)]
     return any(prefix in line and re.search(r"ld\.so\.conf|ldconfig", line) for line in lines)
 
 
-def _prefixes(place: Place) -> set[str]:
-    found: set[str] = set()
-    for step in place.steps:
-        values = place.docker.variables(place.stage, step.first)
+def _prefixes(view: StageView) -> set[str]:
+    prefixes: set[str] = set()
+    for step in view.steps:
+        values = view.docker.variables(view.stage, step.first)
         for text in step.values if step.word == "RUN" else ():
-            found |= {substituted(one, values).rstrip("/") for one in _PREFIX.findall(text)}
-    return {one for one in found if "$" not in one}
+            prefixes |= {substituted(path, values).rstrip("/") for path in _PREFIX.findall(text)}
+    return {prefix for prefix in prefixes if "$" not in prefix}
 
 
-def _entry(place: Place, text: str) -> str:
-    return substituted(text.strip("\"'"), place.variables).rstrip("/")
+def _entry(view: StageView, text: str) -> str:
+    return substituted(text.strip("\"'"), view.variables).rstrip("/")
 
 
 def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-def fixed_interface(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
+def fixed_interface(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
         values = env_values(step) if step.word == "ENV" else {}
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             value = values.get(name, "")
             if not re.match(r"^=?(?:eth|ens|enp|eno|ib|bond)\w*\d", value):
                 continue
-            yield INTERFACE.found(
-                place,
+            yield INTERFACE.finding(
+                view,
                 step,
                 f"{name}={value} is part of the image: the start fails on hosts whose interface has another "
                 "name",

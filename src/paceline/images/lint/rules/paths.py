@@ -16,18 +16,18 @@ from paceline.images.lint.installs import conditional_commands
 from paceline.images.lint.project import Finding, Level
 from paceline.images.lint.rules.context import copied_files, needed_files
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 NO_FILE = Pattern(
     number=29,
     id="file-not-copied",
-    what="A step reads a file or enters a folder that no step has put there by then.",
+    what="A step reads a file or enters a folder that no earlier step has created.",
     fix="only reported: COPY it before, or the path where it is",
 )
 SEVERAL = Pattern(
     number=29,
     id="goal-is-no-folder",
-    what="COPY or ADD with several sources needs a folder as its goal, which ends with `/`.",
+    what="COPY or ADD with several sources needs a folder as its destination, which ends with `/`.",
     fix="only reported: `/` at the end",
     level=Level.WARNING,
 )
@@ -51,7 +51,7 @@ _ARCHIVE = re.compile(r"\.(?:tar|tgz|zip|gz|xz|bz2)")
 _PIP = re.compile(r"^(?:\S*/)?pip(?:3(?:\.\d+)?)?$")
 _PYTHON = re.compile(r"^(?:\S*/)?python(?:3(?:\.\d+)?)?$")
 _IN_ENVIRONMENT = re.compile(r"^[\w./-]*\.?v?env/bin/(?:pip|python)3?$")
-# What a command reads from the working folder.
+# Files that a command reads from the working folder.
 _PROJECT_FILES = {
     ("uv", "sync"): "pyproject.toml",
     ("uv", "export"): "pyproject.toml",
@@ -117,7 +117,7 @@ _HARMLESS = frozenset(
 
 @dataclass(slots=True)
 class Files:
-    """What may exist at one point of a stage."""
+    """Files that may exist at one point of a stage."""
 
     folder: str | None  # the working folder; None: not known
     exact: set[str] = field(default_factory=set)
@@ -129,13 +129,13 @@ class Files:
 
     def may_hold(self, path: str) -> bool:
         if not self.is_base_known:  # its working folder may be the goal of any COPY
-            names = {posixpath.basename(one) for one in self.exact}
+            names = {posixpath.basename(path) for path in self.exact}
             return bool(self.below) or posixpath.basename(path) in names
         return path in self.exact or any(_is_within(path, folder) for folder in self.below)
 
     def may_be_folder(self, path: str) -> bool:
         known = (*self.exact, *self.made, *self.below)
-        return self.may_hold(path) or any(_is_within(one, path) for one in known)
+        return self.may_hold(path) or any(_is_within(known_path, path) for known_path in known)
 
 
 def _is_within(path: str, folder: str) -> bool:
@@ -143,76 +143,76 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def followed(
-    place: Place,
+    view: StageView,
 ) -> Iterator[tuple[Instruction, Files, tuple[Command, str, bool] | None]]:
     """Each step of a stage with what may exist behind it, and what its RUN reads and does not find."""
     files = Files(
-        folder=_FOLDERS.get(place.base.family, _OF_THE_BASE), is_base_known=place.base.family in _FOLDERS
+        folder=_FOLDERS.get(view.base.family, _OF_THE_BASE), is_base_known=view.base.family in _FOLDERS
     )
-    for step in place.steps:
-        values = place.docker.variables(place.stage, step.first)
+    for step in view.steps:
+        values = view.docker.variables(view.stage, step.first)
         lost = None
         match step.word:
             case "WORKDIR" if step.values:
                 files.folder = joined(files.folder, substituted(step.values[0].strip("\"'"), values))
                 files.made |= {files.folder} if files.folder else set()
             case "COPY" | "ADD" if len(step.values) >= 2:
-                copy(files, step, values, place)
+                copy(files, step, values, view)
             case "RUN":
                 lost = _run(files, step, values)
         yield step, files, lost
 
 
-def file_not_copied(place: Place) -> Iterator[Finding]:
-    if any(step.word == "ONBUILD" for step in place.steps):
+def file_not_copied(view: StageView) -> Iterator[Finding]:
+    if any(step.word == "ONBUILD" for step in view.steps):
         return
-    is_public = place.base.family in _FOLDERS or _PUBLIC.match(place.base.name) is not None
-    for step, files, lost in followed(place):
-        if id(step) not in place.own_steps:
+    is_public = view.base.family in _FOLDERS or _PUBLIC.match(view.base.name) is not None
+    for step, files, lost in followed(view):
+        if id(step) not in view.own_steps:
             continue
         if lost is None:
-            yield from _needed_by_pip(place, step, files)
+            yield from _needed_by_pip(view, step, files)
             continue
         command, path, was_open = lost
         is_certain = files.is_base_known if command.texts[0] == "cd" else is_public
-        if (is_certain and not was_open) or _is_brought_later(place, step, command, path):
-            yield _finding(place, step, command, path)
+        if (is_certain and not was_open) or _is_brought_later(view, step, command, path):
+            yield _finding(view, step, command, path)
             return
 
 
-def _needed_by_pip(place: Place, step: Instruction, files: Files) -> Iterator[Finding]:
+def _needed_by_pip(view: StageView, step: Instruction, files: Files) -> Iterator[Finding]:
     """Files that a requirements file names, and those that building the project reads."""
     if step.word != "RUN" or files.is_open or files.folder is None or any("mount" in f for f in step.flags):
         return
     if any(command.texts[0] in ("cd", "pushd") for command in step.commands):
         return
-    for by in [one for one in place.commands_of_pip if one.instruction is step]:
-        wanted = [(files.folder, one) for one in needed_files(place, by)]
+    for by in [install for install in view.commands_of_pip if install.instruction is step]:
+        needed = [(files.folder, names) for names in needed_files(view, by)]
         if posixpath.join(files.folder, "pyproject.toml") not in files.exact:
-            wanted = []
-        for said in by.values("requirement"):
-            path = joined(files.folder, said)
-            file = place.file_named(place.path_in_context(by, said))
+            needed = []
+        for name in by.values("requirement"):
+            path = joined(files.folder, name)
+            file = view.file_named(view.path_in_context(by, name))
             if path in files.exact and file is not None:
                 named = [o.value for o in file.options if o.name in ("requirement", "constraint")]
-                wanted += [(posixpath.dirname(path or "/"), one) for one in named if "://" not in one]
-        for folder, names in wanted:
+                needed += [(posixpath.dirname(path or "/"), name) for name in named if "://" not in name]
+        for folder, names in needed:
             paths = [joined(folder, name) for name in names.split("|")]
             if not any(path is None or files.may_hold(path) for path in paths):
-                yield _finding(place, step, by.command, paths[0] or "")
+                yield _finding(view, step, by.command, paths[0] or "")
                 return
 
 
-def _finding(place: Place, step: Instruction, command: Command, path: str) -> Finding:
+def _finding(view: StageView, step: Instruction, command: Command, path: str) -> Finding:
     is_folder = command.texts[0] == "cd"
     path = path.removeprefix(f"{_OF_THE_BASE}/")
-    return NO_FILE.found(
-        place,
+    return NO_FILE.finding(
+        view,
         step,
         f"there is no folder {path} at this point: `cd: can't cd to`"
         if is_folder
         else f"{path} is not in the image at this point: `No such file or directory`",
-        f"{' '.join(command.texts[:6])}; no COPY, ADD, mount or command before it brings it",
+        f"{' '.join(command.texts[:6])}; no COPY, ADD, mount or command before it creates it",
         "use the path where it was copied to" if is_folder else f"COPY it before, to {path}",
     )
 
@@ -227,7 +227,7 @@ def joined(folder: str | None, path: str) -> str | None:
     return posixpath.normpath(posixpath.join(folder or "/", path)).replace("//", "/")
 
 
-def copy(files: Files, step: Instruction, values: Mapping[str, str], place: Place) -> None:
+def copy(files: Files, step: Instruction, values: Mapping[str, str], view: StageView) -> None:
     """Add what COPY or ADD brings: file by file where the context is known."""
     written = substituted(step.values[-1], values)
     goal = joined(files.folder, written)
@@ -236,10 +236,10 @@ def copy(files: Files, step: Instruction, values: Mapping[str, str], place: Plac
         return
     for source in step.values[:-1]:
         tail = source.rstrip("/").rpartition("/")[2]
-        brought = None if step.flag("from") is not None else copied_files(place, substituted(source, values))
-        if brought is not None:
+        copied = None if step.flag("from") is not None else copied_files(view, substituted(source, values))
+        if copied is not None:
             into = written.endswith(("/", ".")) or len(step.values) > 2
-            _bring(files, goal, brought, into_folder=into)
+            _bring(files, goal, copied, into_folder=into)
             continue
         is_file = _FILE_ENDING.search(tail) is not None or tail in (
             "Makefile",
@@ -257,11 +257,11 @@ def copy(files: Files, step: Instruction, values: Mapping[str, str], place: Plac
         files.made.add(goal)
 
 
-def _bring(files: Files, goal: str, brought: Mapping[str, str], *, into_folder: bool) -> None:
+def _bring(files: Files, goal: str, copied: Mapping[str, str], *, into_folder: bool) -> None:
     """`brought`: path below the goal, path in the context; a single file may take the goal's own name."""
-    for below, path in brought.items():
+    for below, path in copied.items():
         named = [posixpath.join(goal, below)]
-        named += [goal] if below == posixpath.basename(path) and len(brought) == 1 and not into_folder else []
+        named += [goal] if below == posixpath.basename(path) and len(copied) == 1 and not into_folder else []
         files.exact |= set(named)
         files.origin |= dict.fromkeys(named, path)
     files.made.add(goal)
@@ -272,8 +272,9 @@ def _run(files: Files, step: Instruction, values: Mapping[str, str]) -> tuple[Co
     if step.is_json or "<<" in step.values[0]:
         files.is_open = True
         return None
-    outside, found = files.folder, None
-    maybe = conditional_commands(step)
+    outside = files.folder
+    missing = None
+    conditional = conditional_commands(step)
     is_tolerant = "||" in step.values[0] or "pushd" in step.values[0] or "(" in step.values[0]
     is_tolerant |= any("bind" in flag for flag in step.flags)
     for command in step.commands:
@@ -281,14 +282,14 @@ def _run(files: Files, step: Instruction, values: Mapping[str, str]) -> tuple[Co
         texts = texts[1:] if texts[0] in ("exec", "sudo", "time") and len(texts) > 1 else texts
         while len(texts) > 1 and re.match(r"^\w+=", texts[0]):
             texts = texts[1:]
-        if found is None and not is_tolerant and id(command) not in maybe:
+        if missing is None and not is_tolerant and id(command) not in conditional:
             lost = next((path for path in _reads(files, texts) if not files.may_hold(path)), None)
             if texts[0] == "cd" and len(texts) == 2:
                 lost = _lost_folder(files, texts[1])
-            found = None if lost is None else (command, lost, files.is_open)
+            missing = None if lost is None else (command, lost, files.is_open)
         _effect(files, texts)
     files.folder = outside
-    return found
+    return missing
 
 
 def _lost_folder(files: Files, path: str) -> str | None:
@@ -300,85 +301,86 @@ def _lost_folder(files: Files, path: str) -> str | None:
 
 def _reads(files: Files, texts: tuple[str, ...]) -> list[str]:
     """The files that a command must find, as absolute paths."""
-    program, behind = texts[0], texts[1:]
-    wanted: list[str] = []
+    program = texts[0]
+    behind = texts[1:]
+    needed: list[str] = []
     if _IN_ENVIRONMENT.match(program) and not files.may_hold(joined(files.folder, program) or ""):
-        wanted.append(program)
+        needed.append(program)
     elif "install" in texts and (_PIP.match(program) or program == "uv" or behind[:2] == ("-m", "pip")):
-        wanted += [value for option, value in pairwise(texts) if option in ("-r", "--requirement")]
-        wanted += [word.partition("=")[2] for word in texts if word.startswith("--requirement=")]
+        needed += [value for option, value in pairwise(texts) if option in ("-r", "--requirement")]
+        needed += [word.partition("=")[2] for word in texts if word.startswith("--requirement=")]
         projects = [
             w for w in behind if re.fullmatch(r"\./?(?:\[[\w,-]*\])?", w) and "/" not in w.strip("./")
         ]
         if projects:
-            wanted.append("setup.py|pyproject.toml|setup.cfg")
+            needed.append("setup.py|pyproject.toml|setup.cfg")
     elif (_PYTHON.match(program) and behind and re.fullmatch(r"[\w./-]+\.py", behind[0])) or (
         program in ("bash", "sh") and behind and re.fullmatch(r"[\w./-]+\.sh", behind[0])
     ):
-        wanted.append(behind[0])
+        needed.append(behind[0])
     elif re.fullmatch(r"\./[\w./-]+\.(?:sh|py)", program):
-        wanted.append(program)
+        needed.append(program)
     elif program in ("conda", "mamba", "micromamba") and {"env", "install", "create"} & set(behind[:2]):
-        wanted += [value for option, value in pairwise(texts) if option in ("-f", "--file")]
-        wanted += [word.partition("=")[2] for word in texts if word.startswith("--file=")]
+        needed += [value for option, value in pairwise(texts) if option in ("-f", "--file")]
+        needed += [word.partition("=")[2] for word in texts if word.startswith("--file=")]
     elif (program, *behind[:1]) in _PROJECT_FILES:
         is_elsewhere = any(
             re.match(r"--(?:project|directory|prefix)\b|-[CP]$|--no-project", w) for w in behind
         )
         file = _PROJECT_FILES[program, behind[0]]
         # The folders above the working folder are searched, too.
-        wanted += [] if is_elsewhere else ["|".join(f"{'../' * count}{file}" for count in range(8))]
+        needed += [] if is_elsewhere else ["|".join(f"{'../' * count}{file}" for count in range(8))]
     elif program == "chmod" and len(behind) > 1:
-        wanted += [word for word in behind[1:] if re.fullmatch(r"[\w./-]+\.(?:sh|py)", word)]
+        needed += [word for word in behind[1:] if re.fullmatch(r"[\w./-]+\.(?:sh|py)", word)]
     paths = [
-        _alternative(files, one) for one in wanted if "://" not in one and not one.startswith(("<", "-"))
+        _alternative(files, name) for name in needed if "://" not in name and not name.startswith(("<", "-"))
     ]
     return [path for path in paths if path is not None and not OF_THE_SYSTEM.match(path)]
 
 
-def _alternative(files: Files, wanted: str) -> str | None:
+def _alternative(files: Files, alternatives: str) -> str | None:
     """The absolute path; of several names the first that may be there, or the first."""
-    paths = [joined(files.folder, name) for name in wanted.split("|")]
-    there = [path for path in paths if path is not None and files.may_hold(path)]
-    return there[0] if there else paths[0]
+    paths = [joined(files.folder, name) for name in alternatives.split("|")]
+    existing = [path for path in paths if path is not None and files.may_hold(path)]
+    return existing[0] if existing else paths[0]
 
 
 def _effect(files: Files, texts: tuple[str, ...]) -> None:
-    """What a command adds, or that it may have added anything."""
+    """Record the files that a command adds, or that it may have added any."""
     program = texts[0].rpartition("/")[2]
-    words = [word for word in texts[1:] if not word.startswith("-")]
+    operands = [word for word in texts[1:] if not word.startswith("-")]
     if program == "cd":
-        files.folder = joined(files.folder, words[0]) if len(words) == 1 else None
+        files.folder = joined(files.folder, operands[0]) if len(operands) == 1 else None
         files.is_open |= files.folder is None
     elif program == "mkdir":
-        files.made |= {path for word in words if (path := joined(files.folder, word)) is not None}
-        files.is_open |= any("$" in word or "{" in word for word in words)
+        files.made |= {path for word in operands if (path := joined(files.folder, word)) is not None}
+        files.is_open |= any("$" in word or "{" in word for word in operands)
     elif program == "git":
-        _cloned(files, words)
+        _cloned(files, operands)
     elif program in ("wget", "curl"):
         files.below |= {files.folder or "/"}
-        files.below |= {p for word in words if "://" not in word and (p := joined(files.folder, word))}
+        files.below |= {p for word in operands if "://" not in word and (p := joined(files.folder, word))}
     elif _PYTHON.match(program) and texts[1:2] == ("-m",) and texts[2:3] in (("venv",), ("ensurepip",)):
-        files.below |= {path for word in words[1:] if (path := joined(files.folder, word)) is not None}
-        files.is_open |= any("$" in word for word in words)
+        files.below |= {path for word in operands[1:] if (path := joined(files.folder, word)) is not None}
+        files.is_open |= any("$" in word for word in operands)
     elif _PIP.match(program) or (_PYTHON.match(program) and texts[1:3] == ("-m", "pip")):
-        files.is_open |= any(word in ("download", "wheel") for word in words)
+        files.is_open |= any(word in ("download", "wheel") for word in operands)
     elif _PYTHON.match(program) and texts[1:2] == ("-c",):
         files.is_open |= re.search(r"open\(|write|download|save|load|run|system", texts[-1]) is not None
     elif program not in _HARMLESS:
         files.is_open = True
     elif program in ("uv", "poetry", "pdm", "conda", "mamba", "micromamba"):
-        named = {path for word in words if (path := joined(files.folder, word)) is not None}
+        named = {path for word in operands if (path := joined(files.folder, word)) is not None}
         files.below |= named | {posixpath.join(files.folder or "/", ".venv")}
-        files.below |= {files.folder or "/"} if words[:1] in (["init"], ["new"]) else set()
+        files.below |= {files.folder or "/"} if operands[:1] in (["init"], ["new"]) else set()
     goals = [goal for sign, goal in pairwise(texts) if sign in (">", ">>")]
     goals += [word.lstrip("0123456789>") for word in texts if re.match(r"^\d?>", word)]
     files.exact |= {path for goal in goals if goal and (path := joined(files.folder, goal)) is not None}
 
 
-def _cloned(files: Files, words: list[str]) -> None:
-    if not words or words[0] != "clone":
-        files.is_open |= bool(words) and words[0] in (
+def _cloned(files: Files, argv: list[str]) -> None:
+    if not argv or argv[0] != "clone":
+        files.is_open |= bool(argv) and argv[0] in (
             "checkout",
             "worktree",
             "-C",
@@ -387,12 +389,12 @@ def _cloned(files: Files, words: list[str]) -> None:
             "pull",
         )
         return
-    address = next((at for at, word in enumerate(words) if "://" in word or word.startswith("git@")), None)
+    address = next((at for at, word in enumerate(argv) if "://" in word or word.startswith("git@")), None)
     if address is None:
         files.is_open = True
         return
-    behind = words[address + 1 :]
-    name = re.sub(r"\.git$", "", words[address].rstrip("/")).rpartition("/")[2]
+    behind = argv[address + 1 :]
+    name = re.sub(r"\.git$", "", argv[address].rstrip("/")).rpartition("/")[2]
     goal = joined(files.folder, behind[-1] if behind else name)
     if goal is None:
         files.is_open = True
@@ -400,23 +402,23 @@ def _cloned(files: Files, words: list[str]) -> None:
         files.below.add(goal)
 
 
-def _is_brought_later(place: Place, step: Instruction, command: Command, path: str) -> bool:
+def _is_brought_later(view: StageView, step: Instruction, command: Command, path: str) -> bool:
     """Nothing else is certain of an unknown state, unless a later step of the stage brings this very file."""
     name = posixpath.basename(path)
     if command.texts[0] == "cd":
         return False
-    earlier = [one for one in place.steps if one.first < step.first]
-    is_named = any(name in word for one in earlier for c in one.commands for word in c.texts)
+    earlier = [instruction for instruction in view.steps if instruction.first < step.first]
+    is_named = any(name in word for step in earlier for c in step.commands for word in c.texts)
     has_sources = any(
-        (one.word in ("COPY", "ADD") and _brings(one, name))
-        or any("clone" in c.texts or "checkout" in c.texts for c in one.commands)
-        for one in earlier
+        (step.word in ("COPY", "ADD") and _brings(step, name))
+        or any("clone" in c.texts or "checkout" in c.texts for c in step.commands)
+        for step in earlier
     )
     if is_named or has_sources:
         return False
-    later = [one for one in place.stage.instructions if one.first > step.first]
+    later = [instruction for instruction in view.stage.instructions if instruction.first > step.first]
     return any(
-        one.word in ("COPY", "ADD") and one.flag("from") is None and _brings(one, name) for one in later
+        step.word in ("COPY", "ADD") and step.flag("from") is None and _brings(step, name) for step in later
     )
 
 
@@ -426,17 +428,17 @@ def _brings(step: Instruction, name: str) -> bool:
     return any(tail in (name, ".", "") or "*" in tail or "$" in tail for tail in tails)
 
 
-def several_sources(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
+def several_sources(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
         if step.word not in ("COPY", "ADD") or len(step.values) < 3 or "<<" in " ".join(step.values):
             continue
-        goal = substituted(step.values[-1], place.docker.variables(place.stage, step.first))
+        goal = substituted(step.values[-1], view.docker.variables(view.stage, step.first))
         if goal.endswith(("/", "/.", "\\")) or goal in (".", "..") or "$" in goal or step.is_json:
             continue
-        yield SEVERAL.found(
-            place,
+        yield SEVERAL.finding(
+            view,
             step,
-            f"{step.word} has several sources, and {goal} does not end with `/`: some builders refuse it",
+            f"{step.word} has several sources, and {goal} does not end with `/`: some builders reject it",
             f"{step.word} {' '.join(step.values)}"[:120],
             f"write {goal}/",
         )

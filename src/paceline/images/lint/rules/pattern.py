@@ -1,12 +1,12 @@
-"""What is a pattern of conflict? A name, what is wrong, what is done; and a finding made of it."""
+"""`Pattern`: the name, description and remedy of one conflict, and the findings made of it."""
 
 from dataclasses import dataclass
 
 from paceline.core.redaction import redact
-from paceline.images.lint.dependency_files import Asked
+from paceline.images.lint.dependency_files import PackageSpec
 from paceline.images.lint.dockerfile import Instruction
 from paceline.images.lint.project import Edit, Finding, Level
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +16,13 @@ class Pattern:
     number: int
     id: str
     what: str  # the conflict, in one sentence
-    fix: str  # what is changed, or advised
+    fix: str  # change or advice
     level: Level = Level.PROBLEM
 
-    def found(
+    def finding(
         self,
-        place: Place,
-        at: Asked | Instruction,
+        view: StageView,
+        at: PackageSpec | Instruction,
         why: str,
         evidence: str,
         advice: str,
@@ -31,7 +31,7 @@ class Pattern:
         asks: bool = False,
         level: Level | None = None,
     ) -> Finding:
-        path, line = (at.path, at.line) if isinstance(at, Asked) else (place.docker.path, at.first)
+        path, line = (at.path, at.line) if isinstance(at, PackageSpec) else (view.docker.path, at.first)
         return Finding(
             id=self.id,
             pattern=self.number,

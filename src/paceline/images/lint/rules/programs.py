@@ -12,7 +12,7 @@ from paceline.images.lint.dockerfile import Command, Instruction, commands_in
 from paceline.images.lint.installs import conditional_commands, system_installs
 from paceline.images.lint.project import Finding, Level
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 NO_PROGRAM = Pattern(
     number=30,
@@ -29,7 +29,7 @@ WRONG_MANAGER = Pattern(
 NO_GPU = Pattern(
     number=37,
     id="no-gpu-in-build",
-    what="A build step needs a GPU: `docker build` gives it none, and no `nvidia-smi`.",
+    what="A build step needs a GPU: `docker build` provides no GPU and no `nvidia-smi`.",
     fix="only reported: run it when the container starts",
 )
 NO_USER = Pattern(
@@ -80,7 +80,7 @@ _PROGRAMS = {
     "npm": _of("npm", "nodejs", "yarnpkg"),
     "node": _of("nodejs", "npm", "node"),
 }
-# What brings none of the programs above, by its dependencies or recommendations.
+# Packages that install none of the programs above, by dependencies or recommendations.
 _BRINGS_NOTHING = re.compile(
     r"^(?:lib[\w.+-]+|python3?[\w.+-]*|fonts-[\w-]+|zlib1g[\w-]*|ca-certificates|vim[\w-]*|nano|less|tmux|screen|htop"
     r"|curl|wget|git|git-lfs|git-core|unzip|zip|bzip2|xz-utils|tar|gzip|sudo|gcc|g\+\+|make|cmake|jq|aria2|rsync"
@@ -98,45 +98,47 @@ _OPAQUE = re.compile(
 )
 
 
-def no_such_program(place: Place) -> Iterator[Finding]:
-    if place.base.family not in _FAMILIES or place.base.system == "alpine" or not place.are_packages_known:
+def no_such_program(view: StageView) -> Iterator[Finding]:
+    if view.base.family not in _FAMILIES or view.base.system == "alpine" or not view.are_packages_known:
         return
-    there: set[str] = set()
+    installed: set[str] = set()
     reported: set[str] = set()
     with_recommended = False
-    for step in place.steps:
+    for step in view.steps:
         if _may_bring_programs(step):
             return
-        maybe = conditional_commands(step)
+        conditional = conditional_commands(step)
         for command in step.commands:
             program = program_of(command)
-            is_mine = id(step) in place.own_steps and id(command) not in maybe and "||" not in step.values[0]
+            is_mine = (
+                id(step) in view.own_steps and id(command) not in conditional and "||" not in step.values[0]
+            )
             if program in _PROGRAMS and is_mine and program not in reported:
                 reported.add(program)
-                yield from _missing(place, step, command, there, with_recommended=with_recommended)
+                yield from _missing(view, step, command, installed, with_recommended=with_recommended)
             if _is_opaque(command):
                 return
-            there |= _installed_by(step, command)
+            installed |= _installed_by(step, command)
             with_recommended |= _takes_recommended(command)
 
 
 def _missing(
-    place: Place, step: Instruction, command: Command, there: set[str], *, with_recommended: bool
+    view: StageView, step: Instruction, command: Command, installed: set[str], *, with_recommended: bool
 ) -> Iterator[Finding]:
     program = program_of(command)
     source = _PROGRAMS[program]
-    base = place.base
+    base = view.base
     is_full = base.family == "python" and not base.is_slim
     is_devel = base.flavour == "devel" and program in ("gcc", "g++", "make")
-    by_recommendation = with_recommended and _BY_RECOMMENDATION.get(program) in there
-    if there & source.packages or (is_full and source.is_in_full_python) or is_devel or by_recommendation:
+    by_recommendation = with_recommended and _BY_RECOMMENDATION.get(program) in installed
+    if installed & source.packages or (is_full and source.is_in_full_python) or is_devel or by_recommendation:
         return
-    is_certain = all(_BRINGS_NOTHING.match(name) for name in there)
-    yield NO_PROGRAM.found(
-        place,
+    is_certain = all(_BRINGS_NOTHING.match(name) for name in installed)
+    yield NO_PROGRAM.finding(
+        view,
         step,
         f"{base.reference} has no {program}, and no step before this one installs it: `{program}: not found`",
-        f"{' '.join(command.texts[:5])}; system packages: {', '.join(sorted(there)) or 'none'}",
+        f"{' '.join(command.texts[:5])}; system packages: {', '.join(sorted(installed)) or 'none'}",
         f"install {min(source.packages, key=lambda name: (name != program, name))} before it",
         level=Level.PROBLEM if is_certain else Level.WARNING,
     )
@@ -153,14 +155,14 @@ def _may_bring_programs(step: Instruction) -> bool:
 
 
 def _is_opaque(command: Command) -> bool:
-    words = command.texts
-    pipes_into_shell = words[0].rpartition("/")[2] in ("bash", "sh", "dash")
-    makes_links = words[0] in ("ln", "cp", "mv", "install", "update-alternatives", "tar", "alias")
-    builds = words[:2] in (("make", "install"), ("ninja", "install"), ("cmake", "--install"))
-    by_pip = "install" in words and any(
-        word.partition("=")[0] in ("cmake", "nodeenv", "ninja") for word in words
+    argv = command.texts
+    pipes_into_shell = argv[0].rpartition("/")[2] in ("bash", "sh", "dash")
+    makes_links = argv[0] in ("ln", "cp", "mv", "install", "update-alternatives", "tar", "alias")
+    builds = argv[:2] in (("make", "install"), ("ninja", "install"), ("cmake", "--install"))
+    by_pip = "install" in argv and any(
+        word.partition("=")[0] in ("cmake", "nodeenv", "ninja") for word in argv
     )
-    return pipes_into_shell or makes_links or builds or by_pip or any(_OPAQUE.search(word) for word in words)
+    return pipes_into_shell or makes_links or builds or by_pip or any(_OPAQUE.search(word) for word in argv)
 
 
 def _installed_by(step: Instruction, command: Command) -> set[str]:
@@ -169,13 +171,13 @@ def _installed_by(step: Instruction, command: Command) -> set[str]:
     single = Instruction(
         word=step.word, flags=(), values=step.values, first=step.first, last=step.last, commands=(command,)
     )
-    names = [word.text for one in system_installs(single) for word in one.packages]
+    names = [word.text for install in system_installs(single) for word in install.packages]
     return {name.partition("=")[0].partition(":")[0] for name in names}
 
 
 def _takes_recommended(command: Command) -> bool:
-    words = command.texts
-    return "install" in words and not any("no-install-recommends" in word.lower() for word in words)
+    argv = command.texts
+    return "install" in argv and not any("no-install-recommends" in word.lower() for word in argv)
 
 
 def program_of(command: Command) -> str:
@@ -187,121 +189,132 @@ def program_of(command: Command) -> str:
     return ""
 
 
-def unhealthy(place: Place) -> Iterator[Finding]:
-    """HEALTHCHECK calls curl or wget, which the image does not have: the container is never healthy."""
-    base = place.base
-    if base.family not in _FAMILIES or not base.is_slim or not place.is_last or not place.are_packages_known:
+def unhealthy(view: StageView) -> Iterator[Finding]:
+    """HEALTHCHECK calls curl or wget, which the image does not have: the container never becomes healthy."""
+    base = view.base
+    if base.family not in _FAMILIES or not base.is_slim or not view.is_last or not view.are_packages_known:
         return
-    if any(_may_bring_programs(step) or any(map(_is_opaque, step.commands)) for step in place.steps):
+    if any(_may_bring_programs(step) or any(map(_is_opaque, step.commands)) for step in view.steps):
         return
-    there = place.system_packages
-    for step in place.stage.instructions:
+    installed = view.system_packages
+    for step in view.stage.instructions:
         called = (
             re.search(r"(?:^|\s)(curl|wget)\s", " ".join(step.values)) if step.word == "HEALTHCHECK" else None
         )
-        if called is None or there & _PROGRAMS[called[1]].packages:
+        if called is None or installed & _PROGRAMS[called[1]].packages:
             continue
-        yield NO_PROGRAM.found(
-            place,
+        yield NO_PROGRAM.finding(
+            view,
             step,
-            f"{base.reference} has no {called[1]}, and no step installs it: the container is never healthy",
+            f"{base.reference} has no {called[1]}, and no step installs it: the container does not become "
+            "healthy",
             f"HEALTHCHECK {' '.join(step.values)}"[:120],
             f"install {called[1]}, or check with Python",
-            level=Level.PROBLEM if all(_BRINGS_NOTHING.match(name) for name in there) else Level.WARNING,
+            level=Level.PROBLEM if all(_BRINGS_NOTHING.match(name) for name in installed) else Level.WARNING,
         )
 
 
-def no_pip(place: Place) -> Iterator[Finding]:
+def no_pip(view: StageView) -> Iterator[Finding]:
     """pip and python on plain Debian, Ubuntu and CUDA images, which have neither."""
     if (
-        place.base.family not in ("debian", "ubuntu", "cuda")
-        or not place.are_packages_known
-        or place.has_own_python
+        view.base.family not in ("debian", "ubuntu", "cuda")
+        or not view.are_packages_known
+        or view.has_own_python
     ):
         return
-    if any(step.word in ("COPY", "ADD") and step.flag("from") is not None for step in place.steps):
+    if any(step.word in ("COPY", "ADD") and step.flag("from") is not None for step in view.steps):
         return
-    there = place.system_packages
-    if any(package.startswith(("python3-", "python3.", "pypy")) and "pip" in package for package in there):
+    installed = view.system_packages
+    if any(
+        package.startswith(("python3-", "python3.", "pypy")) and "pip" in package for package in installed
+    ):
         return
-    others = re.compile(
+    installers = re.compile(
         r"get-pip|ensurepip|virtualenv|pyenv|miniforge|pixi|\.sh$|\.run$|Python-3|make|configure|venv|pipx|uv$"
     )
-    if any(others.search(word) for word in place.words) or there & {"python3-pip", "python3-full", "pip"}:
+    if any(installers.search(word) for word in view.words) or installed & {
+        "python3-pip",
+        "python3-full",
+        "pip",
+    }:
         return
-    if any(one.tool != "apt" for one in place.system) or "PATH" in place.variables:
+    if any(install.tool != "apt" for install in view.system) or "PATH" in view.variables:
         return
-    mine = [by for by in place.pip if by.instruction in place.stage.instructions and by.tool == "pip"]
-    if not mine or mine[0].instruction.is_json or "/" in mine[0].program[0].text:
+    own = [by for by in view.pip if by.instruction in view.stage.instructions and by.tool == "pip"]
+    if not own or own[0].instruction.is_json or "/" in own[0].program[0].text:
         return
-    by = mine[0]
-    yield NO_PROGRAM.found(
-        place,
+    by = own[0]
+    yield NO_PROGRAM.finding(
+        view,
         by.instruction,
-        f"{place.base.reference} has no pip, and no step installs it: `{by.program[0].text}: not found`",
-        f"{' '.join(by.command.texts[:4])}; system packages: {', '.join(sorted(there)) or 'none'}",
+        f"{view.base.reference} has no pip, and no step installs it: `{by.program[0].text}: not found`",
+        f"{' '.join(by.command.texts[:4])}; system packages: {', '.join(sorted(installed)) or 'none'}",
         "install python3-pip before it",
     )
 
 
-def no_python(place: Place) -> Iterator[Finding]:
+def no_python(view: StageView) -> Iterator[Finding]:
     """`python` on Debian and Ubuntu, whose packages of Python 3 have `python3` alone."""
-    if place.base.family not in _PLAIN or not place.are_packages_known or place.has_conda:
+    if view.base.family not in _PLAIN or not view.are_packages_known or view.has_conda:
         return
-    if re.search(r"ubuntu1|debian(?:8|9|10)$", place.base.system) or not place.base.system:
+    if re.search(r"ubuntu1|debian(?:8|9|10)$", view.base.system) or not view.base.system:
         return
-    if any(re.match(r"^python(?:2|$|-is|-\w+$|2\.\d)", package) for package in place.system_packages):
+    if any(re.match(r"^python(?:2|$|-is|-\w+$|2\.\d)", package) for package in view.system_packages):
         return
-    if "PATH" in place.variables or any(_may_bring_programs(step) for step in place.steps):
+    if "PATH" in view.variables or any(_may_bring_programs(step) for step in view.steps):
         return
     brings = re.compile(
         r"update-alternatives|/python$|alias|venv|pyenv|\.sh$|\.run$|^uv$|pixi|Python-\d|altinstall|deadsnakes|^make$"
         r"|activate|bashrc|\.deb$|^nix|python=|^snap$"
     )
-    if any(brings.search(word) for word in place.words):
+    if any(brings.search(word) for word in view.words):
         return
-    for step in place.stage.instructions:
-        maybe = conditional_commands(step)
-        commands = [one for one in commands_of(step) if id(one) not in maybe]
+    for step in view.stage.instructions:
+        conditional = conditional_commands(step)
+        commands = [command for command in commands_of(step) if id(command) not in conditional]
         if step.values and "||" in step.values[0]:
             continue
-        called = next((one for one in commands if program_of(one) == "python"), None)
-        if called is not None and (step.word == "RUN" or place.is_last):
-            yield NO_PROGRAM.found(
-                place,
+        called = next((command for command in commands if program_of(command) == "python"), None)
+        if called is not None and (step.word == "RUN" or view.is_last):
+            yield NO_PROGRAM.finding(
+                view,
                 step,
-                f"{place.base.reference} has `python3` and no `python`: `python: not found`",
+                f"{view.base.reference} has `python3` and no `python`: `python: not found`",
                 " ".join(called.texts[:5]),
                 "call python3, or install python-is-python3",
             )
             return
 
 
-def other_python(place: Place) -> Iterator[Finding]:
+def other_python(view: StageView) -> Iterator[Finding]:
     """`python3.10`, called or linked, where the system has another Python and no step installs that one."""
-    base = place.base
-    if base.family not in _FAMILIES or base.python is None or place.has_conda or not place.are_packages_known:
+    base = view.base
+    if base.family not in _FAMILIES or base.python is None or view.has_conda or not view.are_packages_known:
         return
     brings = re.compile(
         r"pyenv|Python-3|deadsnakes|altinstall|^uv$|pixi|\.deb$|\.tgz$|virtualenv|python-build"
     )
-    if any(_may_bring_programs(step) for step in place.steps) or any(brings.search(w) for w in place.words):
+    if any(_may_bring_programs(step) for step in view.steps) or any(brings.search(w) for w in view.words):
         return
-    for step in place.stage.instructions:
-        maybe = conditional_commands(step)
+    for step in view.stage.instructions:
+        conditional = conditional_commands(step)
         if step.values and "||" in step.values[0]:
             continue
-        for command in [one for one in commands_of(step) if id(one) not in maybe]:
+        for command in [command for command in commands_of(step) if id(command) not in conditional]:
             links = command.texts[0] in ("ln", "update-alternatives")
             named = command.texts[1:] if links else (program_of(command),)
-            found = [re.fullmatch(r"(?:/usr(?:/local)?/bin/)?(?:python|pip)(3\.\d+)", word) for word in named]
-            missing = next((one for one in found if one is not None and one[1] != base.python), None)
-            if missing is None or any(f"python{missing[1]}" in package for package in place.system_packages):
+            matches = [
+                re.fullmatch(r"(?:/usr(?:/local)?/bin/)?(?:python|pip)(3\.\d+)", word) for word in named
+            ]
+            missing = next(
+                (match for match in matches if match is not None and match[1] != base.python), None
+            )
+            if missing is None or any(f"python{missing[1]}" in package for package in view.system_packages):
                 continue
             if links and named.index(missing[0]) == len(named) - 1 and command.texts[0] == "ln":
                 continue  # the name of the link
-            yield NO_PROGRAM.found(
-                place,
+            yield NO_PROGRAM.finding(
+                view,
                 step,
                 f"{base.reference} has Python {base.python}, and no step installs {missing[1]}: "
                 f"`{missing[0]}: not found`",
@@ -325,37 +338,37 @@ _MANAGERS = {"apt-get": "apt", "apt": "apt", "apk": "apk", "yum": "rpm", "dnf": 
 _MANAGER_OF_SYSTEM = re.compile(r"^(?:(alpine)|(debian|ubuntu)|(centos|rhel|amazon))")
 
 
-def wrong_package_manager(place: Place) -> Iterator[Finding]:
-    found = _MANAGER_OF_SYSTEM.match(place.base.system)
-    if found is None and place.base.family not in ("pytorch", "python"):
+def wrong_package_manager(view: StageView) -> Iterator[Finding]:
+    match = _MANAGER_OF_SYSTEM.match(view.base.system)
+    if match is None and view.base.family not in ("pytorch", "python"):
         return
-    mine = "apk" if found and found[1] else "rpm" if found and found[3] else "apt"
-    for step in place.stage.instructions:
-        maybe = conditional_commands(step)
+    manager = "apk" if match and match[1] else "rpm" if match and match[3] else "apt"
+    for step in view.stage.instructions:
+        conditional = conditional_commands(step)
         for command in step.commands:
-            words = [word for word in command.texts if word != "sudo"]
-            wanted = _MANAGERS.get(words[0]) if words else None
-            if wanted in (None, mine) or id(command) in maybe or "||" in step.values[0]:
+            argv = [word for word in command.texts if word != "sudo"]
+            needed = _MANAGERS.get(argv[0]) if argv else None
+            if needed in (None, manager) or id(command) in conditional or "||" in step.values[0]:
                 continue
-            if words[0] in place.system_packages:
+            if argv[0] in view.system_packages:
                 continue
-            yield WRONG_MANAGER.found(
-                place,
+            yield WRONG_MANAGER.finding(
+                view,
                 step,
-                f"{place.base.reference} has no {words[0]}: `{words[0]}: not found`",
+                f"{view.base.reference} has no {argv[0]}: `{argv[0]}: not found`",
                 " ".join(command.texts[:5]),
-                {"apt": "use apt-get", "apk": "use apk", "rpm": "use dnf or yum"}[mine],
+                {"apt": "use apt-get", "apk": "use apk", "rpm": "use dnf or yum"}[manager],
             )
             return
 
 
-def _words(step: Instruction) -> list[str]:
+def _argv(step: Instruction) -> list[str]:
     return [word for command in step.commands for word in command.texts]
 
 
-def no_gpu_in_build(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
-        maybe = conditional_commands(step)
+def no_gpu_in_build(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
+        conditional = conditional_commands(step)
         if (
             step.word != "RUN"
             or "||" in " ".join(step.values)
@@ -368,11 +381,11 @@ def no_gpu_in_build(place: Place) -> Iterator[Finding]:
                 r"assert\s+torch\.cuda\.is_available\(\)|torch\.cuda\.get_device_\w+\(|\.cuda\(\)", line
             )
             runs = program_of(command) == "nvidia-smi"
-            if (runs or (asserts and "-c" in command.texts)) and id(command) not in maybe:
-                yield NO_GPU.found(
-                    place,
+            if (runs or (asserts and "-c" in command.texts)) and id(command) not in conditional:
+                yield NO_GPU.finding(
+                    view,
                     step,
-                    "`docker build` gives a step no GPU and no driver: the command fails",
+                    "`docker build` provides no GPU and no driver: the command fails",
                     line[:100],
                     "run it when the container starts, with --gpus all",
                 )
@@ -405,39 +418,39 @@ _KNOWN_USERS = frozenset(
 )
 
 
-def no_such_user(place: Place) -> Iterator[Finding]:
-    if place.base.family not in (*_FAMILIES, "pytorch") or place.base.system == "alpine":
+def no_such_user(view: StageView) -> Iterator[Finding]:
+    if view.base.family not in (*_FAMILIES, "pytorch") or view.base.system == "alpine":
         return
     if any(
         step.word in ("COPY", "ADD") and re.search(r"/etc", step.values[-1])
-        for step in place.steps
+        for step in view.steps
         if step.values
     ):
         return
-    if re.search(r"useradd|adduser|usermod|newusers|/etc/passwd|\.sh\b", " ".join(place.words)):
+    if re.search(r"useradd|adduser|usermod|newusers|/etc/passwd|\.sh\b", " ".join(view.words)):
         return
-    for step in place.stage.instructions:
+    for step in view.stage.instructions:
         name = step.values[0].partition(":")[0] if step.word == "USER" and step.values else ""
         if not name or name.isdigit() or "$" in name or name in _KNOWN_USERS:
             continue
-        if name == "ubuntu" and place.base.family in ("ubuntu", "cuda"):
+        if name == "ubuntu" and view.base.family in ("ubuntu", "cuda"):
             continue
-        if any(package in name or name in package for package in place.system_packages):
-            continue  # a service creates a user of its own
-        yield NO_USER.found(
-            place,
+        if any(package in name or name in package for package in view.system_packages):
+            continue  # a service creates its own user
+        yield NO_USER.finding(
+            view,
             step,
-            f"{place.base.reference} has no user {name}, and no step creates it: `unable to find user`",
+            f"{view.base.reference} has no user {name}, and no step creates it: `unable to find user`",
             f"USER {step.values[0]}",
             f"add `RUN useradd --create-home {name}` before it",
         )
         return
 
 
-def uv_without_environment(place: Place) -> Iterator[Finding]:
-    if place.base.family not in _FAMILIES or place.has_conda:
+def uv_without_environment(view: StageView) -> Iterator[Finding]:
+    if view.base.family not in _FAMILIES or view.has_conda:
         return
-    if place.variables.keys() & {
+    if view.variables.keys() & {
         "VIRTUAL_ENV",
         "UV_SYSTEM_PYTHON",
         "UV_PYTHON",
@@ -445,24 +458,22 @@ def uv_without_environment(place: Place) -> Iterator[Finding]:
         "CONDA_PREFIX",
     }:
         return
-    if any(
-        step.word == "COPY" and re.search(r"venv|uv\.toml", " ".join(step.values)) for step in place.steps
-    ):
+    if any(step.word == "COPY" and re.search(r"venv|uv\.toml", " ".join(step.values)) for step in view.steps):
         return
-    for by in place.commands_of_pip:
+    for by in view.commands_of_pip:
         if by.tool != "uv" or by.flags & {"--system", "--break-system-packages"}:
             continue
         if by.values("target", "prefix", "python", "root") or by.instruction.is_json:
             continue
-        values = place.environment(by)
+        values = view.environment(by)
         if values.keys() & {"VIRTUAL_ENV", "UV_SYSTEM_PYTHON", "UV_PYTHON"}:
             continue
-        before = [step for step in place.steps if step.first <= by.instruction.first]
-        words = [word for step in before for word in _words(step)]
-        if any(re.search(r"^venv$|virtualenv|activate|^sync$|\.sh$|^init$|^run$", word) for word in words):
+        before = [step for step in view.steps if step.first <= by.instruction.first]
+        argv = [word for step in before for word in _argv(step)]
+        if any(re.search(r"^venv$|virtualenv|activate|^sync$|\.sh$|^init$|^run$", word) for word in argv):
             continue
-        yield NO_VENV.found(
-            place,
+        yield NO_VENV.finding(
+            view,
             by.instruction,
             "uv installs into a virtual environment, and there is none: `No virtual environment found`",
             " ".join(by.command.texts[:6]),

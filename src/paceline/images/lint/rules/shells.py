@@ -13,19 +13,20 @@ from paceline.images.lint.dockerfile import Command, Instruction, argument_value
 from paceline.images.lint.installs import conditional_commands
 from paceline.images.lint.project import Change, Edit, Finding, Level, edits_of
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 EXEC_FORM = Pattern(
     number=26,
     id="no-shell",
-    what="The exec form (`[…]`) runs no shell: `&&` and variables are words; what is no JSON is shell form.",
+    what="The exec form (`[…]`) runs no shell: `&&` and variables are plain arguments; invalid JSON is "
+    "shell form.",
     fix="only reported: the shell form, or JSON with double quotes",
 )
 BASHISM = Pattern(
     number=26,
     id="not-in-sh",
     what="A RUN has syntax or a command of bash (`[[`, `${V//x}`, `source`), and /bin/sh is dash.",
-    fix='`.` in the place of `source`; for the others `SHELL ["/bin/bash", "-c"]`',
+    fix='`.` instead of `source`; for the others `SHELL ["/bin/bash", "-c"]`',
 )
 ONE_DASH = Pattern(
     number=26,
@@ -40,25 +41,25 @@ _SHELL = re.compile(r"(?:^|/)(?:ba|da|z|k)?sh$")
 _QUOTES = "\"'“”„‘’"
 
 
-def no_shell(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
+def no_shell(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
         if step.word not in ("RUN", "CMD", "ENTRYPOINT") or not step.values:
             continue
         if step.is_json:
-            bad = _shell_word(step) if step.word == "RUN" else _word_at_start(place, step)
+            bad = _shell_word(step) if step.word == "RUN" else _word_at_start(view, step)
             if bad is not None:
-                yield EXEC_FORM.found(
-                    place,
+                yield EXEC_FORM.finding(
+                    view,
                     step,
-                    f"`{bad}` is given to {step.values[0]} as it stands: no shell runs",
+                    f"`{bad}` is passed to {step.values[0]} literally: no shell runs",
                     f"{step.word} {list(step.values)}",
-                    "write it without brackets, or give it to a shell",
+                    "write it without brackets, or run it with a shell",
                 )
         elif _is_broken_json(step.word, step.values[0].strip()):
-            yield EXEC_FORM.found(
-                place,
+            yield EXEC_FORM.finding(
+                view,
                 step,
-                f"{step.values[0]!r} is no JSON: the shell looks for a program named `[`…",
+                f"{step.values[0]!r} is not JSON: the shell searches for a program named `[`…",
                 f"{step.word} {step.values[0]}",
                 "put every word in double quotes, with commas between them and brackets around them",
             )
@@ -76,16 +77,16 @@ def _is_broken_json(word: str, text: str) -> bool:
     return is_bare or (begins and (has_comma or not text.startswith("[ ")))
 
 
-def _word_at_start(place: Place, step: Instruction) -> str | None:
-    """The same of CMD and ENTRYPOINT, unless a shell or an entry point of its own gets to see the words."""
-    has_entry = any(one.word == "ENTRYPOINT" for one in place.steps)
-    has_plain_base = place.base.family in ("python", "debian", "ubuntu", "cuda", "pytorch", "conda")
+def _word_at_start(view: StageView, step: Instruction) -> str | None:
+    """The same of CMD and ENTRYPOINT, unless a shell or an entry point receives the words."""
+    has_entry = any(step.word == "ENTRYPOINT" for step in view.steps)
+    has_plain_base = view.base.family in ("python", "debian", "ubuntu", "cuda", "pytorch", "conda")
     is_argument = step.word == "CMD" and (has_entry or not has_plain_base)
     if is_argument or any(_SHELL.search(value) for value in step.values):
         return None
     program, *rest = step.values
-    declared = {name for one in place.steps if one.word == "ARG" for name in argument_values(one)}
-    declared |= {name for one in place.steps if one.word == "ENV" for name in env_values(one)}
+    declared = {name for step in view.steps if step.word == "ARG" for name in argument_values(step)}
+    declared |= {name for step in view.steps if step.word == "ENV" for name in env_values(step)}
     uses = [value for value in rest if set(re.findall(r"\$\{?(\w+)", value)) & declared]
     # A variable of the container's environment, given whole to a program that expands none.
     if re.search(
@@ -110,24 +111,33 @@ def _shell_word(step: Instruction) -> str | None:
     return next(iter([*marks, *variables, *blanks]), None)
 
 
-def runs_dash(place: Place, step: Instruction) -> bool:
+def runs_dash(view: StageView, step: Instruction) -> bool:
     """The shell of this RUN is known to be dash."""
-    base = place.base
+    base = view.base
     if base.family not in _WITH_DASH or (base.system and not base.system.startswith(("debian", "ubuntu"))):
         return False
-    chosen = [one for one in place.steps if one.word == "SHELL" and one.first < step.first and one.values]
+    chosen = [
+        instruction
+        for instruction in view.steps
+        if instruction.word == "SHELL" and instruction.first < step.first and instruction.values
+    ]
     if step.is_json or (chosen and not re.search(r"(?:^|/)(?:da)?sh$", chosen[-1].values[0])):
         return False
     relinked = re.compile(
         r"\bln .*bash.*/bin/sh|dpkg-reconfigure.*dash|(?:rm|mv) .*/bin/sh\b|\.dash|bash /bin/sh"
     )
-    before = [" ".join(c.texts) for one in place.steps if one.first <= step.first for c in one.commands]
+    before = [
+        " ".join(c.texts)
+        for instruction in view.steps
+        if instruction.first <= step.first
+        for c in instruction.commands
+    ]
     heredoc = any(re.match(r"<<(?!<)", word) for c in step.commands[:1] for word in c.texts)
     return not heredoc and not any(relinked.search(line) for line in before)
 
 
 class _Syntax(NamedTuple):
-    """Syntax of bash, with the answer of dash; a silent one does not end the step by itself."""
+    """Syntax of bash, with the error of dash; a silent one does not fail the step."""
 
     sign: re.Pattern[str]
     name: str
@@ -165,26 +175,26 @@ _COMMANDS = frozenset(
 )
 
 
-def not_in_sh(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
-        if step.word != "RUN" or not step.values or not runs_dash(place, step):
+def not_in_sh(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
+        if step.word != "RUN" or not step.values or not runs_dash(view, step):
             continue
-        found = _bash_command(place, step) or bash_syntax(step.values[0])
-        if found is None:
+        problem = _bash_command(view, step) or bash_syntax(step.values[0])
+        if problem is None:
             continue
-        name, answer, is_silent, edits = found
-        yield BASHISM.found(
-            place,
+        name, answer, is_silent, edits = problem
+        yield BASHISM.finding(
+            view,
             step,
-            f"/bin/sh of {place.base.reference} is dash, which has no `{name}`: `{answer}`",
+            f"/bin/sh of {view.base.reference} is dash, which has no `{name}`: `{answer}`",
             step.values[0].strip()[:120],
-            "write `.`" if edits else 'write `SHELL ["/bin/bash", "-c"]` before it, or the form of POSIX',
+            "write `.`" if edits else 'write `SHELL ["/bin/bash", "-c"]` before it, or use POSIX syntax',
             edits,
             level=Level.WARNING if is_silent else Level.PROBLEM,
         )
 
 
-def _bash_command(place: Place, step: Instruction) -> tuple[str, str, bool, tuple[Edit, ...]] | None:
+def _bash_command(view: StageView, step: Instruction) -> tuple[str, str, bool, tuple[Edit, ...]] | None:
     tolerated = "||" in step.values[0]
     for command in step.commands:
         name = command.texts[0]
@@ -195,7 +205,7 @@ def _bash_command(place: Place, step: Instruction) -> tuple[str, str, bool, tupl
         at = command.words[0]
         is_path = len(command.texts) > 1 and "/" in command.texts[1]
         is_source = name == "source" and is_path
-        edits = edits_of(place.dockerfile, [Change(at.start, at.end, ".")]) if is_source else ()
+        edits = edits_of(view.dockerfile, [Change(at.start, at.end, ".")]) if is_source else ()
         return name, f"{name}: not found", False, edits
     return None
 
@@ -204,10 +214,10 @@ def bash_syntax(text: str) -> tuple[str, str, bool, tuple[Edit, ...]] | None:
     if re.search(r"\b(?:ba|z)sh\s+-\w*c\b", text):
         return None  # the text inside is that shell's
     bare, expanded = _outside_quotes(text)
-    rows = [one for one in _BARE_SYNTAX if one.sign.search(bare)]
+    rows = [row for row in _BARE_SYNTAX if row.sign.search(bare)]
     rows += [_EXPANSION] if _EXPANSION.sign.search(expanded) else []
-    # What ends the step comes first.
-    chosen = next((one for one in rows if not one.is_silent), rows[0] if rows else None)
+    # Syntax that fails the step first.
+    chosen = next((row for row in rows if not row.is_silent), rows[0] if rows else None)
     return None if chosen is None else (chosen.name, chosen.answer, chosen.is_silent, ())
 
 
@@ -258,17 +268,17 @@ _LONG["pip3"] = _LONG["pip"]
 _LONG["mamba"] = _LONG["conda"]
 
 
-def one_dash(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
-        maybe = conditional_commands(step)
+def one_dash(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
+        conditional = conditional_commands(step)
         for command in step.commands:
             bad = _misspelt(command)
-            if bad is None or id(command) in maybe:
+            if bad is None or id(command) in conditional:
                 continue
-            yield ONE_DASH.found(
-                place,
+            yield ONE_DASH.finding(
+                view,
                 step,
-                f"`{bad}` is no option of {command.texts[0]}: a long one begins with two dashes",
+                f"`{bad}` is not an option of {command.texts[0]}: long options start with two dashes",
                 " ".join(command.texts[:6]),
                 f"write --{bad.lstrip('-–—')}",
             )
@@ -276,12 +286,12 @@ def one_dash(place: Place) -> Iterator[Finding]:
 
 
 def _misspelt(command: Command) -> str | None:
-    words = [word for word in command.texts if not re.match(r"^\w+=", word) and word != "sudo"]
-    named = [word.rpartition("/")[2] for word in words[:3]]
+    argv = [word for word in command.texts if not re.match(r"^\w+=", word) and word != "sudo"]
+    named = [word.rpartition("/")[2] for word in argv[:3]]
     tool = next((name for name in named if name in _LONG), "")
-    if not tool or "run" in words[:2]:
+    if not tool or "run" in argv[:2]:
         return None
-    behind = words[named.index(tool) + 1 :]
+    behind = argv[named.index(tool) + 1 :]
     typographic = next((word for word in behind if re.match(r"^[–—]\w", word)), None)
     return typographic or next((word for word in behind if _LONG[tool].match(word)), None)
 

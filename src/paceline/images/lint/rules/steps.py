@@ -21,7 +21,7 @@ from paceline.images.lint.installs import PipInstall, conditional_commands
 from paceline.images.lint.project import Finding, Level, lines_of
 from paceline.images.lint.rules.pattern import Pattern
 from paceline.images.lint.rules.secrets import ignored_patterns, is_ignored
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 LOST = Pattern(
     number=35,
@@ -50,20 +50,20 @@ EXCLUDED = Pattern(
 UNUSED = Pattern(
     number=29,
     id="stage-not-used",
-    what="A stage installs something, and no later stage begins with it or copies from it.",
+    what="A stage installs something, and no later stage starts from it or copies from it.",
     fix="only reported: `FROM name` or `COPY --from=name`",
     level=Level.WARNING,
 )
 OPTION = Pattern(
     number=26,
     id="option-without-value",
-    what="An option of pip or uv that takes a value is followed by another option, or by nothing.",
+    what="An option of pip or uv that needs a value is followed by another option, or by nothing.",
     fix="only reported: the value",
 )
 NOT_A_PACKAGE = Pattern(
     number=26,
     id="file-as-package",
-    what="pip is given a requirements file without `-r`, and looks for a package of that name.",
+    what="pip is given a requirements file without `-r`, and searches for a package of that name.",
     fix="only reported: `-r` before the file",
 )
 PATTERNS = (LOST, ACTIVATE, OUTSIDE, EXCLUDED, UNUSED, OPTION, NOT_A_PACKAGE)
@@ -83,20 +83,20 @@ _NEEDS_FOLDER = re.compile(
 )
 
 
-def state_lost(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
-        changed = _state_of(place, step)
+def state_lost(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
+        changed = _state_of(view, step)
         if changed is None:
             continue
         kind, name = changed
-        later = [one for one in place.stage.instructions if one.first > step.last]
-        relied = _relies(place, step, later, kind, name)
+        later = [instruction for instruction in view.stage.instructions if instruction.first > step.last]
+        relied = _relies(view, step, later, kind, name)
         instead = {"variable": f"write `ENV {name}=…`", "folder": f"write `WORKDIR {name}`"}
-        what = {"variable": f"the value of {name}", "folder": f"`cd {name}`"}
-        yield LOST.found(
-            place,
+        subjects = {"variable": f"the value of {name}", "folder": f"`cd {name}`"}
+        yield LOST.finding(
+            view,
             step,
-            f"{what.get(kind, 'the activated environment')} ends with this RUN"
+            f"{subjects.get(kind, 'the activated environment')} ends with this RUN"
             + (f", and line {relied.first} relies on it" if relied is not None else ""),
             step.values[0].strip()[:120],
             instead.get(kind, "put the environment's bin folder on PATH with ENV, or use one RUN"),
@@ -104,187 +104,195 @@ def state_lost(place: Place) -> Iterator[Finding]:
         )
 
 
-def _state_of(place: Place, step: Instruction) -> tuple[str, str] | None:
+def _state_of(view: StageView, step: Instruction) -> tuple[str, str] | None:
     """The kind and the name of what a RUN changes, if it changes nothing but its own shell."""
     if step.word != "RUN" or step.is_json or not step.commands:
         return None
-    text = "".join(lines_of(place.docker.text)[step.first - 1 : step.last])
+    text = "".join(lines_of(view.docker.text)[step.first - 1 : step.last])
     if re.search(r"[<>|]", re.sub(r"\|\|", "", text)):
         return None
-    found: tuple[str, str] | None = None
+    last: tuple[str, str] | None = None
     for command in step.commands:
         change = _change_of(command)
         if change is None and command.texts[0] not in _NEUTRAL:
             return None
-        found = found if change is None else change
-    return found
+        last = last if change is None else change
+    return last
 
 
 def _change_of(command: Command) -> tuple[str, str] | None:
-    words = command.texts
-    behind = words[1:]
-    if all(_ASSIGNMENT.match(word) for word in words):
-        return "variable", words[-1].partition("=")[0].rstrip("+")
-    if words[0] == "export" and behind:
+    argv = command.texts
+    behind = argv[1:]
+    if all(_ASSIGNMENT.match(word) for word in argv):
+        return "variable", argv[-1].partition("=")[0].rstrip("+")
+    if argv[0] == "export" and behind:
         return "variable", behind[0].partition("=")[0]
-    if words[0] == "cd" and len(behind) == 1:
+    if argv[0] == "cd" and len(behind) == 1:
         return "folder", behind[0]
-    if words[0] in ("source", ".") and behind and _ACTIVATION.search(behind[0]):
+    if argv[0] in ("source", ".") and behind and _ACTIVATION.search(behind[0]):
         return "environment", behind[-1]
-    if words[:2] in (("conda", "activate"), ("mamba", "activate")):
-        return "environment", words[-1]
+    if argv[:2] in (("conda", "activate"), ("mamba", "activate")):
+        return "environment", argv[-1]
     return None
 
 
 def _relies(
-    place: Place, step: Instruction, later: list[Instruction], kind: str, name: str
+    view: StageView, step: Instruction, later: list[Instruction], kind: str, name: str
 ) -> Instruction | None:
     """The first later step whose result depends on the lost state."""
     match kind:
         case "variable":
-            return _uses_variable(place, later, name)
+            return _uses_variable(view, later, name)
         case "folder":
-            return _uses_folder(place, step, later, name)
+            return _uses_folder(view, step, later, name)
         case _:
-            return _uses_environment(place, later, name)
+            return _uses_environment(view, later, name)
 
 
-def _uses_variable(place: Place, later: list[Instruction], name: str) -> Instruction | None:
+def _uses_variable(view: StageView, later: list[Instruction], name: str) -> Instruction | None:
     if any(
-        name in (*env_values(one), *argument_values(one)) for one in place.steps if one.word in ("ENV", "ARG")
+        name in (*env_values(step), *argument_values(step))
+        for step in view.steps
+        if step.word in ("ENV", "ARG")
     ):
         return None
-    if place.base.family not in _KNOWN:
+    if view.base.family not in _KNOWN:
         return None
-    runs = [one for one in later if one.word in ("RUN", "CMD", "ENTRYPOINT")]
+    runs = [step for step in later if step.word in ("RUN", "CMD", "ENTRYPOINT")]
     if name in _SEARCH_PATHS:
         return runs[0] if runs else None
-    for one in runs:
-        text = " ".join(one.values)
+    for step in runs:
+        text = " ".join(step.values)
         if re.search(rf"\b{name}=|\bread {name}\b|\bfor {name}\b", text):
             return None
         if re.search(rf"\$(?:{name}\b|\{{{name}\}})", text):
-            return one
+            return step
     return None
 
 
-def _uses_folder(place: Place, step: Instruction, later: list[Instruction], name: str) -> Instruction | None:
-    here = _folder_at(place, step)
-    if here is None or "$" in name or posixpath.join(here, name) == here or name in (".", "-", "~"):
+def _uses_folder(
+    view: StageView, step: Instruction, later: list[Instruction], name: str
+) -> Instruction | None:
+    cwd = _folder_at(view, step)
+    if cwd is None or "$" in name or posixpath.join(cwd, name) == cwd or name in (".", "-", "~"):
         return None
     filled = [
-        one
-        for one in place.steps
-        if one.word in ("COPY", "ADD")
-        and one.values
-        and here == _absolute(place, one, one.values[-1]).rstrip("/").rpartition("/")[0]
+        step
+        for step in view.steps
+        if step.word in ("COPY", "ADD")
+        and step.values
+        and cwd == _absolute(view, step, step.values[-1]).rstrip("/").rpartition("/")[0]
     ]
     filled += [
-        one
-        for one in place.steps
-        if one.word in ("COPY", "ADD")
-        and one.values
-        and here == _absolute(place, one, one.values[-1]).rstrip("/")
+        step
+        for step in view.steps
+        if step.word in ("COPY", "ADD")
+        and step.values
+        and cwd == _absolute(view, step, step.values[-1]).rstrip("/")
     ]
     if filled:
         return None
-    for one in later:
-        if one.word == "WORKDIR":
+    for instruction in later:
+        if instruction.word == "WORKDIR":
             return None
-        if one.word == "RUN" and one.commands and not one.is_json:
-            first = " ".join(one.commands[0].texts)
+        if instruction.word == "RUN" and instruction.commands and not instruction.is_json:
+            first = " ".join(instruction.commands[0].texts)
             if first.startswith("cd "):
                 continue
-            return one if _NEEDS_FOLDER.match(first) else None
+            return instruction if _NEEDS_FOLDER.match(first) else None
     return None
 
 
-def _uses_environment(place: Place, later: list[Instruction], name: str) -> Instruction | None:
-    path = place.variables.get("PATH", "")
+def _uses_environment(view: StageView, later: list[Instruction], name: str) -> Instruction | None:
+    path = view.variables.get("PATH", "")
     label = name.removesuffix("/bin/activate").rpartition("/")[2]
-    chosen = " ".join(value for one in place.steps if one.word == "SHELL" for value in one.values)
+    chosen = " ".join(value for step in view.steps if step.word == "SHELL" for value in step.values)
     is_on_path = f"/{label}/" in path or re.search(r"venv|envs/", path) is not None
     if is_on_path or re.search(r"run|-\w*[li]\b|login", chosen):
         return None
-    for one in later:
-        for command in one.commands if one.word == "RUN" else ():
+    for step in later:
+        for command in step.commands if step.word == "RUN" else ():
             if _PYTHON_PROGRAM.match(command.texts[0]):
-                return one
+                return step
             if command.texts[0] in ("source", ".", "conda", "mamba", "bash"):
                 return None
     return None
 
 
-def _folder_at(place: Place, step: Instruction) -> str | None:
+def _folder_at(view: StageView, step: Instruction) -> str | None:
     """The working folder of a step; None where a variable or the base decides."""
-    here = "/" if place.base.family in _KNOWN and place.base.family != "pytorch" else "/workspace"
-    if place.base.family not in _KNOWN:
-        here = ""
-    for one in place.steps:
-        if one.first >= step.first:
+    cwd = "/" if view.base.family in _KNOWN and view.base.family != "pytorch" else "/workspace"
+    if view.base.family not in _KNOWN:
+        cwd = ""
+    for instruction in view.steps:
+        if instruction.first >= step.first:
             break
-        if one.word == "WORKDIR" and one.values:
-            values = place.docker.variables(place.stage, one.first)
-            here = posixpath.normpath(posixpath.join(here, substituted(one.values[0].strip("\"'"), values)))
-    return here if here.startswith("/") and "$" not in here else None
+        if instruction.word == "WORKDIR" and instruction.values:
+            values = view.docker.variables(view.stage, instruction.first)
+            cwd = posixpath.normpath(
+                posixpath.join(cwd, substituted(instruction.values[0].strip("\"'"), values))
+            )
+    return cwd if cwd.startswith("/") and "$" not in cwd else None
 
 
-def _absolute(place: Place, step: Instruction, path: str) -> str:
-    values = place.docker.variables(place.stage, step.first)
-    here = _folder_at(place, step) or "$"
+def _absolute(view: StageView, step: Instruction, path: str) -> str:
+    values = view.docker.variables(view.stage, step.first)
+    cwd = _folder_at(view, step) or "$"
     goal = substituted(path, values)
-    joined = posixpath.normpath(posixpath.join(here, goal))
+    joined = posixpath.normpath(posixpath.join(cwd, goal))
     return f"{joined}/" if goal.endswith(("/", "/.")) or goal == "." else joined
 
 
-def conda_activate_fails(place: Place) -> Iterator[Finding]:
-    is_conda = re.search(r"(?:^|/)(?:mini|ana)?(?:conda3?|forge3?)$|mambaforge$", place.base.name) is not None
-    is_known = place.base.family in (*_KNOWN, "ngc", "dlc") or is_conda
-    if not is_known or "BASH_ENV" in place.variables:
+def conda_activate_fails(view: StageView) -> Iterator[Finding]:
+    is_conda = re.search(r"(?:^|/)(?:mini|ana)?(?:conda3?|forge3?)$|mambaforge$", view.base.name) is not None
+    is_known = view.base.family in (*_KNOWN, "ngc", "dlc") or is_conda
+    if not is_known or "BASH_ENV" in view.variables:
         return
-    for step in place.stage.instructions:
-        chosen = [one for one in place.steps if one.word == "SHELL" and one.first < step.first]
+    for step in view.stage.instructions:
+        chosen = [
+            instruction
+            for instruction in view.steps
+            if instruction.word == "SHELL" and instruction.first < step.first
+        ]
         is_login = bool(chosen) and re.search(r"-\w*[li]|login|conda|mamba|env", " ".join(chosen[-1].values))
         if step.word != "RUN" or step.is_json or is_login or "||" in step.values[0] or "<<" in step.values[0]:
             continue
-        maybe = conditional_commands(step)
+        conditional = conditional_commands(step)
         has_hook = False
         for command in step.commands:
-            words = command.texts
-            has_hook = has_hook or (
-                words[0] in (".", "source", "eval") and bool(_HOOK.search(" ".join(words)))
-            )
-            is_activation = words[:2] in (
+            argv = command.texts
+            has_hook = has_hook or (argv[0] in (".", "source", "eval") and bool(_HOOK.search(" ".join(argv))))
+            is_activation = argv[:2] in (
                 ("conda", "activate"),
                 ("mamba", "activate"),
                 ("micromamba", "activate"),
             )
-            if is_activation and not has_hook and id(command) not in maybe:
-                yield ACTIVATE.found(
-                    place,
+            if is_activation and not has_hook and id(command) not in conditional:
+                yield ACTIVATE.finding(
+                    view,
                     step,
-                    "the shell of this RUN has no hook of conda: `CondaError: Run 'conda init' before "
+                    "the shell of this RUN has no conda hook: `CondaError: Run 'conda init' before "
                     "'conda activate'`",
-                    " ".join(words[:4]),
+                    " ".join(argv[:4]),
                     "use `conda run -n ENV COMMAND`, or put the environment's bin folder on PATH with ENV",
                 )
                 break
 
 
-def outside_context(place: Place) -> Iterator[Finding]:
-    patterns = ignored_patterns(place)
-    for step in place.stage.instructions:
+def outside_context(view: StageView) -> Iterator[Finding]:
+    patterns = ignored_patterns(view)
+    for step in view.stage.instructions:
         if step.word not in ("COPY", "ADD") or step.flag("from") is not None or len(step.values) < 2:
             continue
-        values = place.docker.variables(place.stage, step.first)
+        values = view.docker.variables(view.stage, step.first)
         for written in step.values[:-1]:
             source = substituted(written, values)
             if "://" in source or source.startswith(("git@", "<<")):
                 continue
-            why = _why_outside(place, source)
+            why = _why_outside(view, source)
             if why:
-                yield OUTSIDE.found(
-                    place,
+                yield OUTSIDE.finding(
+                    view,
                     step,
                     f"{why}: the build does not find it",
                     f"{step.word} {' '.join(step.values)}"[:120],
@@ -292,8 +300,8 @@ def outside_context(place: Place) -> Iterator[Finding]:
                 )
                 break
             if _is_excluded(source, patterns):
-                yield EXCLUDED.found(
-                    place,
+                yield EXCLUDED.finding(
+                    view,
                     step,
                     f".dockerignore excludes {source}: the build does not find it",
                     f"{step.word} {' '.join(step.values)}"[:120],
@@ -302,19 +310,19 @@ def outside_context(place: Place) -> Iterator[Finding]:
                 break
 
 
-def _why_outside(place: Place, source: str) -> str:
+def _why_outside(view: StageView, source: str) -> str:
     parts = [part for part in source.split("/") if part not in ("", ".")]
     if source.startswith("~"):
-        return "" if "~" in place.project.names else f"`~` is no home folder in {source}"
+        return "" if "~" in view.project.names else f"`~` is not expanded in {source}"
     if re.match(r"^\$\{?HOME\}?(?:/|$)", source):
         return f"HOME is not set for COPY in {source}"
     if posixpath.normpath(source).startswith(".."):
         # BuildKit removes the `..`, and takes the rest as a path below the context.
         below = [part for part in parts if part != ".."]
-        is_there = bool(below) and below[0] in place.project.names
+        is_there = bool(below) and below[0] in view.project.names
         return "" if is_there else f"{source} is outside of the build context"
     host = re.match(r"^/(home|Users|mnt|root)/\S", source)
-    if host is not None and host[1] not in place.project.names:
+    if host is not None and host[1] not in view.project.names:
         return f"{source} is read as a path below the build context"
     return ""
 
@@ -325,27 +333,28 @@ def _is_excluded(source: str, patterns: list[str]) -> bool:
         return False
     # An exception may bring back a part of the folder.
     exceptions = [line.strip()[1:].strip("/") for line in patterns if line.strip().startswith("!")]
-    return not any(one.startswith((f"{path}/", "*")) for one in exceptions)
+    return not any(pattern.startswith((f"{path}/", "*")) for pattern in exceptions)
 
 
-def stage_not_used(place: Place) -> Iterator[Finding]:
-    stages, stage = place.docker.stages, place.stage
-    if place.is_last or not any(step.word == "RUN" for step in stage.instructions):
+def stage_not_used(view: StageView) -> Iterator[Finding]:
+    stages = view.docker.stages
+    stage = view.stage
+    if view.is_last or not any(step.word == "RUN" for step in stage.instructions):
         return
-    # A name of its own may be a target of `docker build --target`, unless it is one that says: build.
+    # A named stage may be a target of `docker build --target`, unless its name marks a build stage.
     if stage.name is not None and not re.search(r"build|compil|deps|dependenc|install", stage.name):
         return
     later = stages[stage.number + 1 :]
-    if any("$" in one.base for one in later) or any(_takes(one, stage) for one in later):
+    if any("$" in step.base for step in later) or any(_takes(step, stage) for step in later):
         return
     shown = f"{stage.name or 'without a name'}"
-    yield UNUSED.found(
-        place,
+    yield UNUSED.finding(
+        view,
         stage.origin,
-        f"stage {stage.number} ({shown}) is not used: FROM on line {later[0].origin.first} starts afresh, "
-        "and nothing is copied from it",
+        f"stage {stage.number} ({shown}) is not used: FROM on line {later[0].origin.first} starts a new "
+        "image, and nothing is copied from it",
         f"FROM {stage.base_written}",
-        "give it a name, and begin with it or COPY --from it; or remove it",
+        "give it a name, and start from it or COPY --from it; or remove it",
     )
 
 
@@ -355,7 +364,7 @@ def _takes(other: Stage, stage: Stage) -> bool:
         return True
     for step in other.instructions:
         mounts = re.findall(r"\bfrom=([^,\s]+)", " ".join(step.flags))
-        if any(one.lower() in names or "$" in one for one in mounts):
+        if any(mount.lower() in names or "$" in mount for mount in mounts):
             return True
     return False
 
@@ -379,15 +388,15 @@ _MUST_HAVE_VALUE = {
 _FILE = re.compile(r"(?:^|/)requirements?$|\.(?:txt|lock)$")
 
 
-def arguments_of_pip(place: Place) -> Iterator[Finding]:
-    for by in [one for one in place.pip if id(one.instruction) in place.own_steps]:
-        yield from _without_value(place, by)
-        file = next((one for one in by.command.texts if _is_lost_file(by, one)), None)
+def arguments_of_pip(view: StageView) -> Iterator[Finding]:
+    for by in [install for install in view.pip if id(install.instruction) in view.own_steps]:
+        yield from _without_value(view, by)
+        file = next((word for word in by.command.texts if _is_lost_file(by, word)), None)
         if file is not None:
-            yield NOT_A_PACKAGE.found(
-                place,
+            yield NOT_A_PACKAGE.finding(
+                view,
                 by.instruction,
-                f"{file} is a file, and without -r pip looks for a package of that name: "
+                f"{file} is a file, and without -r pip searches for a package of that name: "
                 "`No matching distribution found`",
                 " ".join(by.command.texts[:8]),
                 f"write `-r {file}`",
@@ -395,17 +404,17 @@ def arguments_of_pip(place: Place) -> Iterator[Finding]:
 
 
 def _is_lost_file(by: PipInstall, word: str) -> bool:
-    asked = [one.text for one in by.asked]
-    is_sync = "sync" in [one.text for one in by.command.words[:4]]
-    return not is_sync and word in asked and "://" not in word and _FILE.search(word) is not None
+    texts = [spec.text for spec in by.specs]
+    is_sync = "sync" in [word.text for word in by.command.words[:4]]
+    return not is_sync and word in texts and "://" not in word and _FILE.search(word) is not None
 
 
-def _without_value(place: Place, by: PipInstall) -> Iterator[Finding]:
-    words = [word for word in by.command.words if word.start > by.program[-1].start]
+def _without_value(view: StageView, by: PipInstall) -> Iterator[Finding]:
+    arguments = [word for word in by.command.words if word.start > by.program[-1].start]
     if by.instruction.is_json:
         return
     taken = False
-    for word, behind in zip(words, [*words[1:], None], strict=True):
+    for word, behind in zip(arguments, [*arguments[1:], None], strict=True):
         kind = _MUST_HAVE_VALUE.get(word.text)
         if taken or kind is None:
             taken = False
@@ -415,9 +424,9 @@ def _without_value(place: Place, by: PipInstall) -> Iterator[Finding]:
             continue
         # pip only warns of a page of links that it cannot read.
         is_warning = kind == "find-links" and by.tool == "pip" and behind is not None
-        shown = "nothing follows" if behind is None else f"takes `{behind.text}` as its value"
-        yield OPTION.found(
-            place,
+        shown = "nothing follows" if behind is None else f"gets `{behind.text}` as its value"
+        yield OPTION.finding(
+            view,
             by.instruction,
             f"{word.text} needs a value, and {shown}",
             " ".join(by.command.texts[:8]),

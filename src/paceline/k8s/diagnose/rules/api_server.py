@@ -12,10 +12,11 @@ from paceline.k8s.objects import mapping, mappings, read_time
 BAD_SPEC = Failure(
     number=1,
     name="bad-spec",
-    what="the manifest is refused",
+    what="the manifest is rejected",
     kind=FailureClass.CONFIG,
-    cause="the cluster refuses the manifest: {said}",
-    why="the API server or an operator checks every object before it exists; the same one is refused again",
+    cause="the cluster rejects the manifest: {said}",
+    why="the API server or an operator validates every object on creation; the same manifest is rejected "
+    "again",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
     remedy=Remedy.STOP,
 )
@@ -24,7 +25,7 @@ CRD_MISSING = Failure(
     name="crd-missing",
     what="the kind does not exist on this cluster",
     kind=FailureClass.CONFIG,
-    cause="the cluster does not know {resource}",
+    cause="the cluster does not serve {resource}",
     why="its operator is not installed, or serves another version of it",
     command="kubectl api-resources --api-group {group}",
     remedy=Remedy.STOP,
@@ -32,20 +33,20 @@ CRD_MISSING = Failure(
 UNAUTHORIZED = Failure(
     number=3,
     name="unauthorized",
-    what="the cluster does not know who asks (401)",
+    what="authentication failed (401)",
     kind=FailureClass.CONFIG,
-    cause="the cluster was given no credentials that it accepts{client}",
-    why="the login has expired, or the kubeconfig is of another cluster",
+    cause="the cluster does not accept the credentials{client}",
+    why="the login has expired, or the kubeconfig belongs to another cluster",
     command="kubectl auth whoami",
     remedy=Remedy.STOP,
 )
 FORBIDDEN = Failure(
     number=4,
     name="forbidden",
-    what="the user may not do this (403)",
+    what="the user lacks a permission (403)",
     kind=FailureClass.CONFIG,
     cause="{user} may not {verb} {resource} in namespace {where}",
-    why="no Role that is bound to this user gives the right; asking again does not change it",
+    why="no Role bound to this user grants the permission; a retry does not change that",
     command="kubectl create role paceline-{verb}-{plural} --verb={verb} --resource={resource} -n {where} && "
     "kubectl create rolebinding paceline-{verb}-{plural} --role=paceline-{verb}-{plural} {subject} "
     "-n {where}",
@@ -54,10 +55,10 @@ FORBIDDEN = Failure(
 WEBHOOK_DOWN = Failure(
     number=5,
     name="webhook-down",
-    what="an operator's webhook does not answer",
+    what="an operator's webhook does not respond",
     kind=FailureClass.INFRA,
-    cause="the webhook {webhook}, which must agree to every object, does not answer",
-    why="its operator restarts, or its certificate is not the one that the API server was told",
+    cause="the webhook {webhook}, which must admit every object, does not respond",
+    why="its operator is restarting, or its certificate does not match the API server's configuration",
     command="kubectl get pods -A | grep -E 'operator|kueue|controller-manager'",
     remedy=Remedy.REPEAT,
     most=5,
@@ -77,10 +78,10 @@ WEBHOOK_WRONG = replace(
 LOG_DROPPED = Failure(
     number=48,
     name="log-dropped",
-    what="a log stream was cut",
+    what="a log stream was interrupted",
     kind=FailureClass.NONE,
-    cause="the log stream was cut ({said}); the job itself goes on",
-    why="the API server ends long streams; it says nothing about the job",
+    cause="the log stream was interrupted ({said}); the job continues",
+    why="the API server closes long streams; the job is not affected",
     command="kubectl logs {pod} -n {namespace} --timestamps --since=1m -f",
     remedy=Remedy.RECONNECT,
     weight=Weight.NOTE,
@@ -88,20 +89,20 @@ LOG_DROPPED = Failure(
 DELETED_OUTSIDE = Failure(
     number=49,
     name="deleted-outside",
-    what="somebody removed the job",
+    what="the job was deleted externally",
     kind=FailureClass.CONFIG,
-    cause="{subject} was deleted, and not from here; it was last written by {manager}",
-    why="somebody else, or a time limit of the cluster, removed it; it does not come back by itself",
+    cause="{subject} was deleted by another client; it was last written by {manager}",
+    why="another user or a TTL of the cluster deleted it; it is not recreated",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp | tail",
     remedy=Remedy.STOP,
 )
 API_THROTTLED = Failure(
     number=50,
     name="api-throttled",
-    what="the API server is asked too much (429)",
+    what="the API server throttles requests (429)",
     kind=FailureClass.INFRA,
-    cause="the API server asks to come back{later}",
-    why="it protects itself from too many calls; the job is not touched by it",
+    cause="the API server requests a retry{later}",
+    why="it limits the request rate; the job is not affected",
     command="kubectl get --raw '/readyz?verbose'",
     remedy=Remedy.REPEAT,
     weight=Weight.NOTE,
@@ -110,12 +111,11 @@ API_THROTTLED = Failure(
 POD_SECURITY = Failure(
     number=66,
     name="pod-security",
-    what="a policy of the namespace refuses the pods",
+    what="a policy of the namespace rejects the pods",
     kind=FailureClass.CONFIG,
-    cause="a policy refuses the job's pods: {said}",
+    cause="a policy rejects the job's pods: {said}",
     why="Pod Security, a LimitRange or a policy webhook checks every pod when its controller creates it; "
-    "the same pod "
-    "is refused again",
+    "the same pod is rejected again",
     command="kubectl get namespace {namespace} --show-labels",
     remedy=Remedy.STOP,
 )
@@ -124,7 +124,7 @@ MISSING_ACCOUNT = Failure(
     name="missing-object",
     what="a service account, priority class or runtime class is missing",
     kind=FailureClass.CONFIG,
-    cause="pods are not created, because what they name does not exist: {said}",
+    cause="pods are not created, because they refer to an object that does not exist: {said}",
     why="the API server looks up service account, priority class and runtime class when a pod is created",
     command="kubectl get serviceaccounts,priorityclasses,runtimeclasses -n {namespace}",
     remedy=Remedy.STOP,
@@ -148,7 +148,7 @@ NAME_TAKEN = Failure(
     what="pods of an earlier job of this name are still terminating",
     kind=FailureClass.WAIT,
     cause="pods cannot be created yet, because those of an earlier job still have their names: {said}",
-    why="the controller creates them as soon as the old ones are gone",
+    why="the controller creates them as soon as the old ones have terminated",
     command="kubectl get pods -n {namespace}",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
@@ -157,9 +157,9 @@ NAME_TAKEN = Failure(
 API_DOWN = Failure(
     number=70,
     name="api-unreachable",
-    what="the API server does not answer",
+    what="the API server does not respond",
     kind=FailureClass.INFRA,
-    cause="the API server does not answer: {said}",
+    cause="the API server does not respond: {said}",
     why="the control plane restarts, or the network to it is interrupted; pods that run are not affected",
     command="kubectl get --raw '/readyz?verbose'",
     remedy=Remedy.REPEAT,
@@ -188,7 +188,9 @@ _CANNOT = (
     r'(?P<user>User "[^"]*") cannot (?P<verb>\w+) (?:resource )?"?(?P<plural>[^"\s]+)"?'
     r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<where>[^"]*)")?'
 )
-_NOBODY = r'User "system:anonymous"'  # who comes without credentials is called so, and then refused (403)
+_ANONYMOUS = (
+    r'User "system:anonymous"'  # the user name of requests without credentials, which are refused (403)
+)
 TEXTS = (
     text(API_THROTTLED, r"\(TooManyRequests\)|server has received too many requests", *_SAID),
     text(API_THROTTLED, r"client rate limiter Wait returned an error", *_SAID),
@@ -284,7 +286,7 @@ LATE_TEXTS = (
         *_SAID,
     ),
     text(CRD_MISSING, r"ensure CRDs are installed first|no kind .* is registered", *_SAID),
-    text(UNAUTHORIZED, _NOBODY, *_SAID),
+    text(UNAUTHORIZED, _ANONYMOUS, *_SAID),
     text(FORBIDDEN, _CANNOT, *_SAID),
     text(FORBIDDEN, r"\(403\)\s*Reason: Forbidden|attempt to grant extra privileges", *_SAID),
     text(UNAUTHORIZED, r"\(Unauthorized\)|\(401\)\s*Reason: Unauthorized", *_SAID),
@@ -312,12 +314,14 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
             status.get("jobDeploymentStatus") == "ValidationFailed"
             or status.get("reason") == "ValidationFailed"
         ):
-            said = str(status.get("message", "ValidationFailed"))
-            yield Sign(BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {said}",), values={"said": said})
-        for one in conditions(job):
-            if one.get("reason") == "ValidationFailed" and one.get("status") == "True":
-                said = str(one.get("message", ""))
-                yield Sign(BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {said}",), values={"said": said})
+            message = str(status.get("message", "ValidationFailed"))
+            yield Sign(BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {message}",), values={"said": message})
+        for condition in conditions(job):
+            if condition.get("reason") == "ValidationFailed" and condition.get("status") == "True":
+                message = str(condition.get("message", ""))
+                yield Sign(
+                    BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {message}",), values={"said": message}
+                )
 
 
 def _without_operator(snapshot: Snapshot) -> Iterator[Sign]:
@@ -330,7 +334,8 @@ def _without_operator(snapshot: Snapshot) -> Iterator[Sign]:
         suspended = spec.get("suspend") is True or mapping(spec, "runPolicy").get("suspend") is True
         if born is None or suspended or snapshot.at_s - born < _OPERATOR_S or mapping(job, "status"):
             continue
-        kind, name = str(job.get("kind", "")), name_of(job)
+        kind = str(job.get("kind", ""))
+        name = name_of(job)
         if any(subject_of(event).get("name") == name for event in snapshot.events):
             continue
         waited = f"{snapshot.at_s - born:.0f}"
@@ -340,7 +345,7 @@ def _without_operator(snapshot: Snapshot) -> Iterator[Sign]:
 
 def _answers(snapshot: Snapshot) -> Iterator[Sign]:
     for answer in snapshot.answers:
-        line = f"{answer.verb} {answer.path} answered {answer.code}: {answer.message}".replace("  ", " ")
+        line = f"{answer.verb} {answer.path} returned {answer.code}: {answer.message}".replace("  ", " ")
         if answer.verb == "log" or (answer.verb == "watch" and answer.code in (0, 410)):
             if answer.code in (0, 410) or _CUT.search(answer.message):
                 values = {"said": answer.message or str(answer.code)}
@@ -350,13 +355,13 @@ def _answers(snapshot: Snapshot) -> Iterator[Sign]:
 
 
 def _judged(answer: Answer, line: str, snapshot: Snapshot) -> Sign | None:
-    """By its code, where the words say no more; words are looked at elsewhere."""
+    """Classified by its HTTP code, if the message adds nothing; messages are classified elsewhere."""
     match answer.code:
         case 429:
             after_s = answer.retry_after_s
             values = {} if after_s is None else {"later": f" in {after_s:g} s", "after_s": f"{after_s:g}"}
             return Sign(API_THROTTLED, (line,), at_s=answer.at_s, values=values)
-        case 401 | 403 if answer.code == 401 or re.search(_NOBODY, answer.message):
+        case 401 | 403 if answer.code == 401 or re.search(_ANONYMOUS, answer.message):
             client = snapshot.client
             known = f"; version {client} of the kubernetes client loses them: install another"
             values = {"client": known} if _BROKEN_CLIENTS.fullmatch(client) else {}
@@ -367,7 +372,7 @@ def _judged(answer: Answer, line: str, snapshot: Snapshot) -> Sign | None:
             values = {"group": group, "resource": f"{parts[-1]}.{group}"}
             return Sign(CRD_MISSING, (line,), at_s=answer.at_s, values=values)
         case 403:
-            # Quotas and webhooks also answer 403, and say so in words that are known better.
+            # Quotas and webhooks also respond with 403; their messages match more specific rules.
             return Sign(FORBIDDEN, (line,), at_s=answer.at_s, weight=Weight.MASK)
         case 400 | 422:
             return Sign(BAD_SPEC, (line,), at_s=answer.at_s, values={"said": answer.message})
@@ -377,11 +382,12 @@ def _judged(answer: Answer, line: str, snapshot: Snapshot) -> Sign | None:
 
 def _reviews(snapshot: Snapshot) -> Iterator[Sign]:
     for review in snapshot.of("SelfSubjectAccessReview"):
-        asked = mapping(review, "spec", "resourceAttributes")
+        attributes = mapping(review, "spec", "resourceAttributes")
         if mapping(review, "status").get("allowed") is False:
-            group, plural = str(asked.get("group", "")), str(asked.get("resource", ""))
-            values = {"verb": str(asked.get("verb", "")), "plural": plural, "group": group}
-            values["where"] = str(asked.get("namespace", ""))
+            group = str(attributes.get("group", ""))
+            plural = str(attributes.get("resource", ""))
+            values = {"verb": str(attributes.get("verb", "")), "plural": plural, "group": group}
+            values["where"] = str(attributes.get("namespace", ""))
             line = f"SelfSubjectAccessReview: {values['verb']} {plural} in {values['where']} is not allowed"
             yield Sign(FORBIDDEN, (line,), values=values)
 
@@ -391,10 +397,10 @@ def _removals(snapshot: Snapshot) -> Iterator[Sign]:
         if removal.ours:
             continue
         written = mappings(removal.subject, "metadata", "managedFields")
-        last = max(written, key=lambda one: read_time(one.get("time")) or 0.0, default={})
-        manager = str(last.get("manager", "nobody that it says"))
+        last = max(written, key=lambda entry: read_time(entry.get("time")) or 0.0, default={})
+        manager = str(last.get("manager", "an unknown manager"))
         subject = f"{removal.subject.get('kind')}/{name_of(removal.subject)}"
-        line = f"the watch said DELETED for {subject}"
+        line = f"the watch reported DELETED for {subject}"
         yield Sign(
             DELETED_OUTSIDE, (line,), at_s=removal.at_s, values={"subject": subject, "manager": manager}
         )

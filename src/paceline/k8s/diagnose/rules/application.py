@@ -10,10 +10,10 @@ from paceline.k8s.diagnose.snapshot import Snapshot, name_of
 HUB_ACCESS = Failure(
     number=39,
     name="hub-access",
-    what="Hugging Face refuses the download",
+    what="Hugging Face denies the download",
     kind=FailureClass.CONFIG,
-    cause="Hugging Face does not let this token have {repository}",
-    why="the terms of the model were not accepted, or the Secret holds no token, or one of somebody else",
+    cause="Hugging Face denies this token access to {repository}",
+    why="the model's terms were not accepted, or the Secret has no token or another user's",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
     doubt=Doubt.AFTER_PROGRESS,
@@ -23,8 +23,8 @@ HUB_SLOW = Failure(
     name="hub-slow",
     what="Hugging Face is slow or limits downloads",
     kind=FailureClass.INFRA,
-    cause="a download from Hugging Face did not come through: {said}",
-    why="many ranks fetch at once, or the hub has a bad hour; staging the files once on a volume ends it",
+    cause="a download from Hugging Face failed: {said}",
+    why="many ranks download at once, or the hub is overloaded; stage the files once on a volume",
     command="kubectl logs {pod} -n {namespace} --timestamps --tail=50",
     remedy=Remedy.RESUBMIT,
 )
@@ -34,17 +34,17 @@ USER_EXCEPTION = Failure(
     what="the program failed",
     kind=FailureClass.APP,
     cause="the program of rank {rank} failed: {said}{at}",
-    why="it is an exception of the program's own; the same code on the same data fails again",
+    why="the exception was raised by the program; the same code on the same data fails again",
     command="kubectl logs {pod} -n {namespace} --timestamps | tail -50",
     remedy=Remedy.RESUBMIT,
 )
 LISTED_EXIT_CODE = Failure(
     number=42,
     name="listed-exit-code",
-    what="the program ended with an exit code that asks for another attempt",
+    what="the program ended with an exit code that requests a restart",
     kind=FailureClass.APP,
-    cause="pod {pod} ended with exit code {code}, after which it shall be started again",
-    why="you listed this exit code as one to recover from",
+    cause="pod {pod} ended with exit code {code}, which requests a restart",
+    why="the job lists this exit code as recoverable",
     command="kubectl logs {pod} -n {namespace} --tail=50",
     remedy=Remedy.RESUBMIT,
     counted=False,
@@ -52,10 +52,10 @@ LISTED_EXIT_CODE = Failure(
 CRASH_LOOP = Failure(
     number=43,
     name="crash-loop",
-    what="the container ends again and again",
+    what="the container crashes repeatedly",
     kind=FailureClass.APP,
-    cause="container {container} of pod {pod} ends again and again, with {code}",
-    why="CrashLoopBackOff only says that it is waited for; why it ended is in the log of the one before",
+    cause="container {container} of pod {pod} crashes repeatedly, with {code}",
+    why="CrashLoopBackOff is only the restart delay; the cause is in the log of the previous container",
     command="kubectl logs {pod} -c {container} -n {namespace} --previous",
     remedy=Remedy.RESUBMIT,
     weight=Weight.MASK,
@@ -66,15 +66,16 @@ CHECKPOINT = Failure(
     what="a checkpoint cannot be read or written",
     kind=FailureClass.CONFIG,
     cause="a checkpoint cannot be used: {said}",
-    why="it was cut off while being written, or its volume was full; move it away, and the next attempt "
-    "resumes from the one before",
+    why="it was truncated while being written, or its volume was full; move it away, and the next attempt "
+    "resumes from the previous one",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -iE 'checkpoint|ckpt'",
     remedy=Remedy.STOP,
 )
 CHECKPOINT_OTHER = replace(
     CHECKPOINT,
     cause="a checkpoint does not belong to this model: {said}",
-    why="its parameters have other names or shapes; an earlier checkpoint of the same run has them, too",
+    why="its parameters have other names or shapes; earlier checkpoints of the same run have the same "
+    "problem",
 )
 PACKAGES = Failure(
     number=71,
@@ -94,7 +95,7 @@ PROBE = Failure(
     kind=FailureClass.CONFIG,
     cause="container {container} of pod {pod} is restarted, because its liveness or startup probe fails: "
     "{said}",
-    why="the probe allows less time than the program needs to answer, or the program does not listen",
+    why="the probe allows less time than the program needs to respond, or the program does not listen",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].livenessProbe}}'",
     remedy=Remedy.STOP,
     weight=Weight.WAITING,
@@ -135,7 +136,7 @@ TEXTS = (
         r"|Repository Not Found for url|Revision Not Found for url|DatasetNotFoundError",
         *_LOG,
     ),
-    # "Max retries exceeded" alone does not say why: no route, no name and no answer all end in it.
+    # "Max retries exceeded" alone gives no cause: no route, no name and no response all end in it.
     text(
         HUB_SLOW,
         rf"(?P<said>{_HUB}(?![^\n]*(?:unreachable|name resolution|Failed to resolve|Name or service))"
@@ -168,7 +169,7 @@ TEXTS = (
         r"(?P<said>(?:checkpoint|ckpt)[^\n]*(?:size 0|is empty|corrupt)[^\n]*)",
         *_LOG,
     ),
-    # These are mistakes of the program, though they look like NCCL's or CUDA's.
+    # These are mistakes of the program, with messages like those of NCCL or CUDA.
     text(
         USER_EXCEPTION,
         r"(?P<said>ncclInvalid(?:Usage|Argument)[\s\S]*)",
@@ -206,7 +207,7 @@ TEXTS = (
         Source.CLUSTER,
     ),
 )
-# Whatever ends like a Python exception, and is nothing that is known better.
+# Any line that ends like a Python exception and matches no better rule.
 LATE_TEXTS = (
     # The product's own line: the participant, then its exception or what became of it.
     text(
@@ -269,28 +270,29 @@ _SEGMENTATION_FAULT = 139
 
 def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
     ends = ended(snapshot)
-    for one in ends:
-        line = f"pod/{name_of(one.pod)} container {one.container}: {exit_text(one.exit_code)} {one.reason}"
-        if one.exit_code in snapshot.listed_exit_codes:
-            yield Sign(LISTED_EXIT_CODE, (line,), one.at_s, one.pod, {"code": str(one.exit_code)})
-        elif one.exit_code == _SEGMENTATION_FAULT:
-            said = f"it crashed in native code with {exit_text(one.exit_code)}"
+    for end in ends:
+        line = f"pod/{name_of(end.pod)} container {end.container}: {exit_text(end.exit_code)} {end.reason}"
+        if end.exit_code in snapshot.listed_exit_codes:
+            yield Sign(LISTED_EXIT_CODE, (line,), end.at_s, end.pod, {"code": str(end.exit_code)})
+        elif end.exit_code == _SEGMENTATION_FAULT:
+            message = f"it crashed in native code with {exit_text(end.exit_code)}"
             yield Sign(
                 USER_EXCEPTION,
                 (line,),
-                one.at_s,
-                one.pod,
-                {"said": said},
+                end.at_s,
+                end.pod,
+                {"said": message},
                 weight=Weight.CONSEQUENCE,
                 is_doubtful=True,
             )
-    for found in waiting(snapshot):
-        if found.reason == "CrashLoopBackOff":
-            before = next((one for one in ends if one.pod is found.pod), None)
-            code = "an exit code that it does not say" if before is None else exit_text(before.exit_code)
+    for container in waiting(snapshot):
+        if container.reason == "CrashLoopBackOff":
+            before = next((end for end in ends if end.pod is container.pod), None)
+            code = "an unknown exit code" if before is None else exit_text(before.exit_code)
             line = (
-                f"pod/{name_of(found.pod)} container {found.container} waits: {found.reason}: {found.message}"
+                f"pod/{name_of(container.pod)} container {container.container} waits: "
+                f"{container.reason}: {container.message}"
             )
-            values = {"container": found.container, "code": code}
+            values = {"container": container.container, "code": code}
             at_s = None if before is None else before.at_s
-            yield Sign(CRASH_LOOP, (line,), at_s, found.pod, values, is_doubtful=True)
+            yield Sign(CRASH_LOOP, (line,), at_s, container.pod, values, is_doubtful=True)

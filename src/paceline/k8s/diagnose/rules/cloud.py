@@ -15,21 +15,21 @@ from paceline.k8s.objects import HYPERPOD_HEALTH, read_time
 IAM = Failure(
     number=56,
     name="iam",
-    what="the pod's AWS identity lacks a right",
+    what="the pod's AWS identity lacks a permission",
     kind=FailureClass.CONFIG,
-    cause="AWS refuses the request of the pod: {said}",
+    cause="AWS denies the request of the pod: {said}",
     why="the service account has no role (IRSA, Pod Identity), its trust policy names another account, or "
-    "the role "
-    "lacks the right",
+    "the role lacks the permission",
     command="kubectl get serviceaccounts -n {namespace} -o yaml | grep -E 'name:|role-arn'",
     remedy=Remedy.STOP,
     doubt=Doubt.AFTER_PROGRESS,
 )
 SERVICE_REFUSES = replace(
     IAM,
-    what="a service refuses the pod's credentials",
-    cause="a service refuses the credentials of the pod: {said}",
-    why="it received no credentials, wrong ones, or ones without this right; the next attempt sends the same",
+    what="a service rejects the pod's credentials",
+    cause="a service rejects the credentials of the pod: {said}",
+    why="it received no credentials, wrong ones, or ones without this permission; the next attempt sends "
+    "the same",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.serviceAccountName}}'",
 )
 HUB_OFFLINE = Failure(
@@ -37,7 +37,7 @@ HUB_OFFLINE = Failure(
     name="hub-offline",
     what="a model hub or package index is not reachable from the cluster",
     kind=FailureClass.CONFIG,
-    cause="the program wants to download, and the pod has no route or is in offline mode: {said}",
+    cause="a download failed, because the pod has no route or is in offline mode: {said}",
     why="the namespace has no egress, a proxy is missing, or HF_HUB_OFFLINE is set while the files are not "
     "in the cache",
     command="kubectl exec {pod} -n {namespace} -- env | grep -iE 'proxy|offline|HF_'",
@@ -47,9 +47,9 @@ HUB_OFFLINE = Failure(
 DOWNLOAD = Failure(
     number=58,
     name="download",
-    what="a download or object store failed for the moment",
+    what="a download or object store failed temporarily",
     kind=FailureClass.INFRA,
-    cause="a download or object store failed for the moment: {said}",
+    cause="a download or object store failed temporarily: {said}",
     why="the server throttles, is overloaded or closed the connection",
     command="kubectl logs {pod} -n {namespace} --timestamps --tail=50",
     remedy=Remedy.RESUBMIT,
@@ -60,7 +60,7 @@ NEURON_SETUP = Failure(
     what="the Neuron devices cannot be used as they are set up",
     kind=FailureClass.CONFIG,
     cause="the Neuron runtime cannot start on node {node}: {said}",
-    why="the pod did not request aws.amazon.com/neuron, asks for more cores than it has, or its runtime, "
+    why="the pod did not request aws.amazon.com/neuron, requests more cores than it has, or its runtime, "
     "driver and "
     "compiled model do not match",
     command="kubectl exec {pod} -n {namespace} -- neuron-ls",
@@ -81,9 +81,9 @@ NEURON_HARDWARE = Failure(
 NEURON_BUSY = replace(
     NEURON_HARDWARE,
     name="neuron-busy",
-    what="the NeuronCores of the pod are still held by another process",
-    cause="the NeuronCores on node {node} are still held by another process: {said}",
-    why="a process of an earlier pod has not ended, or several processes of this pod take the same cores "
+    what="the NeuronCores of the pod are still in use by another process",
+    cause="the NeuronCores on node {node} are still in use by another process: {said}",
+    why="a process of an earlier pod has not ended, or several processes of this pod use the same cores "
     "(NEURON_RT_VISIBLE_CORES); another node is tried once",
     command="kubectl exec {pod} -n {namespace} -- neuron-ls",
     most=1,
@@ -93,7 +93,7 @@ HEALTH_CHECK = Failure(
     name="health-check",
     what="HyperPod checks or repairs the nodes",
     kind=FailureClass.WAIT,
-    cause="nodes are kept out of use while HyperPod checks or replaces them: {said}",
+    cause="nodes are unavailable while HyperPod checks or replaces them: {said}",
     why="deep health checks take up to two hours, and a replacement some minutes; then the node is "
     "schedulable again",
     command="kubectl get nodes -L sagemaker.amazonaws.com/node-health-status,"
@@ -180,7 +180,7 @@ TEXTS = (
         r"|(?:HF_HUB|TRANSFORMERS|HF_DATASETS)_OFFLINE[^\n]*|local_files_only=True[^\n]*)",
         *_LOG,
     ),
-    # "Temporary" is what the resolver says of a server that does not answer, and of one that is forbidden.
+    # The resolver reports "Temporary" both for a server that does not respond and for a forbidden one.
     text(
         HUB_OFFLINE,
         rf"(?P<said>{_HOST}[\s\S]{{0,400}}?Temporary failure in name resolution[^\n]*)",
@@ -223,7 +223,7 @@ TEXTS = (
         r"|DMA_ERROR)[^\n]*"
         r"|NeuronHas(?:Error|\w*Hardware\w*)[^\n]*|Neuron(?:DMA|HBM|NC|SRAM)\w*Error[^\n]*)",
     ),
-    # The device is there, and none of its cores is free.
+    # The device exists, but none of its cores is free.
     text(
         NEURON_BUSY,
         r"(?P<said>Neuron ?Core\(s\) not available[^\n]*Available: ?0\b[^\n]*"
@@ -274,7 +274,7 @@ def _status(codes: str) -> str:
     return rf"(?:\b{before}[ :=('\"\[]{{1,4}}(?:{codes})\b|\b(?:{codes}) {behind})"
 
 
-# Whichever service is asked: what a status, a code of gRPC or of a cloud's library means is the same.
+# The meaning of an HTTP status or of an error code of gRPC or a cloud library is the same for all services.
 LATE_TEXTS = (
     text(
         SERVICE_REFUSES,
@@ -317,10 +317,10 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
     if not (waiting and checked):
         return
     pod = waiting[0]
-    said = ", ".join(f"{name_of(node)} {_state(node)}" for node in checked[:4])
+    states = ", ".join(f"{name_of(node)} {_state(node)}" for node in checked[:4])
     at_s = read_time(condition(pod, "PodScheduled").get("lastTransitionTime"))
     lines = tuple(f"node/{name_of(node)} has {_state(node)}" for node in checked)
-    yield Sign(HEALTH_CHECK, lines, at_s, pod, {"said": said})
+    yield Sign(HEALTH_CHECK, lines, at_s, pod, {"said": states})
 
 
 def _is_checked(node: Object) -> bool:

@@ -14,7 +14,7 @@ MISSING_REFERENCE = Failure(
     what="a Secret or ConfigMap is missing",
     kind=FailureClass.FIXABLE,
     cause="the pod needs {sort} {reference}, which is not in its namespace",
-    why="the kubelet starts no container without it, and tries again by itself as soon as it is there",
+    why="the kubelet starts no container without it, and retries automatically once it exists",
     command="kubectl get secrets,configmaps -n {namespace}",
     remedy=Remedy.FIX,
     change="secret",
@@ -27,7 +27,7 @@ BAD_COMMAND = Failure(
     what="the command cannot be run",
     kind=FailureClass.CONFIG,
     cause="the command cannot be run: {said}",
-    why="the image does not hold that program or file, or it may not be executed",
+    why="the image lacks that program or file, or it is not executable",
     command="docker run --rm -it --entrypoint sh {image}",
     remedy=Remedy.STOP,
 )
@@ -59,9 +59,9 @@ GPU_MISSING = Failure(
 CUDA_ARCHITECTURE = replace(
     GPU_MISSING,
     name="cuda-architecture",
-    what="the image holds no GPU code for the node's GPU",
-    cause="the image holds no code for the architecture of this GPU: {said}",
-    why="PyTorch or an extension was built for other compute capabilities (sm_XX); take a build that lists "
+    what="the image has no GPU code for the node's GPU",
+    cause="the image has no code for the architecture of this GPU: {said}",
+    why="PyTorch or an extension was built for other compute capabilities (sm_XX); use a build that lists "
     "this one, or nodes with a GPU that it lists",
     command="kubectl exec {pod} -n {namespace} -- "
     "python -c 'import torch; print(torch.cuda.get_arch_list())'",
@@ -78,8 +78,8 @@ TPU_BUSY = replace(
     GPU_RUNTIME,
     number=81,
     name="tpu-busy",
-    what="the TPU is held by another process",
-    cause="the TPU of node {node} is held by another process: {said}",
+    what="the TPU is in use by another process",
+    cause="the TPU of node {node} is in use by another process: {said}",
     why="a process of an earlier pod has not ended, or several processes of this pod open the same chips",
     command="kubectl get pods -A -o wide --field-selector spec.nodeName={node}",
     doubt=Doubt.ALWAYS,
@@ -90,8 +90,8 @@ SSH_LOGIN = Failure(
     what="the launcher cannot start processes on the other nodes",
     kind=FailureClass.CONFIG,
     cause="mpirun or deepspeed cannot start its processes on the other nodes: {said}",
-    why="keys, host keys, the modes of ~/.ssh or the launcher itself are missing in the image; the next "
-    "attempt meets the same",
+    why="keys, host keys, the modes of ~/.ssh or the launcher itself are missing in the image; a retry "
+    "fails in the same way",
     command="kubectl logs {pod} -n {namespace} --tail=50",
     remedy=Remedy.STOP,
     weight=Weight.MASK,
@@ -103,7 +103,7 @@ SANDBOX = Failure(
     kind=FailureClass.INFRA,
     cause="node {node} cannot set up the pod: {said}",
     why="the container runtime or the network plugin of the node is starting, overloaded or broken; the "
-    "kubelet tries again",
+    "kubelet retries",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
     weight=Weight.WAITING,
@@ -124,7 +124,7 @@ MOUNT = replace(
     MOUNT_EXCLUSIVE,
     kind=FailureClass.WAIT,
     cause="the volumes of pod {pod} are not mounted: {said}",
-    why="the storage driver is at it, or is stuck; the kubelet retries, and the job is left alone",
+    why="the storage driver is still working, or is stuck; the kubelet retries, and no action is taken",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
@@ -135,7 +135,7 @@ MOUNT_STUCK = replace(
     kind=FailureClass.INFRA,
     cause="the volumes of pod {pod} are not attached or mounted in time: {said}",
     why="the storage driver or the node's client hangs, or an earlier node has not released the volume; "
-    "after 10 minutes the job is started again",
+    "after 10 minutes the job is restarted",
     remedy=Remedy.RESUBMIT,
     patience_s=600.0,
     most=2,
@@ -143,7 +143,7 @@ MOUNT_STUCK = replace(
 )
 MOUNT_WRONG = replace(
     MOUNT_EXCLUSIVE,
-    cause="the volumes of pod {pod} can not be mounted as they are described: {said}",
+    cause="the volumes of pod {pod} cannot be mounted as specified: {said}",
     why="the path, the file system or the access point that the volume names does not exist for this node",
     command="kubectl describe pod {pod} -n {namespace}",
     patience_s=120.0,
@@ -162,21 +162,21 @@ NO_POD_IP = Failure(
 INIT_STUCK = Failure(
     number=26,
     name="init-stuck",
-    what="an init container does not end",
+    what="an init container does not finish",
     kind=FailureClass.CONFIG,
     cause="init container {container} of pod {pod} waits, and all others are ready for {minutes} minutes",
-    why="it waits until the master or head can be found by name: look at DNS, and at NetworkPolicies",
+    why="it waits until the master or head resolves by name: check DNS and NetworkPolicies",
     command="kubectl logs {pod} -c {container} -n {namespace}",
     remedy=Remedy.STOP,
-    weight=Weight.CONSEQUENCE,  # whatever keeps the master from starting is the cause
+    weight=Weight.CONSEQUENCE,  # the cause is what keeps the master from starting
 )
 INIT_RUNNING = replace(
     INIT_STUCK,
     name="init-waiting",
-    what="an init container waits, or is at work",
+    what="an init container is waiting or running",
     kind=FailureClass.WAIT,
-    cause="init container {container} of pod {pod} has not ended yet{for_whom}",
-    why="it is at work, or waits for another pod: how long that takes is not known, so it is left alone",
+    cause="init container {container} of pod {pod} has not finished yet{for_whom}",
+    why="it is running, or waits for another pod; no action is taken",
     remedy=Remedy.WAIT,
     patience_s=None,
 )
@@ -216,7 +216,7 @@ TEXTS = (
         r"|PyTorch no longer supports this GPU[^\n]*)",
         soft=True,
     ),
-    # An image that asks for a newer driver than the node has, and a pod without a GPU, stay as they are.
+    # An image that needs a newer driver than the node has, and a pod without a GPU, do not recover.
     text(
         GPU_MISSING,
         r"(?P<said>unsatisfied condition: [^\n]*|CUDA driver version is insufficient[^\n]*"
@@ -384,7 +384,7 @@ LATE_TEXTS = (
         r"|ssh: not found[^\n]*|The value of the MCA parameter \"plm_rsh_agent\"[^\n]*)",
         Source.LOG,
     ),
-    # The daemons did not start; the lines above this one may say why.
+    # The daemons did not start; the lines above may give the reason.
     text(
         SSH_LOGIN,
         r"(?P<said>[OP]RTE was unable to reliably start one or more daemons[^\n]*)",
@@ -410,18 +410,18 @@ LATE_TEXTS = (
 )
 _OPERATORS = ("init-pytorch", "wait-gcs-ready")
 _LONG_S = 120.0
-_STUCK_S = 600.0  # with all other pods ready; a name that is served late is found within minutes
+_STUCK_S = 600.0  # with all other pods ready; a late DNS name resolves within minutes
 
 
 def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
-    for one in ended(snapshot):
-        if one.exit_code in (126, 127, 128) and not one.init:
-            said = one.message or exit_text(one.exit_code)
-            line = f"pod/{name_of(one.pod)} container {one.container}: {one.reason}, {said}"
-            image = _image(one.pod, one.container)
-            # What the message says is more exact, so this counts only without it.
+    for end in ended(snapshot):
+        if end.exit_code in (126, 127, 128) and not end.init:
+            message = end.message or exit_text(end.exit_code)
+            line = f"pod/{name_of(end.pod)} container {end.container}: {end.reason}, {message}"
+            image = _image(end.pod, end.container)
+            # The message is more exact, so this counts only without it.
             yield Sign(
-                BAD_COMMAND, (line,), one.at_s, one.pod, {"said": said, "image": image}, weight=Weight.MASK
+                BAD_COMMAND, (line,), end.at_s, end.pod, {"said": message, "image": image}, weight=Weight.MASK
             )
     for pod in snapshot.pods:
         if phase(pod) == "Pending":
@@ -432,20 +432,30 @@ def _init(pod: Object, snapshot: Snapshot) -> Iterator[Sign]:
     """An operator's init container waits for another pod; the job's own may be at work."""
     for status in mappings(pod, "status", "initContainerStatuses"):
         name = str(status.get("name", ""))
-        begun = read_time(mapping(status, "state", "running").get("startedAt"))
-        if begun is None or snapshot.at_s - begun <= _LONG_S:
+        started_s = read_time(mapping(status, "state", "running").get("startedAt"))
+        if started_s is None or snapshot.at_s - started_s <= _LONG_S:
             continue
         alone_s = waits_alone_since(snapshot, pod)
-        since_s = begun if alone_s is None else max(begun, alone_s)
+        since_s = started_s if alone_s is None else max(started_s, alone_s)
         is_stuck = name in _OPERATORS and alone_s is not None and snapshot.at_s - since_s > _STUCK_S
-        minutes = f"{(snapshot.at_s - (since_s if is_stuck else begun)) / 60:.0f}"
-        line = f"pod/{name_of(pod)} init container {name} runs since {minutes} minutes"
-        others = [f"{one.pod} {one.what}" for one in starting(snapshot) if one.pod != name_of(pod)]
-        values = {"container": name, "minutes": minutes, "for_whom": f"; {others[0]}" if others else ""}
+        minutes = f"{(snapshot.at_s - (since_s if is_stuck else started_s)) / 60:.0f}"
+        line = f"pod/{name_of(pod)} init container {name} has been running for {minutes} minutes"
+        starting_pods = [
+            f"{pod_starting.pod} {pod_starting.what}"
+            for pod_starting in starting(snapshot)
+            if pod_starting.pod != name_of(pod)
+        ]
+        values = {
+            "container": name,
+            "minutes": minutes,
+            "for_whom": f"; {starting_pods[0]}" if starting_pods else "",
+        }
         failure = INIT_STUCK if is_stuck else INIT_RUNNING
-        yield Sign(failure, (line, *others[:1]), since_s if is_stuck else begun, pod, values)
+        yield Sign(failure, (line, *starting_pods[:1]), since_s if is_stuck else started_s, pod, values)
 
 
 def _image(pod: Object, container: str) -> str:
-    found = (one for one in mappings(pod, "spec", "containers") if one.get("name") == container)
-    return str(next(found, {}).get("image", ""))
+    containers = (
+        candidate for candidate in mappings(pod, "spec", "containers") if candidate.get("name") == container
+    )
+    return str(next(containers, {}).get("image", ""))

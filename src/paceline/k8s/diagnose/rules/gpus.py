@@ -14,7 +14,7 @@ CUDA_OOM = Failure(
     what="the GPU's memory is full",
     kind=FailureClass.CONFIG,
     cause="rank {rank} ran out of GPU memory",
-    why="model, optimizer and activations of one batch do not fit; nor will they the next time",
+    why="model, optimizer and activations of one batch do not fit; a retry fails in the same way",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -m1 -A9 -i 'out of memory'",
     remedy=Remedy.STOP,
 )
@@ -24,7 +24,7 @@ NCCL_TIMEOUT = Failure(
     what="a collective operation timed out",
     kind=FailureClass.INFRA,
     cause="the ranks waited for each other in a collective operation until it timed out, first rank {rank}",
-    why="no rank died before; a link or a GPU was slow, or the ranks are not at the same operation",
+    why="no rank died before; a link or a GPU was slow, or the ranks execute different operations",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -m1 -B5 Watchdog",
     remedy=Remedy.RESUBMIT,
     weight=Weight.CONSEQUENCE,
@@ -36,17 +36,17 @@ NCCL_ERROR = replace(
     name="nccl-error",
     what="NCCL lost a connection",
     cause="NCCL lost a connection or a system call failed, first seen by rank {rank}: {said}",
-    why="the network between nodes broke, or a peer vanished without a word",
+    why="the network between nodes broke, or a peer disappeared without closing its connections",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -m5 'NCCL WARN'",
     most=None,
 )
 RENDEZVOUS = Failure(
     number=36,
     name="rendezvous",
-    what="the ranks did not all meet",
+    what="the rendezvous did not complete",
     kind=FailureClass.INFRA,
-    cause="the ranks did not all meet: {said}",
-    why="somebody is missing, or cannot be reached by name: DNS, a NetworkPolicy, or a service mesh",
+    cause="the rendezvous did not complete: {said}",
+    why="a rank is missing or unreachable by name: DNS, a NetworkPolicy or a service mesh",
     command="kubectl get pods -n {namespace} -o wide",
     remedy=Remedy.RESUBMIT,
     weight=Weight.CONSEQUENCE,
@@ -54,8 +54,9 @@ RENDEZVOUS = Failure(
 RENDEZVOUS_MESH = replace(
     RENDEZVOUS,
     kind=FailureClass.FIXABLE,
-    cause="the ranks did not meet, because a service mesh sits between them: {said}",
-    why="a sidecar takes the pod's traffic; the annotation sidecar.istio.io/inject: 'false' keeps it out",
+    cause="the rendezvous did not complete, because a service mesh intercepts traffic: {said}",
+    why="a sidecar intercepts the pod's traffic; disable it with the annotation sidecar.istio.io/inject: "
+    "'false'",
     command="kubectl get namespace {namespace} --show-labels",
     remedy=Remedy.FIX,
     weight=Weight.CAUSE,
@@ -65,10 +66,10 @@ RENDEZVOUS_MESH = replace(
 RENDEZVOUS_WRONG = replace(
     RENDEZVOUS,
     name="rendezvous-address",
-    what="the address of rank 0 cannot be one",
+    what="the address of rank 0 is invalid",
     kind=FailureClass.CONFIG,
-    cause="the ranks look for rank 0 at an address that no host can have: {said}",
-    why="MASTER_ADDR or --rdzv-endpoint is empty, a wildcard or a netmask; a retry meets the same",
+    cause="the address of rank 0 is not a host address: {said}",
+    why="MASTER_ADDR or --rdzv-endpoint is empty, a wildcard or a netmask; a retry fails in the same way",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
     weight=Weight.MASK,
@@ -86,10 +87,11 @@ PEER_LOST = replace(
 EFA_UNUSED = Failure(
     number=37,
     name="efa-unused",
-    what="EFA was asked for, and is not used",
+    what="EFA was requested, and is not used",
     kind=FailureClass.CONFIG,
-    cause="EFA was asked for, and NCCL does not use it: {said}",
-    why="the image lacks the aws-ofi-nccl plugin, or the pod lacks the device; training would crawl over TCP",
+    cause="EFA was requested, but NCCL does not use it: {said}",
+    why="the image lacks the aws-ofi-nccl plugin, or the pod lacks the device; training would be slow "
+    "over TCP",
     command="kubectl exec {pod} -n {namespace} -- fi_info -p efa",
     remedy=Remedy.STOP,
     doubt=Doubt.AFTER_PROGRESS,
@@ -100,8 +102,7 @@ EFA_MEMORY = Failure(
     what="EFA or InfiniBand cannot pin memory",
     kind=FailureClass.CONFIG,
     cause="the network device cannot register memory: {said}",
-    why="locked memory is limited (memlock) or huge pages are used up; FI_EFA_USE_HUGE_PAGE=0 does without "
-    "them",
+    why="locked memory is limited (memlock) or huge pages are used up; FI_EFA_USE_HUGE_PAGE=0 disables them",
     command="kubectl exec {pod} -n {namespace} -- sh -c 'ulimit -l'",
     remedy=Remedy.STOP,
     doubt=Doubt.AFTER_PROGRESS,
@@ -109,11 +110,11 @@ EFA_MEMORY = Failure(
 NETWORK_SETUP = Failure(
     number=51,
     name="network-setup",
-    what="NCCL, Gloo or libfabric is set up wrongly",
+    what="NCCL, Gloo or libfabric is misconfigured",
     kind=FailureClass.CONFIG,
-    cause="the collective library cannot use the network as it is set up: {said}",
-    why="an interface name, a device, a plugin or a library version does not match the node; a retry meets "
-    "the same",
+    cause="the collective library cannot use the network as configured: {said}",
+    why="an interface name, a device, a plugin or a library version does not match the node; a retry fails "
+    "in the same way",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
     weight=Weight.MASK,  # a fallback may have been used, and then the program failed of something else
@@ -329,7 +330,7 @@ TEXTS = (
         doubt=Doubt.ALWAYS,
     ),
 )
-# After the program's own mistakes with NCCL, which look like the network's.
+# After the program's mistakes with NCCL, which have messages like network failures.
 LATE_TEXTS = (
     text(
         NCCL_ERROR,
@@ -430,10 +431,10 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
             and "Selected provider is efa" not in log.text.replace("Provider", "provider")
         ):
             line = next(line for line in log.text.splitlines() if "NET/Socket" in line)
-            said = "it talks over plain sockets (NET/Socket)"
-            yield Sign(EFA_UNUSED, (f"log of {log.pod}: {line.strip()}",), None, pod, {"said": said})
+            message = "it uses plain sockets (NET/Socket)"
+            yield Sign(EFA_UNUSED, (f"log of {log.pod}: {line.strip()}",), None, pod, {"said": message})
         mesh = _mesh(pod)
-        if mesh and any(one.failure is RENDEZVOUS and one.words.search(log.text) for one in TEXTS):
+        if mesh and any(row.failure is RENDEZVOUS and row.words.search(log.text) for row in TEXTS):
             values = {"said": f"container {mesh} in pod {name_of(pod)}"}
             yield Sign(RENDEZVOUS_MESH, (f"pod/{name_of(pod)} has a container {mesh}",), None, pod, values)
 
@@ -446,4 +447,4 @@ def _asks_for_efa(pod: Object) -> bool:
 
 def _mesh(pod: Object) -> str:
     held = [*mappings(pod, "spec", "containers"), *mappings(pod, "spec", "initContainers")]
-    return next((str(one["name"]) for one in held if one.get("name") in _MESHES), "")
+    return next((str(container["name"]) for container in held if container.get("name") in _MESHES), "")

@@ -14,7 +14,7 @@ IMAGE_NOT_FOUND = Failure(
     what="the image does not exist",
     kind=FailureClass.CONFIG,
     cause="the image {image} does not exist in its registry{near}",
-    why="the registry answers, and has no such name or tag: correct --image; no operator stops such a job",
+    why="the registry responds, but has no such name or tag: correct --image; no operator stops such a job",
     command="docker manifest inspect {image}",
     remedy=Remedy.STOP,
     patience_s=15.0,
@@ -23,15 +23,15 @@ IMAGE_NOT_FOUND = Failure(
 NO_REGISTRY = replace(
     IMAGE_NOT_FOUND,
     cause="the registry of image {image} does not exist: {said}",
-    why="the resolver answers that there is no such host: correct the registry's name in --image",
+    why="DNS has no such host: correct the registry's name in --image",
 )
 IMAGE_AUTH = Failure(
     number=17,
     name="image-auth",
-    what="the registry refuses the pull",
+    what="the registry denies the pull",
     kind=FailureClass.CONFIG,
-    cause="the registry does not let this cluster have {image}, or has no such repository",
-    why="the node has no credentials for it, or these do not reach so far",
+    cause="the registry denies this cluster access to {image}, or has no such repository",
+    why="the node has no credentials for it, or they lack the permission",
     command="docker login {registry} && kubectl create secret docker-registry pull -n {namespace} "
     "--from-file=.dockerconfigjson=$HOME/.docker/config.json",
     remedy=Remedy.STOP,
@@ -43,8 +43,8 @@ IMAGE_NETWORK = Failure(
     name="image-network",
     what="the registry cannot be reached, or limits pulls",
     kind=FailureClass.INFRA,
-    cause="the image {image} cannot be fetched now: {said}",
-    why="the registry or the way to it is overloaded; the node tries again, watched for 10 minutes",
+    cause="the image {image} cannot be pulled now: {said}",
+    why="the registry or the network is overloaded; the node retries, and the job is watched for 10 minutes",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
     patience_s=600.0,
@@ -52,10 +52,10 @@ IMAGE_NETWORK = Failure(
 WRONG_PLATFORM = Failure(
     number=19,
     name="wrong-platform",
-    what="the image is of another architecture, or is not on the node",
+    what="the image is built for another architecture, or is not on the node",
     kind=FailureClass.CONFIG,
     cause="the image {image} cannot run on this node: {said}",
-    why="it was built for another processor, or is never to be pulled and not there",
+    why="it was built for another CPU architecture, or its pull policy is Never and it is not on the node",
     command="docker buildx build --platform linux/amd64,linux/arm64 --push -t {image} .",
     remedy=Remedy.STOP,
 )
@@ -65,7 +65,7 @@ DISK_FULL = Failure(
     what="the node's disk is full",
     kind=FailureClass.INFRA,
     cause="the disk of node {node} is full",
-    why="images and logs of others have filled it; another node may have room, once",
+    why="other images and logs have filled it; another node is tried once",
     command="kubectl describe node {node} | grep -A8 Conditions",
     remedy=Remedy.RESUBMIT,
     most=1,
@@ -127,22 +127,24 @@ TEXTS = (
     ),
 )
 
-# After checkpoints and shared memory, which also are without space.
+# After checkpoints and shared memory, which also report missing space.
 LATE_TEXTS = (text(DISK_FULL, r"No space left on device|Disk quota exceeded", *_SAID),)
 
 
 def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
-    for one in waiting(snapshot):
-        if one.reason in ("InvalidImageName", "ErrImageNeverPull"):
-            failure = IMAGE_NOT_FOUND if one.reason == "InvalidImageName" else WRONG_PLATFORM
-            line = f"pod/{name_of(one.pod)} container {one.container} waits: {one.reason}: {one.message}"
-            values = {"image": one.image, "said": "it is not there, and must not be pulled"}
-            yield Sign(failure, (line,), pod=one.pod, values=values, seen=2)
+    for state in waiting(snapshot):
+        if state.reason in ("InvalidImageName", "ErrImageNeverPull"):
+            failure = IMAGE_NOT_FOUND if state.reason == "InvalidImageName" else WRONG_PLATFORM
+            line = (
+                f"pod/{name_of(state.pod)} container {state.container} waits: {state.reason}: {state.message}"
+            )
+            values = {"image": state.image, "said": "it is not on the node, and its pull policy is Never"}
+            yield Sign(failure, (line,), pod=state.pod, values=values, seen=2)
     for node in snapshot.nodes:
         pressure = condition(node, "DiskPressure")
         stuck = (pod for pod in snapshot.pods if phase(pod) in ("Pending", "Failed"))
-        mine = next((pod for pod in stuck if node_of(pod) == name_of(node)), None)
-        if pressure.get("status") == "True" and mine is not None:
+        affected = next((pod for pod in stuck if node_of(pod) == name_of(node)), None)
+        if pressure.get("status") == "True" and affected is not None:
             at_s = read_time(pressure.get("lastTransitionTime"))
             line = f"node/{name_of(node)} DiskPressure: {pressure.get('message', '')}"
-            yield Sign(DISK_FULL, (line,), at_s=at_s, pod=mine, values={"node": name_of(node)})
+            yield Sign(DISK_FULL, (line,), at_s=at_s, pod=affected, values={"node": name_of(node)})

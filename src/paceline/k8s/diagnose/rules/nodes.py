@@ -22,7 +22,7 @@ OOM_KILLED = Failure(
     what="the container used more memory than its limit",
     kind=FailureClass.FIXABLE,
     cause="container {container} of pod {pod} used more memory than its limit of {limit}",
-    why="the kernel kills what grows beyond its limit; /dev/shm and the page cache of loaders count too",
+    why="the kernel kills processes beyond the limit; /dev/shm and the page cache of loaders count too",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
     remedy=Remedy.FIX,
     change="memory",
@@ -31,8 +31,7 @@ OOM_KILLED = Failure(
 OUT_OF_MEMORY = replace(
     OOM_KILLED,
     cause="a process of the job ran out of memory: {said}",
-    why="the kernel or Ray's memory monitor kills what grows beyond the limit; loaders and /dev/shm count "
-    "too",
+    why="the kernel or Ray's memory monitor kills processes beyond the limit; loaders and /dev/shm count too",
 )
 SHARED_MEMORY = Failure(
     number=28,
@@ -40,7 +39,8 @@ SHARED_MEMORY = Failure(
     what="/dev/shm is too small",
     kind=FailureClass.FIXABLE,
     cause="/dev/shm of pod {pod} is full: {said}",
-    why="loaders hand batches over in shared memory; a container has 64 MiB of it, if no volume says more",
+    why="data loaders pass batches in shared memory; a container has 64 MiB of it, unless a volume provides "
+    "more",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.volumes}}'",
     remedy=Remedy.FIX,
     change="shared-memory",
@@ -49,10 +49,10 @@ SHARED_MEMORY = Failure(
 EVICTED = Failure(
     number=29,
     name="evicted",
-    what="the node threw the pod out",
+    what="the node evicted the pod",
     kind=FailureClass.INFRA,
-    cause="node {node} threw pod {pod} out, because it ran low itself: {said}",
-    why="a node in need evicts pods that use more than they asked for; elsewhere there may be room",
+    cause="node {node} evicted pod {pod}, because it ran low on resources: {said}",
+    why="a node under pressure evicts pods that use more than they requested; another node may have capacity",
     command="kubectl describe node {node} | grep -A8 Conditions",
     remedy=Remedy.RESUBMIT,
     excludes_node=True,
@@ -72,8 +72,8 @@ PREEMPTED = Failure(
     name="preempted",
     what="the pod was preempted or its node drained",
     kind=FailureClass.INFRA,
-    cause="pod {pod} was taken from node {node}: {said}",
-    why="a job of higher priority, or the owner of the node, needed the place; it is nobody's fault",
+    cause="pod {pod} was removed from node {node}: {said}",
+    why="a job with higher priority, or the node's owner, needed the capacity; the job did not fail",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.status.conditions}}'",
     remedy=Remedy.RESUBMIT,
     counted=False,
@@ -81,10 +81,10 @@ PREEMPTED = Failure(
 NODE_LOST = Failure(
     number=31,
     name="node-lost",
-    what="the node does not answer any more",
+    what="the node does not respond",
     kind=FailureClass.INFRA,
-    cause="node {node}, on which pod {pod} ran, does not answer any more",
-    why="the machine is gone or cut off; its pods are forced out, and the next attempt stays away from it",
+    cause="node {node}, on which pod {pod} ran, does not respond",
+    why="the machine is lost or partitioned; its pods are deleted, and the next attempt avoids it",
     command="kubectl describe node {node}",
     remedy=Remedy.RESUBMIT,
     patience_s=30.0,  # some only blink
@@ -96,7 +96,7 @@ GPU_HARDWARE = Failure(
     what="a GPU is broken",
     kind=FailureClass.INFRA,
     cause="a GPU of node {node} is broken: {said}",
-    why="the hardware says so itself; the next attempt stays away from the node, and its owner must be told",
+    why="the hardware reports the error; the next attempt avoids the node; notify its owner",
     command="kubectl cordon {node}",
     remedy=Remedy.RESUBMIT,
     excludes_node=True,
@@ -104,9 +104,9 @@ GPU_HARDWARE = Failure(
 TERMINATED = Failure(
     number=73,
     name="terminated",
-    what="a program was told to stop from outside (SIGTERM)",
+    what="a program was stopped externally (SIGTERM)",
     kind=FailureClass.INFRA,
-    cause="the program of pod {pod} was told to stop from outside: {said}",
+    cause="the program of pod {pod} was stopped externally: {said}",
     why="SIGTERM comes from the kubelet when a pod is deleted, drained or preempted; no error of the "
     "program precedes it",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
@@ -245,7 +245,7 @@ TEXTS = (
         r"|Predicate \w+ failed[^\n]*"
         r"|UnexpectedAdmissionError[^\n]*)",
         *_SAID,
-        weight=Weight.MASK,  # the message may say what the kubelet did not like
+        weight=Weight.MASK,  # the message may contain the kubelet's reason
     ),
     text(
         NODE_LOST,
@@ -257,7 +257,7 @@ TEXTS = (
 )
 # A line of `kubectl get nodes`.
 _LISTED_NODE = r"^(?P<node>\S+)\s+NotReady(?:,\S+)?\s+(?:\S+\s+)?\d+[dhms]\S*\s+v\d"
-# After all that says why: a signal says only that something outside wanted the end.
+# After all rules with a cause: a signal only shows that the end was external.
 _CODE = r"(?:exit ?code|return ?code|exit status|exited with(?: code)?) *[:=]? *"
 LATE_TEXTS = (
     text(NODE_LOST, _LISTED_NODE, *_SAID, weight=Weight.MASK),
@@ -284,7 +284,7 @@ LATE_TEXTS = (
     ),
 )
 _TERMINATED = 143
-_CLOCKS_S = 2.0  # times of objects are whole seconds, and nodes have clocks of their own
+_CLOCKS_S = 2.0  # times of objects are whole seconds, and node clocks differ
 _DISRUPTIONS = (
     "PreemptionByScheduler",
     "PreemptionByKubeScheduler",
@@ -297,23 +297,23 @@ _DISRUPTIONS = (
 
 def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
     ends = ended(snapshot)
-    for one in ends:
-        if one.reason == "OOMKilled":
-            line = f"pod/{name_of(one.pod)} container {one.container}: OOMKilled, {exit_text(one.exit_code)}"
-            values = {"container": one.container, "limit": _limit(one.pod, one.container)}
-            yield Sign(OOM_KILLED, (line,), one.at_s, one.pod, values)
-        elif one.exit_code == _TERMINATED and not one.init:
+    for end in ends:
+        if end.reason == "OOMKilled":
+            line = f"pod/{name_of(end.pod)} container {end.container}: OOMKilled, {exit_text(end.exit_code)}"
+            values = {"container": end.container, "limit": _limit(end.pod, end.container)}
+            yield Sign(OOM_KILLED, (line,), end.at_s, end.pod, values)
+        elif end.exit_code == _TERMINATED and not end.init:
             line = (
-                f"pod/{name_of(one.pod)} container {one.container}: {exit_text(one.exit_code)} {one.reason}"
+                f"pod/{name_of(end.pod)} container {end.container}: {exit_text(end.exit_code)} {end.reason}"
             )
-            yield Sign(TERMINATED, (line,), one.at_s, one.pod, {"said": exit_text(one.exit_code)})
+            yield Sign(TERMINATED, (line,), end.at_s, end.pod, {"said": exit_text(end.exit_code)})
     for pod in snapshot.pods:
-        yield from _thrown_out(pod)
+        yield from _evicted(pod)
     yield from _deleted(snapshot, ends)
     for node in snapshot.nodes:
-        mine = [pod for pod in snapshot.pods if node_of(pod) == name_of(node) and phase(pod) != "Succeeded"]
-        if mine:
-            yield from _node(node, mine[0], hurt=bool(ends) or phase(mine[0]) != "Running")
+        pods = [pod for pod in snapshot.pods if node_of(pod) == name_of(node) and phase(pod) != "Succeeded"]
+        if pods:
+            yield from _node(node, pods[0], hurt=bool(ends) or phase(pods[0]) != "Running")
 
 
 def _deleted(snapshot: Snapshot, ends: Sequence[Ended]) -> Iterator[Sign]:
@@ -326,8 +326,8 @@ def _deleted(snapshot: Snapshot, ends: Sequence[Ended]) -> Iterator[Sign]:
         snapshot
     ):
         return
-    failed = [one for one in ends if "deletionTimestamp" not in mapping(one.pod, "metadata")]
-    first_s = min((one.at_s for one in failed if one.at_s is not None), default=float("inf"))
+    failed = [end for end in ends if "deletionTimestamp" not in mapping(end.pod, "metadata")]
+    first_s = min((end.at_s for end in failed if end.at_s is not None), default=float("inf"))
     for pod in snapshot.pods:
         at_s = read_time(mapping(pod, "metadata").get("deletionTimestamp"))
         if at_s is None or phase(pod) == "Succeeded":
@@ -337,20 +337,21 @@ def _deleted(snapshot: Snapshot, ends: Sequence[Ended]) -> Iterator[Sign]:
         if asked_s <= first_s + _CLOCKS_S:
             line = f"pod/{name_of(pod)} has a deletionTimestamp, and its job has none"
             yield Sign(POD_DELETED, (line,), asked_s, pod, {"said": "it is terminating"})
-    there = {name_of(pod) for pod in snapshot.pods}
+    existing = {name_of(pod) for pod in snapshot.pods}
     for event in events_of(snapshot, "Killing"):
-        subject, at_s = subject_of(event), first_time(event)
+        subject = subject_of(event)
+        at_s = first_time(event)
         name = str(subject.get("name", ""))
-        if name in there or at_s is None or at_s > first_s + _CLOCKS_S or "probe" in message_of(event):
+        if name in existing or at_s is None or at_s > first_s + _CLOCKS_S or "probe" in message_of(event):
             continue
-        if any(_begun_after(one, at_s) for one in (*snapshot.jobs, *snapshot.pods)):
+        if any(_begun_after(job, at_s) for job in (*snapshot.jobs, *snapshot.pods)):
             continue
-        line = f"event Killing of pod/{name}: {message_of(event)}; the pod is gone, its job is not"
-        yield Sign(POD_DELETED, (line,), at_s, {}, {"said": "it is gone", "pod": name})
+        line = f"event Killing of pod/{name}: {message_of(event)}; the pod was deleted, its job was not"
+        yield Sign(POD_DELETED, (line,), at_s, {}, {"said": "it was deleted", "pod": name})
 
 
 def _is_over(snapshot: Snapshot) -> bool:
-    """Whether the job has failed: one that still runs may recover by itself."""
+    """Whether the job has failed: a running job may recover."""
     if not snapshot.jobs:
         return True
     for job in snapshot.jobs:
@@ -362,64 +363,70 @@ def _is_over(snapshot: Snapshot) -> bool:
     return False
 
 
-def _begun_after(one: Object, at_s: float) -> bool:
-    born = read_time(mapping(one, "metadata").get("creationTimestamp"))
+def _begun_after(obj: Object, at_s: float) -> bool:
+    born = read_time(mapping(obj, "metadata").get("creationTimestamp"))
     return born is not None and born > at_s
 
 
-def _thrown_out(pod: Object) -> Iterator[Sign]:
+def _evicted(pod: Object) -> Iterator[Sign]:
     status = mapping(pod, "status")
-    reason, said = str(status.get("reason", "")), str(status.get("message", ""))
+    reason = str(status.get("reason", ""))
+    message = str(status.get("message", ""))
     target = condition(pod, "DisruptionTarget")
     at_s = read_time(target.get("lastTransitionTime")) or _finished(pod)
     if reason == "Evicted":
-        line = f"pod/{name_of(pod)} was evicted: {said}"
-        is_its_own = "exceed" in said and ("ephemeral" in said or "EmptyDir" in said)
+        line = f"pod/{name_of(pod)} was evicted: {message}"
+        is_its_own = "exceed" in message and ("ephemeral" in message or "EmptyDir" in message)
         failure = EVICTED_STORAGE if is_its_own else EVICTED
-        yield Sign(failure, (line,), at_s, pod, {"said": said})
+        yield Sign(failure, (line,), at_s, pod, {"said": message})
     elif reason == "NodeLost":
-        yield Sign(NODE_LOST, (f"pod/{name_of(pod)}: NodeLost {said}",), at_s, pod)
+        yield Sign(NODE_LOST, (f"pod/{name_of(pod)}: NodeLost {message}",), at_s, pod)
     elif target.get("status") == "True" and target.get("reason") in _DISRUPTIONS:
         line = f"pod/{name_of(pod)} DisruptionTarget, {target.get('reason')}: {target.get('message', '')}"
         yield Sign(PREEMPTED, (line,), at_s, pod, {"said": str(target.get("reason"))})
     if condition(pod, "TerminationTarget").get("status") == "True":
-        said = str(condition(pod, "TerminationTarget").get("message", "the queue wants its place back"))
-        yield Sign(PREEMPTED, (f"pod/{name_of(pod)} TerminationTarget: {said}",), at_s, pod, {"said": said})
+        message = str(condition(pod, "TerminationTarget").get("message", "the queue reclaims its quota"))
+        yield Sign(
+            PREEMPTED, (f"pod/{name_of(pod)} TerminationTarget: {message}",), at_s, pod, {"said": message}
+        )
 
 
 def _node(node: Object, pod: Object, *, hurt: bool) -> Iterator[Sign]:
     """`hurt`: something has failed. A node that complains while all of the job runs is left to its owner."""
     name = name_of(node)
     weight = None if hurt else Weight.NOTE
-    ready, hardware = condition(node, "Ready"), condition(node, "AcceleratedHardwareReady")
+    ready = condition(node, "Ready")
+    hardware = condition(node, "AcceleratedHardwareReady")
     health = str(labels_of(node).get(HYPERPOD_HEALTH, "Schedulable"))
     lost = any(
         taint.get("key") == "node.kubernetes.io/unreachable" for taint in mappings(node, "spec", "taints")
     )
     if hardware.get("status") == "False":
-        said = f"{hardware.get('reason', '')} {hardware.get('message', '')}".strip()
+        message = f"{hardware.get('reason', '')} {hardware.get('message', '')}".strip()
         at_s = read_time(hardware.get("lastTransitionTime"))
-        line = f"node/{name} AcceleratedHardwareReady=False: {said}"
-        yield Sign(GPU_HARDWARE, (line,), at_s, pod, {"node": name, "said": said}, weight=weight)
+        line = f"node/{name} AcceleratedHardwareReady=False: {message}"
+        yield Sign(GPU_HARDWARE, (line,), at_s, pod, {"node": name, "said": message}, weight=weight)
     elif health != "Schedulable":
         line = f"node/{name} has {HYPERPOD_HEALTH}={health}"
         yield Sign(GPU_HARDWARE, (line,), None, pod, {"node": name, "said": health}, weight=weight)
     if lost or (ready and ready.get("status") != "True"):
-        said = f"Ready={ready.get('status', 'Unknown')}, {ready.get('reason', 'unreachable')}"
+        message = f"Ready={ready.get('status', 'Unknown')}, {ready.get('reason', 'unreachable')}"
         at_s = read_time(ready.get("lastTransitionTime"))
-        yield Sign(NODE_LOST, (f"node/{name} {said}",), at_s, pod, {"node": name})
+        yield Sign(NODE_LOST, (f"node/{name} {message}",), at_s, pod, {"node": name})
 
 
 def _finished(pod: Object) -> float | None:
     times = [
-        read_time(mapping(one, "state", "terminated").get("finishedAt"))
-        for one in mappings(pod, "status", "containerStatuses")
+        read_time(mapping(status, "state", "terminated").get("finishedAt"))
+        for status in mappings(pod, "status", "containerStatuses")
     ]
     return min((at_s for at_s in times if at_s is not None), default=None)
 
 
 def _limit(pod: Object, container: str) -> str:
-    found = (one for one in mappings(pod, "spec", "containers") if one.get("name") == container)
-    limit = mapping(next(found, {}), "resources", "limits").get("memory", "its node's memory")
+    containers = (
+        candidate for candidate in mappings(pod, "spec", "containers") if candidate.get("name") == container
+    )
+    limit = mapping(next(containers, {}), "resources", "limits").get("memory", "its node's memory")
     amount = read_quantity(limit)
     return str(limit) if amount is None else write_quantity(amount, "memory")

@@ -16,7 +16,7 @@ QUOTA = Failure(
     what="the namespace's quota is used up",
     kind=FailureClass.CONFIG,
     cause="pods are not created, because quota {quota} of the namespace does not allow it{numbers}",
-    why="a ResourceQuota counts what all pods of the namespace ask for; this job would be above it",
+    why="a ResourceQuota counts the requests of all pods of the namespace; this job would exceed it",
     command="kubectl describe resourcequota {quota} -n {namespace}",
     remedy=Remedy.STOP,
 )
@@ -36,7 +36,7 @@ QUEUE_WAITING = Failure(
     what="the queue has not admitted the job yet",
     kind=FailureClass.WAIT,
     cause="the job waits in queue {queue}{position}: {said}",
-    why="Kueue keeps a job suspended until its queue has quota for all pods of it",
+    why="Kueue keeps a job suspended until its queue has quota for all of its pods",
     command="kubectl get workloads -n {namespace} --sort-by=.metadata.creationTimestamp",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
@@ -48,7 +48,7 @@ QUEUE_NEVER = Failure(
     what="the queue can never admit the job",
     kind=FailureClass.CONFIG,
     cause="queue {queue} can never admit the job: {said}",
-    why="it asks for more than the queue may ever give, or for what the queue does not have at all",
+    why="it requests more than the queue's maximum, or a resource that the queue does not have",
     command="kubectl describe clusterqueue",
     remedy=Remedy.STOP,
 )
@@ -59,22 +59,23 @@ _AMOUNT = re.compile(r"([\w./-]+)=([\w.]+)")
 
 
 def _quota(values: Mapping[str, str], held: Mapping[str, Decimal] | None = None) -> Failure:
-    """A pod that fits beside the pods of its own job (`held`) waits for others to end; one that does not is
-    refused for ever."""
-    told = _NUMBERS.search(values.get("numbers", ""))
-    if told is None:
+    """A pod that fits together with the pods of its own job (`held`) waits for others to end; one that does
+    not is refused permanently."""
+    match = _NUMBERS.search(values.get("numbers", ""))
+    if match is None:
         return QUOTA
-    limited = dict(_AMOUNT.findall(told["limited"]))
+    limited = dict(_AMOUNT.findall(match["limited"]))
     fits = []
-    for name, amount in _AMOUNT.findall(told["requested"]):
-        needs, has = read_quantity(amount), read_quantity(limited.get(name))
+    for name, amount in _AMOUNT.findall(match["requested"]):
+        needs = read_quantity(amount)
+        has = read_quantity(limited.get(name))
         own = (held or {}).get(name, Decimal(0))
         fits.append(needs is not None and has is not None and needs + own <= has)
     return QUOTA_IN_USE if fits and all(fits) else QUOTA
 
 
 def with_own_pods(sign: Sign, snapshot: Snapshot) -> Sign:
-    """What the pods of the job itself hold is not released before the job is complete."""
+    """Add the usage of the job's own pods, which is not released before the job is complete."""
     if sign.failure is not QUOTA_IN_USE:
         return sign
     held: dict[str, Decimal] = {}
@@ -139,44 +140,51 @@ _QUEUE = "kueue.x-k8s.io/queue-name"
 def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
     for workload in snapshot.of("Workload"):
         yield from _workload(workload, snapshot)
-    yield from _nobody_cares(snapshot)
+    yield from _jobs_without_workload(snapshot)
 
 
 def _workload(workload: Object, snapshot: Snapshot) -> Iterator[Sign]:
     reserved = condition(workload, "QuotaReserved")
     if reserved.get("status") != "False":
         return
-    said, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
+    message = str(reserved.get("message", ""))
+    reason = str(reserved.get("reason", ""))
     queue = str(mapping(workload, "spec").get("queueName", ""))
-    line = f"Workload/{name_of(workload)} QuotaReserved=False, {reason}: {said}"
+    line = f"Workload/{name_of(workload)} QuotaReserved=False, {reason}: {message}"
     at_s = read_time(reserved.get("lastTransitionTime"))
-    values = {"queue": queue, "said": said or reason}
-    forever = reason in _NEVER or any(one.words.search(said) for one in TEXTS if one.failure is QUEUE_NEVER)
+    values = {"queue": queue, "said": message or reason}
+    forever = reason in _NEVER or any(
+        row.words.search(message) for row in TEXTS if row.failure is QUEUE_NEVER
+    )
     if forever:
         yield Sign(QUEUE_NEVER, (line,), at_s=at_s, values=values)
         return
-    place = mapping(workload, "status").get("position")
-    known = {"position": f" at position {place}"} if isinstance(place, int) else _place(workload, snapshot)
+    position = mapping(workload, "status").get("position")
+    known = (
+        {"position": f" at position {position}"}
+        if isinstance(position, int)
+        else _queue_position(workload, snapshot)
+    )
     yield Sign(QUEUE_WAITING, (line,), at_s=at_s, values={**values, **known})
 
 
-def _place(workload: Object, snapshot: Snapshot) -> dict[str, str]:
+def _queue_position(workload: Object, snapshot: Snapshot) -> dict[str, str]:
     """How many are before it, among those that were seen."""
     queue = mapping(workload, "spec").get("queueName")
-    mine = str(mapping(workload, "metadata").get("creationTimestamp", ""))
+    created = str(mapping(workload, "metadata").get("creationTimestamp", ""))
     older = [
-        one
-        for one in snapshot.of("Workload")
-        if mapping(one, "spec").get("queueName") == queue
-        and condition(one, "QuotaReserved").get("status") == "False"
-        and str(mapping(one, "metadata").get("creationTimestamp", "")) < mine
+        workload
+        for workload in snapshot.of("Workload")
+        if mapping(workload, "spec").get("queueName") == queue
+        and condition(workload, "QuotaReserved").get("status") == "False"
+        and str(mapping(workload, "metadata").get("creationTimestamp", "")) < created
     ]
     return {"position": f" behind {len(older)} others"} if older else {}
 
 
-def _nobody_cares(snapshot: Snapshot) -> Iterator[Sign]:
-    """Suspended for a queue, but Kueue made no Workload of it: it does not look at this kind."""
-    owned = {str(owner.get("name")) for one in snapshot.of("Workload") for owner in _owners(one)}
+def _jobs_without_workload(snapshot: Snapshot) -> Iterator[Sign]:
+    """Suspended for a queue, but Kueue made no Workload of it: its integration of this kind is off."""
+    owned = {str(owner.get("name")) for workload in snapshot.of("Workload") for owner in _owners(workload)}
     for job in snapshot.jobs:
         queue = labels_of(job).get(_QUEUE)
         spec = mapping(job, "spec")
@@ -184,11 +192,11 @@ def _nobody_cares(snapshot: Snapshot) -> Iterator[Sign]:
         born = read_time(mapping(job, "metadata").get("creationTimestamp"))
         old = born is None or snapshot.at_s - born > 30
         if suspended and queue and old and name_of(job) not in owned:
-            said = f"Kueue made no Workload of this {job.get('kind')}: its integration is off"
-            line = f"{job.get('kind')}/{name_of(job)} is suspended, and there is no Workload of it"
-            yield Sign(QUEUE_NEVER, (line,), at_s=born, values={"queue": str(queue), "said": said})
+            message = f"Kueue created no Workload for this {job.get('kind')}: its integration is off"
+            line = f"{job.get('kind')}/{name_of(job)} is suspended, and has no Workload"
+            yield Sign(QUEUE_NEVER, (line,), at_s=born, values={"queue": str(queue), "said": message})
 
 
-def _owners(one: Object) -> list[Object]:
-    owners = mapping(one, "metadata").get("ownerReferences")
+def _owners(obj: Object) -> list[Object]:
+    owners = mapping(obj, "metadata").get("ownerReferences")
     return [owner for owner in owners if isinstance(owner, dict)] if isinstance(owners, list) else []

@@ -1,6 +1,6 @@
 """Failures that Ray and KubeRay report: status of a RayJob, its driver's log, exceptions. Rows 62 to 65.
 
-The submitter's pod of a failed RayJob succeeds; only `RayJob.status` says FAILED, and its `message` holds
+The submitter's pod of a failed RayJob succeeds; only `RayJob.status` is FAILED, and its `message` holds
 the end of the driver's log. Both are read like a log. Pods that the API server refuses are reported on the
 RayCluster alone.
 """
@@ -18,8 +18,8 @@ RAY_ENVIRONMENT = Failure(
     what="Ray cannot set up the runtime environment of the job",
     kind=FailureClass.CONFIG,
     cause="Ray cannot set up the job's environment: {said}",
-    why="a package, a working_dir or a version of Ray or Python does not fit; every attempt installs the "
-    "same",
+    why="a package, a working_dir or a version of Ray or Python does not match; a retry fails in the "
+    "same way",
     command="kubectl get rayjob {job} -n {namespace} -o jsonpath='{{.spec.runtimeEnvYAML}}'",
     remedy=Remedy.STOP,
 )
@@ -28,7 +28,7 @@ RAY_INFEASIBLE = Failure(
     name="ray-infeasible",
     what="no node type of the Ray cluster fits a request",
     kind=FailureClass.CONFIG,
-    cause="Ray has no node type for what the program asks for: {said}",
+    cause="Ray has no node type for a request of the program: {said}",
     why="workerGroupSpecs offer fewer CPUs, GPUs or custom resources than a task, an actor or a bundle "
     "requests",
     command="kubectl get raycluster -n {namespace} -o "
@@ -67,8 +67,8 @@ RAY_OBJECT_STORE = Failure(
     what="Ray's object store is full",
     kind=FailureClass.CONFIG,
     cause="the object store of a Ray node is full: {said}",
-    why="/dev/shm or object-store-memory is smaller than the objects that are in use at once; the next "
-    "attempt needs as much",
+    why="/dev/shm or object-store-memory is smaller than the objects that are in use at once; a retry needs "
+    "the same amount",
     command="kubectl get raycluster -n {namespace} -o "
     "jsonpath='{{.items[*].spec.workerGroupSpecs[*].rayStartParams}}'",
     remedy=Remedy.STOP,
@@ -167,20 +167,19 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
     pods = [pod for pod in snapshot.pods if "ray.io/cluster" in labels_of(pod)]
     refused = any(event.get("reason") in _REFUSED for event in snapshot.events)
     for cluster in clusters:
-        said = condition(cluster, "RayClusterProvisioned")
-        since = read_time(said.get("lastTransitionTime"))
-        missing = mapping(cluster, "status").get("state") != "ready" and said.get("status") == "False"
+        provisioned = condition(cluster, "RayClusterProvisioned")
+        since = read_time(provisioned.get("lastTransitionTime"))
+        missing = mapping(cluster, "status").get("state") != "ready" and provisioned.get("status") == "False"
         if not missing or refused or since is None or snapshot.at_s - since < _LONG_S:
             continue
         if any(phase(pod) != "Running" for pod in pods):
-            continue  # the pods themselves say why
-        line = (
-            f"RayCluster/{name_of(cluster)} is not provisioned: {said.get('reason')}: {said.get('message')}"
-        )
+            continue  # the pods themselves show the reason
+        why = f"{provisioned.get('reason')}: {provisioned.get('message')}"
+        line = f"RayCluster/{name_of(cluster)} is not provisioned: {why}"
         yield Sign(
             RAY_INFEASIBLE,
             (line,),
             since,
-            values={"said": str(said.get("message", ""))},
+            values={"said": str(provisioned.get("message", ""))},
             weight=Weight.WAITING,
         )

@@ -25,10 +25,10 @@ NEVER_FITS = Failure(
     what="no node could ever hold the pod",
     kind=FailureClass.CONFIG,
     cause="the job can never run on this cluster: {table}",
-    why="even empty nodes have less than it asks for, and nobody has said that nodes are added",
+    why="even empty nodes have less than it requests, and no autoscaler has announced new nodes",
     command="kubectl get nodes -o custom-columns=NAME:.metadata.name,HAS:.status.allocatable",
     remedy=Remedy.STOP,
-    patience_s=60.0,  # an autoscaler needs some seconds to say that it adds a node
+    patience_s=60.0,  # an autoscaler reports an added node only after some seconds
 )
 NOT_ADVERTISED = replace(
     NEVER_FITS,
@@ -43,8 +43,8 @@ CLUSTER_BUSY = Failure(
     name="cluster-busy",
     what="the nodes are full",
     kind=FailureClass.WAIT,
-    cause="pod {pod} waits for a place: {said}{held}",
-    why="there are nodes for it, but others use them now{unsure}",
+    cause="pod {pod} waits for resources: {said}{held}",
+    why="suitable nodes exist, but are in use{unsure}",
     command="kubectl get pods -A -o wide --field-selector=status.phase=Running",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
@@ -66,7 +66,7 @@ NOT_SCALING = replace(
     SCALING_UP,
     kind=FailureClass.CONFIG,
     cause="no node is added for pod {pod}: {said}",
-    why="the autoscaler looked at all its groups, and none would help or may grow",
+    why="the autoscaler checked all its node groups, and none fits or can grow",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.STOP,
     weight=Weight.CAUSE,
@@ -75,21 +75,22 @@ NOT_SCALING = replace(
 PLACEMENT = Failure(
     number=12,
     name="placement",
-    what="taints, selectors or affinities keep the pod off",
+    what="taints, selectors or affinities exclude the pod",
     kind=FailureClass.CONFIG,
     cause="no node is allowed for pod {pod}: {said}",
-    why="nodes carry a taint that the pod does not tolerate, or lack a label that it wants",
+    why="nodes have a taint that the pod does not tolerate, or lack a label that it requires",
     command="kubectl describe nodes | grep -E '^Name:|^Taints:|^Labels:'",
     remedy=Remedy.STOP,
-    patience_s=60.0,  # as above: a group of no nodes grows
+    patience_s=60.0,  # as above: an empty node group may grow
 )
 NODES_OUT = replace(
     PLACEMENT,
     name="nodes-out",
-    what="the nodes for the pod are out of use for now",
+    what="the nodes for the pod are temporarily unavailable",
     kind=FailureClass.WAIT,
-    cause="the nodes that pod {pod} could go to are out of use for now: {said}",
-    why="they are cordoned, not ready, under pressure or being repaired; the pod is placed when one is back",
+    cause="the nodes that pod {pod} could run on are temporarily unavailable: {said}",
+    why="they are cordoned, not ready, under pressure or being repaired; the pod is scheduled when one "
+    "recovers",
     command="kubectl get nodes",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
@@ -98,10 +99,10 @@ NODES_OUT = replace(
 VOLUME_ZONE = Failure(
     number=13,
     name="volume-zone",
-    what="a volume is in another zone, or not there",
+    what="a volume is in another zone, or does not exist",
     kind=FailureClass.CONFIG,
-    cause="a volume keeps pod {pod} from every node: {said}",
-    why="it lies in another zone, or was never made; WaitForFirstConsumer makes it where the pod goes",
+    cause="a volume excludes every node for pod {pod}: {said}",
+    why="it is in another zone, or was not created; WaitForFirstConsumer creates it in the pod's zone",
     command="kubectl describe pvc -n {namespace}",
     remedy=Remedy.STOP,
     patience_s=60.0,  # a claim is without a volume while one is provisioned
@@ -112,17 +113,17 @@ DEVICE_CLASS = Failure(
     what="a DRA device class is missing",
     kind=FailureClass.CONFIG,
     cause="device class {device} does not exist on this cluster",
-    why="the driver that brings it is not installed, or not switched on",
+    why="its driver is not installed, or not enabled",
     command="kubectl get deviceclasses,resourceslices",
     remedy=Remedy.STOP,
 )
 GATED = Failure(
     number=15,
     name="scheduling-gated",
-    what="a gate holds the pod back",
+    what="a scheduling gate blocks the pod",
     kind=FailureClass.WAIT,
-    cause="pod {pod} is held back by gate {gate}",
-    why="whoever set the gate, such as a queue, opens it when the time has come",
+    cause="pod {pod} is blocked by gate {gate}",
+    why="the controller that set the gate, such as a queue, removes it later",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.schedulingGates}}'",
     remedy=Remedy.WAIT,
     weight=Weight.WAITING,
@@ -263,7 +264,7 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
         if scheduled.get("reason") == "SchedulingGated":
             gates = ", ".join(str(gate.get("name")) for gate in mappings(pod, "spec", "schedulingGates"))
             line = f"pod/{name_of(pod)} PodScheduled=False, SchedulingGated: {gates}"
-            yield Sign(GATED, (line,), _since(pod), pod, {"gate": gates or "that it does not name"})
+            yield Sign(GATED, (line,), _since(pod), pod, {"gate": gates or "without a name"})
         elif not is_grown_for(pod, snapshot):
             yield from _unschedulable(pod, snapshot)
     yield from _not_advertised(snapshot)
@@ -274,21 +275,22 @@ def _not_advertised(snapshot: Snapshot) -> Iterator[Sign]:
     if is_autoscaled(snapshot.nodes):
         return
     for event in events_of(snapshot, "FailedScheduling"):
-        pod, said = pod_of_event(snapshot, event), message_of(event)
-        number = _OF_NODES.search(said)
+        pod = pod_of_event(snapshot, event)
+        message = message_of(event)
+        number = _OF_NODES.search(message)
         if number is None or condition(pod, "PodScheduled").get("message"):
             continue
         known = [node for node in snapshot.nodes if allocatable(node)]
         if not known or len(known) < int(number[1]):
             continue
-        for name in _INSUFFICIENT.findall(said):
+        for name in _INSUFFICIENT.findall(message):
             if all(allocatable(node).get(name, 0) == 0 for node in known):
-                line = f"event FailedScheduling: {said}"
+                line = f"event FailedScheduling: {message}"
                 yield Sign(NOT_ADVERTISED, (line,), first_time(event), pod, {"resource": name})
 
 
 def is_grown_for(pod: Object, snapshot: Snapshot) -> bool:
-    """Has an autoscaler said that it adds a node for this pod?"""
+    """True if an autoscaler has reported that it adds a node for this pod."""
     return any(pod_of_event(snapshot, event) is pod for event in events_of(snapshot, *_GROWING))
 
 
@@ -301,25 +303,25 @@ def _since(pod: Object) -> float | None:
 
 
 def _unschedulable(pod: Object, snapshot: Snapshot) -> Iterator[Sign]:
-    said = str(condition(pod, "PodScheduled").get("message", ""))
-    if "Insufficient" not in said and "nodes are available" not in said:
+    message = str(condition(pod, "PodScheduled").get("message", ""))
+    if "Insufficient" not in message and "nodes are available" not in message:
         return
-    line = f"pod/{name_of(pod)} PodScheduled=False, Unschedulable: {said}"
+    line = f"pod/{name_of(pod)} PodScheduled=False, Unschedulable: {message}"
     allowed = matching(pod, snapshot.nodes)
     if allowed and not is_autoscaled(snapshot.nodes):
-        gang = [one for one in snapshot.pods if requests(one) == requests(pod)]
+        gang = [other_pod for other_pod in snapshot.pods if requests(other_pod) == requests(pod)]
         needs = too_large(pod, allowed) or too_many(gang, allowed)
         if needs:
             yield Sign(NEVER_FITS, (line,), _since(pod), pod, {"table": _table(needs)})
             return
-    if "Insufficient" in said:
+    if "Insufficient" in message:
         scarce = next((name for name in requests(pod) if is_extended(name)), "")
         held = holders(scarce, snapshot.pods) if scarce else []
-        values = {"said": said, "held": f" ({scarce} is held by {', '.join(held[:4])})" if held else ""}
+        values = {"said": message, "held": f" ({scarce} is used by {', '.join(held[:4])})" if held else ""}
         if not snapshot.nodes:
-            values["unsure"] = "; whether they could ever hold it is not known, because no node was recorded"
+            values["unsure"] = "; whether they are large enough is unknown, because no node was recorded"
         yield Sign(CLUSTER_BUSY, (line,), _since(pod), pod, values)
 
 
 def _table(needs: Sequence[Need]) -> str:
-    return "; ".join(f"{one.resource}: needs {one.needs}, the most there is {one.has}" for one in needs)
+    return "; ".join(f"{need.resource}: needs {need.needs}, the maximum is {need.has}" for need in needs)

@@ -17,7 +17,7 @@ STORAGE_CLASS = Failure(
     what="no volume can be provisioned for a claim",
     kind=FailureClass.CONFIG,
     cause="no volume is provisioned for claim {claim}: {said}",
-    why="the storage class does not exist, is not the default, or asks its driver for something impossible",
+    why="the storage class does not exist, is not the default, or has invalid parameters",
     command="kubectl get storageclass",
     remedy=Remedy.STOP,
     patience_s=60.0,  # a driver that restarts provisions at its second try
@@ -25,9 +25,9 @@ STORAGE_CLASS = Failure(
 VOLUME_PERMISSION = Failure(
     number=53,
     name="volume-permission",
-    what="a volume or file may not be used",
+    what="access to a volume or file is denied",
     kind=FailureClass.CONFIG,
-    cause="a volume or file may not be used: {said}",
+    cause="access to a volume or file is denied: {said}",
     why="its owner, mode, access point, security context (runAsUser, fsGroup) or mount is read-only for "
     "this pod",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.securityContext}}'",
@@ -36,7 +36,7 @@ VOLUME_PERMISSION = Failure(
 VOLUME_IO = Failure(
     number=54,
     name="volume-io",
-    what="a file system stopped answering",
+    what="a file system stopped responding",
     kind=FailureClass.INFRA,
     cause="a file system reported an I/O error on node {node}: {said}",
     why="the client lost its file server, or a disk failed; the same program works on a healthy mount",
@@ -50,7 +50,7 @@ VOLUME_FULL = Failure(
     what="a volume or quota of a file system is full",
     kind=FailureClass.CONFIG,
     cause="there is no space left for the program's files: {said}",
-    why="the volume, the container's layer or a quota is used up; the next attempt writes the same amount",
+    why="the volume, the container's layer or a quota is full; a retry writes the same amount",
     command="kubectl exec {pod} -n {namespace} -- df -h",
     remedy=Remedy.STOP,
 )
@@ -184,11 +184,11 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
         if name_of(claim) not in used or mapping(claim, "status").get("phase") != "Lost":
             continue
         line = f"persistentvolumeclaim/{name_of(claim)} is Lost"
-        at_s = next((read_time(one.get("lastTransitionTime")) for one in conditions(claim)), None)
-        values = {"claim": name_of(claim), "said": "its volume does not exist any more"}
+        at_s = next((read_time(condition.get("lastTransitionTime")) for condition in conditions(claim)), None)
+        values = {"claim": name_of(claim), "said": "its volume no longer exists"}
         yield Sign(STORAGE_CLASS, (line,), at_s, values=values, weight=Weight.MASK)
 
 
 def _volumes(pod: Object) -> list[Object]:
     volumes = mapping(pod, "spec").get("volumes")
-    return [one for one in volumes if isinstance(one, dict)] if isinstance(volumes, list) else []
+    return [volume for volume in volumes if isinstance(volume, dict)] if isinstance(volumes, list) else []

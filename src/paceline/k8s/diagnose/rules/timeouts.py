@@ -22,10 +22,10 @@ from paceline.k8s.objects import mapping, read_time, split_line
 DEADLINE = Failure(
     number=44,
     name="deadline",
-    what="the job's time is over",
+    what="the job reached its deadline",
     kind=FailureClass.CONFIG,
-    cause="the job was ended at its deadline{spent}",
-    why="it was allowed to cost no more than this; nothing says that it failed",
+    cause="the job was stopped at its deadline{spent}",
+    why="its maximum duration is used up; no failure is reported",
     command="kubectl get {kind} {job} -n {namespace} -o yaml | grep -i deadlineSeconds",
     remedy=Remedy.STOP,
     weight=Weight.MASK,
@@ -33,10 +33,10 @@ DEADLINE = Failure(
 SUBMIT_FAILED = Failure(
     number=45,
     name="submit-failed",
-    what="the job was not handed to Ray",
+    what="the job was not submitted to Ray",
     kind=FailureClass.INFRA,
-    cause="the submitter could not hand the job to Ray: {said}",
-    why="the head or its dashboard did not answer in time",
+    cause="the submitter could not submit the job to Ray: {said}",
+    why="the head or its dashboard did not respond in time",
     command="kubectl logs -l ray.io/node-type=head -n {namespace} --tail=50",
     remedy=Remedy.RESUBMIT,
     weight=Weight.MASK,
@@ -46,8 +46,8 @@ HANG = Failure(
     name="hang",
     what="the program makes no progress",
     kind=FailureClass.INFRA,
-    cause="no step has ended since {minutes} minutes, after step {step}",
-    why="all pods run, and none says anything: a collective waits for ever, or storage does not answer",
+    cause="no step has finished for {minutes} minutes, after step {step}",
+    why="all pods are running without output: a collective hangs, or storage does not respond",
     command="kubectl exec {pod} -n {namespace} -- py-spy dump --pid 1",
     remedy=Remedy.RESUBMIT,
     weight=Weight.MASK,
@@ -57,7 +57,7 @@ ROWS = (DEADLINE, SUBMIT_FAILED, HANG)
 
 _SAID = (Source.CLUSTER,)
 TEXTS = (
-    # The submitter ended several times, and its log says why.
+    # The submitter ended several times, and its log has the reason.
     text(
         SUBMIT_FAILED,
         r"(?P<said>SubmissionFailed[\s\S]*|Job submission has failed[^\n]*)",
@@ -91,17 +91,21 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
 
 def _ended_job(job: Object) -> Iterator[Sign]:
     status = mapping(job, "status")
-    told: list[tuple[str, str, float | None]]
-    told = [(str(status.get("reason", "")), str(status.get("message", "")), None)]
-    told += [
-        (str(one.get("reason", "")), str(one.get("message", "")), read_time(one.get("lastTransitionTime")))
-        for one in conditions(job)
-        if one.get("status") == "True"
+    states: list[tuple[str, str, float | None]]
+    states = [(str(status.get("reason", "")), str(status.get("message", "")), None)]
+    states += [
+        (
+            str(condition.get("reason", "")),
+            str(condition.get("message", "")),
+            read_time(condition.get("lastTransitionTime")),
+        )
+        for condition in conditions(job)
+        if condition.get("status") == "True"
     ]
-    for reason, said, at_s in told:
-        line = f"{job.get('kind')}/{name_of(job)}: {reason}: {said}"
+    for reason, message, at_s in states:
+        line = f"{job.get('kind')}/{name_of(job)}: {reason}: {message}"
         values = {
-            "said": said or reason,
+            "said": message or reason,
             "kind": str(job.get("kind", "")).lower(),
             "spent": _spent(job, at_s),
         }
@@ -115,19 +119,20 @@ def _spent(job: Object, at_s: float | None) -> str:
     """How long until it ran, and how long it ran."""
     born = read_time(mapping(job, "metadata").get("creationTimestamp"))
     status = mapping(job, "status")
-    begun, over = read_time(status.get("startTime")), at_s or read_time(status.get("endTime"))
+    started_s = read_time(status.get("startTime"))
+    over = at_s or read_time(status.get("endTime"))
     if born is None or over is None:
         return ""
-    if begun is None:
-        return f", {over - born:.0f} s after it was made, without having run"
-    return f": {begun - born:.0f} s until it started, {over - begun:.0f} s running"
+    if started_s is None:
+        return f", {over - born:.0f} s after it was created, without having run"
+    return f": {started_s - born:.0f} s until it started, {over - started_s:.0f} s running"
 
 
 def _quiet(log: Log, pod: Object, now_s: float) -> Iterator[Sign]:
     steps = [
-        (at_s, int(found[1]), line)
+        (at_s, int(match[1]), line)
         for at_s, line in map(split_line, log.text.splitlines())
-        if at_s is not None and (found := STEP.search(line))
+        if at_s is not None and (match := STEP.search(line))
     ]
     if len(steps) < 2:
         return

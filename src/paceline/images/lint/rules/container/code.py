@@ -16,9 +16,9 @@ from paceline.images.lint.matrix import wheels
 from paceline.images.lint.project import Finding, Level
 from paceline.images.lint.rules.container.imports import entry_file, imports_of
 from paceline.images.lint.rules.container.script import start_of
-from paceline.images.lint.rules.extensions import NO_COMPILER
+from paceline.images.lint.rules.packages.nvcc import NO_COMPILER
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place, places
+from paceline.images.lint.view import StageView, stage_views
 
 NO_MODULE = Pattern(
     number=41,
@@ -54,7 +54,7 @@ _DISTRIBUTION = {
 _NUMERIC = "numpy"
 _HUB = "huggingface-hub pyyaml tqdm requests packaging fsspec filelock"
 _TORCH = "jinja2 networkx sympy fsspec filelock typing-extensions triton setuptools"
-# What the usual distributions bring, directly or by others.
+# Modules that common distributions install, directly or by dependencies.
 _BRINGS = {
     "torch": _TORCH,
     "torchvision": f"torch numpy pillow {_TORCH}",
@@ -188,10 +188,10 @@ _TOOLS_OF_APT = re.compile(
 )
 
 
-def installed_names(place: Place) -> tuple[set[str], bool] | None:
+def installed_names(view: StageView) -> tuple[set[str], bool] | None:
     """Every distribution of every stage, with what it brings, and whether all of them are usual ones."""
     names: set[str] = set()
-    for other in places(place.project, place.target):
+    for other in stage_views(view.project, view.target):
         if (
             other.has_conda
             or other.has_conditional
@@ -209,11 +209,11 @@ def installed_names(place: Place) -> tuple[set[str], bool] | None:
             unread = [
                 p for p in by.values("requirement") if other.file_named(other.path_in_context(by, p)) is None
             ]
-            folders = [a for a in by.asked if not a.name] or by.values("editable")
+            folders = [a for a in by.specs if not a.name] or by.values("editable")
             if unread or (folders and not other.files_of(by)) or (not by.is_pip and not other.files_of(by)):
                 return None
             files = other.files_of(by)
-            if any(f.path.endswith(("setup.py", "setup.cfg")) and not f.asked for f in files) or by.values(
+            if any(f.path.endswith(("setup.py", "setup.cfg")) and not f.specs for f in files) or by.values(
                 "extra", "group"
             ):
                 return None
@@ -224,17 +224,20 @@ def installed_names(place: Place) -> tuple[set[str], bool] | None:
         if any(_is_written(word) for word in other.words):
             return None
         names |= {
-            one.asked.name for one in other.installed if not any(_has_extras(one.asked.text) for _ in (0,))
+            package.spec.name
+            for package in other.installed
+            if not any(_has_extras(package.spec.text) for _ in (0,))
         }
         if any(
-            _has_extras(one.asked.text) or not one.asked.name or one.asked.is_url for one in other.installed
+            _has_extras(package.spec.text) or not package.spec.name or package.spec.is_url
+            for package in other.installed
         ):
             return None
         if other.base.family == "pytorch":
             names |= _OF_PYTORCH
-    usual = all(name in _BRINGS or name in wheels().packages for name in names)
-    brought = {one for name in names for one in _BRINGS.get(name, "").split()}
-    return names | brought, usual and all(name in _BRINGS for name in names)
+    are_known = all(name in _BRINGS or name in wheels().packages for name in names)
+    dependencies = {dependency for name in names for dependency in _BRINGS.get(name, "").split()}
+    return names | dependencies, are_known and all(name in _BRINGS for name in names)
 
 
 def _has_extras(text: str) -> bool:
@@ -248,140 +251,145 @@ def _is_written(word: str) -> bool:
     )
 
 
-def module_not_installed(place: Place) -> Iterator[Finding]:
-    start = start_of(place)
-    known = None if start is None else installed_names(place)
+def module_not_installed(view: StageView) -> Iterator[Finding]:
+    start = start_of(view)
+    known = None if start is None else installed_names(view)
     if start is None or known is None:
         return
-    there, all_usual = known
-    for words in start.commands:
-        called = [word for word in words[:2] if word != "exec"][:1]
-        wanted = _PROGRAMS.get(called[0]) if called else None
-        if wanted is not None and wanted not in there and not _brings(wanted, there):
-            yield NO_MODULE.found(
-                place,
+    installed, all_usual = known
+    for argv in start.commands:
+        called = [word for word in argv[:2] if word != "exec"][:1]
+        package = _PROGRAMS.get(called[0]) if called else None
+        if package is not None and package not in installed and not _brings(package, installed):
+            yield NO_MODULE.finding(
+                view,
                 start.step,
-                f"no step installs {wanted}, which has the program {called[0]}: `{called[0]}: not found`",
-                " ".join(words)[:120],
-                f"install {wanted}",
+                f"no step installs {package}, which has the program {called[0]}: `{called[0]}: not found`",
+                " ".join(argv)[:120],
+                f"install {package}",
             )
             return
-    for path, name, line in imports_of(place, start):
-        wanted = _DISTRIBUTION.get(name, name.replace("_", "-").lower())
-        is_seldom = wanted in _SELDOM
-        if wanted in there or not (is_seldom or wanted in _BRINGS) or _brings(wanted, there):
+    for path, name, line in imports_of(view, start):
+        package = _DISTRIBUTION.get(name, name.replace("_", "-").lower())
+        is_seldom = package in _SELDOM
+        if package in installed or not (is_seldom or package in _BRINGS) or _brings(package, installed):
             continue
         if not all_usual and not (
-            is_seldom and wanted not in ("scikit-learn", "opencv-python", "matplotlib", "pandas")
+            is_seldom and package not in ("scikit-learn", "opencv-python", "matplotlib", "pandas")
         ):
             continue
-        yield NO_MODULE.found(
-            place,
+        yield NO_MODULE.finding(
+            view,
             start.step,
-            f"{path}:{line} imports {name}, and no step installs {wanted}: `No module named '{name}'`",
+            f"{path}:{line} imports {name}, and no step installs {package}: `No module named '{name}'`",
             f"{path}:{line}: import {name}",
-            f"add {wanted} to the requirements",
+            f"add {package} to the requirements",
             level=Level.PROBLEM,
         )
         return
 
 
-def _brings(wanted: str, there: set[str]) -> bool:
-    others = {
+def _brings(package: str, installed: set[str]) -> bool:
+    providers = {
         "opencv-python": "opencv-python-headless opencv-contrib-python opencv-contrib-python-headless "
         "ultralytics"
     }
-    listed = f"{_SELDOM.get(wanted, '')} {others.get(wanted, '')}".split()
-    return any(one in there for one in listed)
+    listed = f"{_SELDOM.get(package, '')} {providers.get(package, '')}".split()
+    return any(provider in installed for provider in listed)
 
 
-def local_module_missing(place: Place) -> Iterator[Finding]:
+def local_module_missing(view: StageView) -> Iterator[Finding]:
     """A module of the context that is not copied with the file that imports it."""
-    start = start_of(place)
-    paths = place.project.paths
+    start = start_of(view)
+    paths = view.project.paths
     if start is None or paths is None or start.files.is_open or start.files.below:
         return
-    if any(one.asked.text.startswith(".") for one in place.installed) or any(
-        by.values("editable") for by in place.pip
+    if any(package.spec.text.startswith(".") for package in view.installed) or any(
+        by.values("editable") for by in view.pip
     ):
         return
-    if any(not by.is_pip for by in place.commands_of_pip):
+    if any(not by.is_pip for by in view.commands_of_pip):
         return
     entry = entry_file(start)
-    beside = posixpath.dirname(entry[1]) if entry is not None else ""
-    for path, name, line in imports_of(place, start):
-        here = posixpath.join(beside, name)
-        is_known = f"{here}.py" in paths or f"{here}/__init__.py" in paths
+    directory = posixpath.dirname(entry[1]) if entry is not None else ""
+    for path, name, line in imports_of(view, start):
+        module_path = posixpath.join(directory, name)
+        is_known = f"{module_path}.py" in paths or f"{module_path}/__init__.py" in paths
         if is_known and name not in sys.stdlib_module_names and not name.startswith("_"):
-            yield NO_MODULE.found(
-                place,
+            yield NO_MODULE.finding(
+                view,
                 start.step,
                 f"{path}:{line} imports {name}, which is in the context and is not copied: `No module "
                 f"named '{name}'`",
-                f"{here}.py" if f"{here}.py" in paths else f"{here}/",
-                f"COPY {here}.py too" if f"{here}.py" in paths else f"COPY {here} too",
+                f"{module_path}.py" if f"{module_path}.py" in paths else f"{module_path}/",
+                f"COPY {module_path}.py too" if f"{module_path}.py" in paths else f"COPY {module_path} too",
             )
             return
 
 
-def code_for_another_python(place: Place) -> Iterator[Finding]:
-    start = start_of(place)
-    if start is None or place.python is None:
+def code_for_another_python(view: StageView) -> Iterator[Finding]:
+    start = start_of(view)
+    if start is None or view.python is None:
         return
     entry = entry_file(start)
-    text = None if entry is None else place.project.code_text(entry[1])
+    text = None if entry is None else view.project.code_text(entry[1])
     if text is None or entry is None:
         return
-    python = Version(place.python)
+    python = Version(view.python)
     try:
         ast.parse(text, feature_version=(python.major, python.minor))
         why = ""
     except (SyntaxError, ValueError) as error:
-        why = f"{entry[1]}:{getattr(error, 'lineno', 1)} is no code for Python {python}: `SyntaxError`"
-    for path, name, line in [] if why else list(imports_of(place, start)):
-        added, removed = _ADDED.get(name), _REMOVED.get(name)
+        why = f"{entry[1]}:{getattr(error, 'lineno', 1)} is not valid code for Python {python}: `SyntaxError`"
+    for path, name, line in [] if why else list(imports_of(view, start)):
+        added = _ADDED.get(name)
+        removed = _REMOVED.get(name)
         if (added is not None and python < Version(added)) or (
             removed is not None and python >= Version(removed)
         ):
-            why = f"{path}:{line} imports {name}, which Python {python} has not: `No module named '{name}'`"
+            why = (
+                f"{path}:{line} imports {name}, which Python {python} does not have: `No module named "
+                f"'{name}'`"
+            )
             break
     if why:
-        yield NO_PYTHON.found(
-            place,
+        yield NO_PYTHON.finding(
+            view,
             start.step,
             why,
-            f"{entry[1]}; FROM {place.base.reference}",
+            f"{entry[1]}; FROM {view.base.reference}",
             "use a base with the Python that the code needs",
         )
 
 
-def deepspeed_without_nvcc(place: Place) -> Iterator[Finding]:
+def deepspeed_without_nvcc(view: StageView) -> Iterator[Finding]:
     """DeepSpeed asks nvcc for its version when it is imported, and compiles its operators when it runs."""
-    one, base = place.find("deepspeed"), place.base
-    start = start_of(place)
+    package = view.find("deepspeed")
+    base = view.base
+    start = start_of(view)
     has_none = base.flavour in ("runtime", "base") or (
         base.family in ("python", "debian", "ubuntu") and base.is_slim
     )
-    if one is None or start is None or not has_none or place.has_conda or not place.are_packages_known:
+    if package is None or start is None or not has_none or view.has_conda or not view.are_packages_known:
         return
-    is_cpu = place.torch is not None and place.torch.build == "cpu"
+    is_cpu = view.torch is not None and view.torch.build == "cpu"
     if is_cpu or any(
-        re.search(r"nvcc|cuda-toolkit|cuda-compiler|DS_ACCELERATOR", word) for word in place.words
+        re.search(r"nvcc|cuda-toolkit|cuda-compiler|DS_ACCELERATOR", word) for word in view.words
     ):
         return
-    called = any("deepspeed" in words[:2] for words in start.commands)
-    imported = any(name == "deepspeed" for _, name, _ in imports_of(place, start))
+    called = any("deepspeed" in argv[:2] for argv in start.commands)
+    imported = any(name == "deepspeed" for _, name, _ in imports_of(view, start))
     if not called and not imported:
         return
-    if "DS_ACCELERATOR" in place.variables or any(
-        s.flag("from") for s in place.steps if "cuda" in " ".join(s.values)
+    if "DS_ACCELERATOR" in view.variables or any(
+        s.flag("from") for s in view.steps if "cuda" in " ".join(s.values)
     ):
         return
-    yield NO_COMPILER.found(
-        place,
-        one.asked,
-        f"deepspeed calls nvcc when it is imported, which {base.reference} has not: `nvcc: No such file`",
-        f"{one.asked.text} on {base.reference}",
+    yield NO_COMPILER.finding(
+        view,
+        package.spec,
+        f"deepspeed calls nvcc on import, which {base.reference} does not have: `nvcc: No such file`",
+        f"{package.spec.text} on {base.reference}",
         "use the devel image, or install cuda-nvcc of the same CUDA",
     )
 

@@ -12,19 +12,19 @@ from itertools import pairwise
 
 from paceline.images.lint.dockerfile import Command, Instruction, commands_in
 from paceline.images.lint.project import Finding
-from paceline.images.lint.rules.container.start import IGNORED, last_start, words_of
+from paceline.images.lint.rules.container.start import IGNORED, argv_of, last_start
 from paceline.images.lint.rules.context import has_code
 from paceline.images.lint.rules.paths import OF_THE_SYSTEM, Files, followed, joined
 from paceline.images.lint.rules.pattern import Pattern
 from paceline.images.lint.rules.shells import bash_syntax, runs_dash
-from paceline.images.lint.rules.syntax import fault_in
-from paceline.images.lint.view import Place
+from paceline.images.lint.shell_parser import fault_in
+from paceline.images.lint.view import StageView
 
 NO_SCRIPT = Pattern(
     number=29,
     id="script-not-copied",
     what="ENTRYPOINT or CMD runs a script that is not among the files copied to that folder.",
-    fix="only reported: COPY it, or the name of the one that is there",
+    fix="only reported: COPY it, or the name of the existing one",
 )
 NOT_RUN = Pattern(
     number=41,
@@ -47,48 +47,49 @@ _STARTERS = re.compile(r"(?:^|/)(?:python[\d.]*|torchrun|deepspeed|accelerate|mp
 class Start:
     step: Instruction  # the one that names the program
     words: tuple[str, ...]
-    files: Files  # what the image holds
+    files: Files  # files of the image
     script: str = ""  # a shell script: its path in the image
-    text: str = ""  # of that script, where it is known
+    text: str = ""  # text of that script, if known
 
     @property
     def commands(self) -> list[tuple[str, ...]]:
         """The words themselves, or the commands of the script."""
         if not self.text:
             return [self.words]
-        return [one.texts for one in _logical_commands(self.text)]
+        return [command.texts for command in _logical_commands(self.text)]
 
 
-def start_of(place: Place) -> Start | None:
-    """What the container runs; None where the base or a shell's text decides."""
-    if not place.is_last or any(step.word in ("ONBUILD", "VOLUME") for step in place.steps):
+def start_of(view: StageView) -> Start | None:
+    """Start command of the container; None if the base or a shell's text decides."""
+    if not view.is_last or any(step.word in ("ONBUILD", "VOLUME") for step in view.steps):
         return None
-    steps = last_start(place)
-    entry, cmd = steps.get("ENTRYPOINT"), steps.get("CMD")
+    steps = last_start(view)
+    entry = steps.get("ENTRYPOINT")
+    cmd = steps.get("CMD")
     step = entry or cmd
-    if step is None or id(step) not in place.own_steps or not step.values:
+    if step is None or id(step) not in view.own_steps or not step.values:
         return None
-    words = words_of(step)
+    argv = argv_of(step)
     if entry is not None and cmd is not None and entry.is_json and cmd.is_json:
-        words += cmd.values
+        argv += cmd.values
     if not step.is_json and re.search(r"[;&|]", step.values[0]):
         return None
-    states = [state for _, state, _ in followed(place)]
+    states = [state for _, state, _ in followed(view)]
     files = states[-1]
-    while words and (_WRAPPERS.search(words[0]) or words[0].startswith("-") or re.match(r"^\w+=", words[0])):
-        words = words[1:]
-    if not words:
+    while argv and (_WRAPPERS.search(argv[0]) or argv[0].startswith("-") or re.match(r"^\w+=", argv[0])):
+        argv = argv[1:]
+    if not argv:
         return None
-    start = Start(step, tuple(words), files)
-    at = 1 if re.search(r"(?:^|/)(?:ba|da)?sh$", words[0]) and len(words) > 1 else 0
-    if not words[at].endswith(".sh") and not (
-        at == 0 and "/" in words[0] and "." not in posixpath.basename(words[0])
+    start = Start(step, tuple(argv), files)
+    at = 1 if re.search(r"(?:^|/)(?:ba|da)?sh$", argv[0]) and len(argv) > 1 else 0
+    if not argv[at].endswith(".sh") and not (
+        at == 0 and "/" in argv[0] and "." not in posixpath.basename(argv[0])
     ):
         return start
-    path = joined(files.folder, words[at])
+    path = joined(files.folder, argv[at])
     source = None if path is None else files.origin.get(path)
-    text = None if source is None else place.project.code_text(source)
-    return Start(step, tuple(words), files, script=path or "", text=text or "")
+    text = None if source is None else view.project.code_text(source)
+    return Start(step, tuple(argv), files, script=path or "", text=text or "")
 
 
 def _logical_commands(text: str) -> list[Command]:
@@ -96,43 +97,45 @@ def _logical_commands(text: str) -> list[Command]:
     return commands_in(lines, 0, len(lines)) if "<<" not in lines else []
 
 
-def script_missing(place: Place) -> Iterator[Finding]:
-    start = start_of(place)
+def script_missing(view: StageView) -> Iterator[Finding]:
+    start = start_of(view)
     if start is None or start.files.is_open:
         return
-    missing = _missing_words(place, start)
+    missing = _missing_file(view, start)
     if missing is None:
         return
     path, is_script = missing
     ending = posixpath.splitext(path)[1]
     files = start.files
-    beside = sorted(
-        one
-        for one in files.exact
-        if posixpath.dirname(one) == posixpath.dirname(path) and one.endswith(ending)
+    siblings = sorted(
+        name
+        for name in files.exact
+        if posixpath.dirname(name) == posixpath.dirname(path) and name.endswith(ending)
     )
     # Without the whole context, the code may be mounted when the container starts.
-    listed = {posixpath.basename(one) for one in place.project.paths or ()}
-    is_whole = any(one.endswith((".py", ".sh")) for one in files.exact) or posixpath.basename(path) in listed
-    if not beside and not (has_code(place) and is_whole):
+    listed = {posixpath.basename(path) for path in view.project.paths or ()}
+    is_whole = (
+        any(path.endswith((".py", ".sh")) for path in files.exact) or posixpath.basename(path) in listed
+    )
+    if not siblings and not (has_code(view) and is_whole):
         return
-    same = sorted(one for one in files.exact if posixpath.basename(one) == posixpath.basename(path))
+    same = sorted(name for name in files.exact if posixpath.basename(name) == posixpath.basename(path))
     advice = (
         f"write {same[0]}"
         if same
-        else f"COPY it{', or start ' + posixpath.basename(beside[0]) if beside else ''}"
+        else f"COPY it{', or start ' + posixpath.basename(siblings[0]) if siblings else ''}"
     )
-    yield NO_SCRIPT.found(
-        place,
+    yield NO_SCRIPT.finding(
+        view,
         start.step,
-        f"the container {'starts with' if is_script else 'reads'} {path}, which no step has put there: "
+        f"the container {'starts with' if is_script else 'reads'} {path}, which no step has created: "
         "`No such file or directory`",
         f"{start.step.word} {' '.join(start.words)}"[:140],
         advice,
     )
 
 
-def _missing_words(place: Place, start: Start) -> tuple[str, bool] | None:
+def _missing_file(view: StageView, start: Start) -> tuple[str, bool] | None:
     """The first script, module or configuration that is named and not there."""
     folder = start.files.folder
     if (
@@ -142,43 +145,42 @@ def _missing_words(place: Place, start: Start) -> tuple[str, bool] | None:
         and not _is_there(start.files, start.script)
     ):
         return start.script, True
-    for words in start.commands:
-        if words[0] in ("cd", "pushd", "source", ".", "export") and start.text:
-            if words[0] in ("cd", "pushd"):
+    for argv in start.commands:
+        if argv[0] in ("cd", "pushd", "source", ".", "export") and start.text:
+            if argv[0] in ("cd", "pushd"):
                 return None
             continue
-        if words[0] == "exec" or _WRAPPERS.search(words[0]):
-            words = words[1:]
-        if not words or (start.text and not _STARTERS.search(words[0])):
+        if argv[0] == "exec" or _WRAPPERS.search(argv[0]):
+            argv = argv[1:]
+        if not argv or (start.text and not _STARTERS.search(argv[0])):
             continue
-        at = next((n for n, word in enumerate(words) if re.fullmatch(r"[\w./-]+\.(?:py|sh)", word)), None)
+        at = next((n for n, word in enumerate(argv) if re.fullmatch(r"[\w./-]+\.(?:py|sh)", word)), None)
         is_run = at is not None and (
-            at == 0
-            or (_RUNS_SCRIPT.search(words[0]) is not None and not re.match(r"^--[^=]*$", words[at - 1]))
+            at == 0 or (_RUNS_SCRIPT.search(argv[0]) is not None and not re.match(r"^--[^=]*$", argv[at - 1]))
         )
-        if at is not None and is_run and not {"-m", "-c"} & set(words[:at]):
-            path = joined(folder, words[at])
+        if at is not None and is_run and not {"-m", "-c"} & set(argv[:at]):
+            path = joined(folder, argv[at])
             if path is not None and not _is_there(start.files, path):
                 return path, True
-        for option, value in [*pairwise(words), *(w.partition("=")[::2] for w in words if "=" in w)]:
+        for option, value in [*pairwise(argv), *(w.partition("=")[::2] for w in argv if "=" in w)]:
             is_file = re.fullmatch(r"[\w-][\w./-]*\.(?:ya?ml|json|toml)", value) is not None
             path = joined(folder, value) if is_file and _FILE_OPTION.match(option) else None
-            if path is not None and has_code(place) and not _is_there(start.files, path):
+            if path is not None and has_code(view) and not _is_there(start.files, path):
                 return path, False
-        module = _missing_module(place, start, words)
+        module = _missing_module(view, start, argv)
         if module:
             return module, True
     return None
 
 
-def _missing_module(place: Place, start: Start, words: tuple[str, ...]) -> str:
-    """`python -m package.module` where the folder of the package is there, and the module is not."""
+def _missing_module(view: StageView, start: Start, argv: tuple[str, ...]) -> str:
+    """`python -m package.module` if the folder of the package exists, and the module does not."""
     at = next(
-        (n for n, w in enumerate(words[:-1]) if w == "-m" and re.search(r"python[\d.]*$", words[0])), None
+        (n for n, w in enumerate(argv[:-1]) if w == "-m" and re.search(r"python[\d.]*$", argv[0])), None
     )
-    if at is None or start.files.folder is None or not has_code(place):
+    if at is None or start.files.folder is None or not has_code(view):
         return ""
-    name = words[at + 1]
+    name = argv[at + 1]
     if not re.fullmatch(r"\w+(?:\.\w+)+", name) or name.split(".")[0] in (
         "torch",
         "accelerate",
@@ -188,47 +190,48 @@ def _missing_module(place: Place, start: Start, words: tuple[str, ...]) -> str:
         return ""
     path = posixpath.join(start.files.folder, name.replace(".", "/"))
     package = posixpath.join(start.files.folder, name.split(".")[0])
-    is_package = any(one.startswith(f"{package}/") for one in start.files.exact)
-    found = any(start.files.may_hold(one) for one in (f"{path}.py", f"{path}/__main__.py"))
-    return f"{path}.py" if is_package and not found else ""
+    is_package = any(path.startswith(f"{package}/") for path in start.files.exact)
+    exists = any(start.files.may_hold(candidate) for candidate in (f"{path}.py", f"{path}/__main__.py"))
+    return f"{path}.py" if is_package and not exists else ""
 
 
 def _is_there(files: Files, path: str) -> bool:
     return OF_THE_SYSTEM.match(path) is not None or files.may_hold(path)
 
 
-def script_not_run(place: Place) -> Iterator[Finding]:
-    start = start_of(place)
+def script_not_run(view: StageView) -> Iterator[Finding]:
+    start = start_of(view)
     if start is None or not start.text:
         return
-    why, advice = _why_not_run(place, start)
+    why, advice = _why_not_run(view, start)
     if why:
-        yield NOT_RUN.found(
-            place,
+        yield NOT_RUN.finding(
+            view,
             start.step,
             why,
             f"{start.step.word} {' '.join(start.words)}"[:120],
             advice,
         )
-    steps = last_start(place)
+    steps = last_start(view)
     cmd = steps.get("CMD")
     takes = re.search(r"\$(?:[@*1-9]|\{[@*1-9#])|\bshift\b|getopts", start.text) is not None
     if cmd is not None and cmd is not start.step and not takes and cmd.values:
-        yield IGNORED.found(
-            place,
+        yield IGNORED.finding(
+            view,
             cmd,
-            f"{posixpath.basename(start.script)} does not use its arguments (`$@`): CMD is never run",
+            f"{posixpath.basename(start.script)} does not use its arguments (`$@`): CMD is ignored",
             f"{start.step.word} {' '.join(start.step.values)}; CMD {' '.join(cmd.values)}"[:140],
             'end the script with exec "$@"',
         )
 
 
-def _why_not_run(place: Place, start: Start) -> tuple[str, str]:
-    text, said = start.text, " ".join(place.words)
+def _why_not_run(view: StageView, start: Start) -> tuple[str, str]:
+    text = start.text
+    match = " ".join(view.words)
     name = posixpath.basename(start.script)
     is_direct = start.words[0].endswith(name)
     head = re.match(r"^#![ \t]*(\S+)(?:[ \t]+(\S+))?", text)
-    converted = re.search(r"dos2unix|\\r", said) is not None
+    converted = re.search(r"dos2unix|\\r", match) is not None
     if "\r\n" in text and not converted:
         return (
             f"{name} has Windows line ends: `no such file or directory`, or `$'\\r': command not found`",
@@ -237,17 +240,17 @@ def _why_not_run(place: Place, start: Start) -> tuple[str, str]:
     if is_direct and head is None and start.step.is_json:
         return (
             f"{name} has no `#!` line, and the exec form runs no shell: `exec format error`",
-            "begin it with #!/bin/sh",
+            "start it with #!/bin/sh",
         )
     shell = start.words[0] if not is_direct else (head[2] or head[1] if head is not None else "")
-    if shell.endswith("bash") and place.base.system == "alpine" and "bash" not in place.system_packages:
+    if shell.endswith("bash") and view.base.system == "alpine" and "bash" not in view.system_packages:
         return (
-            f"{name} is run by bash, which {place.base.reference} has not: `not found`",
+            f"{name} is run by bash, which {view.base.reference} does not have: `not found`",
             "install bash, or use #!/bin/sh",
         )
     source = start.files.origin.get(start.script, "")
-    chmod = re.search(r"chmod\b", said) or any(step.flag("chmod") is not None for step in place.steps)
-    runnable = place.project.runnable
+    chmod = re.search(r"chmod\b", match) or any(step.flag("chmod") is not None for step in view.steps)
+    runnable = view.project.runnable
     if is_direct and runnable is not None and source not in runnable and not chmod:
         return (
             f"{name} is not executable: `permission denied`",
@@ -258,7 +261,7 @@ def _why_not_run(place: Place, start: Start) -> tuple[str, str]:
     if fault is not None:
         return f"the shell cannot parse {name}: {fault}", "close what is open"
     is_sh = re.search(r"(?:^|/)(?:da)?sh$", shell) is not None
-    bash = bash_syntax(plain) if is_sh and runs_dash(place, replace(start.step, is_json=False)) else None
+    bash = bash_syntax(plain) if is_sh and runs_dash(view, replace(start.step, is_json=False)) else None
     if bash is not None and not bash[2]:
         return f"{name} is run by sh, which is dash and has no `{bash[0]}`: `{bash[1]}`", "run it by bash"
     return "", ""

@@ -8,9 +8,9 @@ from paceline.images.lint.dockerfile import Instruction, substituted
 from paceline.images.lint.project import Finding, Level
 from paceline.images.lint.rules.commands import OTHER_PYTHON
 from paceline.images.lint.rules.container.interpreter import KNOWN, LAUNCHED, OTHER
-from paceline.images.lint.rules.container.start import last_start, words_of
+from paceline.images.lint.rules.container.start import argv_of, last_start
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 NOT_MADE = Pattern(
     number=29,
@@ -24,21 +24,22 @@ _OF_BASES = re.compile(
 )
 
 
-def not_made_in_stage(place: Place) -> Iterator[Finding]:
+def not_made_in_stage(view: StageView) -> Iterator[Finding]:
     """COPY --from=STAGE PATH against every word of that stage."""
-    for step in place.stage.instructions:
-        said = step.flag("from") if step.word == "COPY" else None
+    for step in view.stage.instructions:
+        stage_name = step.flag("from") if step.word == "COPY" else None
         source = next(
-            (s for s in place.docker.stages if said and said.lower() in (s.name, str(s.number))), None
+            (s for s in view.docker.stages if stage_name and stage_name.lower() in (s.name, str(s.number))),
+            None,
         )
-        if source is None or source.number >= place.stage.number or len(step.values) < 2:
+        if source is None or source.number >= view.stage.number or len(step.values) < 2:
             continue
-        chain = place.docker.chain(source)
-        values = place.docker.variables(source)
-        told = " ".join(
-            substituted(" ".join([*one.values, *one.flags]), values)
+        chain = view.docker.chain(source)
+        values = view.docker.variables(source)
+        script = " ".join(
+            substituted(" ".join([*step.values, *step.flags]), values)
             for stage in chain
-            for one in stage.instructions
+            for step in stage.instructions
         )
         for written in step.values[:-1]:
             path = substituted(written, values).rstrip("/")
@@ -46,39 +47,40 @@ def not_made_in_stage(place: Place) -> Iterator[Finding]:
             is_plain = re.fullmatch(r"/[\w./-]+", path) is not None and not _OF_BASES.match(path)
             if (
                 is_plain
-                and _is_unmentioned(path, top, told)
-                and not re.search(r"\.sh\b|make\b|cmake|<<", told)
+                and _is_unmentioned(path, top, script)
+                and not re.search(r"\.sh\b|make\b|cmake|<<", script)
             ):
-                yield NOT_MADE.found(
-                    place,
+                yield NOT_MADE.finding(
+                    view,
                     step,
-                    f"no instruction of stage {said} mentions {top}: `not found`",
-                    f"COPY --from={said} {' '.join(step.values)}",
+                    f"no instruction of stage {stage_name} mentions {top}: `not found`",
+                    f"COPY --from={stage_name} {' '.join(step.values)}",
                     "copy the path that the stage fills",
                 )
                 return
-        yield from _moved(place, step, told)
+        yield from _moved(view, step, script)
 
 
-def _is_unmentioned(path: str, top: str, told: str) -> bool:
+def _is_unmentioned(path: str, top: str, script: str) -> bool:
     first = f"/{path.split('/')[1]}"
-    return re.search(rf"(?<![\w.-]){re.escape(top)}(?![\w-])", told) is None and (
-        top == first or re.search(rf"(?<![\w./-]){re.escape(first)}/?(?![\w./-])", told) is None
+    return re.search(rf"(?<![\w.-]){re.escape(top)}(?![\w-])", script) is None and (
+        top == first or re.search(rf"(?<![\w./-]){re.escape(first)}/?(?![\w./-])", script) is None
     )
 
 
-def _moved(place: Place, step: Instruction, told: str) -> Iterator[Finding]:
+def _moved(view: StageView, step: Instruction, script: str) -> Iterator[Finding]:
     """A virtual environment at another path: the scripts in it name the Python of the first one."""
-    source, goal = step.values[0].rstrip("/"), step.values[-1].rstrip("/")
-    is_venv = re.search(rf"venv (?:\S+ )*{re.escape(source)}(?:\s|$)", told) is not None
+    source = step.values[0].rstrip("/")
+    goal = step.values[-1].rstrip("/")
+    is_venv = re.search(rf"venv (?:\S+ )*{re.escape(source)}(?:\s|$)", script) is not None
     if len(step.values) != 2 or not is_venv or goal == source or "$" in goal or not goal.startswith("/"):
         return
-    steps = last_start(place)
+    steps = last_start(view)
     start = steps.get("ENTRYPOINT") or steps.get("CMD")
-    program = posixpath.basename(words_of(start)[0]) if start is not None and start.values else ""
+    program = posixpath.basename(argv_of(start)[0]) if start is not None and start.values else ""
     is_script = LAUNCHED.match(program) is not None and not program.startswith("python")
-    yield OTHER.found(
-        place,
+    yield OTHER.finding(
+        view,
         step,
         f"the environment was made as {source}: its scripts begin with `#!{source}/bin/python`, which is "
         "not here",
@@ -88,18 +90,18 @@ def _moved(place: Place, step: Instruction, told: str) -> Iterator[Finding]:
     )
 
 
-def packages_of_another_python(place: Place) -> Iterator[Finding]:
+def packages_of_another_python(view: StageView) -> Iterator[Finding]:
     """`…/python3.10/dist-packages`, copied to where Python 3.8 runs."""
-    mine = place.base.python
-    if mine is None or place.has_own_python or place.base.family not in KNOWN:
+    python = view.base.python
+    if python is None or view.has_own_python or view.base.family not in KNOWN:
         return
-    for step in place.stage.instructions:
-        found = re.search(r"/python(3\.\d+)/(?:site|dist)-packages", step.values[-1] if step.values else "")
-        if step.word == "COPY" and step.flag("from") and found is not None and found[1] != mine:
-            yield OTHER_PYTHON.found(
-                place,
+    for step in view.stage.instructions:
+        match = re.search(r"/python(3\.\d+)/(?:site|dist)-packages", step.values[-1] if step.values else "")
+        if step.word == "COPY" and step.flag("from") and match is not None and match[1] != python:
+            yield OTHER_PYTHON.finding(
+                view,
                 step,
-                f"the packages are those of Python {found[1]}, and {place.base.reference} has {mine}: `No "
+                f"the packages are those of Python {match[1]}, and {view.base.reference} has {python}: `No "
                 "module named …`",
                 f"COPY {' '.join(step.values)}"[:140],
                 "use the same system and Python in both stages",

@@ -8,7 +8,7 @@ from paceline.images.lint.dockerfile import Instruction
 from paceline.images.lint.project import Finding, Level
 from paceline.images.lint.rules.pattern import Pattern
 from paceline.images.lint.rules.programs import NO_PROGRAM
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 IGNORED = Pattern(
     number=38,
@@ -25,19 +25,19 @@ DOUBLED = Pattern(
 NO_SHELL = Pattern(
     number=38,
     id="shell-instruction",
-    what="SHELL is no JSON array, or lacks `-c`: the shell takes the text of RUN as the name of a file.",
+    what="SHELL is not a JSON array, or lacks `-c`: the shell interprets the text of RUN as a file name.",
     fix='only reported: `SHELL ["/bin/bash", "-c"]`',
 )
 FLAG = Pattern(
     number=33,
     id="unknown-flag",
-    what="An instruction has a flag that BuildKit does not know: the build is refused before it begins.",
+    what="An instruction has a flag that BuildKit does not support: the build fails before it starts.",
     fix="only reported: the flag that is meant",
 )
 LAUNCHER = Pattern(
     number=38,
     id="launcher-option",
-    what="An option of torchrun or deepspeed that takes a number is given the script, or no number.",
+    what="An option of torchrun or deepspeed that takes a number gets the script as its value, or no number.",
     fix="only reported: the number",
 )
 PATTERNS = (IGNORED, DOUBLED, NO_SHELL, FLAG, LAUNCHER)
@@ -56,39 +56,40 @@ _FLAGS = {
 _WITHOUT_FLAGS = frozenset({"WORKDIR", "ENV", "USER", "ENTRYPOINT", "EXPOSE", "VOLUME", "LABEL"})
 
 
-def last_start(place: Place) -> dict[str, Instruction]:
+def last_start(view: StageView) -> dict[str, Instruction]:
     """The ENTRYPOINT and the CMD that count: the last; an ENTRYPOINT resets the CMD of earlier stages."""
-    found: dict[str, Instruction] = {}
-    for stage in place.docker.chain(place.stage):
+    instructions: dict[str, Instruction] = {}
+    for stage in view.docker.chain(view.stage):
         own = {step.word: step for step in stage.instructions if step.word in ("CMD", "ENTRYPOINT")}
         if "ENTRYPOINT" in own:
-            found.pop("CMD", None)
-        found |= own
-    return found
+            instructions.pop("CMD", None)
+        instructions |= own
+    return instructions
 
 
-def words_of(step: Instruction) -> list[str]:
+def argv_of(step: Instruction) -> list[str]:
     if step.is_json:
         return list(step.values)
     return step.values[0].split() if step.values else []
 
 
-def entrypoint_and_cmd(place: Place) -> Iterator[Finding]:
-    if not place.is_last:
+def entrypoint_and_cmd(view: StageView) -> Iterator[Finding]:
+    if not view.is_last:
         return
-    steps = last_start(place)
-    entry, cmd = steps.get("ENTRYPOINT"), steps.get("CMD")
+    steps = last_start(view)
+    entry = steps.get("ENTRYPOINT")
+    cmd = steps.get("CMD")
     if entry is None or cmd is None or not entry.values or not cmd.values:
         return
-    if id(entry) not in place.own_steps and id(cmd) not in place.own_steps:
+    if id(entry) not in view.own_steps and id(cmd) not in view.own_steps:
         return
     shown = f"ENTRYPOINT {' '.join(entry.values)}; CMD {' '.join(cmd.values)}"[:160]
     if not entry.is_json:
         uses_them = re.search(r"\$[@*1]|\$\{[@*1]", entry.values[0]) is not None
         has_options = cmd.values[0].startswith("-")
         if not uses_them and not entry.values[0].lstrip().startswith("["):
-            yield IGNORED.found(
-                place,
+            yield IGNORED.finding(
+                view,
                 cmd,
                 "an ENTRYPOINT in shell form receives no arguments: CMD is ignored",
                 shown,
@@ -96,20 +97,21 @@ def entrypoint_and_cmd(place: Place) -> Iterator[Finding]:
                 level=Level.PROBLEM if has_options else Level.WARNING,
             )
         return
-    first = words_of(cmd)
-    program, last = first[0].rpartition("/")[2], entry.values[-1].rpartition("/")[2]
+    first = argv_of(cmd)
+    program = first[0].rpartition("/")[2]
+    last = entry.values[-1].rpartition("/")[2]
     if cmd.is_json and program == last and _LAUNCHERS.match(program) and program not in ("bash", "conda"):
-        yield DOUBLED.found(
-            place,
+        yield DOUBLED.finding(
+            view,
             cmd,
-            f"CMD is appended to ENTRYPOINT: {last} is asked to run a file named {first[0]}",
+            f"CMD is appended to ENTRYPOINT: {last} would run a file named {first[0]}",
             shown,
             f"leave {first[0]} out of CMD",
         )
 
 
-def shell_instruction(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
+def shell_instruction(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
         if step.word != "SHELL":
             continue
         is_shell = bool(step.values) and re.search(r"(?:^|/)(?:ba|da|z)?sh$", step.values[0]) is not None
@@ -117,13 +119,12 @@ def shell_instruction(place: Place) -> Iterator[Finding]:
         if step.is_json and (not is_shell or takes_text):
             continue
         why = (
-            f"{step.values[0]} takes the text of every RUN as the name of a script: `No such file or "
-            "directory`"
+            f"{step.values[0]} interprets the text of every RUN as a script name: `No such file or directory`"
             if step.is_json
-            else "SHELL takes a JSON array: the build is refused before it begins"
+            else "SHELL needs a JSON array: the build fails before it starts"
         )
-        yield NO_SHELL.found(
-            place,
+        yield NO_SHELL.finding(
+            view,
             step,
             why,
             f"SHELL {' '.join(step.values)}",
@@ -131,37 +132,37 @@ def shell_instruction(place: Place) -> Iterator[Finding]:
         )
 
 
-def unknown_flag(place: Place) -> Iterator[Finding]:
-    for step in [place.stage.origin, *place.stage.instructions]:
+def unknown_flag(view: StageView) -> Iterator[Finding]:
+    for step in [view.stage.origin, *view.stage.instructions]:
         known = frozenset() if step.word in _WITHOUT_FLAGS else _FLAGS.get(step.word)
         names = [flag.removeprefix("--").partition("=")[0] for flag in step.flags]
         bad = next((name for name in names if known is not None and name and name not in known), None)
         if bad is not None:
-            yield FLAG.found(
-                place,
+            yield FLAG.finding(
+                view,
                 step,
                 f"{step.word} has no flag --{bad}: `unknown flag`",
                 f"{step.word} {' '.join(step.flags)}",
-                f"{step.word} takes {', '.join(f'--{one}' for one in sorted(known or ())) or 'none'}",
+                f"{step.word} supports {', '.join(f'--{flag}' for flag in sorted(known or ())) or 'none'}",
             )
 
 
-def launcher_option(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
+def launcher_option(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
         if step.word not in ("CMD", "ENTRYPOINT", "RUN"):
             continue
-        words = words_of(step)
+        argv = argv_of(step)
         launched = any(
             re.search(r"(?:^|/)(?:torchrun|deepspeed|accelerate)$|distributed\.(?:run|launch)$", w)
-            for w in words
+            for w in argv
         )
-        for option, value in pairwise(words) if launched else ():
+        for option, value in pairwise(argv) if launched else ():
             if _NUMBERS.match(option) and re.search(r"^-|\.py$", value):
-                yield LAUNCHER.found(
-                    place,
+                yield LAUNCHER.finding(
+                    view,
                     step,
-                    f"{option} takes a number, and gets `{value}`: the launcher refuses it, or has no script",
-                    f"{step.word} {' '.join(words)}"[:140],
+                    f"{option} needs a number, but gets `{value}`: the launcher rejects it, or has no script",
+                    f"{step.word} {' '.join(argv)}"[:140],
                     f"write {option}=8, or the number of GPUs of a node",
                 )
                 break
@@ -180,30 +181,35 @@ _STARTED = {
 }
 
 
-def start_program_missing(place: Place) -> Iterator[Finding]:
+def start_program_missing(view: StageView) -> Iterator[Finding]:
     """The first program of ENTRYPOINT or CMD comes from a system package that no step installs."""
-    if not place.is_last or place.base.family not in ("python", "debian", "ubuntu", "cuda", "pytorch"):
+    if not view.is_last or view.base.family not in ("python", "debian", "ubuntu", "cuda", "pytorch"):
         return
-    steps = last_start(place)
+    steps = last_start(view)
     step = steps.get("ENTRYPOINT") or steps.get("CMD")
-    words = [] if step is None else words_of(step)
-    name = words[0].rpartition("/")[2] if words else ""
-    wanted = _STARTED.get(name)
-    if step is None or wanted is None or id(step) not in place.own_steps or place.has_conda:
+    argv = [] if step is None else argv_of(step)
+    name = argv[0].rpartition("/")[2] if argv else ""
+    pattern = _STARTED.get(name)
+    if step is None or pattern is None or id(step) not in view.own_steps or view.has_conda:
         return
-    others = [value for one in place.steps if one is not step for value in (*one.values, *one.flags)]
+    values = [
+        value
+        for instruction in view.steps
+        if instruction is not step
+        for value in (*instruction.values, *instruction.flags)
+    ]
     named = any(
-        re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in others if "CMD" not in text
+        re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in values if "CMD" not in text
     )
-    installed = any(wanted.search(package) for package in place.system_packages)
-    pip = any(wanted.search(one.asked.name) for one in place.installed)
-    if named or installed or pip or not place.are_packages_known:
+    installed = any(pattern.search(package) for package in view.system_packages)
+    pip = any(pattern.search(package.spec.name) for package in view.installed)
+    if named or installed or pip or not view.are_packages_known:
         return
-    yield NO_PROGRAM.found(
-        place,
+    yield NO_PROGRAM.finding(
+        view,
         step,
         f"no step installs {name}, which the container starts with: `{name}: not found`",
-        f"{step.word} {' '.join(words)}"[:120],
+        f"{step.word} {' '.join(argv)}"[:120],
         f"install the system package that has {name}",
     )
 

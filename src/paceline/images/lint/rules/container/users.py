@@ -10,12 +10,12 @@ from paceline.images.lint.installs import conditional_commands
 from paceline.images.lint.project import Finding
 from paceline.images.lint.rules.pattern import Pattern
 from paceline.images.lint.rules.programs import NO_USER
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 DENIED = Pattern(
     number=37,
     id="permission-denied",
-    what="A step or the program runs as another user than root, and writes where only root may.",
+    what="A step or the program runs as another user than root, and writes to a folder of root.",
     fix="only reported: before USER, or a folder that belongs to that user",
 )
 PATTERNS = (DENIED,)
@@ -67,108 +67,108 @@ _CACHES = frozenset(
 
 def _accounts(commands: list[Command], values: dict[str, str]) -> set[str] | None:
     """Names of users and groups that commands create; None where a name is not known."""
-    found: set[str] = set()
+    names: set[str] = set()
     for command in commands:
-        words = [substituted(word, values) for word in command.texts]
-        at = next((n for n, word in enumerate(words[:4]) if _CREATES.search(word)), None)
+        argv = [substituted(word, values) for word in command.texts]
+        at = next((n for n, word in enumerate(argv[:4]) if _CREATES.search(word)), None)
         if at is None:
             continue
-        if any("$" in word or "`" in word for word in words[at:]):
+        if any("$" in word or "`" in word for word in argv[at:]):
             return None
-        found |= {
-            word.partition(":")[0] for word in words[at + 1 :] if re.fullmatch(r"[a-z_][\w.-]*:?\S*", word)
+        names |= {
+            word.partition(":")[0] for word in argv[at + 1 :] if re.fullmatch(r"[a-z_][\w.-]*:?\S*", word)
         }
-    return found
+    return names
 
 
-def _is_opaque(place: Place) -> bool:
+def _is_opaque(view: StageView) -> bool:
     copies = any(
-        s.word in ("COPY", "ADD") and s.values and re.search(r"^/etc|^/$", s.values[-1]) for s in place.steps
+        s.word in ("COPY", "ADD") and s.values and re.search(r"^/etc|^/$", s.values[-1]) for s in view.steps
     )
     return (
         copies
-        or re.search(r"/etc/passwd|/etc/group|\.sh\b|getent|usermod -l|<<", " ".join(place.words)) is not None
+        or re.search(r"/etc/passwd|/etc/group|\.sh\b|getent|usermod -l|<<", " ".join(view.words)) is not None
     )
 
 
-def unknown_account(place: Place) -> Iterator[Finding]:
+def unknown_account(view: StageView) -> Iterator[Finding]:
     """USER and --chown before the account exists, or by another name than it has."""
-    if place.base.family not in _FAMILIES or place.base.system == "alpine" or _is_opaque(place):
+    if view.base.family not in _FAMILIES or view.base.system == "alpine" or _is_opaque(view):
         return
     known = set(_OF_THE_SYSTEM)
-    for step in place.steps:
-        values = place.docker.variables(place.stage, step.first)
+    for step in view.steps:
+        values = view.docker.variables(view.stage, step.first)
         created = _accounts(list(step.commands), values)
         if created is None or any(
-            name in place.system_packages for name in ("openssh-server", "postgresql", "nginx")
+            name in view.system_packages for name in ("openssh-server", "postgresql", "nginx")
         ):
             return
         known |= created
-        wanted = _wanted(step, values)
-        bad = next((name for name in wanted if name not in known), None)
-        if bad is None or id(step) not in place.own_steps:
+        accounts = _accounts_used(step, values)
+        bad = next((name for name in accounts if name not in known), None)
+        if bad is None or id(step) not in view.own_steps:
             continue
-        # Where nothing at all creates users, the older rule about USER has reported it.
-        if step.word == "USER" and not re.search(r"useradd|adduser", " ".join(place.words)):
+        # If no step creates users, the rule about USER has reported it.
+        if step.word == "USER" and not re.search(r"useradd|adduser", " ".join(view.words)):
             continue
-        yield NO_USER.found(
-            place,
+        yield NO_USER.finding(
+            view,
             step,
             f"there is no user or group {bad} at this point: `unable to find user {bad}`",
             f"{step.word} {' '.join([*step.flags, *step.values])}"[:120],
-            f"create {bad} in a step above this one, or use the name of the one that is created",
+            f"create {bad} in a step above this one, or use the name of an existing one",
         )
         return
 
 
-def _wanted(step: Instruction, values: dict[str, str]) -> list[str]:
-    said = step.values[0] if step.word == "USER" and step.values else step.flag("chown") or ""
+def _accounts_used(step: Instruction, values: dict[str, str]) -> list[str]:
+    account = step.values[0] if step.word == "USER" and step.values else step.flag("chown") or ""
     if step.word not in ("USER", "COPY", "ADD"):
         return []
-    names = substituted(said, values).strip("\"'").split(":")
+    names = substituted(account, values).strip("\"'").split(":")
     return [name for name in names if name and not name.isdigit() and "$" not in name]
 
 
-def _user_at_end(place: Place) -> str:
-    users = [step.values[0] for step in place.steps if step.word == "USER" and step.values]
-    name = substituted(users[-1], place.variables).partition(":")[0] if users else "root"
+def _user_at_end(view: StageView) -> str:
+    users = [step.values[0] for step in view.steps if step.word == "USER" and step.values]
+    name = substituted(users[-1], view.variables).partition(":")[0] if users else "root"
     return "root" if name in ("root", "0") else name
 
 
-def denied_in_build(place: Place) -> Iterator[Finding]:
+def denied_in_build(view: StageView) -> Iterator[Finding]:
     """`mkdir /data`, `pip install` into root's environment, behind USER."""
-    if place.base.family not in _FAMILIES:
+    if view.base.family not in _FAMILIES:
         return
     opened = " ".join(
         " ".join(c.texts)
-        for s in place.steps
+        for s in view.steps
         for c in s.commands
         if c.texts[0] in ("chown", "chmod", "install")
     )
-    chowned = any(step.flag("chown") is not None for step in place.steps)
+    chowned = any(step.flag("chown") is not None for step in view.steps)
     folders = {
         s.values[0].rstrip("/")
-        for s in place.steps
-        if s.word == "WORKDIR" and s.values and is_root_at(place, s) and not s.values[0].startswith("/home")
+        for s in view.steps
+        if s.word == "WORKDIR" and s.values and is_root_at(view, s) and not s.values[0].startswith("/home")
     }
-    folders = {one for one in folders if one.startswith("/") and one not in opened}
-    made = {word for s in place.steps if is_root_at(place, s) for c in s.commands for word in _venvs(c)}
-    for step in place.stage.instructions:
-        if step.word != "RUN" or is_root_at(place, step) or not step.values or "||" in step.values[0]:
+    folders = {folder for folder in folders if folder.startswith("/") and folder not in opened}
+    venvs = {word for s in view.steps if is_root_at(view, s) for c in s.commands for word in _venvs(c)}
+    for step in view.stage.instructions:
+        if step.word != "RUN" or is_root_at(view, step) or not step.values or "||" in step.values[0]:
             continue
-        maybe = conditional_commands(step)
+        conditional = conditional_commands(step)
         for command in step.commands:
-            words = command.texts
-            if id(command) in maybe or "sudo" in words:
+            argv = command.texts
+            if id(command) in conditional or "sudo" in argv:
                 continue
             bad = ""
-            if words[0] == "mkdir":
+            if argv[0] == "mkdir":
                 bad = next(
-                    (w for w in words[1:] if _is_roots(w, folders)),
+                    (w for w in argv[1:] if _is_roots(w, folders)),
                     "",
                 )
-            by = next((one for one in place.pip if one.command is command), None)
-            path = place.docker.variables(place.stage, step.first).get("PATH", "")
+            by = next((install for install in view.pip if install.command is command), None)
+            path = view.docker.variables(view.stage, step.first).get("PATH", "")
             if (
                 by is not None
                 and by.tool == "pip"
@@ -176,15 +176,15 @@ def denied_in_build(place: Place) -> Iterator[Finding]:
                 and not by.flags & {"--user"}
             ):
                 first = path.partition(":")[0].removesuffix("/bin")
-                bad = first if first in made and first not in opened and not chowned else bad
+                bad = first if first in venvs and first not in opened and not chowned else bad
             if not bad or (bad.rstrip("/") in opened):
                 continue
-            yield DENIED.found(
-                place,
+            yield DENIED.finding(
+                view,
                 step,
                 f"{bad} belongs to root, and this step runs as another user: `Permission denied`",
-                " ".join(words[:6]),
-                "run it above USER, or give the folder to that user",
+                " ".join(argv[:6]),
+                "run it above USER, or change the owner of the folder",
             )
             return
 
@@ -196,46 +196,46 @@ def _is_roots(path: str, folders: set[str]) -> bool:
 
 
 def _venvs(command: Command) -> list[str]:
-    words = command.texts
-    return [words[-1]] if "venv" in words[:4] or words[0].endswith("virtualenv") else []
+    argv = command.texts
+    return [argv[-1]] if "venv" in argv[:4] or argv[0].endswith("virtualenv") else []
 
 
-def home_of_root(place: Place) -> Iterator[Finding]:
+def home_of_root(view: StageView) -> Iterator[Finding]:
     """Caches and packages below /root, which another user may not enter."""
-    if not place.is_last or _user_at_end(place) == "root" or place.base.family not in (*_FAMILIES, "conda"):
+    if not view.is_last or _user_at_end(view) == "root" or view.base.family not in (*_FAMILIES, "conda"):
         return
     opened = any(
-        re.search(r"ch(?:mod|own)\b.*\s/root", " ".join(c.texts)) for s in place.steps for c in s.commands
+        re.search(r"ch(?:mod|own)\b.*\s/root", " ".join(c.texts)) for s in view.steps for c in s.commands
     )
     if opened:
         return
-    for step in place.stage.instructions:
+    for step in view.stage.instructions:
         values = env_values(step) if step.word == "ENV" else {}
         for name, value in values.items():
             if name in _CACHES and value.strip("\"'").startswith("/root/"):
-                yield DENIED.found(
-                    place,
+                yield DENIED.finding(
+                    view,
                     step,
-                    f"{name} is below /root, and the container runs as {_user_at_end(place)}: `Permission "
+                    f"{name} is below /root, and the container runs as {_user_at_end(view)}: `Permission "
                     "denied`",
-                    f"ENV {name}={value}; USER {_user_at_end(place)}",
-                    f"put {name} into a folder of that user",
+                    f"ENV {name}={value}; USER {_user_at_end(view)}",
+                    f"set {name} to a folder of that user",
                 )
                 return
         if step.word == "COPY" and step.flag("from") and step.values[-1].startswith("/root/.local"):
-            yield _user_packages(place, step)
+            yield _user_packages(view, step)
             return
-    for by in place.commands_of_pip:
-        if "--user" in by.flags and is_root_at(place, by.instruction) and by.tool == "pip":
-            yield _user_packages(place, by.instruction)
+    for by in view.commands_of_pip:
+        if "--user" in by.flags and is_root_at(view, by.instruction) and by.tool == "pip":
+            yield _user_packages(view, by.instruction)
             return
 
 
-def _user_packages(place: Place, step: Instruction) -> Finding:
-    return DENIED.found(
-        place,
+def _user_packages(view: StageView, step: Instruction) -> Finding:
+    return DENIED.finding(
+        view,
         step,
-        f"the packages lie in /root/.local, and the container runs as {_user_at_end(place)}: `No module "
+        f"the packages are in /root/.local, and the container runs as {_user_at_end(view)}: `No module "
         "named …`",
         f"{step.word} {' '.join(step.values)}"[:120],
         "install them without --user, or into a virtual environment",

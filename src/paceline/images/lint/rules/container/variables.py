@@ -10,14 +10,14 @@ from packaging.version import Version
 from paceline.images.lint.dockerfile import Instruction, argument_values, env_values, substituted
 from paceline.images.lint.project import Finding, Kind, Level
 from paceline.images.lint.rules.commands import NO_STAGE, SCOPE
-from paceline.images.lint.rules.extensions import compiled
+from paceline.images.lint.rules.packages.nvcc import compiled
 from paceline.images.lint.rules.pattern import Pattern
-from paceline.images.lint.view import Place
+from paceline.images.lint.view import StageView
 
 PATH = Pattern(
     number=39,
     id="path-overwritten",
-    what="ENV PATH leaves out the PATH of the base: the programs of the system are not found any more.",
+    what="ENV PATH leaves out the PATH of the base: the programs of the system are no longer found.",
     fix="only reported: `:$PATH` at the end",
 )
 FOLDER = Pattern(
@@ -41,8 +41,8 @@ HIDDEN = Pattern(
 OFFLINE = Pattern(
     number=39,
     id="offline-download",
-    what="A step downloads from the Hugging Face Hub after ENV has switched its network off.",
-    fix="only reported: set the variable behind the download",
+    what="A step downloads from the Hugging Face Hub after ENV has disabled its network access.",
+    fix="only reported: set the variable after the download",
 )
 PATTERNS = (PATH, FOLDER, ARCH, HIDDEN, OFFLINE)
 _NAMED = re.compile(r"^(?:Kepler|Maxwell|Pascal|Volta|Turing|Ampere|Ada|Hopper|Blackwell)(?:\+\w+)?$", re.I)
@@ -58,24 +58,26 @@ _DOWNLOADS = re.compile(
 )
 
 
-def _settings(place: Place) -> Iterator[tuple[Instruction, str, str]]:
-    for step in place.stage.instructions:
+def _settings(view: StageView) -> Iterator[tuple[Instruction, str, str]]:
+    for step in view.stage.instructions:
         for name, value in env_values(step).items() if step.word == "ENV" else ():
             yield step, name, value
 
 
-def path_overwritten(place: Place) -> Iterator[Finding]:
-    for step, name, value in _settings(place):
+def path_overwritten(view: StageView) -> Iterator[Finding]:
+    for step, name, value in _settings(view):
         folders = value.strip("\"'").split(":")
         if name != "PATH" or "$" in value or {"/bin", "/usr/bin"} & set(folders):
             continue
         later = [
-            one for one in place.stage.instructions if one.first > step.first and one.word in ("RUN", "CMD")
+            instruction
+            for instruction in view.stage.instructions
+            if instruction.first > step.first and instruction.word in ("RUN", "CMD")
         ]
-        named = [c for one in later for c in one.commands if "/" not in c.texts[0]]
+        named = [c for step in later for c in step.commands if "/" not in c.texts[0]]
         if later and (named or later[-1].word == "CMD"):
-            yield PATH.found(
-                place,
+            yield PATH.finding(
+                view,
                 step,
                 f"PATH becomes {value} alone: the programs in /usr/bin and /bin are not found",
                 f"ENV PATH={value}",
@@ -83,29 +85,29 @@ def path_overwritten(place: Place) -> Iterator[Finding]:
             )
 
 
-def cuda_folder(place: Place) -> Iterator[Finding]:
-    base = place.base
+def cuda_folder(view: StageView) -> Iterator[Finding]:
+    base = view.base
     if base.cuda is None or base.family not in ("cuda", "pytorch"):
         return
-    for step, name, value in _settings(place):
-        found = re.fullmatch(
-            r"/usr/local/cuda-(\d+)\.(\d+)/?", substituted(value.strip("\"'"), place.variables)
+    for step, name, value in _settings(view):
+        match = re.fullmatch(
+            r"/usr/local/cuda-(\d+)\.(\d+)/?", substituted(value.strip("\"'"), view.variables)
         )
-        if name not in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDACXX") or found is None:
+        if name not in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDACXX") or match is None:
             continue
-        other = f"{found[1]}.{found[2]}"
-        installs = re.compile(rf"cuda[\w-]*-{found[1]}-{found[2]}|cuda[-_]{re.escape(other)}")
-        if (base.cuda.major, base.cuda.minor) == (int(found[1]), int(found[2])):
+        other = f"{match[1]}.{match[2]}"
+        installs = re.compile(rf"cuda[\w-]*-{match[1]}-{match[2]}|cuda[-_]{re.escape(other)}")
+        if (base.cuda.major, base.cuda.minor) == (int(match[1]), int(match[2])):
             continue
         if any(
             installs.search(word)
-            for one in place.steps
-            for word in [*one.values, *place.words]
-            if one is not step
+            for instruction in view.steps
+            for word in [*instruction.values, *view.words]
+            if instruction is not step
         ):
             continue
-        yield FOLDER.found(
-            place,
+        yield FOLDER.finding(
+            view,
             step,
             f"{name} is {value}, and {base.reference} has CUDA {base.cuda}: `nvcc: No such file or "
             "directory`",
@@ -115,22 +117,22 @@ def cuda_folder(place: Place) -> Iterator[Finding]:
         )
 
 
-def arch_list(place: Place) -> Iterator[Finding]:
-    cuda = place.base.cuda
+def arch_list(view: StageView) -> Iterator[Finding]:
+    cuda = view.base.cuda
     minor = None if cuda is None else Version(f"{cuda.major}.{cuda.minor}")
-    is_built = any(compiled(place, one) for one in place.own) or place.base.flavour == "devel"
-    for step, name, value in _settings(place):
+    is_built = any(compiled(view, package) for package in view.own) or view.base.flavour == "devel"
+    for step, name, value in _settings(view):
         if name != "TORCH_CUDA_ARCH_LIST" or "$" in value or not is_built:
             continue
         for part in re.split(r"[ ;,]+", value.strip("\"' ")):
             why = _why_not(part, minor)
             if why:
-                yield ARCH.found(
-                    place,
+                yield ARCH.finding(
+                    view,
                     step,
                     f"{why}: the compilation of extensions fails",
-                    f"{name}={value}; FROM {place.base.reference}",
-                    "name capabilities as torch does, such as 8.0;9.0, that this CUDA knows",
+                    f"{name}={value}; FROM {view.base.reference}",
+                    "name capabilities as torch does, such as 8.0;9.0, that this CUDA supports",
                 )
                 break
 
@@ -138,31 +140,32 @@ def arch_list(place: Place) -> Iterator[Finding]:
 def _why_not(part: str, cuda: Version | None) -> str:
     if not part or _NAMED.match(part) or part.lower() in ("all", "common", "native"):
         return ""
-    found = _CAPABILITY.match(part)
-    if found is None:
-        return f"`{part}` is no capability: `Unknown CUDA arch ({part})`"
-    since, until = _SINCE.get(found[1]), _UNTIL.get(found[1])
+    match = _CAPABILITY.match(part)
+    if match is None:
+        return f"`{part}` is not a capability: `Unknown CUDA arch ({part})`"
+    since = _SINCE.get(match[1])
+    until = _UNTIL.get(match[1])
     if cuda is not None and since is not None and cuda < Version(since):
-        return f"nvcc of CUDA {cuda} does not know {found[1]}, which began with CUDA {since}"
+        return f"nvcc of CUDA {cuda} does not support {match[1]}, which needs CUDA {since} or later"
     if cuda is not None and until is not None and cuda >= Version(until):
-        return f"nvcc of CUDA {cuda} has no {found[1]} any more, which ended with CUDA {until}"
+        return f"nvcc of CUDA {cuda} no longer supports {match[1]}, whose last CUDA is {until}"
     return ""
 
 
-def gpu_hidden(place: Place) -> Iterator[Finding]:
-    torch = place.torch
-    on_gpu = place.kind is Kind.GPU or place.base.family in ("pytorch", "cuda", "ngc")
-    if not place.is_last or not on_gpu or (torch is not None and torch.build == "cpu"):
+def gpu_hidden(view: StageView) -> Iterator[Finding]:
+    torch = view.torch
+    on_gpu = view.kind is Kind.GPU or view.base.family in ("pytorch", "cuda", "ngc")
+    if not view.is_last or not on_gpu or (torch is not None and torch.build == "cpu"):
         return
-    for step, name, value in _settings(place):
+    for step, name, value in _settings(view):
         plain = value.strip("\"' ").lower()
         hides = name == "CUDA_VISIBLE_DEVICES" and plain in ("", "-1", "none", "nodevfiles")
         hides |= name == "NVIDIA_VISIBLE_DEVICES" and plain in ("none", "void")
         parts = set(plain.split(","))
         lacks = name == "NVIDIA_DRIVER_CAPABILITIES" and plain != "" and not parts & {"all", "compute"}
         if (hides or lacks) and "$" not in value:
-            yield HIDDEN.found(
-                place,
+            yield HIDDEN.finding(
+                view,
                 step,
                 f"{name}={value} leaves the container without compute libraries: torch finds no GPU"
                 if lacks
@@ -172,11 +175,11 @@ def gpu_hidden(place: Place) -> Iterator[Finding]:
             )
 
 
-def offline_download(place: Place) -> Iterator[Finding]:
-    for step in place.stage.instructions:
+def offline_download(view: StageView) -> Iterator[Finding]:
+    for step in view.stage.instructions:
         if step.word != "RUN":
             continue
-        values = place.docker.variables(place.stage, step.first)
+        values = view.docker.variables(view.stage, step.first)
         off = [
             n
             for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -184,43 +187,43 @@ def offline_download(place: Place) -> Iterator[Finding]:
         ]
         text = step.values[0] if step.values else ""
         if off and _DOWNLOADS.search(text) and "local_files_only" not in text and f"{off[0]}=" not in text:
-            yield OFFLINE.found(
-                place,
+            yield OFFLINE.finding(
+                view,
                 step,
                 f"{off[0]}=1 is set above: the download fails, `offline mode is enabled`",
                 text.strip()[:120],
-                f"put ENV {off[0]}=1 behind this step",
+                f"put ENV {off[0]}=1 after this step",
             )
 
 
-def origin_variables(place: Place) -> Iterator[Finding]:
+def origin_variables(view: StageView) -> Iterator[Finding]:
     """A variable in FROM must be an ARG above the first FROM: one of a stage is not seen."""
-    declared = {name for step in place.docker.arguments for name in argument_values(step)}
-    written = place.stage.base_written
+    declared = {name for step in view.docker.arguments for name in argument_values(step)}
+    written = view.stage.base_written
     used = re.findall(r"\$\{?(\w+)", written)
     for name in used:
         if name in declared or _BY_BUILDKIT.match(name) or re.search(rf"\$\{{{name}:?[-+]", written):
             continue
-        yield SCOPE.found(
-            place,
-            place.stage.origin,
-            f"{name} is not declared above the first FROM: it is empty here, whatever --build-arg says",
+        yield SCOPE.finding(
+            view,
+            view.stage.origin,
+            f"{name} is not declared above the first FROM: it is empty here, regardless of --build-arg",
             f"FROM {written}",
             f"add `ARG {name}=…` above the first FROM",
         )
 
 
-def misspelt_stage(place: Place) -> Iterator[Finding]:
-    names = [one.name for one in place.docker.stages[: place.stage.number] if one.name is not None]
-    base = place.stage.base
-    if place.stage.parent is not None or re.search(r"[/:@$]", base) or base == "scratch":
+def misspelt_stage(view: StageView) -> Iterator[Finding]:
+    names = [stage.name for stage in view.docker.stages[: view.stage.number] if stage.name is not None]
+    base = view.stage.base
+    if view.stage.parent is not None or re.search(r"[/:@$]", base) or base == "scratch":
         return
     near = get_close_matches(base.lower(), names, n=1, cutoff=0.75)
     if near and len(base) > 3:
-        yield NO_STAGE.found(
-            place,
-            place.stage.origin,
-            f"no stage before this one is called {base}: it is taken for an image, which does not exist",
+        yield NO_STAGE.finding(
+            view,
+            view.stage.origin,
+            f"no stage before this one is called {base}: it is interpreted as an image, which does not exist",
             f"FROM {base}; stages: {', '.join(names)}",
             f"write FROM {near[0]}",
         )
@@ -235,32 +238,32 @@ _NEEDS_VALUE = re.compile(
 )
 
 
-def variable_of_another_stage(place: Place) -> Iterator[Finding]:
+def variable_of_another_stage(view: StageView) -> Iterator[Finding]:
     """ARG and ENV of a stage end with it: a later stage that does not begin with it sees neither."""
-    chain = place.docker.chain(place.stage)
-    if not place.base.family:
+    chain = view.docker.chain(view.stage)
+    if not view.base.family:
         return
-    mine = {n for s in place.steps for n in (*argument_values(s), *env_values(s)) if s.word in ("ARG", "ENV")}
-    outside = {n for step in place.docker.arguments for n in argument_values(step)}
-    earlier = [one for one in place.docker.stages[: place.stage.number] if one not in chain]
+    own = {n for s in view.steps for n in (*argument_values(s), *env_values(s)) if s.word in ("ARG", "ENV")}
+    outside = {n for step in view.docker.arguments for n in argument_values(step)}
+    earlier = [stage for stage in view.docker.stages[: view.stage.number] if stage not in chain]
     theirs = {
         n
-        for one in earlier
-        for s in one.instructions
+        for step in earlier
+        for s in step.instructions
         if s.word in ("ARG", "ENV")
         for n in (argument_values(s) if s.word == "ARG" else env_values(s))
     }
-    lost = {n for n in theirs - mine - outside if not _OF_EVERY_BASE.match(n)}
-    for step in place.stage.instructions:
+    lost = {n for n in theirs - own - outside if not _OF_EVERY_BASE.match(n)}
+    for step in view.stage.instructions:
         text = step.values[0] if step.word == "RUN" and step.values and not step.is_json else ""
-        for found in _NEEDS_VALUE.finditer(text) if lost else ():
-            name = found[1] or found[2]
+        for match in _NEEDS_VALUE.finditer(text) if lost else ():
+            name = match[1] or match[2]
             if name in lost and not re.search(rf"\b{name}=|\bread {name}|for {name} ", text):
-                yield SCOPE.found(
-                    place,
+                yield SCOPE.finding(
+                    view,
                     step,
                     f"{name} is set in another stage alone: in this one ${name} is empty",
-                    posixpath.basename(found[0].strip()) or found[0].strip(),
+                    posixpath.basename(match[0].strip()) or match[0].strip(),
                     f"add `ARG {name}` with its value to this stage",
                 )
                 return
