@@ -23,6 +23,7 @@ from paceline.cli.top_app import TopApp
 from paceline.core.clock import SystemClock
 from paceline.core.errors import ConfigError
 from paceline.events.log import EventLog
+from paceline.events.schema import CoordinatorRow
 from paceline.monitoring.metrics.http_server import MetricsServer, name_of
 from paceline.monitoring.probes.collector import Collector
 from paceline.monitoring.probes.gpu import GpuProbe
@@ -260,6 +261,50 @@ def test_the_collector_writes_what_the_machine_reports_and_measures_its_own_proc
     assert host.memory_size_bytes is not None
     assert host.memory_size_bytes > 0
     assert notes == []
+
+
+class LateCoordinator:
+    """Publishes its address only after the first requests."""
+
+    def __init__(self) -> None:
+        self._requests = 0
+
+    def rows(self, at_ns: int) -> list[CoordinatorRow]:
+        self._requests += 1
+        if self._requests < 3:
+            return []
+        return [CoordinatorRow(at_ns, "a:1", 1, "leader", True, 1, 1, 1, 1, 0, True, 0.001)]
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_coordinator_is_first_sampled_as_soon_as_it_can_be_found(tmp_path: Path) -> None:
+    ScriptedLog().write(tmp_path, a_plan())
+    feed = Feed(tmp_path)
+
+    def is_seen() -> bool:
+        feed.read()
+        return feed.view.track.coordinator.leader == 1
+
+    coordinator = LateCoordinator()
+    with Collector(tmp_path, print, has_local_workers=False, coordinator=coordinator, every_s=3600):
+        until(is_seen, "a sample of the coordinator")
+
+
+def test_status_names_the_leader_of_the_coordinator_or_its_absence(tmp_path: Path) -> None:
+    log = ScriptedLog()
+    log.rows(
+        "watch", "coordinators", at_ns=T0_NS, address="a:1", node=2, role="leader", is_voter=True,
+        leader=2, term=3, is_connected=True,
+    )  # fmt: skip
+    log.write(tmp_path / "runs" / "led", a_plan())
+    assert "node 2, term 3" in call(tmp_path, "status", "runs/led")[1]
+    log.rows(
+        "watch", "coordinators", at_ns=T0_NS + 10**9, address="a:1", node=None, role="", is_voter=True,
+    )  # fmt: skip
+    log.write(tmp_path / "runs" / "lost", a_plan())
+    assert "no leader; 0 of 1 " in call(tmp_path, "status", "runs/lost")[1]
 
 
 class FakeError(Exception):

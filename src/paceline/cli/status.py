@@ -72,12 +72,28 @@ def lines_of(snapshot: "dict[str, Json]", where: str) -> list[str]:
         f"speed     {_short(pace['samples_per_s'])} samples/s{_change(pace['change_share'])}",
         f"workers   {_worker_counts(counts, is_over=snapshot['state'] in ENDED_STATES)}",
         f"health    {_health(health)}",
+        *_coordinator_lines(snapshot),
         *(f"trend     {_dict(trend)['words']}" for trend in _list(snapshot["trends"])),
         *_abandoned_lines(snapshot, where),
         "",
         *worker_table(snapshot),
         *_alert_lines(snapshot),
     ]
+
+
+def _coordinator_lines(snapshot: "dict[str, Json]") -> list[str]:
+    """The leader and the reachable nodes, for an elastic run whose coordinator was sampled."""
+    if snapshot["coordinator"] is None:
+        return []
+    coordinator = _dict(snapshot["coordinator"])
+    leader = (
+        f"node {coordinator['leader']}, term {coordinator['term']}"
+        if coordinator["has_leader"]
+        else "no leader"
+    )
+    voters = int(str(coordinator["voters"]))
+    up = voters - int(str(coordinator["missing"]))
+    return [f"leader    {leader}; {up} of {voters} coordinator nodes are up"]
 
 
 def _abandoned_lines(snapshot: "dict[str, Json]", where: str) -> list[str]:

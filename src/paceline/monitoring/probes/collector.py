@@ -23,6 +23,7 @@ from paceline.monitoring.probes.host import HostProbe
 from paceline.plan.plan import EventDetail, Launcher, Plan
 
 EVERY_S = 1.0
+FIRST_SAMPLE_POLL_S = 0.1  # until the run has published the address of its coordinator
 WHO = "watch"
 
 
@@ -111,9 +112,12 @@ class Collector:
         assert self._coordinator is not None, "this thread is for it"
         clock = SystemClock()
         with _CollectorLog(self._run_dir, self._note) as log:
-            while not self._is_over.wait(self._every_s):
+            is_sampled = False
+            while not self._is_over.wait(self._every_s if is_sampled else FIRST_SAMPLE_POLL_S):
                 try:
-                    log.write_rows("coordinators", self._coordinator.rows(clock.now_ns()))
+                    rows = self._coordinator.rows(clock.now_ns())
+                    log.write_rows("coordinators", rows)
+                    is_sampled = is_sampled or bool(rows)
                 except (OSError, AssertionError) as error:
                     self._fail(f"the run continues, but its coordinator is no longer monitored: {error}")
         self._coordinator.close()
