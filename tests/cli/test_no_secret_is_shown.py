@@ -2,7 +2,7 @@
 
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,6 @@ def said_by_others(shell: Shell, server: ApiServer, secret: str) -> None:
         ("list",),
     ):
         assert shell.types("job", *words) == ExitCode.OK
-    assert shell.types("job", "attach", "demo", "--output", "lines.txt") != ExitCode.OK
     shell.types("cluster", "check", "--save", "snapshot.json")
     server.put({"apiVersion": "v1", "kind": NAMESPACE.name, "metadata": {"name": "train"}})
     server.remove(SECRET, "hf-token", "train")
@@ -134,9 +133,31 @@ def test_no_command_that_talks_to_a_cluster_shows_a_secret(
     said_at_the_wrong_place(shell, server, secret)
     said_in_a_refusal(shell, server, secret)
     said_by_others(shell, server, secret)
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path not in (bad, tmp_path / "hf")]
+    assert_hidden(shell, [secret], except_in=(bad, tmp_path / "hf"))
+
+
+def test_attach_shows_no_secret(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of all shapes at once: `attach` waits some seconds for the last lines of a failed job."""
+    secrets = [secret_of(shape) for shape in SHAPES]
+    server.put(_job())
+    gang = Gang(server, JOB)
+    for secret in secrets:
+        gang.say(f"bad token {secret}")
+    plant(server, gang, "; bad token ".join(secrets))
+    shell = Shell(server, tmp_path, capsys)
+    assert shell.types("job", "attach", "demo", "--output", "lines.txt") != ExitCode.OK
+    assert_hidden(shell, secrets)
+    assert shell.emitted.count("bad token ***") >= len(secrets), "each is in a line that is shown"
+
+
+def assert_hidden(shell: Shell, secrets: Sequence[str], except_in: Collection[Path] = ()) -> None:
+    """In what was printed, and in every file but those that the user wrote."""
+    kept = [path for path in shell.folder.rglob("*") if path.is_file() and path not in except_in]
     for text in (shell.emitted, *(path.read_text() for path in kept)):
-        assert secret not in text
+        for secret in secrets:
+            assert secret not in text
     assert "***" in shell.emitted
 
 

@@ -9,7 +9,7 @@ from tests.fixtures.kubernetes.api_server import ApiServer
 from tests.fixtures.kubernetes.operators import IMAGE, PLAYED, Gang
 from tests.fixtures.waiting import until
 from tests.k8s.rendered import settings
-from tests.k8s_client.watched import follow
+from tests.k8s_client.watched import FastClock, follow
 
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ExitCode
@@ -130,7 +130,7 @@ def test_a_wrong_image_is_explained_and_the_job_removed(
     assert finding is not None
     assert finding.failure.name == "image-not-found"
     assert IMAGE in finding.cause
-    follower = follow(cluster)
+    follower = follow(cluster, clock=FastClock())
     result = follower.end()
     assert result.end is not None
     assert result.end.code is ExitCode.BAD_CONFIG
@@ -202,7 +202,7 @@ def test_a_bug_of_the_program_is_reported_from_the_rank_that_has_it(
     gang.run()
     trace = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\nKeyError: "loss"'
     gang.crash(-1, trace)
-    follower = follow(cluster)
+    follower = follow(cluster, clock=FastClock())
     result = follower.end()
     assert result.end is not None
     assert result.end.code is ExitCode.TRAINING_FAILED

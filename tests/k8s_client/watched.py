@@ -7,7 +7,14 @@ from tests.fixtures.waiting import NEVER_S
 
 from paceline.k8s.client.connection import ClusterConnection
 from paceline.k8s.diagnose.findings import Finding
-from paceline.k8s.submit.follow import Follower, FollowIntervals, FollowOutput, FollowResult
+from paceline.k8s.submit.follow import (
+    FollowClock,
+    Follower,
+    FollowIntervals,
+    FollowOutput,
+    FollowResult,
+    SystemFollowClock,
+)
 from paceline.k8s.submit.log_streams import Line
 
 PACE = FollowIntervals(look_s=0.5, ring_s=0.05, logs_s=NEVER_S)
@@ -39,9 +46,23 @@ class Following:
         return self.results[0]
 
 
-def follow(cluster: ClusterConnection, for_s: float | None = None) -> Following:
+class FastClock(SystemFollowClock):
+    """Ten seconds in one, for jobs in which nothing happens while the follower waits for their last words."""
+
+    def __init__(self) -> None:
+        self._began_s = super().unix_s()
+
+    def unix_s(self) -> float:
+        return self._began_s + 10 * (super().unix_s() - self._began_s)
+
+
+def follow(
+    cluster: ClusterConnection, for_s: float | None = None, clock: FollowClock | None = None
+) -> Following:
     screen, results = Screen(), list[FollowResult]()
-    follower = Follower(cluster=cluster, name="demo", shown=screen.shown(), pace=PACE)
+    follower = Follower(
+        cluster=cluster, name="demo", shown=screen.shown(), pace=PACE, clock=clock or SystemFollowClock()
+    )
     thread = threading.Thread(target=lambda: results.append(follower.follow(for_s)))
     thread.start()
     return Following(screen, thread, results)
