@@ -1,4 +1,4 @@
-"""The five steps of "Train on Kubernetes" work in the order of the guide."""
+"""The steps of "Train on Kubernetes" work in the order of the guide."""
 
 import re
 import shlex
@@ -77,7 +77,10 @@ def pods(server: ApiServer) -> None:
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": about,
-                "spec": {"containers": [{"name": "pytorch", "image": "example.com/paceline:1"}]},
+                "spec": {
+                    "nodeName": f"node-{rank}",
+                    "containers": [{"name": "pytorch", "image": "example.com/paceline:1"}],
+                },
                 "status": {
                     "phase": "Succeeded",
                     "containerStatuses": [{"name": "pytorch", "state": values, "restartCount": 0}],
@@ -97,7 +100,8 @@ def test_the_guide_leads_from_a_file_to_results(
             (tmp_path / order.name).write_text(order.text)
     (tmp_path / "sp500_classification.npz").write_bytes(b"closes" * 1000)
     message = ""
-    for line in commands():
+    *work, stop = commands()
+    for line in work:
         if line.startswith("paceline job status"):
             pods(server)
         if line.startswith("paceline job results"):
@@ -113,6 +117,10 @@ def test_the_guide_leads_from_a_file_to_results(
     assert "rank 0: 0.69" in message
     assert list(tmp_path.glob("results/**/result.json"))
     _is_what_was_asked_for(server, (tmp_path / "config.yaml").read_text())
+    typed(stop, tmp_path, capsys)
+    assert not server.of(PYTORCH_JOB, SPACE)
+    assert not server.of(CONFIG_MAP, SPACE)
+    assert len(server.of(CLAIM, SPACE)) == 2, "results are kept"
 
 
 def _is_what_was_asked_for(server: ApiServer, config: str) -> None:
