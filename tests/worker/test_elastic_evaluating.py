@@ -120,7 +120,7 @@ def test_a_run_whose_evaluating_process_is_killed_stops_where_an_undisturbed_one
         assert_nothing_was_lost(run_dir)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)  # each switches threads some thousand times
 @given(faults=any_faults(at_most=2, looks=MANY_LOOKS))  # one of three survives
 def test_whichever_worker_is_lost_no_evaluation_and_no_decision_is_lost_or_made_twice(
     faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
