@@ -21,7 +21,12 @@ def test_the_two_pods_of_a_job_connect_and_train(tmp_path: Path) -> None:
     with ExitStack() as both:
         pods = [
             both.enter_context(
-                starting(*_argv(container, index, port, tmp_path), folder=tmp_path, **_environment(container))
+                starting(
+                    *_argv(container, index, port, tmp_path),
+                    folder=tmp_path,
+                    is_warm=True,
+                    **_environment(container),
+                )
             )
             for index in range(2)
         ]

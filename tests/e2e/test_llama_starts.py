@@ -32,7 +32,7 @@ def test_the_command_of_a_pytorchjob_trains_as_workers_here_do_and_it_learns(
         for rank, pod in enumerate(("Master", "Worker")):
             variables = {**given, "RANK": str(rank)}
             args = [_as_in_a_pod(word, variables, tmp_path) for word in pods[pod]]
-            started.append(stack.enter_context(starting(*args, folder=tmp_path, **variables)))
+            started.append(stack.enter_context(starting(*args, folder=tmp_path, is_warm=True, **variables)))
         for result in [item.end() for item in started]:
             assert result.code == 0, result.err
     here = paceline("train", *words, "--num-workers", "2", "--run-dir", str(tmp_path / "here"))

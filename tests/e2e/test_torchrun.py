@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file
 from tests.fixtures.processes.command import paceline
 from tests.fixtures.processes.warm_command import warm_paceline
+from tests.fixtures.processes.warm_helpers import THREADS, warm_helpers
 from tests.fixtures.runs.torchrun import (
     QUICK,
     WORKER,
@@ -94,9 +95,8 @@ def test_two_processes_are_one_process_with_the_same_global_batch_after_an_epoch
     epoch = ("--task", "digits", "--epochs", "1", "--dtype", "float32")
     two = torchrun(*epoch, "--mode", "ddp", "--batch-size", "16", "--run-dir", "two", folder=tmp_path)
     assert two.code == 0, two.err
-    result = python(
-        *(*WORKER, *epoch, "--mode", "single", "--batch-size", "32", "--run-dir", "one"), folder=tmp_path
-    )
+    one = (*WORKER, *epoch, "--mode", "single", "--batch-size", "32", "--run-dir", "one")
+    result = python(*one, folder=tmp_path, variables=THREADS, program=warm_helpers().python)
     assert result.code == 0, result.err
     weights = [
         load_file(folders(tmp_path / run / "checkpoints")[-1] / "worker-0.safetensors")

@@ -88,7 +88,7 @@ def test_a_worker_that_is_stopped_for_ever_does_not_keep_the_run_from_ending(tmp
 
 
 def test_when_the_command_is_killed_nothing_is_left(tmp_path: Path) -> None:
-    with training(tmp_path / "run", "--mode", "ps", participants=3) as run:
+    with training(tmp_path / "run", "--mode", "ps", participants=3, is_warm=False) as run:
         processes = run.processes()
         assert len(processes) == 5
         kill(run.process.pid)
@@ -97,7 +97,7 @@ def test_when_the_command_is_killed_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_when_the_helper_is_killed_nothing_is_left_and_the_command_reports_it(tmp_path: Path) -> None:
-    with training(tmp_path / "run", "--mode", "ssgd") as run:
+    with training(tmp_path / "run", "--mode", "ssgd", is_warm=False) as run:
         processes = run.processes()
         kill(run.helper())
         result = run.end()

@@ -9,6 +9,7 @@ the zygote is killed, the command kills them (launchers/local.py).
 """
 
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -53,6 +54,8 @@ GRACE_S = 5.0
 ALL_WORKERS = "workers"  # one process that is all participants
 POLL_S = 0.01
 DONE = b'{"ev": "done"}'  # the last line of a participant whose body returned
+# torch imports them when a module is wrapped for DDP or FSDP, which takes as long as importing torch.
+WRAPPERS = ("torch.distributed.fsdp", "torch._dynamo")
 
 
 class Zygote:
@@ -158,6 +161,9 @@ class Zygote:
                 return
         elif getattr(kind, "reads_files", False):  # likewise, and all workers share what it keeps of them
             load_task(plan.task, seed=plan.seed, options=plan.task_options)
+        if channel is Channel.TORCH:  # likewise: once, and not in every worker and every replacement
+            for module in WRAPPERS:
+                importlib.import_module(module)
         self._context = _make_context(plan, run_dir, channel, order)
         self._kill_at_s = None
         self._by_us = set()
