@@ -50,7 +50,7 @@ from paceline.training.resume import discard_newer, newest_checkpoint, with_num_
 
 if TYPE_CHECKING:
     from paceline.coordinator.admin.status import CoordinatorProbe
-    from paceline.training.elastic import Coordinators
+    from paceline.coordinator.run_endpoint import Coordinators
 
 DISK_FULL_TIMEOUT_S = 60.0  # time for a clean-up to free space for result.json
 DISK_FULL_POLL_S = 0.5

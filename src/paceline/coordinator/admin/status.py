@@ -15,10 +15,9 @@ import grpc
 import grpc.aio
 
 from paceline.coordinator import run_endpoint
-from paceline.coordinator.client import endpoints
 from paceline.coordinator.client.aio import FAILED, Client, RefusedError, UnreachableError, refused
 from paceline.coordinator.client.blocking import BlockingClient
-from paceline.coordinator.client.endpoints import Endpoints
+from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import monotonic_s
 from paceline.core.disk import SecretError
@@ -242,11 +241,8 @@ class CoordinatorProbe:
             # Half written, or already gone with the run: retried at the next sample.
             with suppress(PacelineError, SecretError, json.JSONDecodeError, OSError):
                 endpoint = run_endpoint.find_endpoint(self._run_dir)
-                options = endpoints.EndpointOptions(
-                    usual_folder=self._run_dir, at=endpoint.addresses, token_file=endpoint.token_file
-                )
-                target = endpoints.find_endpoints(options)
-                self._client = BlockingClient(target.addresses, target.access, patience_s=PROBE_TIMEOUT_S)
+                target = open_coordinators(endpoint.coordinators)
+                self._client = target.blocking_client(PROBE_TIMEOUT_S)
                 self._addresses = list(target.addresses)
         return self._client
 

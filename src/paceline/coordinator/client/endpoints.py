@@ -7,10 +7,14 @@ find each other without configuration. See docs/guides/coordinator.md.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 from paceline.coordinator.client import nodes_file
 from paceline.coordinator.client.aio import Client
+from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.run_endpoint import Coordinators, TlsFolder, TokenFile
 from paceline.coordinator.server import security, tokens
+from paceline.coordinator.server.access_policy import Role
 from paceline.coordinator.server.tls import Certificate
 from paceline.coordinator.server.tokens import Token, Tokens
 from paceline.core import environ
@@ -35,18 +39,33 @@ class EndpointOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Addresses of a coordinator, and the credentials to call it."""
+    """Addresses of a coordinator, and the credentials to call it, as they were read."""
 
     addresses: tuple[str, ...]
     access: Token | Certificate
 
-    def client(self, patience_s: float) -> Client:
+    def client(self, patience_s: float = 10.0) -> Client:
         return Client(
             self.addresses,
             lambda address: security.open_channel(address, self.access, _OPTIONS),
             metadata=security.call_metadata(self.access),
             patience_s=patience_s,
         )
+
+    def blocking_client(self, patience_s: float = 10.0) -> BlockingClient:
+        return BlockingClient(self.addresses, self.access, patience_s=patience_s)
+
+
+def open_coordinators(coordinators: Coordinators, role: Role = Role.ADMIN) -> Endpoints:
+    """Read the credentials. `role`: the preferred one, if several are stored there."""
+    match coordinators.credentials:
+        case TokenFile(path):
+            access = security.client_access(token_file=path, role=role)
+        case TlsFolder(folder, name):
+            access = security.client_access(tls_dir=folder, tls_name=name, role=role)
+        case _:
+            assert_never(coordinators.credentials)
+    return _checked(Endpoints(addresses=coordinators.addresses, access=access))
 
 
 def find_endpoints(options: EndpointOptions) -> Endpoints:
@@ -59,11 +78,14 @@ def find_endpoints(options: EndpointOptions) -> Endpoints:
     if not addresses:
         assert folder is not None, "a folder is given, or the default is used"
         addresses = tuple(nodes_file.read_nodes_file(folder).nodes.values())
-    access = _client_access(options, folder)
-    if isinstance(access, Token):
-        for address in addresses:
+    return _checked(Endpoints(addresses=addresses, access=_client_access(options, folder)))
+
+
+def _checked(found: Endpoints) -> Endpoints:
+    if isinstance(found.access, Token):
+        for address in found.addresses:
             security.check_private(address, "init-pki")
-    return Endpoints(addresses=addresses, access=access)
+    return found
 
 
 def _client_access(options: EndpointOptions, folder: Path | None) -> Token | Certificate:
