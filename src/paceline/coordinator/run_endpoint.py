@@ -63,13 +63,16 @@ class Coordinators:
     credentials: Credentials
 
     def to_dict(self) -> dict[str, Json]:
-        """As JSON, with absolute paths: the reader may have another working directory."""
+        """As JSON, with absolute paths: the reader may have another working directory.
+
+        Symbolic links stay, because a mounted secret is replaced by changing one.
+        """
         fields: dict[str, Json] = {"addresses": ",".join(self.addresses)}
         match self.credentials:
             case TokenFile(path):
-                fields["token_file"] = str(path.resolve())
+                fields["token_file"] = str(path.absolute())
             case TlsFolder(folder, name):
-                fields["tls_dir"] = str(folder.resolve())
+                fields["tls_dir"] = str(folder.absolute())
                 fields["tls_name"] = name
             case _:
                 assert_never(self.credentials)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.coordinator import run_endpoint
-from paceline.coordinator.client.aio import UnreachableError
+from paceline.coordinator.client.aio import UnreachableError, UntrustedError
 from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
@@ -125,6 +125,8 @@ def _open(run_dir: Path) -> Iterator[tuple[RunEndpoint, BlockingClient]]:
     try:
         with open_coordinators(endpoint.coordinators).blocking_client(PATIENCE_S) as client:
             yield endpoint, client
+    except UntrustedError:
+        raise
     except UnreachableError as error:
         raise NotRunningError(
             f"the coordinator of the run in {run_dir} does not respond: {error.what}",

@@ -19,12 +19,12 @@ from google.protobuf.message import Message
 
 from paceline.coordinator import run_endpoint
 from paceline.coordinator.admin.serve import EmbeddedNode
-from paceline.coordinator.client import endpoints
 from paceline.coordinator.client.aio import RefusedError, UnreachableError
 from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import CoordinatorEndpoint, Coordinators, TokenFile
+from paceline.coordinator.server.access_policy import Role
 from paceline.coordinator.server.tokens import TOKENS_NAME
 from paceline.events.log import EventLog
 from paceline.launchers.elastic import ElasticSupervisor
@@ -151,6 +151,18 @@ class RunRegistry:
             self._note(f"the end of the run could not be reported to the coordinator: {error.what}")
 
 
+def check_coordinators(coordinators: Coordinators) -> None:
+    """Raise if launcher or workers could not use them: unreachable nodes, wrong credentials or role.
+
+    Called before a run begins, so that a problem leaves no half-started run.
+    """
+    open_coordinators(coordinators, Role.WORKER)
+    found = open_coordinators(coordinators)
+    found.require_role("Runs.Create", "start a run")
+    with found.blocking_client() as client:
+        client.find_leader()
+
+
 @contextmanager
 def supervised(
     plan: Plan,
@@ -167,7 +179,7 @@ def supervised(
         log.write("supervision", decision=text)
 
     with ExitStack() as stack:
-        connection = stack.enter_context(_connect(run_dir, coordinators or _from_environment()))
+        connection = stack.enter_context(_connect(run_dir, coordinators))
         # A resumed run counts its generations from 1 again; old rendezvous folders must not be reused.
         with suppress(FileNotFoundError):
             shutil.rmtree(run_dir / "generations")
@@ -234,11 +246,3 @@ def _connect(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Conn
     found = open_coordinators(coordinators)
     with found.blocking_client() as client:
         yield _Connection(client, coordinators, found)
-
-
-def _from_environment() -> Coordinators | None:
-    """The nodes in PACELINE_COORDINATOR, with this user's token file."""
-    addresses = endpoints.addresses_from_environment()
-    if not addresses:
-        return None
-    return Coordinators(addresses=addresses, credentials=TokenFile(endpoints.user_token_file()))

@@ -69,7 +69,12 @@ def train(
     resume_from: Checkpoint | None = None,
     coordinators: "Coordinators | None" = None,
 ) -> dict[str, Json]:
-    """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
+    """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open.
+
+    `coordinators`: of an elastic run; without them those of PACELINE_COORDINATOR, or a node of its own.
+    """
+    if plan.elastic is not None:
+        coordinators = _reachable(coordinators)
     run_dir.mkdir(parents=True, exist_ok=True)
     with exclusive(run_dir) as warning:
         if warning is not None:
@@ -85,6 +90,16 @@ def train(
         # Connect before anything starts, so that problems with Ray leave no half-started run.
         with closing(RayLauncher(plan)) as on_ray, exporting(plan, run_dir, watcher.note):
             return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators)
+
+
+def _reachable(coordinators: "Coordinators | None") -> "Coordinators | None":
+    from paceline.coordinator.client.endpoints import choose_coordinators  # imports grpc
+    from paceline.training.elastic import check_coordinators
+
+    chosen = coordinators or choose_coordinators()
+    if chosen is not None:
+        check_coordinators(chosen)
+    return chosen
 
 
 def require_no_run(run_dir: Path) -> None:
