@@ -89,10 +89,15 @@ def test_parameter_servers_survive_the_leader_and_the_primary(nodes: NodeProcess
 def test_the_environment_names_the_coordinator_and_its_certificates(nodes: NodeProcesses) -> None:
     run_dir = nodes.folder / "run"
     pki = nodes.folder / "pki"
-    env = {**nodes.env, "PACELINE_COORDINATOR": nodes.at, "PACELINE_TLS_DIR": str(pki)}
+    one = nodes.addresses[2]
+    env = {**nodes.env, "PACELINE_COORDINATOR": one, "PACELINE_TLS_DIR": str(pki)}
     with training(run_dir, "--mode", "ssgd", *ELASTIC, env=env) as run:
         until_all_are_in(run, after=0, workers=2)
         assert workers("list", str(run_dir)) == ["worker-0", "worker-1"]
+        addresses = json.loads((run_dir / FILE_NAME).read_text())["addresses"].split(",")
+        assert sorted(addresses) == sorted(nodes.addresses.values()), (
+            "one address is enough to find the others"
+        )
         saved = paceline("checkpoint", "now", str(run_dir), "--json")
         assert saved.code == 0, saved.err
         run.until(lambda: bool(events(run, "checkpoint")), "the checkpoint was saved")

@@ -54,8 +54,7 @@ _RUN_OPTIONS = (
         "--coordinator",
         metavar="HOST:PORT[,…]",
         multiple=True,
-        help="Coordinator nodes of an elastic run. Repeatable. [default: PACELINE_COORDINATOR, else a node "
-        "in this command]",
+        help="Nodes of a running coordinator for --elastic. [default: PACELINE_COORDINATOR]",
     ),
     click.option(
         "--token-file",

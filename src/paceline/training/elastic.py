@@ -10,11 +10,12 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import grpc.aio
 from google.protobuf.message import Message
 
 from paceline.coordinator import run_endpoint
@@ -151,16 +152,25 @@ class RunRegistry:
             self._note(f"the end of the run could not be reported to the coordinator: {error.what}")
 
 
-def check_coordinators(coordinators: Coordinators) -> None:
-    """Raise if launcher or workers could not use them: unreachable nodes, wrong credentials or role.
+def check_coordinators(coordinators: Coordinators) -> Coordinators:
+    """The same with the addresses of all voters, so that the run survives the loss of any named node.
 
-    Called before a run begins, so that a problem leaves no half-started run.
+    Raises if launcher or workers could not use them: unreachable nodes, wrong credentials or role. Called
+    before a run begins, so that a problem leaves no half-started run.
     """
     open_coordinators(coordinators, Role.WORKER)
     found = open_coordinators(coordinators)
     found.require_role("Runs.Create", "start a run")
     with found.blocking_client() as client:
-        client.find_leader()
+        leader = client.find_leader()
+        try:
+            status = client.of_node(leader, "Status", pb.StatusRequest())
+        except grpc.aio.AioRpcError as error:
+            raise UnreachableError(
+                f"the leader at {leader} stopped responding: {error.details()}", "run the command again"
+            ) from error
+    others = [peer.address for peer in status.peers if peer.is_voter and peer.address not in found.addresses]
+    return replace(coordinators, addresses=(*found.addresses, *others))
 
 
 @contextmanager

@@ -97,9 +97,7 @@ def _reachable(coordinators: "Coordinators | None") -> "Coordinators | None":
     from paceline.training.elastic import check_coordinators
 
     chosen = coordinators or choose_coordinators()
-    if chosen is not None:
-        check_coordinators(chosen)
-    return chosen
+    return None if chosen is None else check_coordinators(chosen)
 
 
 def require_no_run(run_dir: Path) -> None:
