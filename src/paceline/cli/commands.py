@@ -39,6 +39,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "verify": ("paceline.cli.verify", "verify", "Check that no step or sample was lost or repeated."),
         "replay": ("paceline.cli.verify", "replay", "Re-execute a recorded run bit for bit."),
         "laws": ("paceline.cli.laws", "laws", "Check a strategy against its mathematical laws."),
+        "agent": ("paceline.cli.agent", "agent", "Start workers on this host, for runs of a coordinator."),
         "coordinator": ("paceline.cli.coordinator", "coordinator", "Run the Raft-replicated coordinator."),
     },
     "Kubernetes, Ray and images": {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli import coordinator_start
+from paceline.cli.agent import agents
 from paceline.cli.coordinator_options import (
     DEFAULT_DIR,
     PATH,
@@ -321,6 +322,7 @@ for command in (
     coordinator_start.up,
     coordinator_start.start,
     status,
+    agents,
     add,
     remove,
     step_down,

@@ -192,6 +192,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "lab list": (("", "List the experiments"),),
     "lab run": (("kill-worker --times 3", "Repeat three times (exit code 8 if a promise is broken)"),),
     "lab soak": (("--faults 20 --seed 7", "Inject twenty random faults"),),
+    "agent": (
+        ("--join 127.0.0.1:7401 --slots 2", "Offer two slots of this host"),
+        ("--join node-1:7400,node-2:7400 --tls-dir pki --label zone=a", "Join a coordinator on other hosts"),
+    ),
+    "coordinator agents": (("--at 127.0.0.1:7401", "List the hosts of agents"),),
     "coordinator": (("up --nodes 3", "Run three nodes on this machine until Ctrl-C"),),
     "coordinator up": (("--nodes 3 --dir cluster", "Run three nodes on this machine until Ctrl-C"),),
     "coordinator start": (

@@ -190,8 +190,8 @@ def _train(
                 )
             ]
         )
-    if plan.ray is not None:
-        launcher.close()  # Ray starts the workers; the helper process would only take memory
+    if plan.ray is not None or plan.launcher.value == "agents":
+        launcher.close()  # others start the workers; the helper process would only take memory
     with open_watcher(session, plan.run) as watcher, ExitStack() as stack:
         if with_dashboard:
             from paceline.dashboard.launch import dashboard_process

@@ -238,7 +238,8 @@ def _worker_lines(workforce: "Workforce") -> list[str]:
     head = f"generation {workforce.generation}, {bounds}: {workforce.why}"
     rows = [
         f"{row['worker']:<12}{row['state']:<10}"
-        f"rank {'-' if row['rank'] is None else row['rank']}  pid {row['pid']}  since {row['since_s']} s"
+        f"rank {'-' if row['rank'] is None else row['rank']}  {row['host']} pid {row['pid']}  "
+        f"since {row['since_s']} s"
         for row in workforce.workers
     ]
     return [head, *rows]

@@ -53,12 +53,13 @@ DEPLOYMENT_KEYS = (
     Key(
         name="launcher",
         group=Group.LAUNCHER,
-        help="Launcher: local processes, virtual (one process in virtual time), torchrun or ray.",
-        brief="local, virtual, torchrun or ray. [default: local]",
+        help="Launcher: local processes, virtual (one process in virtual time), torchrun, ray, or agents "
+        "(`paceline agent` on each host; with elastic).",
+        brief="local, virtual, torchrun, ray or agents. [default: local]",
         kind=Kind.CHOICE,
         default="local; torchrun under torchrun",
         example="local",
-        choices=("local", "virtual", "torchrun", "ray"),
+        choices=("local", "virtual", "torchrun", "ray", "agents"),
     ),
     Key(
         name="address",

@@ -67,6 +67,7 @@ WRITES = (
     Write("Runs", "Promote", pb.PromoteBackup, pb.ServerPlace, "promote_backup", "server"),
     Write("Runs", "Lease", pb.LeaseSamples, pb.SampleLease, "lease_samples", "samples"),
     Write("Runs", "Consume", pb.CommitSamples, pb.SampleLease, "commit_samples", "samples"),
+    Write("Runs", "Offer", pb.OfferRun, pb.Run, "offer_run", "run"),
     Write("Members", "Join", pb.JoinRun, pb.Worker, "join", "worker"),
     Write("Members", "Leave", pb.LeaveRun, pb.Worker, "leave", "worker"),
     Write("Checkpoints", "Begin", pb.BeginCheckpoint, pb.Checkpoint, "begin_checkpoint", "checkpoint"),
@@ -83,6 +84,7 @@ WRITES = (
 READS = (
     Read("Runs", "Get", pb.GetRun, pb.RunView),
     Read("Runs", "List", pb.ListRuns, pb.RunList),
+    Read("Runs", "Offers", pb.ListOffers, pb.OfferList),
     Read("Members", "List", pb.ListWorkers, pb.WorkerList),
     Read("Checkpoints", "List", pb.ListCheckpoints, pb.CheckpointList),
     Read("Actions", "List", pb.ListActions, pb.ActionList),

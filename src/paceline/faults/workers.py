@@ -56,6 +56,7 @@ def read_workforce(run_dir: Path) -> Workforce:
             "worker": worker.worker,
             "state": _PHASES.get(worker.phase, "unknown"),
             "rank": ranks.get(worker.worker),
+            "host": worker.facts.get("host", ""),
             "pid": int(worker.facts.get("pid", "0")),
             "since_s": round(max(0.0, now_ms - worker.joined_ms) / 1000, 1),
         }

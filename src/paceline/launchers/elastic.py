@@ -163,6 +163,32 @@ class ElasticSupervisor:
             self._orders.append(_order("leave", participant))
             self.say(f"{participant} is removed, and will be replaced: {reason}")
 
+    def evacuate(self, participant: str, reason: str) -> None:
+        """Its host goes away: it leaves after a step, and its replacement is started on another host."""
+        if participant not in self._pids or participant in self._leaving or self._is_ending:
+            return
+        self._leaving[participant] = reason
+        self.restarts.forgive(participant)  # an announced move says nothing against the worker
+        if _is_server(participant):  # its backup takes over
+            self._orders.append({"op": "reap", "who": participant, "pid": self._pids[participant]})
+        else:
+            self._orders.append(_order("leave", participant))
+
+    def grow(self, count: int, why: str) -> None:
+        """There is room for this many more workers; the plan's maximum may allow fewer."""
+        present = {*self._pids, *self._waiting} - set(self._leaving)
+        elastic = self.elastic
+        count = min(count, elastic.max_workers - len(present))
+        if count < 1 or self._is_ending or self._is_stopping or self.server_restarts is not None:
+            return
+        workforce = Workforce(
+            present, set(self._leaving), elastic.min_workers, elastic.max_workers, self.shards
+        )
+        given = answer_request(OperatorRequest(0, "add", count), workforce)
+        if isinstance(given, Granted):
+            self._resize(given, len(present) + len(given.start))
+            self.say(f"{given.reason}: {why}")
+
     def cancel(self) -> None:
         self._is_ending = True
         self._waiting.clear()

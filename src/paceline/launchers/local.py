@@ -58,6 +58,14 @@ class Supervisor(Protocol):
         """The other workers report that this one is slow."""
         ...
 
+    def evacuate(self, participant: str, reason: str) -> None:
+        """Move it to another host."""
+        ...
+
+    def grow(self, count: int, why: str) -> None:
+        """Start this many more workers, as far as the plan allows."""
+        ...
+
     def stopping(self) -> None:
         """Handle a request for an orderly stop of the run."""
         ...

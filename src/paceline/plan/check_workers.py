@@ -16,6 +16,9 @@ def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[P
         return []
     settings = {config.shards, config.min_workers, config.max_workers}
     elastic = decide.elastic_of(config)
+    if elastic is None and config.launcher == Launcher.AGENTS:
+        message = "launcher is agents, but the run is not elastic: agents replace what is lost with a host"
+        return [_problem(config, "launcher", message, "add --elastic")]
     if elastic is None:
         if settings == {None}:
             return _only_elastic(config)
@@ -118,6 +121,12 @@ def _combinations(config: TrainConfig) -> list[Problem]:
             "leave on_give_up out, and resume it from its checkpoint",
         ),
         ("device", config.device == Device.CUDA, "an elastic run trains on the CPU", "use --device cpu"),
+        (
+            "mode",
+            config.launcher == Launcher.AGENTS and (is_served or is_torchs),
+            f"mode {mode} does not run on agents of several hosts yet",
+            "use --mode ssgd, localsgd, diloco, fedavg or adaptive, or leave launcher out",
+        ),
         ("launcher", decide.is_virtual(config), "virtual workers cannot die", "use --launcher local"),
         (
             "compress",

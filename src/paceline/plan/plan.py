@@ -32,6 +32,7 @@ class Launcher(StrEnum):
     VIRTUAL = "virtual"  # all workers take turns in one process, in virtual time
     TORCHRUN = "torchrun"  # torchrun started the processes, on any number of hosts
     RAY = "ray"  # actors of Ray, on any number of nodes
+    AGENTS = "agents"  # processes that `paceline agent` starts, on any number of hosts
 
 
 class Placement(StrEnum):

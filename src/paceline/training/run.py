@@ -40,6 +40,7 @@ from paceline.monitoring.alerts.delivery import alerting, require_rules
 from paceline.monitoring.probes.collector import collecting
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import COPY, Json, dumps, plan_hash, read, recorded_hash
+from paceline.plan.plan import Launcher as LauncherKind
 from paceline.plan.plan import Plan
 from paceline.storage.checkpoint_store import ObjectStore
 from paceline.training.checkpoints import CheckpointUploader
@@ -82,6 +83,14 @@ def train(
         if resume_from is None:
             require_no_run(run_dir)
         remove_drafts(run_dir)
+        if plan.launcher is LauncherKind.AGENTS:
+            from paceline.launchers.agents.launcher import AgentsLauncher  # imports grpc
+            from paceline.training.elastic import require_coordinators
+
+            coordinators = require_coordinators(coordinators)
+            on_agents = AgentsLauncher()
+            with exporting(plan, run_dir, watcher.note):
+                return _run(plan, run_dir, watcher, on_agents, resume_from, coordinators)
         if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
             with exporting(plan, run_dir, watcher.note):
                 return _run(plan, run_dir, watcher, warm, resume_from, coordinators)

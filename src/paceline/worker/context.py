@@ -8,6 +8,7 @@ time of rank 0.
 
 import hashlib
 import json
+import os
 import socket
 import ssl
 from collections import deque
@@ -36,6 +37,7 @@ from paceline.plan.plan import EventDetail, Plan
 from paceline.transport.rendezvous_store import RendezvousStore
 from paceline.transport.shm import SharedWorld
 from paceline.transport.tcp_store import Address
+from paceline.worker.agent_disk import AgentDisk, HostContext
 from paceline.worker.checkpointing import writer_for
 from paceline.worker.control import ControlBlock
 
@@ -106,6 +108,7 @@ class WorkerContext:
     token: bytes = b""
     resume_from: Path | None = None
     coordinator: CoordinatorEndpoint | None = None
+    host: HostContext | None = None  # the agent's that started it; None: the run folder is on this host
     foreign: RemoteContext | None = None
 
     @property
@@ -114,7 +117,25 @@ class WorkerContext:
 
     @property
     def clock(self) -> Clock:
+        if self.host is not None and self.host.ahead_ns:
+            return RemoteClock(self.host.ahead_ns)
         return SystemClock() if self.foreign is None else self.foreign.clock
+
+    @property
+    def node(self) -> str:
+        """Name of this host."""
+        return socket.gethostname() if self.host is None else self.host.name
+
+    @property
+    def generations(self) -> Path:
+        """Where the workers of a generation find each other's memory."""
+        if self.host is None or self.coordinator is None:
+            return self.run_dir / "generations"
+        return Path("/dev/shm") / f"paceline-{os.getuid()}-{self.coordinator.run}"
+
+    def disk(self, participants: int) -> Disk:
+        """Where checkpoints of this many snapshots are written."""
+        return Disk() if self.host is None else AgentDisk(self.host, participants=participants)
 
     @property
     def folder(self) -> RunDir:

@@ -66,6 +66,20 @@ class ControlBlock:
         """Clear the requests to an earlier process of this name."""
         self.rows[worker, _LEAVE] = self.rows[worker, _SAVE] = 0.0
 
+    def continue_steps(self, worker: int, steps: int) -> None:
+        """A replacement continues the count of a process that was lost on another host."""
+        self.rows[worker, _STEPS] = max(self.rows[worker, _STEPS], steps)
+
+    @property
+    def end(self) -> tuple[int, bool]:
+        """What workers publish to the others at the end: steps committed, and whether they are saved."""
+        return int(self.ended_at[0]), bool(self.last_saved[0])
+
+    def receive_end(self, committed: int, *, is_saved: bool) -> None:
+        """The same, from workers of another host."""
+        self.ended_at[0] = max(self.ended_at[0], committed)
+        self.last_saved[0] = max(self.last_saved[0], float(is_saved))
+
     def steps(self) -> list[int]:
         return [int(row[_STEPS]) for row in self.rows]
 

@@ -431,6 +431,28 @@ class CommitStep(_message.Message):
     step: int
     def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
+class OfferRun(_message.Message):
+    __slots__ = ("run", "address", "certificate", "secret")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    address: str
+    certificate: str
+    secret: bytes
+    def __init__(self, run: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., secret: _Optional[bytes] = ...) -> None: ...
+
+class ListOffers(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OfferList(_message.Message):
+    __slots__ = ("offers",)
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    offers: _containers.RepeatedCompositeFieldContainer[OfferRun]
+    def __init__(self, offers: _Optional[_Iterable[_Union[OfferRun, _Mapping]]] = ...) -> None: ...
+
 class PlaceServer(_message.Message):
     __slots__ = ("run", "shard", "primary", "backup", "epoch")
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -1085,7 +1107,7 @@ class NodeAddress(_message.Message):
     def __init__(self, node: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("session", "sequence", "first_open", "at_ms", "by", "elapsed_ms", "open_session", "close_session", "name_node", "create_run", "end_run", "form_generation", "revoke_generation", "commit_step", "place_server", "promote_backup", "lease_samples", "commit_samples", "join", "leave", "lose_worker", "begin_checkpoint", "shard_durable", "drop_checkpoint", "request_action", "report_action", "acknowledge_alert", "forget_alert", "open_lighthouse", "issue_quorum", "forget_lighthouse")
+    __slots__ = ("session", "sequence", "first_open", "at_ms", "by", "elapsed_ms", "open_session", "close_session", "name_node", "create_run", "end_run", "form_generation", "revoke_generation", "commit_step", "place_server", "promote_backup", "lease_samples", "commit_samples", "offer_run", "join", "leave", "lose_worker", "begin_checkpoint", "shard_durable", "drop_checkpoint", "request_action", "report_action", "acknowledge_alert", "forget_alert", "open_lighthouse", "issue_quorum", "forget_lighthouse")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -1104,6 +1126,7 @@ class Command(_message.Message):
     PROMOTE_BACKUP_FIELD_NUMBER: _ClassVar[int]
     LEASE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    OFFER_RUN_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     LOSE_WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -1135,6 +1158,7 @@ class Command(_message.Message):
     promote_backup: PromoteBackup
     lease_samples: LeaseSamples
     commit_samples: CommitSamples
+    offer_run: OfferRun
     join: JoinRun
     leave: LeaveRun
     lose_worker: LoseWorker
@@ -1148,7 +1172,7 @@ class Command(_message.Message):
     open_lighthouse: OpenLighthouse
     issue_quorum: IssueQuorum
     forget_lighthouse: ForgetLighthouse
-    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_open: _Optional[int] = ..., at_ms: _Optional[int] = ..., by: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., name_node: _Optional[_Union[NodeAddress, _Mapping]] = ..., create_run: _Optional[_Union[CreateRun, _Mapping]] = ..., end_run: _Optional[_Union[EndRun, _Mapping]] = ..., form_generation: _Optional[_Union[FormGeneration, _Mapping]] = ..., revoke_generation: _Optional[_Union[RevokeGeneration, _Mapping]] = ..., commit_step: _Optional[_Union[CommitStep, _Mapping]] = ..., place_server: _Optional[_Union[PlaceServer, _Mapping]] = ..., promote_backup: _Optional[_Union[PromoteBackup, _Mapping]] = ..., lease_samples: _Optional[_Union[LeaseSamples, _Mapping]] = ..., commit_samples: _Optional[_Union[CommitSamples, _Mapping]] = ..., join: _Optional[_Union[JoinRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveRun, _Mapping]] = ..., lose_worker: _Optional[_Union[LoseWorker, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., shard_durable: _Optional[_Union[ShardDurable, _Mapping]] = ..., drop_checkpoint: _Optional[_Union[DropCheckpoint, _Mapping]] = ..., request_action: _Optional[_Union[RequestAction, _Mapping]] = ..., report_action: _Optional[_Union[ReportAction, _Mapping]] = ..., acknowledge_alert: _Optional[_Union[AcknowledgeAlert, _Mapping]] = ..., forget_alert: _Optional[_Union[ForgetAlert, _Mapping]] = ..., open_lighthouse: _Optional[_Union[OpenLighthouse, _Mapping]] = ..., issue_quorum: _Optional[_Union[IssueQuorum, _Mapping]] = ..., forget_lighthouse: _Optional[_Union[ForgetLighthouse, _Mapping]] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_open: _Optional[int] = ..., at_ms: _Optional[int] = ..., by: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., open_session: _Optional[_Union[OpenSession, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., name_node: _Optional[_Union[NodeAddress, _Mapping]] = ..., create_run: _Optional[_Union[CreateRun, _Mapping]] = ..., end_run: _Optional[_Union[EndRun, _Mapping]] = ..., form_generation: _Optional[_Union[FormGeneration, _Mapping]] = ..., revoke_generation: _Optional[_Union[RevokeGeneration, _Mapping]] = ..., commit_step: _Optional[_Union[CommitStep, _Mapping]] = ..., place_server: _Optional[_Union[PlaceServer, _Mapping]] = ..., promote_backup: _Optional[_Union[PromoteBackup, _Mapping]] = ..., lease_samples: _Optional[_Union[LeaseSamples, _Mapping]] = ..., commit_samples: _Optional[_Union[CommitSamples, _Mapping]] = ..., offer_run: _Optional[_Union[OfferRun, _Mapping]] = ..., join: _Optional[_Union[JoinRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveRun, _Mapping]] = ..., lose_worker: _Optional[_Union[LoseWorker, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., shard_durable: _Optional[_Union[ShardDurable, _Mapping]] = ..., drop_checkpoint: _Optional[_Union[DropCheckpoint, _Mapping]] = ..., request_action: _Optional[_Union[RequestAction, _Mapping]] = ..., report_action: _Optional[_Union[ReportAction, _Mapping]] = ..., acknowledge_alert: _Optional[_Union[AcknowledgeAlert, _Mapping]] = ..., forget_alert: _Optional[_Union[ForgetAlert, _Mapping]] = ..., open_lighthouse: _Optional[_Union[OpenLighthouse, _Mapping]] = ..., issue_quorum: _Optional[_Union[IssueQuorum, _Mapping]] = ..., forget_lighthouse: _Optional[_Union[ForgetLighthouse, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("why", "what", "hint")
@@ -1215,7 +1239,7 @@ class State(_message.Message):
     def __init__(self, applied: _Optional[int] = ..., now_ms: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeAddress, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunState, _Mapping]]] = ..., actions: _Optional[_Iterable[_Union[Action, _Mapping]]] = ..., forgotten_generation: _Optional[int] = ..., elapsed_ms: _Optional[int] = ..., lighthouses: _Optional[_Iterable[_Union[LighthouseState, _Mapping]]] = ...) -> None: ...
 
 class RunState(_message.Message):
-    __slots__ = ("run", "generations", "workers", "servers", "checkpoints", "samples", "leases", "alerts")
+    __slots__ = ("run", "generations", "workers", "servers", "checkpoints", "samples", "leases", "alerts", "offer")
     RUN_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -1224,6 +1248,7 @@ class RunState(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     ALERTS_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
     run: Run
     generations: _containers.RepeatedCompositeFieldContainer[Generation]
     workers: _containers.RepeatedCompositeFieldContainer[Worker]
@@ -1232,4 +1257,5 @@ class RunState(_message.Message):
     samples: SampleCursor
     leases: _containers.RepeatedCompositeFieldContainer[SampleLease]
     alerts: _containers.RepeatedCompositeFieldContainer[AlertMark]
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., generations: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerPlace, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., samples: _Optional[_Union[SampleCursor, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[SampleLease, _Mapping]]] = ..., alerts: _Optional[_Iterable[_Union[AlertMark, _Mapping]]] = ...) -> None: ...
+    offer: OfferRun
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., generations: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerPlace, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., samples: _Optional[_Union[SampleCursor, _Mapping]] = ..., leases: _Optional[_Iterable[_Union[SampleLease, _Mapping]]] = ..., alerts: _Optional[_Iterable[_Union[AlertMark, _Mapping]]] = ..., offer: _Optional[_Union[OfferRun, _Mapping]] = ...) -> None: ...

@@ -86,6 +86,8 @@ _TABLE = {
         "Promote": _WORKERS,
         "Lease": _WORKERS,
         "Consume": _WORKERS,
+        "Offer": _ADMINS,
+        "Offers": _WORKERS,  # they hold secrets
     },
     "Members": {"Join": _WORKERS, "Leave": _WORKERS, "List": _ALL_ROLES, "Live": _WORKERS},
     "Checkpoints": {"Begin": _WORKERS, "Report": _WORKERS, "Drop": _ADMINS, "List": _ALL_ROLES},

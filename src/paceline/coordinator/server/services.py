@@ -135,6 +135,7 @@ def _reader(node: Node, read: Read, leader_address: LeaderAddress) -> Handle:
 _QUERIES: dict[type[Message], Callable[[CoordinatorState, Any], Message]] = {
     pb.GetRun: lambda state, request: queries.run(state, request.run),
     pb.ListRuns: lambda state, request: queries.runs(state, request.with_ended),
+    pb.ListOffers: lambda state, _: queries.offers(state),
     pb.ListWorkers: lambda state, request: queries.workers(state, request.run, request.with_ended),
     pb.ListCheckpoints: lambda state, request: queries.checkpoints(state, request.run, request.with_open),
     pb.ListActions: lambda state, request: queries.actions(state, request.run),

@@ -13,7 +13,15 @@ from typing import Any, Self, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.state import actions, checkpoints, generations, results, runs, samples, sessions
+from paceline.coordinator.state import (
+    actions,
+    checkpoints,
+    generations,
+    results,
+    runs,
+    samples,
+    sessions,
+)
 from paceline.coordinator.state.model import (
     CoordinatorRecords,
     Cursor,
@@ -125,6 +133,8 @@ def _pack_run(record: RunRecord, message: pb.RunState) -> None:
     message.leases.extend(record.leases.values())
     message.leases.extend(record.consumed.values())
     message.alerts.extend(record.alerts.values())
+    if record.offer is not None:
+        message.offer.CopyFrom(record.offer)
 
 
 def _unpack_run(message: pb.RunState) -> RunRecord:
@@ -135,6 +145,7 @@ def _unpack_run(message: pb.RunState) -> RunRecord:
     record.generations = {item.number: _copy(item) for item in message.generations}
     record.servers = {item.shard: _copy(item) for item in message.servers}
     record.alerts = {mark.alert: _copy(mark) for mark in message.alerts}
+    record.offer = _copy(message.offer) if message.HasField("offer") else None
     for worker in message.workers:
         if worker.phase in (pb.WORKER_JOINED, pb.WORKER_ACTIVE):
             record.workers[worker.worker] = _copy(worker)
@@ -166,6 +177,7 @@ HANDLERS: dict[str, Handler] = {
     "form_generation": generations.form,
     "revoke_generation": generations.revoke,
     "commit_step": runs.commit_step,
+    "offer_run": runs.offer_run,
     "place_server": runs.place_server,
     "promote_backup": runs.promote_backup,
     "lease_samples": samples.lease,

@@ -13,6 +13,7 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+FLEET = "fleet"  # the record whose members are the agents of all hosts; it trains nothing and never ends
 ENDED = frozenset({pb.RUN_FINISHED, pb.RUN_FAILED, pb.RUN_STOPPED})
 
 
@@ -54,6 +55,7 @@ class RunRecord:
     leases: dict[int, pb.SampleLease] = field(default_factory=dict)  # open ones
     consumed: dict[int, pb.SampleLease] = field(default_factory=dict)  # committed ones, the newest few
     alerts: dict[str, pb.AlertMark] = field(default_factory=dict)
+    offer: pb.OfferRun | None = None  # to the fleet; None: its launcher starts the participants itself
 
     @property
     def newest(self) -> pb.Generation | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import results, samples
-from paceline.coordinator.state.model import CoordinatorRecords
+from paceline.coordinator.state.model import FLEET, CoordinatorRecords
 
 
 def run(state: CoordinatorRecords, name: str) -> pb.RunView | pb.Refusal:
@@ -22,10 +22,14 @@ def run(state: CoordinatorRecords, name: str) -> pb.RunView | pb.Refusal:
 
 
 def runs(state: CoordinatorRecords, with_ended: bool) -> pb.RunList:
-    listed = [record.run for record in state.runs.values()]
+    listed = [record.run for name, record in state.runs.items() if name != FLEET]
     if with_ended:
         listed += [record.run for record in state.ended_runs.values()]
     return pb.RunList(runs=listed)
+
+
+def offers(state: CoordinatorRecords) -> pb.OfferList:
+    return pb.OfferList(offers=(r.offer for r in state.runs.values() if r.offer is not None))
 
 
 def workers(state: CoordinatorRecords, run: str, with_ended: bool) -> pb.WorkerList | pb.Refusal:

@@ -5,6 +5,12 @@ A run is created, commits steps and ends; an ended run never changes.
 An incarnation is the log index at which a worker joined, so a worker that rejoins is a new
 one, and commands about the previous incarnation do not affect it.
 
+The fleet is a record like that of a run, and the agents of hosts are its members, so that joins,
+leases and incarnations are those of workers. The offer of a run tells agents where its command listens,
+and holds the certificate and the secret by which both sides recognize each other. The command decides
+what an agent starts, over its own connection: the log has one entry for each run, not one for each
+process. An offer is part of no change and no answer to viewers, who may follow the change feed.
+
 The epoch of a shard's placement grows with every change. Each push carries it, so that a former
 primary that has not been notified yet is refused.
 """
@@ -13,7 +19,7 @@ import re
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.state import generations, results
-from paceline.coordinator.state.model import ENDED, RunRecord, keep_newest
+from paceline.coordinator.state.model import ENDED, FLEET, RunRecord, keep_newest
 from paceline.coordinator.state.results import ApplyContext
 
 MAX_OPEN_RUNS = 10_000
@@ -46,6 +52,8 @@ def end_run(context: ApplyContext, request: pb.EndRun) -> pb.Run | pb.Refusal:
     record = results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
+    if request.run == FLEET:
+        return results.invalid(f"{FLEET!r} is the fleet of agents, which does not end", "stop the agents")
     if request.phase not in ENDED:
         return results.invalid(
             f"run {request.run!r} cannot end in phase {request.phase}",
@@ -58,6 +66,7 @@ def end_run(context: ApplyContext, request: pb.EndRun) -> pb.Run | pb.Refusal:
     record.run.phase = request.phase
     record.run.reason = request.reason
     record.run.ended_ms = context.now_ms
+    record.offer = None
     context.changed(record.run)
     context.state.ended_runs[request.run] = context.state.runs.pop(request.run)
     for forgotten in keep_newest(context.state.ended_runs, MAX_ENDED_RUNS):
@@ -88,6 +97,8 @@ def _why_not_create(context: ApplyContext, request: pb.CreateRun) -> pb.Refusal 
             f"{request.run!r} is not a valid run name",
             "use 1 to 63 lower-case letters, digits or . _ -, a letter or digit first",
         )
+    if request.run == FLEET:
+        return results.invalid(f"{FLEET!r} is the name of the fleet of agents", "choose another name")
     if request.run in context.state.runs or request.run in context.state.ended_runs:
         return results.exists(
             f"there is already a run {request.run!r}", "choose another name; names of ended runs stay in use"
@@ -114,6 +125,7 @@ def _forget_run(context: ApplyContext, run: pb.Run) -> None:
         del state.actions[number]
 
 
+AGENT_ROLE = "agent"
 WORKER_ROLES = ("worker", "server", "spare")
 MAX_LIVE_WORKERS = 10_000  # per run
 MAX_ENDED_WORKERS = 1_000  # per run
@@ -121,7 +133,7 @@ _WORKER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
 
 
 def join_run(context: ApplyContext, request: pb.JoinRun) -> pb.Worker | pb.Refusal:
-    record = results.open_run(context.state, request.run)
+    record = _fleet(context) if request.run == FLEET else results.open_run(context.state, request.run)
     if isinstance(record, pb.Refusal):
         return record
     role = request.role or "worker"
@@ -143,7 +155,15 @@ def join_run(context: ApplyContext, request: pb.JoinRun) -> pb.Worker | pb.Refus
     )
     record.workers[request.worker] = worker
     context.changed(worker)
+    if request.run == FLEET:
+        context.state.runs[FLEET] = record
     return worker
+
+
+def _fleet(context: ApplyContext) -> RunRecord:
+    """The record of the fleet; it becomes part of the state with the first agent that joins."""
+    run = pb.Run(run=FLEET, phase=pb.RUN_RUNNING, min_workers=1, created_ms=context.now_ms)
+    return context.state.runs.get(FLEET) or RunRecord(run)
 
 
 def leave_run(context: ApplyContext, request: pb.LeaveRun) -> pb.Worker | pb.Refusal:
@@ -205,8 +225,11 @@ def _why_not_join(record: RunRecord, name: str, role: str) -> pb.Refusal | None:
             f"{name!r} is not a valid worker name",
             "use 1 to 128 letters, digits or . _ : @ -, a letter or digit first",
         )
-    if role not in WORKER_ROLES:
-        return results.invalid(f"there is no role {role!r}", f"use one of {', '.join(WORKER_ROLES)}")
+    roles = (AGENT_ROLE,) if record.run.run == FLEET else WORKER_ROLES
+    if role not in roles:
+        return results.invalid(
+            f"there is no role {role!r} in {record.run.run!r}", f"use one of {', '.join(roles)}"
+        )
     peers = len(record.workers) - (name in record.workers)
     if peers >= MAX_LIVE_WORKERS:
         return results.not_now(
@@ -314,3 +337,33 @@ def _stale_epoch(run: str, shard: int, given: int, current: int) -> pb.Refusal:
         f"shard {shard} of run {run!r} is in epoch {current}, not {given}",
         "read the placement again, then retry",
     )
+
+
+SECRET_BYTES = 32
+MAX_CERTIFICATE_BYTES = 16 << 10
+
+
+def offer_run(context: ApplyContext, request: pb.OfferRun) -> pb.Run | pb.Refusal:
+    """Offer a run, or replace its offer. Agents read the offers when the record of the fleet changes."""
+    record = results.open_run(context.state, request.run)
+    if isinstance(record, pb.Refusal):
+        return record
+    if request.run == FLEET:
+        return results.invalid("the fleet was offered to itself", "name a run")
+    if len(request.secret) != SECRET_BYTES or not request.address:
+        return results.invalid(
+            f"the offer of run {request.run!r} has a secret of {len(request.secret)} bytes",
+            f"send an address and {SECRET_BYTES} random bytes",
+        )
+    if len(request.certificate) > MAX_CERTIFICATE_BYTES:
+        return results.invalid(
+            f"the certificate of run {request.run!r} has {len(request.certificate)} bytes",
+            f"send {MAX_CERTIFICATE_BYTES} bytes at most",
+        )
+    offer = pb.OfferRun()
+    offer.CopyFrom(request)
+    record.offer = offer
+    fleet = context.state.runs.get(FLEET)
+    if fleet is not None:
+        context.changed(fleet.run)
+    return record.run

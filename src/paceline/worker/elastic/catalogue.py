@@ -101,7 +101,8 @@ def find_resume_folder(
 ) -> Path | None:
     """The folder of the newest checkpoint that is noted and verifies; None: there is none to read."""
     for entry in reversed(catalogue):
-        folder = Path(entry.shards[0].uri).parent
+        # By name: the catalogue has the path on the host that wrote it.
+        folder = root / Path(entry.shards[0].uri).parent.name
         try:
             if verified(folder, WHO).sha256 == entry.shards[0].sha256:
                 return folder

@@ -5,7 +5,6 @@ a checkpoint whose parts are all on the disk. The remaining workers return to th
 split over any number of workers, and repeat the steps since then. Their processes stay.
 """
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -198,7 +197,7 @@ def work_fsdp(index: int, context: WorkerContext, report: ReportSink) -> None:
         elastic.log,
         report,
         clock=elastic.committed,
-        fields={"node": socket.gethostname()},
+        fields={"node": context.node},
         train=lambda: timed(elastic.clock, elastic.run),
         release=release,
         conclude=lambda result: _conclude(elastic, result),
@@ -222,7 +221,7 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(endpoint, name, control)
+    membership = open_membership(endpoint, name, control, context.node)
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> FsdpSaver:
         writer = writer_for(plan, context.checkpoints, f"worker-{rank}", participants=parts)

@@ -9,7 +9,7 @@ valid from the moment the worker receives it, and over from the moment it receiv
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -45,9 +45,13 @@ class Membership:
         note: Note,
         role: str = "worker",
         address: str = "",
+        facts: Mapping[str, str] | None = None,
+        on_run: Callable[[], None] = lambda: None,
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_alone`: the run ends without the coordinator, so that its answers are not waited for."""
+        """`on_run`: called in this object's thread whenever the run's record was read or has changed.
+
+        `is_alone`: the run ends without the coordinator, so that its answers are not waited for."""
         self._is_alone = is_alone
         self._connect = connect
         self._run = run
@@ -55,6 +59,8 @@ class Membership:
         self._note = note
         self._role = role
         self._address = address
+        self._facts = {"pid": str(os.getpid()), **(facts or {})}
+        self._on_run = on_run
         self._changed = threading.Condition()
         self._newest = pb.Generation()
         self._client: Client | None = None  # the thread's own
@@ -89,6 +95,11 @@ class Membership:
                         f"no generation with {self._worker} in it was formed within {timeout_s:g} s",
                         "check `paceline coordinator status`, and that enough workers are alive",
                     )
+
+    def check(self) -> None:
+        """Raise the error that ended the membership, if one has."""
+        if self._failure is not None:
+            raise self._failure
 
     def is_over(self, number: int) -> bool:
         """Cheap: called in every iteration of a wait."""
@@ -188,7 +199,7 @@ class Membership:
             worker=self._worker,
             role=self._role,
             address=self._address,
-            facts={"pid": str(os.getpid())},
+            facts=self._facts,
         )
         while True:
             try:
@@ -269,6 +280,8 @@ class Membership:
             self._changed.notify_all()
         if self._has_ended or self._newest.is_revoked or is_next:
             self._on_over()
+        if run is not None:
+            self._on_run()
 
 
 async def _ended(task: "asyncio.Future[pb.Order | None]") -> None:

@@ -1,9 +1,9 @@
 """Elastic worker as a participant: joins, resumes or heals, trains in generations, and reports."""
 
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -13,7 +13,6 @@ from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import CoordinatorEndpoint
 from paceline.coordinator.server.access_policy import Role
-from paceline.core.clock import SystemClock
 from paceline.core.ids import Rank
 from paceline.events.log import Log
 from paceline.plan.catalog import MODES, Channel
@@ -69,7 +68,7 @@ def work_elastic(index: int, context: WorkerContext, report: ReportSink) -> None
         elastic.log,
         report,
         clock=elastic.committed,
-        fields={"node": socket.gethostname()},
+        fields={"node": context.node},
         train=train,
         release=release,
         conclude=lambda result: _conclude(elastic, task, context, result),
@@ -116,7 +115,7 @@ def _build(
 ) -> tuple[ElasticWorker, SharedSaver, WorkerControl]:
     assert context.coordinator is not None, "an elastic run has a coordinator"
     plan = context.plan
-    clock = SystemClock()
+    clock = context.clock
     endpoint = context.coordinator
     name = f"worker-{index}"
     replica = Replica(plan, task, torch.device("cpu"), clock)
@@ -125,9 +124,14 @@ def _build(
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(endpoint, name, control)
+    membership = open_membership(endpoint, name, control, context.node)
     writer = writer_for(
-        plan, context.checkpoints, WHO, RunCatalogue(membership, endpoint.run), participants=1
+        plan,
+        context.checkpoints,
+        WHO,
+        RunCatalogue(membership, endpoint.run),
+        participants=1,
+        disk=context.disk(1),
     )
     shared = SharedSaver(plan, replica, log=log, report=report, writer=writer)
     shared.takes_save = control.takes_save
@@ -153,7 +157,7 @@ def _build(
         clock=clock,
         log=log,
         membership=membership,
-        folder=context.run_dir / "generations",
+        folder=context.generations,
         worker_for=worker_for,
         requests=control,
         listener=_DecisionListener(log, report),
@@ -166,12 +170,15 @@ def _build(
     return elastic, shared, control
 
 
-def open_membership(endpoint: CoordinatorEndpoint, name: str, control: WorkerControl) -> Membership:
+def open_membership(
+    endpoint: CoordinatorEndpoint, name: str, control: WorkerControl, node: str
+) -> Membership:
     return Membership(
         lambda: coordinator_client(endpoint),
         run=endpoint.run,
         worker=name,
         note=control.note,
+        facts={"host": node},
         is_alone=control.is_without_coordinator,
     )
 
@@ -192,13 +199,19 @@ def _resume(
 ) -> None:
     """Used after the loss of all workers; otherwise the remaining workers heal a replacement."""
     num_workers = context.plan.num_workers
-    folder = find_resume_folder(catalogue, context.checkpoints, num_workers, context.resume_from, note)
+    here = [entry for entry in catalogue if context.host is None or _is_here(entry, context.checkpoints)]
+    folder = find_resume_folder(here, context.checkpoints, num_workers, context.resume_from, note)
     if folder is not None:
         saved = read_snapshot(folder, WHO)
         elastic.take_up(saved)
         elastic.committed = int(saved.facts["at"])
     elif catalogue:
         elastic.was_saved_at = catalogue[-1].step
+
+
+def _is_here(entry: pb.Checkpoint, root: Path) -> bool:
+    """Whether the command sent it: it does only while no worker has the state in memory."""
+    return (root / Path(entry.shards[0].uri).parent.name).is_dir()
 
 
 def revoke(membership: Membership, run: str, number: int, why: str) -> None:

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.plan.urls import is_remote_data
 from paceline.tasks.load import load_task, task_class
+from paceline.worker.agent_disk import HostContext
 from paceline.worker.context import WorkerContext
 from paceline.worker.control import ControlBlock
 from paceline.worker.entry.sample_count import build_count_order, count_samples
@@ -52,6 +53,7 @@ from paceline.worker.wiring import channel_of, shared_world
 
 PROGRESS_S = 0.1
 GRACE_S = 5.0
+AGENT_SILENCE_S = 4.0  # less than a command waits for an agent (launchers/agents/wire.py)
 ALL_WORKERS = "workers"  # one process that is all participants
 POLL_S = 0.01
 DONE = b'{"ev": "done"}'  # the last line of a participant whose body returned
@@ -75,6 +77,8 @@ class Zygote:
         self._idle: dict[int, tuple[int, ActiveTimeout]] = {}
         self._has_ended_well = False  # a participant of this run has
         self._reports: dict[int, ChildReports] = {}  # by pid
+        self._silence = ActiveTimeout(AGENT_SILENCE_S)  # of an agent
+        self._end = (0, False)  # what was reported of the control block's `end`
         self._done: set[int] = set()  # pids of children whose body returned
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders, selectors.EVENT_READ, self._read_orders)
@@ -104,15 +108,22 @@ class Zygote:
                 self._kill_at_s = None
             self._end_stuck()
             self._escalate()
+            self._check_agent()
 
     def _read_orders(self) -> None:
         data = self._orders.recv(1 << 16)
         if not data:
             raise BrokenPipeError
+        self._silence = ActiveTimeout(AGENT_SILENCE_S)
         self._buffer += data
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             self._handle_order(json.loads(line))
+
+    def _check_agent(self) -> None:
+        """Participants must not train on beside their replacements when the agent stands still."""
+        if self._context is not None and self._context.host is not None and not self._silence.next_s():
+            raise BrokenPipeError
 
     def _handle_order(self, order: dict[str, Json]) -> None:
         match order["op"]:
@@ -132,7 +143,9 @@ class Zygote:
             case "reap":
                 self._end_child(int(str(order["pid"])))
             case "fork" if self._context is not None:  # a replacement, or one more
-                self._fork_elastic(int(str(order["index"])))
+                index = int(str(order["index"]))
+                self._context.control.continue_steps(index, int(str(order.get("steps", 0))))
+                self._fork_elastic(index)
             case "fork_server" if self._context is not None:
                 self._fork_server(str(order["who"]))
             case "end" if self._context is not None:
@@ -141,6 +154,11 @@ class Zygote:
                 self._context.control.ask_to_leave(int(str(order["index"])))
             case "alone" if self._context is not None:
                 self._context.control.give_up_coordinator()
+            case "shared" if self._context is not None:
+                self._context.control.receive_end(
+                    int(str(order["ended_at"])), is_saved=bool(order["is_saved"])
+                )
+                self._end = self._context.control.end
             case "save" if self._context is not None:
                 self._context.control.ask_to_save()
             case "pause" if self._context is not None:
@@ -171,7 +189,10 @@ class Zygote:
         self._killed = set()
         self._idle = {}
         self._has_ended_well = False
-        if plan.elastic is not None:
+        self._end = (0, False)
+        if self._context.host is not None:
+            pass  # an agent's command orders each participant
+        elif plan.elastic is not None:
             for participant in server_names(plan):
                 self._fork_server(participant)
             for index in range(plan.elastic.workers):
@@ -351,6 +372,9 @@ class Zygote:
             if ALL_WORKERS in self._children.values():
                 alive = self._context.plan.num_workers
             self._send("progress", steps=steps, loss=block.mean_loss(), alive=alive)
+            if self._context.host is not None and block.end != self._end:
+                self._end = block.end
+                self._send("shared", ended_at=self._end[0], is_saved=self._end[1])
 
     def _send(self, event: str, **fields: Json) -> None:
         self._orders.sendall(json.dumps({"ev": event, **fields}).encode() + b"\n")
@@ -360,6 +384,8 @@ def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, 
     listener = None
     resume_from = order.get("resume_from")
     coordinator = order.get("coordinator")
+    host = order.get("host")
+    token = order.get("token")
     if plan.transport is Transport.TCP and plan.elastic is None:  # else each server listens for itself
         listener = socket.create_server(("127.0.0.1", 0), backlog=plan.num_workers)
     return WorkerContext(
@@ -369,9 +395,18 @@ def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, 
         rendezvous=run_dir / f".rendezvous-{os.getpid()}-{time.monotonic_ns()}",
         world=None if plan.elastic is not None else shared_world(plan, channel),
         listener=listener,
-        token=os.urandom(32),
+        token=os.urandom(32) if token is None else bytes.fromhex(str(token)),
         resume_from=None if resume_from is None else Path(str(resume_from)),
         coordinator=CoordinatorEndpoint.read(coordinator) if isinstance(coordinator, dict) else None,
+        host=_host_context(host) if isinstance(host, dict) else None,
+    )
+
+
+def _host_context(fields: Mapping[str, Json]) -> HostContext:
+    return HostContext(
+        name=str(fields["name"]),
+        ahead_ns=int(str(fields["ahead_ns"])),
+        socket=Path(str(fields["socket"])),
     )
 
 

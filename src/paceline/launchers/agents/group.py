@@ -1,0 +1,474 @@
+"""Participants of an elastic run on the hosts of its agents: placed, followed, and placed again.
+
+To the supervisor (launchers/elastic.py) this is what the zygote is on one machine: it starts the
+participants that it is ordered to start, and reports those that ended. A participant without a free slot
+waits for one. When the connection of a host ends, its participants are lost with it: the agent ends them
+before the command stops waiting for it (wire.py), so a replacement never trains beside its predecessor.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline.core.clock import monotonic_s
+from paceline.core.errors import ExitCode, TrainingError
+from paceline.launchers.agents.folder import RunFolder, parts_of
+from paceline.launchers.agents.hub import Arrived, Gone, Hub, Received
+from paceline.launchers.agents.wire import Message
+from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
+from paceline.plan.catalog import server_names
+from paceline.plan.codec import Json, dumps
+from paceline.plan.plan import Plan
+
+POLL_S = 0.1
+END_S = 15.0  # for the agents to send what was written last
+NO_HOST_S = 10.0  # without a host until a note about it
+_FAILED = int(ExitCode.TRAINING_FAILED)
+
+
+# Workers spread over the hosts. A parameter server avoids the host of another server, so that a primary and
+# its backup are not lost together. A participant avoids a host that lost it before, where another one has room.
+
+
+@dataclass(slots=True)
+class HostRoom:
+    """What one host offers, and what of this run it has."""
+
+    name: str
+    free: int  # slots that no run uses
+    participants: set[str] = field(default_factory=set)
+    is_draining: bool = False
+    lost: Mapping[str, int] = field(default_factory=dict)  # how often it lost each participant
+
+
+def choose_host(participant: str, hosts: Collection[HostRoom]) -> str | None:
+    """The host to start it on; None: no host has a free slot."""
+    open_hosts = [host for host in hosts if host.free > 0 and not host.is_draining]
+    if not open_hosts:
+        return None
+    return min(open_hosts, key=lambda host: _cost(participant, host)).name
+
+
+def _cost(participant: str, host: HostRoom) -> tuple[bool, int, int, str]:
+    is_server = participant.startswith("server-")
+    shares_server = is_server and any(other.startswith("server-") for other in host.participants)
+    return (shares_server, host.lost.get(participant, 0), -host.free, host.name)
+
+
+@dataclass(slots=True)
+class Host:
+    room: HostRoom
+    name: str  # of the agent
+    scratch: str
+    is_usable: bool = True  # False: it refused the plan
+    is_over: bool = False
+    is_new: bool = True  # its free slots were not offered to the supervisor yet
+    alive: int = 0
+    loss: float | None = None
+    refusal: Message | None = None
+    sent_checkpoints: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Placed:
+    """A participant that was ordered to start, or runs."""
+
+    host: str
+    pid: int = 0
+    first_steps: int = 0  # its count when it was started
+
+
+class AgentGroup:
+    def __init__(
+        self,
+        plan: Plan,
+        hub: Hub,
+        folder: RunFolder,
+        on_message: Callable[[Message], None],
+        is_stopping: Callable[[], bool],
+        supervisor: Supervisor,
+    ) -> None:
+        self._plan = plan
+        self._hub = hub
+        self._folder = folder
+        self._on_message = on_message
+        self._is_stopping = is_stopping
+        self._supervisor = supervisor
+        self._hosts: dict[str, Host] = {}
+        self._placed: dict[str, Placed] = {}
+        self._due: list[str] = []  # participants that need a host
+        self._steps = [0] * plan.num_workers
+        self._lost: dict[str, dict[str, int]] = {}  # by name of the agent: how often it lost whom
+        self._ended = RunOutcome()
+        self._is_stop_sent = False
+        self._is_ending = False
+        self._is_over = False
+        self._resume_from: Path | None = None
+        self._run_dir = Path()
+        self._reported_s = 0.0
+        self._waiting_since_s = monotonic_s()  # without any living participant
+        self._has_noted_room = False
+
+    def run(self, run_dir: Path, resume_from: Path | None) -> RunOutcome:
+        self._run_dir = run_dir
+        self._resume_from = resume_from
+        assert self._plan.elastic is not None, "only elastic runs have agents"
+        for participant in [*server_names(self._plan), *_workers(self._plan.elastic.workers)]:
+            self._queue_start(participant)
+        while not self._is_over:
+            self._handle_events(self._wait_s())
+            self._request_stop()
+            for order in self._supervisor.orders():
+                self._handle_order(order)
+            if self._is_ending:
+                self._send_away_latecomers()
+            else:
+                self._place_due()
+                self._offer_new_slots()
+                self._check_waiting()
+            self._report_progress()
+        self._finish()
+        return self._ended
+
+    def _wait_s(self) -> float:
+        due_s = self._supervisor.wait_s()
+        return POLL_S if due_s is None else min(POLL_S, due_s)
+
+    def _handle_events(self, timeout_s: float) -> None:
+        """The next event, and all that wait behind it."""
+        event = self._hub.next_event(timeout_s)
+        while event is not None:
+            match event:
+                case Arrived(host, hello):
+                    self._arrived(host, hello)
+                case Received(host, message, blob):
+                    self._received(self._hosts[host], host, message, blob)
+                case Gone(host, why):
+                    self._gone(host, why)
+            event = self._hub.next_event(0.0)
+
+    # Hosts.
+
+    def _arrived(self, host: str, hello: Message) -> None:
+        name = str(hello["name"])
+        lost = self._lost.setdefault(name, {})
+        room = HostRoom(host, int(str(hello["free"])), lost=lost)
+        self._hosts[host] = Host(room, name, str(hello["scratch"]))
+        self._note(f"host {name} joined with {room.free} of {hello['total']} slots free")
+        start: Message = {
+            "op": "start",
+            "plan": dumps(self._plan),
+            "resume_from": None,
+            "token": self._hub.secret.hex(),
+        }
+        if self._resume_from is not None:
+            self._send_checkpoint(host, self._resume_from)
+            start["resume_from"] = f"checkpoints/{self._resume_from.name}"
+        self._hub.send(host, start)
+        if self._is_stop_sent:
+            self._hub.send(host, {"op": "stop"})
+
+    def _gone(self, host: str, why: str) -> None:
+        gone = self._hosts.pop(host)
+        self._folder.forget(host)
+        participants = sorted(gone.room.participants)
+        if gone.is_over:
+            return
+        if participants or not gone.room.is_draining:
+            self._note(f"host {gone.name} is gone ({why})")
+        for participant in participants:
+            gone_with = f"its host {gone.name} is gone: {why}"
+            self._supervisor.failed(participant, gone_with, f"see the agent of {gone.name}")
+            self._exited(gone, participant, _FAILED)
+
+    def _received(self, host: Host, key: str, message: Message, blob: bytes) -> None:
+        if "free" in message:
+            host.room.free = int(str(message["free"]))
+        match message["ev"]:
+            case "events":
+                self._folder.append_events(blob)
+            case "log":
+                self._folder.append_log(str(message["who"]), blob)
+            case "file":
+                self._receive_file(host, key, message, blob)
+            case "stored":
+                answer = self._folder.stored(message)
+                self._hub.send(key, {"op": "stored", "number": message["number"], **answer})
+            case "draining":
+                self._drain(host)
+            case "slots" | "ready":
+                pass
+            case "full":
+                self._unplace(host, str(message["who"]))
+            case "refused":
+                self._refused(host, message)
+            case "shared":
+                shared = {"op": "shared", "ended_at": message["ended_at"], "is_saved": message["is_saved"]}
+                for other in self._hosts:
+                    if other != key:
+                        self._hub.send(other, shared)
+            case "over":
+                host.is_over = True
+            case "progress":
+                self._take_progress(host, message)
+            case _:
+                self._handle_message(host, key, message)
+
+    def _receive_file(self, host: Host, key: str, message: Message, blob: bytes) -> None:
+        try:
+            self._folder.receive(key, message, blob)
+        except OSError as error:
+            # A snapshot that is not whole is refused when its participant asks whether it is stored.
+            self._note(f"warning: {message['path']} of {host.name} could not be written: {error.strerror}")
+
+    def _handle_message(self, host: Host, key: str, message: Message) -> None:
+        """A message of a participant, or of the helper about one."""
+        participant = str(message.get("who", ""))
+        supervisor = self._supervisor
+        match message["ev"]:
+            case "started":
+                self._started(host, participant, int(str(message["pid"])))
+            case "exited":
+                self._on_message({**message, "host": host.name})
+                if participant in host.room.participants:
+                    self._exited(host, participant, int(str(message["code"])))
+                return
+            case "report":
+                self._ended.reports[participant] = message
+            case "left":
+                supervisor.left(participant)
+            case "slow":
+                supervisor.slow(str(message["worker"]), str(message["reason"]))
+            case "error":
+                hint = str(message["hint"]).replace(host.scratch, str(self._run_dir))
+                message = {**message, "hint": hint}
+                supervisor.failed(
+                    participant,
+                    str(message["what"]),
+                    hint,
+                    is_hopeless=bool(message.get("hopeless")),
+                    code=str(message.get("code", "")),
+                )
+        self._on_message({**message, "host": host.name})
+
+    def _started(self, host: Host, participant: str, pid: int) -> None:
+        placed = self._placed.get(participant)
+        if placed is not None and participant in host.room.participants:
+            placed.pid = pid
+            self._supervisor.started(participant, pid)
+            self._note(f"{participant} runs on {host.name} as process {pid}")
+
+    def _exited(self, host: Host, participant: str, code: int) -> None:
+        host.room.participants.discard(participant)
+        self._placed.pop(participant, None)
+        if code != 0:
+            lost = self._lost[host.name]
+            lost[participant] = lost.get(participant, 0) + 1
+        elif participant in self._ended.reports:
+            self._is_ending = True
+        self._supervisor.exited(participant, code, self._ended.ledger)
+
+    def _refused(self, host: Host, message: Message) -> None:
+        """This host cannot run the plan: it lacks the task's module or its data, for example."""
+        host.is_usable = False
+        host.room.free = 0
+        host.refusal = message
+        error = refusal_error(message)
+        self._note(f"host {host.name} cannot take part: {error.what}; {error.hint}")
+        for participant in sorted(host.room.participants):
+            self._unplace(host, participant)
+        if not any(other.is_usable for other in self._hosts.values()) and not self._living():
+            raise error
+
+    def _unplace(self, host: Host, participant: str) -> None:
+        """It was not started there: it needs another host."""
+        if participant in host.room.participants:
+            host.room.participants.discard(participant)
+            del self._placed[participant]
+            self._due.append(participant)
+
+    def _drain(self, host: Host) -> None:
+        host.room.is_draining = True
+        self._note(f"host {host.name} is draining: its participants move to other hosts")
+        for participant in sorted(host.room.participants):
+            self._supervisor.evacuate(participant, f"its host {host.name} is draining")
+
+    # Participants.
+
+    def _queue_start(self, participant: str) -> None:
+        """It counts as started from now on; its pid follows."""
+        self._due.append(participant)
+        self._supervisor.started(participant, 0)
+
+    def _place_due(self) -> None:
+        waiting = self._due
+        self._due = []
+        rooms = [host.room for host in self._hosts.values() if host.is_usable]
+        for participant in waiting:
+            host = choose_host(participant, rooms)
+            if host is None:
+                self._due.append(participant)
+            else:
+                self._start_on(host, participant)
+        if not self._due:
+            self._has_noted_room = False
+
+    def _start_on(self, host: str, participant: str) -> None:
+        room = self._hosts[host].room
+        room.free -= 1
+        room.participants.add(participant)
+        index = None if participant.startswith("server-") else int(participant.removeprefix("worker-"))
+        steps = 0 if index is None else self._steps[index]
+        if not self._has_state():
+            newest = self._folder.newest()
+            if newest is not None:
+                self._send_checkpoint(host, newest)
+        self._placed[participant] = Placed(host, first_steps=steps)
+        if index is None:
+            self._hub.send(host, {"op": "fork_server", "who": participant})
+        else:
+            self._hub.send(host, {"op": "fork", "who": participant, "index": index, "steps": steps})
+
+    def _has_state(self) -> bool:
+        """Whether a living worker has trained: then a new one gets the state from its memory."""
+        return any(
+            placed.pid and self._steps[int(who.removeprefix("worker-"))] > placed.first_steps
+            for who, placed in self._placed.items()
+            if who.startswith("worker-")
+        )
+
+    def _send_checkpoint(self, host: str, folder: Path) -> None:
+        sent = self._hosts[host].sent_checkpoints
+        if folder.name in sent:
+            return
+        sent.add(folder.name)
+        for path in sorted(folder.iterdir(), key=lambda path: path.suffix == ".json"):  # the JSON is last
+            for message, data in parts_of(path, f"checkpoints/{folder.name}/{path.name}"):
+                self._hub.send(host, {"op": "file", **message}, data)
+                self._hub.flush(host)
+
+    def _offer_new_slots(self) -> None:
+        """A host that joined may take workers beyond those that the run began with, up to --max-workers."""
+        for host in self._hosts.values():
+            if host.is_new and not self._due:
+                host.is_new = False
+                if host.is_usable and not host.room.is_draining and host.room.free > 0:
+                    self._supervisor.grow(host.room.free, f"host {host.name} has free slots")
+
+    def _send_away_latecomers(self) -> None:
+        """Drop participants that have no host when the run ends."""
+        absent = self._due
+        self._due = []
+        for participant in absent:
+            self._supervisor.left(participant)
+            self._supervisor.exited(participant, 0, self._ended.ledger)
+
+    def _check_waiting(self) -> None:
+        now_s = monotonic_s()
+        if self._living() or not self._due:
+            self._waiting_since_s = now_s
+        waited_s = now_s - self._waiting_since_s
+        if self._due and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
+            self._has_noted_room = True
+            self._note(f"{', '.join(self._due)} wait for a free slot: {self._describe_hosts()}")
+        if waited_s > self._plan.timeout_s or (self._is_stopping() and self._due and not self._living()):
+            refusal = next((host.refusal for host in self._hosts.values() if host.refusal), None)
+            if refusal is not None:
+                raise refusal_error(refusal)
+            hosts = self._describe_hosts()
+            raise TrainingError(
+                f"no worker is alive, and none could be started for {waited_s:.0f} s: {hosts}",
+                "start `paceline agent` on more hosts, then resume:  paceline train --resume RUN",
+            )
+
+    def _describe_hosts(self) -> str:
+        if not self._hosts:
+            return "no agent is connected"
+        return ", ".join(
+            f"{host.name} has {host.room.free} free slots"
+            + (" and is draining" if host.room.is_draining else "")
+            for host in self._hosts.values()
+        )
+
+    def _living(self) -> bool:
+        return any(placed.pid for placed in self._placed.values())
+
+    # Orders of the supervisor.
+
+    def _handle_order(self, order: Message) -> None:
+        match order["op"]:
+            case "fork":
+                self._queue_start(f"worker-{order['index']}")
+            case "fork_server":
+                self._queue_start(str(order["who"]))
+            case "leave":
+                self._leave(f"worker-{order['index']}", order)
+            case "reap":
+                self._send_to(str(order["who"]), order)
+            case "kill":
+                self._broadcast({"op": "kill"})
+                self._is_over = not self._living()
+                self._is_ending = True
+            case "end":
+                self._is_over = True
+            case _:
+                self._broadcast(order)
+
+    def _leave(self, participant: str, order: Message) -> None:
+        if participant in self._due:  # it has not been started: there is nothing to wait for
+            self._due.remove(participant)
+            self._supervisor.left(participant)
+            self._supervisor.exited(participant, 0, self._ended.ledger)
+        else:
+            self._send_to(participant, order)
+
+    def _send_to(self, participant: str, order: Message) -> None:
+        placed = self._placed.get(participant)
+        if placed is not None:
+            self._hub.send(placed.host, order)
+
+    def _broadcast(self, order: Message) -> None:
+        for host in self._hosts:
+            self._hub.send(host, order)
+
+    def _request_stop(self) -> None:
+        if self._is_stopping() and not self._is_stop_sent:
+            self._is_stop_sent = True
+            self._broadcast({"op": "stop"})
+
+    def _finish(self) -> None:
+        """Every agent ends the run on its host, and sends what was written last."""
+        self._broadcast({"op": "kill"})
+        self._broadcast({"op": "end"})
+        until_s = monotonic_s() + END_S
+        while monotonic_s() < until_s and not all(host.is_over for host in self._hosts.values()):
+            self._handle_events(POLL_S)
+
+    # Progress.
+
+    def _take_progress(self, host: Host, message: Message) -> None:
+        host.alive = int(str(message["alive"]))
+        host.loss = float(str(message["loss"])) if message["loss"] is not None else None
+        steps = message["steps"]
+        assert isinstance(steps, list), "progress has the steps of every worker"
+        for index, count in enumerate(steps):
+            if f"worker-{index}" in host.room.participants:
+                self._steps[index] = max(self._steps[index], int(str(count)))
+
+    def _report_progress(self) -> None:
+        if monotonic_s() - self._reported_s < POLL_S:
+            return
+        self._reported_s = monotonic_s()
+        losses = [(h.loss, h.alive) for h in self._hosts.values() if h.loss is not None and h.alive]
+        weight = sum(alive for _, alive in losses)
+        mean = sum(loss * alive for loss, alive in losses) / weight if weight else None
+        steps: list[Json] = list(self._steps)
+        alive = sum(placed.pid > 0 for who, placed in self._placed.items() if who.startswith("worker-"))
+        self._on_message({"ev": "progress", "steps": steps, "loss": mean, "alive": alive})
+
+    def _note(self, text: str) -> None:
+        self._on_message({"ev": "note", "text": text})
+
+
+def _workers(count: int) -> Sequence[str]:
+    return [f"worker-{index}" for index in range(count)]

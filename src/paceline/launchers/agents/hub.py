@@ -1,0 +1,241 @@
+"""Port of a run at which agents connect: a thread with an event loop, and a queue to the launcher.
+
+The thread authenticates connections and moves messages; the launcher, in the main thread, decides. Messages
+of one agent stay in order. The queue is bounded: an agent that sends faster than the run folder can be
+written waits.
+"""
+
+import asyncio
+import hmac
+import itertools
+import queue
+import secrets
+import socket
+import ssl
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from paceline import __version__
+from paceline.coordinator.server.tls import server_tls_context
+from paceline.core.clock import SystemClock, boot_id
+from paceline.core.errors import PeerLostError, PortError
+from paceline.launchers.agents.wire import (
+    COMMAND_SILENCE_S,
+    HANDSHAKE_S,
+    MAX_HELLO_BYTES,
+    Message,
+    Peer,
+)
+
+MAX_WAITING = 64  # messages that the launcher has not taken
+MAX_UNAUTHENTICATED = 64
+LISTEN_BACKLOG = 128
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An agent has connected."""
+
+    host: str
+    hello: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    host: str
+    message: Message
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The connection of an agent has ended."""
+
+    host: str
+    why: str
+
+
+Event = Arrived | Received | Gone
+
+
+def own_address(coordinator: str) -> str:
+    """The address of this machine from which it reaches the coordinator."""
+    host, _, port = coordinator.rpartition(":")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[
+            0
+        ]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise PortError(
+            f"this machine has no route to the coordinator at {coordinator}: {error.strerror or error}",
+            "name an address that this machine reaches with --coordinator HOST:PORT",
+        ) from error
+
+
+class Hub:
+    def __init__(self, address: str) -> None:
+        """Listen on a free port of this address."""
+        self.secret = secrets.token_bytes(32)
+        context, self.certificate = server_tls_context(address)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            listener = socket.create_server((address, 0), family=family, backlog=LISTEN_BACKLOG)
+        except OSError as error:
+            raise PortError(
+                f"cannot listen on {address}: {error.strerror}",
+                "see the addresses of this machine: ip address",
+            ) from error
+        port = listener.getsockname()[1]
+        self.address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        self._events: queue.Queue[Event] = queue.Queue(MAX_WAITING)
+        self._peers: dict[str, Peer] = {}  # by host
+        self._numbers = itertools.count()
+        self._unauthenticated = 0
+        self._is_closing = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._serve, args=(listener, context), name="agents", daemon=True
+        )
+        self._thread.start()
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        try:
+            return self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def send(self, host: str, message: Message, blob: bytes = b"") -> None:
+        """Queue a message to the agent of this host; dropped when its connection has ended."""
+
+        def pass_on() -> None:
+            peer = self._peers.get(host)
+            if peer is not None:
+                peer.send(message, blob)
+
+        self._loop.call_soon_threadsafe(pass_on)
+
+    def flush(self, host: str) -> None:
+        """Wait until the agent of this host accepts more; for files."""
+
+        async def drain() -> None:
+            peer = self._peers.get(host)
+            if peer is not None:
+                with suppress(ConnectionError):
+                    await peer.drain()
+
+        self._call(drain())
+
+    def drop(self, host: str) -> None:
+        """End the connection of this host."""
+
+        def end() -> None:
+            peer = self._peers.get(host)
+            if peer is not None:
+                peer.close()
+
+        self._loop.call_soon_threadsafe(end)
+
+    def close(self) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        while self._thread.is_alive():  # a connection may wait for room in the queue
+            with suppress(queue.Empty):
+                self._events.get_nowait()
+            self._thread.join(0.05)
+
+    def _call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:  # Any: as awaited
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _serve(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(
+            asyncio.start_server(
+                self._connected, sock=listener, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        )
+        try:
+            self._loop.run_forever()
+        finally:
+            server.close()
+            for peer in list(self._peers.values()):
+                peer.close()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        hello = await self._admit(peer)
+        if hello is None:
+            peer.close()
+            return
+        host = f"{hello['name']}#{next(self._numbers)}"  # a host that connects again is another one
+        self._peers[host] = peer
+        why = "the command ended"
+        try:
+            await self._put(Arrived(host, hello))
+            peer.keep_alive(lambda: {"op": "tick"})
+            while True:
+                message, blob = await peer.receive(COMMAND_SILENCE_S)
+                if message["ev"] != "tick":
+                    await self._put(Received(host, message, blob))
+        except (ConnectionError, PeerLostError) as error:
+            why = str(error)
+        finally:
+            peer.close()
+            del self._peers[host]
+            await self._put(Gone(host, why))
+
+    async def _put(self, event: Event) -> None:
+        """In the queue, without blocking the other connections."""
+        try:
+            self._events.put_nowait(event)
+        except queue.Full:
+            await self._loop.run_in_executor(None, self._events.put, event)
+
+    async def _admit(self, peer: Peer) -> Message | None:
+        """The first message of an agent that holds the secret; None for any other."""
+        if self._unauthenticated >= MAX_UNAUTHENTICATED:
+            return None
+        self._unauthenticated += 1
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                hello, _ = await peer.receive(HANDSHAKE_S, max_bytes=MAX_HELLO_BYTES)
+                proof = str(hello.pop("secret", "")).encode()
+                if not hmac.compare_digest(proof, self.secret.hex().encode()):
+                    return None
+                if hello.get("paceline") != __version__:
+                    theirs = str(hello.get("paceline"))
+                    peer.send({"op": "refused", "why": f"its paceline is {theirs}, not {__version__}"})
+                    await peer.drain()
+                    return None
+                await _answer_clock(peer, bool(hello.get("boot")) and hello["boot"] == boot_id())
+                return hello
+        except (ConnectionError, PeerLostError, TimeoutError, ValueError, KeyError):
+            return None
+        finally:
+            self._unauthenticated -= 1
+
+
+CLOCK_ROUNDS = 5
+
+
+async def _answer_clock(peer: Peer, is_same_host: bool) -> None:
+    """Let the agent measure how far the clock of this process is ahead; a host has one clock."""
+    clock = SystemClock()
+    peer.send({"op": "welcome", "rounds": 0 if is_same_host else CLOCK_ROUNDS})
+    for _ in range(0 if is_same_host else CLOCK_ROUNDS):
+        await peer.receive(HANDSHAKE_S, max_bytes=MAX_HELLO_BYTES)
+        peer.send({"op": "clock", "now_ns": clock.now_ns()})

@@ -1,0 +1,98 @@
+"""Messages between the command of a run and the agents of its hosts: JSON, each with bytes behind it.
+
+A message is a header (length of the JSON, length of the bytes), a JSON object and up to `MAX_BLOB_BYTES`
+bytes; a longer file travels in several. Lengths are checked before anything is received, and nothing is
+unpickled. The connection is TLS with the certificate of the run's offer; the agent's first message proves by
+the offer's secret that the agent may connect. Both sides send something every `TICK_S`, so that a silent
+peer is a lost one.
+
+Each side counts silence on its own clock, and only while it runs itself. The agent ends its workers before
+the command replaces them: `AGENT_SILENCE_S` is shorter than `COMMAND_SILENCE_S`.
+"""
+
+import asyncio
+import json
+import struct
+from collections.abc import Callable
+
+from paceline.core.clock import ActiveTimeout
+from paceline.core.errors import ProtocolError
+from paceline.plan.codec import Json
+
+Message = dict[str, Json]
+TICK_S = 0.5
+AGENT_SILENCE_S = 3.0
+COMMAND_SILENCE_S = 5.0
+HANDSHAKE_S = 10.0
+MAX_JSON_BYTES = 2 << 20  # a plan may be long
+MAX_HELLO_BYTES = 8 << 10
+MAX_BLOB_BYTES = 1 << 20
+_HEAD = struct.Struct("!4sII")
+_MAGIC = b"PLA1"  # the protocol's version is in its name
+
+
+class SilentError(ConnectionError):
+    """The peer sent nothing for too long."""
+
+
+class Peer:
+    """One end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._ticking: asyncio.Task[None] | None = None
+
+    def send(self, message: Message, blob: bytes = b"") -> None:
+        """Queue a message; see `drain`."""
+        text = json.dumps(message, separators=(",", ":")).encode()
+        self._writer.write(_HEAD.pack(_MAGIC, len(text), len(blob)) + text + blob)
+
+    async def drain(self) -> None:
+        """Wait until the connection accepts more."""
+        await self._writer.drain()
+
+    async def receive(self, silence_s: float, *, max_bytes: int = MAX_JSON_BYTES) -> tuple[Message, bytes]:
+        """The next message; ConnectionError when the peer has ended, or is silent for this long."""
+        try:
+            magic, text_bytes, blob_bytes = _HEAD.unpack(await self._read(_HEAD.size, silence_s))
+            if magic != _MAGIC or text_bytes > max_bytes or blob_bytes > MAX_BLOB_BYTES:
+                raise ProtocolError(
+                    f"a message began with {magic!r} and announced {text_bytes} and {blob_bytes} bytes",
+                    "run the same version of paceline on all hosts",
+                )
+            message = json.loads(await self._read(text_bytes, silence_s))
+            blob = await self._read(blob_bytes, silence_s)
+        except asyncio.IncompleteReadError as error:
+            raise ConnectionError("the connection was closed") from error
+        if not isinstance(message, dict):
+            raise ProtocolError("a message is not an object", "run the same version of paceline on all hosts")
+        return message, blob
+
+    async def _read(self, size: int, silence_s: float) -> bytes:
+        if not size:
+            return b""
+        reading = asyncio.ensure_future(self._reader.readexactly(size))
+        patience = ActiveTimeout(silence_s)
+        try:
+            while wait_s := patience.next_s():
+                await asyncio.wait((reading,), timeout=wait_s)
+                if reading.done():
+                    return reading.result()
+        finally:
+            reading.cancel()
+        raise SilentError(f"it was silent for {silence_s:g} s")
+
+    def keep_alive(self, message: Callable[[], Message]) -> None:
+        """Send this every `TICK_S` until `close`."""
+        self._ticking = asyncio.create_task(self._tick(message))
+
+    async def _tick(self, message: Callable[[], Message]) -> None:
+        while not self._writer.is_closing():
+            self.send(message())
+            await asyncio.sleep(TICK_S)
+
+    def close(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._writer.close()

@@ -1,0 +1,62 @@
+"""Checkpoints of a participant whose host does not have the run folder.
+
+The participant writes a snapshot into the scratch folder of its host, and asks the host's agent to send it.
+A snapshot counts as written once it is in the run folder (launchers/agents/hosted_run.py).
+"""
+
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoints.snapshot import WriteResult
+from paceline.checkpoints.writer import Disk, SnapshotTarget
+
+ANSWER_S = 600.0  # a large snapshot over a slow network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostContext:
+    """The host of a participant that an agent started."""
+
+    name: str  # of the agent
+    ahead_ns: int  # how far the clock of the run's command is ahead of this host's
+    socket: Path  # where the agent takes checkpoints
+
+
+class AgentDisk(Disk):
+    def __init__(self, host: HostContext, *, participants: int) -> None:
+        self._host = host
+        self._participants = participants
+        self._removed: tuple[int, ...] = ()
+
+    def is_there(self, folder: Path, participant: str, generation: int | None) -> bool:
+        return False  # only the run folder counts, and the agent sends whole files over what is there
+
+    def put(
+        self,
+        folder: Path,
+        participant: str,
+        tensors: memoryview,
+        facts: dict[str, Any],  # Any: JSON
+    ) -> WriteResult:
+        wrote = super().put(folder, participant, tensors, facts)
+        request = {"folder": folder.name, "who": participant, "participants": self._participants}
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_S)
+            connection.connect(str(self._host.socket))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as answers:
+                line = answers.readline()
+        if not line:
+            raise ConnectionError("the agent of this host lost its connection to the command")
+        answer = json.loads(line)
+        if answer["failure"]:
+            raise OSError(str(answer["failure"]))
+        self._removed = tuple(int(number) for number in answer["removed"])
+        return wrote
+
+    def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
+        super().remove_old(folder, target)  # in the scratch folder
+        return self._removed  # in the run folder, by the command
