@@ -27,7 +27,6 @@ from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import CoordinatorEndpoint, Coordinators, TokenFile
 from paceline.coordinator.server.access_policy import Role
 from paceline.coordinator.server.tokens import TOKENS_NAME
-from paceline.core.errors import ClusterOptionError, Problem
 from paceline.events.log import EventLog
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.held_processes import is_held as is_held_in
@@ -227,15 +226,6 @@ def supervised(
             timeout_s=plan.timeout_s,
         )
         yield supervisor, registry
-
-
-def require_coordinators(given: Coordinators | None) -> Coordinators:
-    """The coordinator of agents on other hosts; a node in this process is not reached by them."""
-    coordinators = given or _from_environment()
-    if coordinators is None:
-        message = "launcher is agents, but no coordinator is named where this run can be offered to agents"
-        raise ClusterOptionError([Problem(message, "set PACELINE_COORDINATOR=HOST:PORT", "--launcher")])
-    return coordinators
 
 
 def _last_checkpoint(plan: Plan, run_dir: Path) -> str:

@@ -23,6 +23,7 @@ from paceline.core.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.core.disk import exclusive, remove_drafts, write_durably
 from paceline.core.errors import (
     CannotWriteError,
+    ClusterOptionError,
     ConfigError,
     DamagedRecordError,
     ExitCode,
@@ -75,7 +76,7 @@ def train(
     `coordinators`: of an elastic run; without them those of PACELINE_COORDINATOR, or a node of its own.
     """
     if plan.elastic is not None:
-        coordinators = _reachable(coordinators)
+        coordinators = _reachable(coordinators, plan.launcher)
     run_dir.mkdir(parents=True, exist_ok=True)
     with exclusive(run_dir) as warning:
         if warning is not None:
@@ -85,9 +86,7 @@ def train(
         remove_drafts(run_dir)
         if plan.launcher is LauncherKind.AGENTS:
             from paceline.launchers.agents.launcher import AgentsLauncher  # imports grpc
-            from paceline.training.elastic import require_coordinators
 
-            coordinators = require_coordinators(coordinators)
             on_agents = AgentsLauncher()
             with exporting(plan, run_dir, watcher.note):
                 return _run(plan, run_dir, watcher, on_agents, resume_from, coordinators)
@@ -101,11 +100,21 @@ def train(
             return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators)
 
 
-def _reachable(coordinators: "Coordinators | None") -> "Coordinators | None":
+def _reachable(coordinators: "Coordinators | None", launcher: LauncherKind) -> "Coordinators | None":
     from paceline.coordinator.client.endpoints import choose_coordinators  # imports grpc
     from paceline.training.elastic import check_coordinators
 
     chosen = coordinators or choose_coordinators()
+    if chosen is None and launcher is LauncherKind.AGENTS:
+        raise ClusterOptionError(
+            [
+                Problem(
+                    "launcher is agents, but no coordinator is named where agents find the run",
+                    "add --coordinator HOST:PORT, or set PACELINE_COORDINATOR",
+                    "--coordinator",
+                )
+            ]
+        )
     return None if chosen is None else check_coordinators(chosen)
 
 
