@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 @click.command("agent")
 @click.option(
-    "--join", metavar="HOST:PORT[,…]", help="Nodes of the coordinator. [default: PACELINE_COORDINATOR]"
+    "--join",
+    metavar="HOST:PORT[,…]",
+    multiple=True,
+    help="Nodes of the coordinator. Repeatable. [default: PACELINE_COORDINATOR]",
 )
-@click.option(
-    "--token-file", type=PATH, help="File with the coordinator's token, for a coordinator on loopback."
-)
-@click.option("--tls-dir", type=PATH, help="Folder with a worker's certificate from init-pki.")
+@click.option("--token-file", type=PATH, help="File with the coordinator's token. [default: tokens.json]")
+@click.option("--tls-dir", type=PATH, help="Folder with a worker's certificate. [default: PACELINE_TLS_DIR]")
+@click.option("--tls-name", metavar="NAME", help="Client whose certificate to use. [default: any worker's]")
 @click.option("--slots", type=click.IntRange(1, 1024), help="Participants at once. [default: one per CPU]")
 @click.option("--name", help="Name of this host in the fleet. [default: its host name]")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of this host. Repeatable.")
@@ -44,9 +46,10 @@ if TYPE_CHECKING:
 @common_options
 def agent(
     session: Session,
-    join: str | None,
+    join: tuple[str, ...],
     token_file: Path | None,
     tls_dir: Path | None,
+    tls_name: str | None,
     slots: int | None,
     name: str | None,
     labels: Sequence[str],
@@ -58,30 +61,29 @@ def agent(
     Then the workers leave after a committed step, other hosts replace them, and the agent ends. A task's
     module is imported from the folder in which the agent is started.
     """
-    from paceline.coordinator.client.endpoints import (
-        addresses_from_environment,
-        split_addresses,
-        user_token_file,
-    )
-    from paceline.coordinator.run_endpoint import Coordinators, TlsFolder, TokenFile
+    from paceline.coordinator.client.endpoints import choose_coordinators
     from paceline.launchers.agents.agent import AgentSettings, run_agent
 
-    addresses = split_addresses(join or "", "--join") or addresses_from_environment()
-    if not addresses:
+    coordinators = choose_coordinators(
+        join,
+        token_file=session.resolve_path(token_file),
+        tls_dir=session.resolve_path(tls_dir),
+        tls_name=tls_name,
+    )
+    if coordinators is None:
         message = "no coordinator is named, so there is no fleet to join"
         raise ClusterOptionError([Problem(message, "add --join HOST:PORT", "--join")])
-    credentials: TokenFile | TlsFolder = TokenFile(token_file or user_token_file())
-    if tls_dir is not None:
-        credentials = TlsFolder(tls_dir)
     settings = AgentSettings(
-        coordinators=Coordinators(addresses=addresses, credentials=credentials),
+        coordinators=coordinators,
         name=name or socket.gethostname(),
         slots=slots or len(os.sched_getaffinity(0)),
         labels=_parse_labels(labels),
         scratch=session.resolve_path(scratch),
         drain_timeout_s=drain_timeout_s,
     )
-    print_message(session, f"agent {settings.name}: {settings.slots} slots, joining {','.join(addresses)}")
+    print_message(
+        session, f"agent {settings.name}: {settings.slots} slots, joining {','.join(coordinators.addresses)}"
+    )
     run_agent(settings, lambda text: print_message(session, text))
 
 
