@@ -27,7 +27,7 @@ _FAILED = int(ExitCode.TRAINING_FAILED)
 
 
 # Workers spread over the hosts. A parameter server avoids the host of another server, so that a primary and
-# its backup are not lost together. A participant avoids a host that lost it before, where another one has room.
+# its backup are not lost together. A participant avoids a host that lost it before, where another has room.
 
 
 @dataclass(slots=True)

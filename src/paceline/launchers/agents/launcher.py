@@ -2,7 +2,7 @@
 
 The command listens, and offers the run at its coordinator; agents read the offer and connect. This
 process never imports torch. See
-docs/decisions/0113-agents.md.
+docs/decisions/0061-agents.md.
 """
 
 from collections.abc import Callable
