@@ -188,7 +188,7 @@ class Agent:
         try:
             await hosted.run()
             self._note_run(offer.run, "it is over")
-        except (ConnectionError, PeerLostError) as error:
+        except (OSError, PeerLostError) as error:
             self._note_run(offer.run, str(error))
         finally:
             self._retries.setdefault(offer.run, _Retry()).failed()

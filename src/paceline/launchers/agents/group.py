@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.core.clock import monotonic_s
-from paceline.core.errors import ExitCode, TrainingError
+from paceline.core.clock import boot_id, monotonic_s
+from paceline.core.errors import ExitCode, NotReadyError, PacelineError, TrainingError
 from paceline.launchers.agents.folder import RunFolder, parts_of
 from paceline.launchers.agents.hub import Arrived, Gone, Hub, Received
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps
-from paceline.plan.plan import Plan
+from paceline.plan.plan import Plan, Transport
 
 POLL_S = 0.1
 END_S = 15.0  # for the agents to send what was written last
@@ -65,7 +65,7 @@ class Host:
     is_new: bool = True  # its free slots were not offered to the supervisor yet
     alive: int = 0
     loss: float | None = None
-    refusal: Message | None = None
+    refusal: PacelineError | None = None  # why it is not
     sent_checkpoints: set[str] = field(default_factory=set)
 
 
@@ -155,6 +155,11 @@ class AgentGroup:
         room = HostRoom(host, int(str(hello["free"])), lost=lost)
         self._hosts[host] = Host(room, name, str(hello["scratch"]))
         self._note(f"host {name} joined with {room.free} of {hello['total']} slots free")
+        if self._plan.transport is Transport.SHM and hello["boot"] != boot_id():
+            why = "it is another machine than the command's, and the workers of this run share memory"
+            hint = "start the command and all agents on one machine"
+            self._exclude(self._hosts[host], NotReadyError(why, hint))
+            return
         start: Message = {
             "op": "start",
             "plan": dumps(self._plan),
@@ -182,7 +187,7 @@ class AgentGroup:
             self._exited(gone, participant, _FAILED)
 
     def _received(self, host: Host, key: str, message: Message, blob: bytes) -> None:
-        if "free" in message:
+        if "free" in message and host.is_usable:
             host.room.free = int(str(message["free"]))
         match message["ev"]:
             case "events":
@@ -270,15 +275,15 @@ class AgentGroup:
 
     def _refused(self, host: Host, message: Message) -> None:
         """This host cannot run the plan: it lacks the task's module or its data, for example."""
+        self._exclude(host, refusal_error(message))
+
+    def _exclude(self, host: Host, error: PacelineError) -> None:
         host.is_usable = False
         host.room.free = 0
-        host.refusal = message
-        error = refusal_error(message)
+        host.refusal = error
         self._note(f"host {host.name} cannot take part: {error.what}; {error.hint}")
         for participant in sorted(host.room.participants):
             self._unplace(host, participant)
-        if not any(other.is_usable for other in self._hosts.values()) and not self._living():
-            raise error
 
     def _unplace(self, host: Host, participant: str) -> None:
         """It was not started there: it needs another host."""
@@ -371,10 +376,10 @@ class AgentGroup:
         if self._due and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
             self._has_noted_room = True
             self._note(f"{', '.join(self._due)} wait for a free slot: {self._describe_hosts()}")
+        refusals = [host.refusal for host in self._hosts.values() if host.refusal is not None]
+        if refusals and len(refusals) == len(self._hosts) and waited_s > NO_HOST_S:
+            raise refusals[0]
         if waited_s > self._plan.timeout_s or (self._is_stopping() and self._due and not self._living()):
-            refusal = next((host.refusal for host in self._hosts.values() if host.refusal), None)
-            if refusal is not None:
-                raise refusal_error(refusal)
             hosts = self._describe_hosts()
             raise TrainingError(
                 f"no worker is alive, and none could be started for {waited_s:.0f} s: {hosts}",

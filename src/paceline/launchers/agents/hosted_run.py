@@ -8,6 +8,7 @@ trains on beside its replacement.
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -100,6 +101,7 @@ class HostedRun:
     _scratch: Scratch = field(init=False)
     _answers: dict[int, "asyncio.Future[Message]"] = field(default_factory=dict)
     _numbers: int = 0
+    _folder_fd: int = -1
     _is_told_draining: bool = False
     _is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -113,7 +115,7 @@ class HostedRun:
         self._peer = peer
         self._helper = helper = self.take_helper()
         self._scratch = Scratch(self.folder, self.offer.run)
-        server = await asyncio.start_unix_server(self._save_for, str(self.folder / SOCKET_NAME))
+        server = await asyncio.start_unix_server(self._save_for, sock=self._listen())
         tasks = [
             asyncio.create_task(self._follow_helper()),
             asyncio.create_task(self._follow_command(peer, ahead_ns)),
@@ -135,7 +137,15 @@ class HostedRun:
             await helper.close()
             self.slots.used -= len(self._participants)
             self._participants.clear()
+            os.close(self._folder_fd)
             self._scratch.remove()
+
+    def _listen(self) -> socket.socket:
+        """A socket in the folder, which only this user can open. A path by way of /proc is never too long."""
+        self._folder_fd = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(f"/proc/self/fd/{self._folder_fd}/{SOCKET_NAME}")
+        return listener
 
     async def _connect(self) -> tuple[Peer, int]:
         """The command, and how far its clock is ahead of the one here."""
@@ -210,7 +220,11 @@ class HostedRun:
             "run_dir": str(folder),
             "resume_from": None if resume_from is None else str(folder / str(resume_from)),
             "coordinator": {**self.coordinator, "run": self.offer.run},
-            "host": {"name": self.name, "ahead_ns": ahead_ns, "socket": str(folder / SOCKET_NAME)},
+            "host": {
+                "name": self.name,
+                "ahead_ns": ahead_ns,
+                "socket": f"/proc/{os.getpid()}/fd/{self._folder_fd}/{SOCKET_NAME}",
+            },
             "participants": [],
         }
 

@@ -176,6 +176,10 @@ class Hub:
             self._loop.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.CancelledError):  # the hub is closed: asyncio would report it as an error
+            await self._follow(reader, writer)
+
+    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer(reader, writer)
         hello = await self._admit(peer)
         if hello is None:
