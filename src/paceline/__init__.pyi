@@ -81,7 +81,7 @@ class _Settings(TypedDict, total=False):
     byzantine: str | Sequence[str]
     pace: str | float
     transport: Literal["auto", "none", "shm", "gloo", "nccl", "tcp", "cuda-ipc"]
-    launcher: Literal["local", "virtual", "torchrun", "ray"]
+    launcher: Literal["local", "virtual", "torchrun", "ray", "agents"]
     address: str
     placement: Literal["pack", "spread", "strict_pack", "strict_spread"]
     restarts: int
