@@ -9,7 +9,7 @@ chosen here; the exceptions are listed in pyproject.toml.
 elastic/fsdp.py) and a virtual one (entry/virtual.py) are assembled by their owners.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,8 @@ from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
 from paceline.transport.elastic_store import ElasticStore
 from paceline.transport.elastic_wire import Route
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.memory_world import enter_memory_world
+from paceline.transport.generation.ports import EnterWorld, TrainingWorld
 from paceline.transport.in_process import (
     CollectiveState,
     InProcessCollective,
@@ -41,7 +42,7 @@ from paceline.transport.in_process import (
     PeersState,
 )
 from paceline.transport.ports import Collective, ParameterStore, Peers
-from paceline.transport.shm import BARRIER_SLOTS, SharedWorld
+from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import SEMAPHORES, WORDS, ShmCollective
 from paceline.transport.shm_peers import ShmPeers, peers_world
 from paceline.transport.shm_store import (
@@ -246,15 +247,24 @@ def evaluator_for(
     return Evaluator(plan, record, validation, log=log, report=send_report)
 
 
-# In a generation's world the first places are for training, the next for making the state equal.
-EVALUATING = 2 * BARRIER_SLOTS
+def enter_world(context: WorkerContext) -> EnterWorld:
+    """How a worker enters the world of each generation."""
+    folder = context.run_dir / "generations"
+    timeout_s = context.plan.timeout_s
+
+    def enter(number: int, names: Sequence[str], rank: int, is_over: Callable[[], bool]) -> TrainingWorld:
+        return enter_memory_world(
+            folder, number, rank=rank, parties=len(names), timeout_s=timeout_s, is_over=is_over
+        )
+
+    return enter
 
 
 def generation_evaluator(
     process: WorkerProcess,
     task: Task,
     record: Evaluations | None,
-    world: GenerationWorld,
+    world: TrainingWorld,
     replica: Replica,
     *,
     steps_done: Callable[[], int],
@@ -268,9 +278,7 @@ def generation_evaluator(
     channel = MODES[plan.mode].channel
     collective: Collective | None = None
     if channel is not Channel.TORCH:
-        collective = ShmCollective(
-            world, Rank(world.rank), clock=clock, timeout_s=plan.timeout_s, first_semaphore=EVALUATING
-        )
+        collective = world.collective(clock)
     elif not is_split(plan.mode):  # a model in parts computes all pieces together
         collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
     validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import monotonic_s
@@ -17,7 +18,7 @@ from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.strategies.elastic.torch_group import DdpGeneration, GenerationMembers
 from paceline.strategies.port import Links
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.ports import TrainingWorld
 from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
 from paceline.worker.elastic.generations import ElasticWorker
 from paceline.worker.elastic.sharing import AgreedShares
@@ -29,13 +30,14 @@ POLL_S = 0.005
 
 @dataclass(kw_only=True)
 class DdpElasticWorker(ElasticWorker):
+    folder: Path  # where the workers of a generation find torch's process group
     _names: list[str] = field(default_factory=list)  # indexed by rank, in the newest generation
 
-    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
+    def _heal(self, world: TrainingWorld, generation: pb.Generation) -> list[str]:
         self._names = list(generation.workers)
         return super()._heal(world, generation)
 
-    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> LoopResult:
+    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
         members = self._members()
         strategy = DdpGeneration(self.plan, self._links(world), members)
         strategy.committed = self.committed
@@ -63,11 +65,11 @@ class DdpElasticWorker(ElasticWorker):
             is_over=lambda: self.membership.is_over(number),
         )
 
-    def _links(self, world: GenerationWorld) -> Links:
+    def _links(self, world: TrainingWorld) -> Links:
         return Links(rank=Rank(self.rank), world_size=world.parties, clock=self.clock)
 
     @contextmanager
-    def _group(self, world: GenerationWorld) -> Iterator[None]:
+    def _group(self, world: TrainingWorld) -> Iterator[None]:
         """torch's process group of this generation; PeerLostError when a worker in it is lost."""
         number = self.generation
         group = None
@@ -110,7 +112,7 @@ class DdpElasticWorker(ElasticWorker):
                 return
             self.clock.sleep(POLL_S)
 
-    def _break(self, number: int, world: GenerationWorld, group: AbortableGroup) -> None:
+    def _break(self, number: int, world: TrainingWorld, group: AbortableGroup) -> None:
         """Called whenever a generation ends, possibly one without this worker."""
         if self.membership.is_over(number):
             world.wake_all()

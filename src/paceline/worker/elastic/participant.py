@@ -16,9 +16,8 @@ from paceline.core.clock import SystemClock
 from paceline.core.ids import Rank
 from paceline.events.log import Log
 from paceline.plan.catalog import MODES, Channel
-from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.ports import TrainingWorld
 from paceline.worker.checkpointing import NoSaver, SharedSaver, writer_for
 from paceline.worker.context import CoordinatorEndpoint, WorkerContext, open_log
 from paceline.worker.control import WorkerControl
@@ -29,7 +28,7 @@ from paceline.worker.elastic.catalogue import (
     find_resume_folder,
     read_catalogue,
 )
-from paceline.worker.elastic.generations import POLL_S, ElasticStrategy, ElasticWorker
+from paceline.worker.elastic.generations import ElasticStrategy, ElasticWorker
 from paceline.worker.elastic.membership import Membership
 from paceline.worker.evaluation import Evaluations
 from paceline.worker.gradient import GradientSource
@@ -41,11 +40,13 @@ from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
     build_task,
+    enter_world,
     generation_evaluator,
     set_up_torch,
 )
 
 ReportSink = Callable[[Report], None]
+POLL_S = 0.002
 REVOKE_S = 3.0  # how long the coordinator's answer is waited for
 
 
@@ -135,7 +136,7 @@ def _build(
     if record is not None:
         shared.also = record.live
 
-    def worker_for(strategy: ElasticStrategy, world: GenerationWorld) -> Worker:
+    def worker_for(strategy: ElasticStrategy, world: TrainingWorld) -> Worker:
         rank = world.rank
         if rank == 0:
             shared.enter(elastic.generation, strategy, strategy.committed)
@@ -145,14 +146,14 @@ def _build(
         )
         return assemble_worker(process, replica=replica, strategy=strategy, saver=saver, evaluator=evaluator)
 
-    elastic = _kind(plan)(
+    elastic = _kind(context)(
         plan=plan,
         name=name,
         replica=replica,
         clock=clock,
         log=log,
         membership=membership,
-        folder=context.run_dir / "generations",
+        enter=enter_world(context),
         worker_for=worker_for,
         requests=control,
         listener=_DecisionListener(log, report),
@@ -175,12 +176,12 @@ def open_membership(endpoint: CoordinatorEndpoint, name: str, control: WorkerCon
     )
 
 
-def _kind(plan: Plan) -> type[ElasticWorker]:
-    if MODES[plan.mode].channel is not Channel.TORCH:
+def _kind(context: WorkerContext) -> Callable[..., ElasticWorker]:
+    if MODES[context.plan.mode].channel is not Channel.TORCH:
         return ElasticWorker
     from paceline.worker.elastic.ddp import DdpElasticWorker  # brings much of torch that others do not need
 
-    return DdpElasticWorker
+    return partial(DdpElasticWorker, folder=context.run_dir / "generations")
 
 
 def _resume(
