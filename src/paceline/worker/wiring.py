@@ -9,7 +9,7 @@ chosen here; the exceptions are listed in pyproject.toml.
 elastic/fsdp.py) and a virtual one (entry/virtual.py) are assembled by their owners.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,8 +31,7 @@ from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
 from paceline.transport.elastic_store import ElasticStore
 from paceline.transport.elastic_wire import Route
-from paceline.transport.generation.memory_world import enter_memory_world
-from paceline.transport.generation.ports import EnterWorld, TrainingWorld
+from paceline.transport.generation.ports import TrainingWorld
 from paceline.transport.in_process import (
     CollectiveState,
     InProcessCollective,
@@ -245,19 +244,6 @@ def evaluator_for(
     send_report = report if links.rank == 0 else None  # all observe the same; rank 0 reports it
     record = Evaluations(plan, replica.arena, clock)
     return Evaluator(plan, record, validation, log=log, report=send_report)
-
-
-def enter_world(context: WorkerContext) -> EnterWorld:
-    """How a worker enters the world of each generation."""
-    folder = context.run_dir / "generations"
-    timeout_s = context.plan.timeout_s
-
-    def enter(number: int, names: Sequence[str], rank: int, is_over: Callable[[], bool]) -> TrainingWorld:
-        return enter_memory_world(
-            folder, number, rank=rank, parties=len(names), timeout_s=timeout_s, is_over=is_over
-        )
-
-    return enter
 
 
 def generation_evaluator(

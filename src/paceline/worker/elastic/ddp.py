@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.core.clock import monotonic_s
 from paceline.core.errors import PeerLostError
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
@@ -23,9 +22,6 @@ from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
 from paceline.worker.elastic.generations import ElasticWorker
 from paceline.worker.elastic.sharing import AgreedShares
 from paceline.worker.loop import LoopResult
-
-GRACE_S = 1.0  # the launcher reports a lost worker within milliseconds
-POLL_S = 0.005
 
 
 @dataclass(kw_only=True)
@@ -102,15 +98,6 @@ class DdpElasticWorker(ElasticWorker):
             self.membership.when_over(lambda: None)
             if group is not None:
                 group.leave()
-
-    def _see_to_the_end(self, number: int, why: str) -> None:
-        """Wait for the end of a generation with broken connections; revoke it if no worker was lost."""
-        until_s = monotonic_s() + GRACE_S
-        while not self.membership.is_over(number):
-            if monotonic_s() > until_s:
-                self.revoke(number, f"{self.name} lost its connections: {why}")
-                return
-            self.clock.sleep(POLL_S)
 
     def _break(self, number: int, world: TrainingWorld, group: AbortableGroup) -> None:
         """Called whenever a generation ends, possibly one without this worker."""

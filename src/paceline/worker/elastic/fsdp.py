@@ -45,7 +45,6 @@ from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
     build_task,
-    enter_world,
     generation_evaluator,
     set_up_torch,
 )
@@ -214,7 +213,7 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(endpoint, name, control)
+    membership, enter = open_membership(context, name, control)
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> FsdpSaver:
         writer = writer_for(plan, context.checkpoints, f"worker-{rank}", participants=parts)
@@ -236,7 +235,7 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
         clock=clock,
         log=log,
         membership=membership,
-        enter=enter_world(context),
+        enter=enter,
         folder=context.run_dir / "generations",
         worker_for=worker_for,
         requests=control,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.checkpoints.snapshot import Snapshot, from_bytes, to_bytes
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.core.clock import Clock
+from paceline.core.clock import Clock, SystemClock, monotonic_s
 from paceline.core.errors import PeerLostError, TrainingError
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
@@ -134,6 +134,8 @@ def is_finished(plan: Plan, committed: int, carried: Mapping[str, Tensor]) -> bo
 
 
 PAUSE_POLL_S = 0.2
+GRACE_S = 1.0  # the launcher reports a lost worker within milliseconds
+POLL_S = 0.005
 
 
 class GenerationSource(Protocol):
@@ -197,6 +199,7 @@ class ElasticWorker:
     is_late: bool = False  # the others ended before we had the state
     _best: BestSpeed = field(default_factory=BestSpeed)
     _after: int = 0  # the last generation that we were in
+    _lost: str = ""  # the connection that broke in it
 
     @property
     def generation(self) -> int:
@@ -210,12 +213,15 @@ class ElasticWorker:
                 is_done = is_finished(self.plan, self.committed, self.carried)
                 return LoopResult(StepClock(self.finished), was_stopped=not is_done)
             self._after = generation.number
+            self._lost = ""
             try:
                 result = self._take_part(generation)
                 self.requests.report_end(self.committed)
                 return result
             except PeerLostError as error:
                 why = error.what
+            if self._lost:
+                self._see_to_the_end(generation.number, self._lost)
             self._write("generation_lost", number=generation.number, committed=self.committed, why=why)
             if self.has_left:
                 return LoopResult(StepClock(self.finished), was_stopped=False)
@@ -260,7 +266,17 @@ class ElasticWorker:
             return self._train(world, self._sharing(world, generation, behind))
         finally:
             self.membership.when_over(lambda: None)
+            self._lost = world.lost
             world.close()
+
+    def _see_to_the_end(self, number: int, why: str) -> None:
+        """Wait for the end of a generation with broken connections; revoke it if no worker was lost."""
+        until_s = monotonic_s() + GRACE_S
+        while not self.membership.is_over(number):
+            if monotonic_s() > until_s:
+                self.revoke(number, f"{self.name}: {why}")
+                return
+            SystemClock().sleep(POLL_S)
 
     def _heal(self, world: TrainingWorld, generation: pb.Generation) -> list[str]:
         """Bring all replicas to the same state; the names of workers that were behind, or are new."""

@@ -17,7 +17,7 @@ from paceline.core.ids import Rank
 from paceline.events.log import Log
 from paceline.plan.catalog import MODES, Channel
 from paceline.tasks.port import Task
-from paceline.transport.generation.ports import TrainingWorld
+from paceline.transport.generation.ports import EnterWorld, TrainingWorld
 from paceline.worker.checkpointing import NoSaver, SharedSaver, writer_for
 from paceline.worker.context import CoordinatorEndpoint, WorkerContext, open_log
 from paceline.worker.control import WorkerControl
@@ -30,6 +30,7 @@ from paceline.worker.elastic.catalogue import (
 )
 from paceline.worker.elastic.generations import ElasticStrategy, ElasticWorker
 from paceline.worker.elastic.membership import Membership
+from paceline.worker.elastic.worlds import address_of, enter_world, facts_of, open_listener
 from paceline.worker.evaluation import Evaluations
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Saver, Worker
@@ -40,7 +41,6 @@ from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
     build_task,
-    enter_world,
     generation_evaluator,
     set_up_torch,
 )
@@ -125,7 +125,7 @@ def _build(
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(endpoint, name, control)
+    membership, enter = open_membership(context, name, control)
     writer = writer_for(
         plan, context.checkpoints, WHO, RunCatalogue(membership, endpoint.run), participants=1
     )
@@ -153,7 +153,7 @@ def _build(
         clock=clock,
         log=log,
         membership=membership,
-        enter=enter_world(context),
+        enter=enter,
         worker_for=worker_for,
         requests=control,
         listener=_DecisionListener(log, report),
@@ -166,14 +166,23 @@ def _build(
     return elastic, shared, control
 
 
-def open_membership(endpoint: CoordinatorEndpoint, name: str, control: WorkerControl) -> Membership:
-    return Membership(
+def open_membership(
+    context: WorkerContext, name: str, control: WorkerControl
+) -> tuple[Membership, EnterWorld]:
+    """The worker's membership of the run, and its way into the world of each generation."""
+    endpoint = context.coordinator
+    assert endpoint is not None, "an elastic run has a coordinator"
+    listener = open_listener(context, name)
+    membership = Membership(
         lambda: coordinator_client(endpoint),
         run=endpoint.run,
         worker=name,
         note=control.note,
+        address=address_of(listener),
+        facts=facts_of(listener),
         is_alone=control.is_without_coordinator,
     )
+    return membership, enter_world(context, listener, membership)
 
 
 def _kind(context: WorkerContext) -> Callable[..., ElasticWorker]:
