@@ -17,7 +17,7 @@ ANSWER_S = 600.0  # a large snapshot over a slow network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostContext:
+class AgentHost:
     """The host of a participant that an agent started."""
 
     name: str  # of the agent
@@ -26,7 +26,7 @@ class HostContext:
 
 
 class AgentDisk(Disk):
-    def __init__(self, host: HostContext, *, participants: int) -> None:
+    def __init__(self, host: AgentHost, *, participants: int) -> None:
         self._host = host
         self._participants = participants
         self._removed: tuple[int, ...] = ()

@@ -8,7 +8,6 @@ time of rank 0.
 
 import hashlib
 import json
-import os
 import socket
 import ssl
 from collections import deque
@@ -37,9 +36,11 @@ from paceline.plan.plan import EventDetail, Plan
 from paceline.transport.rendezvous_store import RendezvousStore
 from paceline.transport.shm import SharedWorld
 from paceline.transport.tcp_store import Address
-from paceline.worker.agent_disk import AgentDisk, HostContext
+from paceline.worker.agent_disk import AgentDisk, AgentHost
 from paceline.worker.checkpointing import writer_for
 from paceline.worker.control import ControlBlock
+
+LOCAL_HOST = "127.0.0.1"
 
 
 class RunDir(Protocol):
@@ -105,10 +106,11 @@ class WorkerContext:
     rendezvous: Path
     world: SharedWorld | None = None
     listener: socket.socket | None = None
-    token: bytes = b""
+    token: bytes = b""  # the run's secret: it never appears in an argument, a log or the plan
+    host: str = LOCAL_HOST  # the address at which this host's participants listen
     resume_from: Path | None = None
     coordinator: CoordinatorEndpoint | None = None
-    host: HostContext | None = None  # the agent's that started it; None: the run folder is on this host
+    agent: AgentHost | None = None  # that started it; None: the run folder is on this host
     foreign: RemoteContext | None = None
 
     @property
@@ -117,25 +119,18 @@ class WorkerContext:
 
     @property
     def clock(self) -> Clock:
-        if self.host is not None and self.host.ahead_ns:
-            return RemoteClock(self.host.ahead_ns)
+        if self.agent is not None and self.agent.ahead_ns:
+            return RemoteClock(self.agent.ahead_ns)
         return SystemClock() if self.foreign is None else self.foreign.clock
 
     @property
     def node(self) -> str:
         """Name of this host."""
-        return socket.gethostname() if self.host is None else self.host.name
-
-    @property
-    def generations(self) -> Path:
-        """Where the workers of a generation find each other's memory."""
-        if self.host is None or self.coordinator is None:
-            return self.run_dir / "generations"
-        return Path("/dev/shm") / f"paceline-{os.getuid()}-{self.coordinator.run}"
+        return socket.gethostname() if self.agent is None else self.agent.name
 
     def disk(self, participants: int) -> Disk:
         """Where checkpoints of this many snapshots are written."""
-        return Disk() if self.host is None else AgentDisk(self.host, participants=participants)
+        return Disk() if self.agent is None else AgentDisk(self.agent, participants=participants)
 
     @property
     def folder(self) -> RunDir:

@@ -11,8 +11,6 @@ certificates, so it can be kept away from the nodes.
 """
 
 import re
-import ssl
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -436,44 +434,3 @@ def _invalid_flag(message: str, flag: str) -> ConfigError:
             )
         ]
     )
-
-
-# Certificate of one run: the process that listens makes and signs it itself, and a trusted channel (the
-# launcher of a Ray run, an offer at the coordinator) carries it to those that connect: they accept no other.
-# The key leaves the listener's process only for a moment, in a private folder: ssl reads it from a file.
-
-_RUN_LASTS = timedelta(days=365)  # longer than a run
-
-
-def server_tls_context(host: str) -> tuple[ssl.SSLContext, str]:
-    """(what a server listens with, the certificate by which it is known) for this IP address or name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "paceline run")])
-    now = datetime.fromtimestamp(clock.unix_now_s(), UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))  # clocks differ
-        .not_valid_after(now + _RUN_LASTS)
-        .add_extension(x509.SubjectAlternativeName([general_name(host)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate = signed.public_bytes(Encoding.PEM)
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    with tempfile.TemporaryDirectory() as folder:  # readable for this user alone
-        file = Path(folder) / "identity.pem"
-        file.write_bytes(private + certificate)
-        context.load_cert_chain(file)
-    return context, certificate.decode()
-
-
-def client_tls_context(certificate: str) -> ssl.SSLContext:
-    """TLS context of a worker, which trusts this server alone."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=certificate)
-    return context

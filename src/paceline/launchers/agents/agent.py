@@ -73,6 +73,7 @@ class Agent:
     _retries: dict[str, _Retry] = field(default_factory=dict)
     _spare: Helper | None = None  # has imported torch before a run needs it
     _noted: dict[str, str] = field(default_factory=dict)  # the newest note about each run
+    _address: str = ""  # of this host, as it reaches the coordinator
     _folder: Path = field(default_factory=Path)  # with a folder for each run
     _has_noted_silence: bool = False
 
@@ -84,6 +85,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in environ.stop_signals():
             loop.add_signal_handler(number, self._stop)
+        self._address = own_address(self.settings.coordinators.addresses[0])
         await asyncio.to_thread(self._check_name)
         membership = self._join(loop)
         self._spare = Helper()
@@ -144,7 +146,7 @@ class Agent:
             worker=settings.name,
             note=self.note,
             role=AGENT_ROLE,
-            address=own_address(settings.coordinators.addresses[0]),
+            address=self._address,
             facts=host_facts(settings),
             on_run=on_change,
         )
@@ -181,6 +183,7 @@ class Agent:
             take_helper=self._take_helper,
             slots=self._slots,
             coordinator=self.settings.coordinators.to_dict(),
+            address=self._address,
             note=self.note,
             is_draining=self._draining.is_set,
         )

@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.core.clock import boot_id, monotonic_s
-from paceline.core.errors import ExitCode, NotReadyError, PacelineError, TrainingError
+from paceline.core.clock import monotonic_s
+from paceline.core.errors import ExitCode, PacelineError, TrainingError
 from paceline.launchers.agents.folder import RunFolder, parts_of
 from paceline.launchers.agents.hub import Arrived, Gone, Hub, Received
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
 from paceline.plan.catalog import server_names
 from paceline.plan.codec import Json, dumps
-from paceline.plan.plan import Plan, Transport
+from paceline.plan.plan import Plan
 
 POLL_S = 0.1
 END_S = 15.0  # for the agents to send what was written last
@@ -155,11 +155,6 @@ class AgentGroup:
         room = HostRoom(host, int(str(hello["free"])), lost=lost)
         self._hosts[host] = Host(room, name, str(hello["scratch"]))
         self._note(f"host {name} joined with {room.free} of {hello['total']} slots free")
-        if self._plan.transport is Transport.SHM and hello["boot"] != boot_id():
-            why = "it is another machine than the command's, and the workers of this run share memory"
-            hint = "start the command and all agents on one machine"
-            self._exclude(self._hosts[host], NotReadyError(why, hint))
-            return
         start: Message = {
             "op": "start",
             "plan": dumps(self._plan),

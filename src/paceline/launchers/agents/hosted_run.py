@@ -20,7 +20,6 @@ from pathlib import Path
 
 from paceline import __version__
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.server.tls import client_tls_context
 from paceline.core import environ
 from paceline.core.clock import SystemClock, boot_id
 from paceline.core.errors import PeerLostError, ProtocolError
@@ -33,6 +32,7 @@ from paceline.launchers.agents.wire import (
     Message,
     Peer,
 )
+from paceline.worker.tls import client_tls_context
 
 SOCKET_NAME = "agent.sock"
 SEND_S = 0.1  # interval of new lines and of progress
@@ -93,6 +93,7 @@ class HostedRun:
     take_helper: Callable[[], Helper]
     slots: Slots
     coordinator: Message  # how participants reach it from this host
+    address: str  # at which participants here listen for those of other hosts
     note: Callable[[str], None]
     is_draining: Callable[[], bool]
     _participants: dict[str, int] = field(default_factory=dict)  # and their pids; 0: not started yet
@@ -220,7 +221,8 @@ class HostedRun:
             "run_dir": str(folder),
             "resume_from": None if resume_from is None else str(folder / str(resume_from)),
             "coordinator": {**self.coordinator, "run": self.offer.run},
-            "host": {
+            "host": self.address,
+            "agent": {
                 "name": self.name,
                 "ahead_ns": ahead_ns,
                 "socket": f"/proc/{os.getpid()}/fd/{self._folder_fd}/{SOCKET_NAME}",

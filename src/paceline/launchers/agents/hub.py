@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from paceline import __version__
-from paceline.coordinator.server.tls import server_tls_context
 from paceline.core.clock import SystemClock, boot_id
 from paceline.core.errors import PeerLostError, PortError
 from paceline.launchers.agents.wire import (
@@ -29,6 +28,7 @@ from paceline.launchers.agents.wire import (
     Message,
     Peer,
 )
+from paceline.worker.tls import server_tls_context
 
 MAX_WAITING = 64  # messages that the launcher has not taken
 MAX_UNAUTHENTICATED = 64

@@ -49,9 +49,12 @@ class Membership:
         on_run: Callable[[], None] = lambda: None,
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_run`: called in this object's thread whenever the run's record was read or has changed.
+        """`facts`: what the others need besides the address.
 
-        `is_alone`: the run ends without the coordinator, so that its answers are not waited for."""
+        `on_run`: called in this object's thread whenever the run's record was read or has changed.
+
+        `is_alone`: the run ends without the coordinator, so that its answers are not waited for.
+        """
         self._is_alone = is_alone
         self._connect = connect
         self._run = run
@@ -118,6 +121,11 @@ class Membership:
     def read(self, name: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
         client = self._connected(timeout_s)
         return self._within(timeout_s, lambda: client.read(name, request, reply))
+
+    def workers(self, timeout_s: float) -> list[pb.Worker]:
+        """The run's living workers, with their addresses, as the coordinator knows them now."""
+        known = self.read("Members.List", pb.ListWorkers(run=self._run), pb.WorkerList, timeout_s)
+        return list(known.workers)
 
     def close(self, reason: str) -> None:
         """Leave the run, if the coordinator can be reached, and end the thread."""

@@ -24,7 +24,6 @@ from paceline.checkpoints.catalog import unpack_checkpoint
 from paceline.checkpoints.snapshot import Snapshot, WriteResult, from_bytes
 from paceline.checkpoints.writer import CheckpointWriter, Disk, SnapshotTarget
 from paceline.config.environment import World
-from paceline.coordinator.server.tls import client_tls_context, server_tls_context
 from paceline.core import environ
 from paceline.core.clock import Clock, SystemClock
 from paceline.core.errors import NotReadyError
@@ -42,6 +41,7 @@ from paceline.worker.control import ControlBlock
 from paceline.worker.entry.torchrun import check_plan_here, describe_rank_fault
 from paceline.worker.participant import serve, work
 from paceline.worker.reporting import TERMINATING_ERRORS, Report, log_error
+from paceline.worker.tls import client_tls_context, server_tls_context
 
 # An urgent message (a report, an error, a snapshot) ends the launcher's poll at once; lines of the log and of
 # the event log are sent with the next message.

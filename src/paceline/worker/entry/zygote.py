@@ -41,8 +41,8 @@ from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.plan.urls import is_remote_data
 from paceline.tasks.load import load_task, task_class
-from paceline.worker.agent_disk import HostContext
-from paceline.worker.context import WorkerContext
+from paceline.worker.agent_disk import AgentHost
+from paceline.worker.context import LOCAL_HOST, WorkerContext
 from paceline.worker.control import ControlBlock
 from paceline.worker.entry.sample_count import build_count_order, count_samples
 from paceline.worker.entry.virtual_workers import run_virtual_workers
@@ -52,6 +52,7 @@ from paceline.worker.reporting import TERMINATING_ERRORS, ChildReports, Report, 
 from paceline.worker.wiring import channel_of, shared_world
 
 PROGRESS_S = 0.1
+TOKEN_BYTES = 32
 GRACE_S = 5.0
 AGENT_SILENCE_S = 4.0  # less than a command waits for an agent (launchers/agents/wire.py)
 ALL_WORKERS = "workers"  # one process that is all participants
@@ -122,7 +123,7 @@ class Zygote:
 
     def _check_agent(self) -> None:
         """Participants must not train on beside their replacements when the agent stands still."""
-        if self._context is not None and self._context.host is not None and not self._silence.next_s():
+        if self._context is not None and self._context.agent is not None and not self._silence.next_s():
             raise BrokenPipeError
 
     def _handle_order(self, order: dict[str, Json]) -> None:
@@ -190,7 +191,7 @@ class Zygote:
         self._idle = {}
         self._has_ended_well = False
         self._end = (0, False)
-        if self._context.host is not None:
+        if self._context.agent is not None:
             pass  # an agent's command orders each participant
         elif plan.elastic is not None:
             for participant in server_names(plan):
@@ -372,7 +373,7 @@ class Zygote:
             if ALL_WORKERS in self._children.values():
                 alive = self._context.plan.num_workers
             self._send("progress", steps=steps, loss=block.mean_loss(), alive=alive)
-            if self._context.host is not None and block.end != self._end:
+            if self._context.agent is not None and block.end != self._end:
                 self._end = block.end
                 self._send("shared", ended_at=self._end[0], is_saved=self._end[1])
 
@@ -384,8 +385,8 @@ def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, 
     listener = None
     resume_from = order.get("resume_from")
     coordinator = order.get("coordinator")
-    host = order.get("host")
-    token = order.get("token")
+    agent = order.get("agent")
+    token = order.get("token")  # of a run whose participants are not all started by this process
     if plan.transport is Transport.TCP and plan.elastic is None:  # else each server listens for itself
         listener = socket.create_server(("127.0.0.1", 0), backlog=plan.num_workers)
     return WorkerContext(
@@ -395,15 +396,16 @@ def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, 
         rendezvous=run_dir / f".rendezvous-{os.getpid()}-{time.monotonic_ns()}",
         world=None if plan.elastic is not None else shared_world(plan, channel),
         listener=listener,
-        token=os.urandom(32) if token is None else bytes.fromhex(str(token)),
+        token=os.urandom(TOKEN_BYTES) if token is None else bytes.fromhex(str(token)),
+        host=str(order.get("host", LOCAL_HOST)),
         resume_from=None if resume_from is None else Path(str(resume_from)),
         coordinator=CoordinatorEndpoint.read(coordinator) if isinstance(coordinator, dict) else None,
-        host=_host_context(host) if isinstance(host, dict) else None,
+        agent=_agent_host(agent) if isinstance(agent, dict) else None,
     )
 
 
-def _host_context(fields: Mapping[str, Json]) -> HostContext:
-    return HostContext(
+def _agent_host(fields: Mapping[str, Json]) -> AgentHost:
+    return AgentHost(
         name=str(fields["name"]),
         ahead_ns=int(str(fields["ahead_ns"])),
         socket=Path(str(fields["socket"])),
