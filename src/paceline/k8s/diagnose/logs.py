@@ -314,11 +314,11 @@ def _sign(block: _Block, log: Log, pod: Object, progress: _Progress) -> Sign | N
         is_doubtful = is_doubtful or is_temporary
     if recognised.failure is USER_EXCEPTION and block.is_traceback:
         telling = _exception(block)
-        values["said"] = _raised(block, telling)
+        values["detail"] = _raised(block, telling)
         if _is_of_others(block):
             weight = Weight.CONSEQUENCE
             values.pop("at", None)
-            values["said"] = _silent_exit(log) or values["said"]
+            values["detail"] = _silent_exit(log) or values["detail"]
         else:
             values["at"] = _source_line(block)
     rank = int(values["rank"]) if values.get("rank", "").isdigit() else block.lines[0].rank
