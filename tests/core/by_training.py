@@ -15,9 +15,12 @@ from tests.core.provoked import Codes, Provocation, printed_codes, raised
 
 from paceline.compression.codecs import Cast
 from paceline.coordinator.admin import operations
+from paceline.coordinator.admin.serve import EmbeddedNode
 from paceline.coordinator.admin.verify import verify
 from paceline.coordinator.client.aio import UnreachableError, refused
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.server.tls import init_pki, parse_node
+from paceline.core.clock import unix_now_s
 from paceline.core.disk import read_private
 from paceline.core.errors import HopelessError
 from paceline.core.ids import Rank
@@ -133,6 +136,14 @@ def _no_answer(folder: Path) -> Codes:
     return printed_codes(folder, "coordinator", "status", *words)
 
 
+def _without_tls(folder: Path) -> Codes:
+    """A client with certificates at a node that uses tokens."""
+    init_pki(folder / "pki", [parse_node("1=127.0.0.1")], now_s=unix_now_s())
+    with EmbeddedNode(folder) as node:
+        words = ("--at", node.address, "--tls-dir", str(folder / "pki"))
+        return printed_codes(folder, "coordinator", "status", *words)
+
+
 def _shown_secret(folder: Path) -> Codes:
     path = folder / "token"
     path.write_text("t" * 40)
@@ -160,4 +171,5 @@ PROVOCATIONS: dict[str, Provocation] = {
     "E506": _still_reads,
     "E508": _empty_node_folder,
     "E510": _shown_secret,
+    "E511": _without_tls,
 }

@@ -1,6 +1,6 @@
 """Action poller: an operator's request reaches the launcher, and the launcher's answer the operator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,8 +8,9 @@ from tests.fixtures.waiting import until
 
 from paceline.coordinator.admin.launch import free_ports
 from paceline.coordinator.admin.serve import EmbeddedNode
+from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.server import security
+from paceline.coordinator.run_endpoint import Coordinators, TokenFile
 from paceline.coordinator.server.tokens import TOKENS_NAME
 from paceline.launchers.supervision import Granted, OperatorRequest, Refused
 from paceline.training.action_poller import ActionPoller, has_effect
@@ -24,7 +25,12 @@ def node(tmp_path: Path) -> Iterator[EmbeddedNode]:
 
 
 def action_poller(node: EmbeddedNode) -> ActionPoller:
-    return ActionPoller([node.address], security.client_access(token_file=node.folder / TOKENS_NAME), "r")
+    return ActionPoller(endpoints_with_tokens([node.address], node.folder), "r")
+
+
+def endpoints_with_tokens(addresses: Sequence[str], folder: Path) -> Endpoints:
+    credentials = TokenFile(folder / TOKENS_NAME)
+    return open_coordinators(Coordinators(addresses=tuple(addresses), credentials=credentials))
 
 
 def request_action(node: EmbeddedNode, kind: str, **details: str) -> int:
@@ -96,9 +102,9 @@ def test_a_revoked_generation_shows_no_effect() -> None:
 
 def test_a_run_that_stops_gives_up_a_coordinator_whose_nodes_refuse_connections(tmp_path: Path) -> None:
     with EmbeddedNode(tmp_path) as node:
-        access = security.client_access(token_file=node.folder / TOKENS_NAME)
-    nodes = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    with ActionPoller(nodes, access, "r", last_checkpoint=lambda: "the last checkpoint is step 20") as poller:
+        folder = node.folder
+    nodes = endpoints_with_tokens([f"127.0.0.1:{port}" for port in free_ports(3)], folder)
+    with ActionPoller(nodes, "r", last_checkpoint=lambda: "the last checkpoint is step 20") as poller:
         poller.stopping()
         until(poller.is_alone, "the coordinator is given up")
         (text,) = [text for text in poller.take_messages() if "step 20" in text]

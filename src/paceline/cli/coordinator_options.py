@@ -7,16 +7,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from paceline.core import environ
 from paceline.core.errors import ClusterOptionError, Problem
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.coordinator.client.endpoints import Endpoints
+    from paceline.coordinator.run_endpoint import Coordinators
 
 Result = TypeVar("Result")
 DEFAULT_DIR = Path("runs/coordinator")
 PATH = click.Path(path_type=Path)
 
+_TLS = (
+    click.option(
+        "--tls-dir",
+        type=PATH,
+        help="Folder with a certificate from init-pki, to use instead of a token. "
+        "[default: PACELINE_TLS_DIR]",
+    ),
+    click.option(
+        "--tls-name",
+        metavar="NAME",
+        help="Client whose certificate to use, if the folder has several. [default: PACELINE_TLS_NAME]",
+    ),
+)
 _OPTIONS = (
     click.option(
         "--at", metavar="HOST:PORT[,…]", help="Address of a node; one is enough to discover the others."
@@ -32,12 +47,21 @@ _OPTIONS = (
         type=PATH,
         help="File with the authentication token. [default: PACELINE_TOKEN, else this user's tokens.json]",
     ),
+    *_TLS,
+)
+_RUN_OPTIONS = (
     click.option(
-        "--tls-dir", type=PATH, help="Folder with a certificate from init-pki, to use instead of a token."
+        "--coordinator",
+        metavar="HOST:PORT[,…]",
+        multiple=True,
+        help="Nodes of a running coordinator for --elastic. [default: PACELINE_COORDINATOR]",
     ),
     click.option(
-        "--tls-name", metavar="NAME", help="Client whose certificate to use, if the folder has several."
+        "--token-file",
+        type=PATH,
+        help="File with the coordinator's token. [default: this user's tokens.json]",
     ),
+    *_TLS,
 )
 
 
@@ -54,6 +78,39 @@ def coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
     return with_cluster
 
 
+def run_coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
+    """Options of the coordinator that a run uses; `body` gets it as `coordinators`, None: none was named."""
+
+    @functools.wraps(body)
+    def with_coordinators(session: Session, **params: Any) -> object:  # Any: what click parsed, by flag
+        options = {name: params.pop(name) for name in ("coordinator", "token_file", "tls_dir", "tls_name")}
+        return body(session, coordinators=_choose(session, **options), **params)
+
+    for option in reversed(_RUN_OPTIONS):
+        option(with_coordinators)
+    return with_coordinators
+
+
+def _choose(
+    session: Session,
+    coordinator: tuple[str, ...],
+    token_file: Path | None,
+    tls_dir: Path | None,
+    tls_name: str | None,
+) -> "Coordinators | None":
+    if not coordinator and (token_file or tls_dir or tls_name) is None:
+        return None  # the environment is read where a run needs it
+    _quiet_grpc()
+    from paceline.coordinator.client.endpoints import choose_coordinators
+
+    return choose_coordinators(
+        coordinator,
+        token_file=session.resolve_path(token_file),
+        tls_dir=session.resolve_path(tls_dir),
+        tls_name=tls_name,
+    )
+
+
 def _find(
     session: Session,
     at: str | None,
@@ -62,6 +119,7 @@ def _find(
     tls_dir: Path | None,
     tls_name: str | None,
 ) -> "Endpoints":
+    _quiet_grpc()
     from paceline.coordinator.client.endpoints import EndpointOptions, find_endpoints, split_addresses
 
     addresses = split_addresses(at or "", "--at")
@@ -77,6 +135,11 @@ def _find(
             tls_name=tls_name,
         )
     )
+
+
+def _quiet_grpc() -> None:
+    """Before grpc is imported: it writes a line for each failed handshake, which our error describes."""
+    environ.set_default_variables(GRPC_VERBOSITY="ERROR")
 
 
 def timeout_option(default_s: float) -> Callable[[Callable[..., object]], Callable[..., object]]:

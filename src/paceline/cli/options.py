@@ -193,6 +193,7 @@ def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], 
 _OWN_SECTION = "Options"
 _COMMON_SECTION = "Options of all commands"
 _COMMON_NAMES = frozenset(Common.__slots__)
+_CREDENTIALS = frozenset({"token_file", "tls_dir", "tls_name"})  # of `--coordinator`
 
 
 def _show_all_help(context: click.Context, _parameter: click.Parameter, is_given: bool) -> None:
@@ -254,7 +255,7 @@ def _section(parameter: click.Parameter) -> str:
 def _brief(parameter: click.Parameter, record: tuple[str, str]) -> tuple[str, str] | None:
     """The line of an option in the short help; None: only --help-all shows it."""
     if not isinstance(parameter, _Option):
-        return None if parameter.name in _COMMON_NAMES else record
+        return None if parameter.name in _COMMON_NAMES | _CREDENTIALS else record
     key = parameter.key
     if not key.brief:
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.coordinator_options import run_coordinator_options
 from paceline.cli.options import SettingsCommand, common_options, config_options
 from paceline.cli.output import emit, emit_problems, print_message
 from paceline.config.values import RawSetting, Unreadable, read_integer
@@ -19,6 +20,7 @@ from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
+    from paceline.coordinator.run_endpoint import Coordinators
     from paceline.plan.codec import Json
     from paceline.plan.explain import Line
     from paceline.plan.plan import Plan
@@ -41,8 +43,14 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", "-n", is_flag=True, help="Print the plan and exit.")
 @common_options
+@run_coordinator_options
 def train(
-    session: Session, flags: Sequence[RawSetting], resume: str | None, with_dashboard: bool, dry_run: bool
+    session: Session,
+    flags: Sequence[RawSetting],
+    resume: str | None,
+    with_dashboard: bool,
+    dry_run: bool,
+    coordinators: "Coordinators | None",
 ) -> ExitCode:
     """Train a task with many workers.
 
@@ -56,15 +64,22 @@ def train(
     # Before anything else: importing torch takes the helper process a second, in which the plan is resolved.
     with session.start_launcher() as launcher:
         if resume is not None:
-            return resume_run(launcher, session, flags, resume, with_dashboard=with_dashboard)
+            return resume_run(
+                launcher, session, flags, resume, with_dashboard=with_dashboard, coordinators=coordinators
+            )
         from paceline.training.request import read_request
 
         request = read_request(session, flags, launcher)
-        return start_run(launcher, session, request, with_dashboard=with_dashboard)
+        return start_run(launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators)
 
 
 def start_run(
-    launcher: "Launcher", session: Session, request: "Request", *, with_dashboard: bool = False
+    launcher: "Launcher",
+    session: Session,
+    request: "Request",
+    *,
+    with_dashboard: bool = False,
+    coordinators: "Coordinators | None" = None,
 ) -> ExitCode:
     from paceline.plan.describe import announce_lr_scaling
     from paceline.training.request import claimed_run_dir
@@ -75,7 +90,9 @@ def start_run(
         print_message(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
         if scaled := announce_lr_scaling(plan):
             print_message(session, scaled)
-        result = _train(launcher, session, plan, run_dir, with_dashboard=with_dashboard)
+        result = _train(
+            launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
+        )
     return conclude(session, plan, run_dir, result)
 
 
@@ -86,6 +103,7 @@ def resume_run(
     run: str,
     *,
     with_dashboard: bool = False,
+    coordinators: "Coordinators | None" = None,
 ) -> ExitCode:
     from paceline.training.run import load_resumable, locked_run
 
@@ -109,7 +127,15 @@ def resume_run(
                 session,
                 f"{pluralize(plan.num_workers, 'worker')}, {plan.batch_sizes[0]} samples per worker and step",
             )
-        return continue_run(launcher, session, run_dir, plan, checkpoint, with_dashboard=with_dashboard)
+        return continue_run(
+            launcher,
+            session,
+            run_dir,
+            plan,
+            checkpoint,
+            with_dashboard=with_dashboard,
+            coordinators=coordinators,
+        )
 
 
 def continue_run(
@@ -120,6 +146,7 @@ def continue_run(
     checkpoint: "Checkpoint",
     *,
     with_dashboard: bool = False,
+    coordinators: "Coordinators | None" = None,
 ) -> ExitCode:
     for warning in checkpoint.warnings:
         print_message(session, f"warning: {warning}")
@@ -128,7 +155,15 @@ def continue_run(
     print_message(
         session, f"resuming {run_dir} from {checkpoint.folder.name}, steps done: {checkpoint.clocks}"
     )
-    result = _train(launcher, session, plan, run_dir, resume_from=checkpoint, with_dashboard=with_dashboard)
+    result = _train(
+        launcher,
+        session,
+        plan,
+        run_dir,
+        resume_from=checkpoint,
+        with_dashboard=with_dashboard,
+        coordinators=coordinators,
+    )
     return conclude(session, plan, run_dir, result)
 
 
@@ -140,10 +175,21 @@ def _train(
     *,
     resume_from: "Checkpoint | None" = None,
     with_dashboard: bool,
+    coordinators: "Coordinators | None",
 ) -> "dict[str, Json]":
     from paceline.training import run
     from paceline.training.progress_display import open_watcher
 
+    if coordinators is not None and plan.elastic is None:
+        raise ConfigError(
+            [
+                Problem(
+                    "the run is not elastic, so it uses no coordinator",
+                    "add --elastic, or leave out --coordinator",
+                    "--coordinator",
+                )
+            ]
+        )
     if plan.ray is not None:
         launcher.close()  # Ray starts the workers; the helper process would only take memory
     with open_watcher(session, plan.run) as watcher, ExitStack() as stack:
@@ -151,7 +197,9 @@ def _train(
             from paceline.dashboard.launch import dashboard_process
 
             stack.enter_context(dashboard_process(run_dir, lambda text: print_message(session, text)))
-        return run.train(plan, run_dir, watcher, warm=launcher, resume_from=resume_from)
+        return run.train(
+            plan, run_dir, watcher, warm=launcher, resume_from=resume_from, coordinators=coordinators
+        )
 
 
 def _num_workers_flag(flags: Sequence[RawSetting]) -> int | None:

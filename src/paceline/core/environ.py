@@ -21,6 +21,8 @@ RESERVED = frozenset(
         "PACELINE_COORDINATOR",
         "PACELINE_DATA_FOLDER",
         "PACELINE_LIVE_LOG",
+        "PACELINE_TLS_DIR",
+        "PACELINE_TLS_NAME",
         RAY_START,
     }
 )
@@ -86,6 +88,17 @@ def token() -> str | None:
 def coordinator() -> str | None:
     """`PACELINE_COORDINATOR`: a cluster's nodes (HOST:PORT,…), or its folder; None if it is unset."""
     return os.environ.get("PACELINE_COORDINATOR", "").strip() or None
+
+
+def tls_dir() -> Path | None:
+    """`PACELINE_TLS_DIR`: a folder with a client's certificate for the coordinator; None if it is unset."""
+    value = os.environ.get("PACELINE_TLS_DIR", "").strip()
+    return Path(value) if value else None
+
+
+def tls_name() -> str | None:
+    """`PACELINE_TLS_NAME`: whose certificate to use, if the folder has several of one role."""
+    return os.environ.get("PACELINE_TLS_NAME", "").strip() or None
 
 
 def wants_live_log() -> bool:

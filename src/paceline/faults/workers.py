@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.coordinator import run_endpoint
-from paceline.coordinator.client import endpoints
-from paceline.coordinator.client.aio import UnreachableError
+from paceline.coordinator.client.aio import UnreachableError, UntrustedError
 from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import NotRunningError, RunEndpoint
 from paceline.core.clock import SystemClock, monotonic_s, unix_now_s
@@ -122,13 +122,11 @@ def _state(action: pb.Action) -> str:
 @contextmanager
 def _open(run_dir: Path) -> Iterator[tuple[RunEndpoint, BlockingClient]]:
     endpoint = run_endpoint.find_endpoint(run_dir)
-    options = endpoints.EndpointOptions(
-        usual_folder=run_dir, at=endpoint.addresses, token_file=endpoint.token_file
-    )
-    coordinator = endpoints.find_endpoints(options)
     try:
-        with BlockingClient(coordinator.addresses, coordinator.access, patience_s=PATIENCE_S) as client:
+        with open_coordinators(endpoint.coordinators).blocking_client(PATIENCE_S) as client:
             yield endpoint, client
+    except UntrustedError:
+        raise
     except UnreachableError as error:
         raise NotRunningError(
             f"the coordinator of the run in {run_dir} does not respond: {error.what}",

@@ -7,19 +7,17 @@ coordinator delays nothing: training continues, and the outage is reported once.
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 import grpc
 
-from paceline.coordinator.client.aio import Client, NotNowError, RefusedError, UnreachableError
+from paceline.coordinator.client.aio import NotNowError, RefusedError, UnreachableError
 from paceline.coordinator.client.blocking import Background
+from paceline.coordinator.client.endpoints import Endpoints
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.server import security
-from paceline.coordinator.server.tls import Certificate
-from paceline.coordinator.server.tokens import Token
 from paceline.core.clock import ActiveTimeout, monotonic_s
 from paceline.launchers.supervision import Granted, OperatorRequest, OperatorResponse, Refused
 
@@ -37,8 +35,7 @@ class ActionPoller:
 
     def __init__(
         self,
-        addresses: Sequence[str],
-        access: Token | Certificate,
+        endpoints: Endpoints,
         run: str,
         *,
         is_held: Callable[[str], bool] = lambda _: False,
@@ -52,8 +49,7 @@ class ActionPoller:
         self._last_checkpoint = last_checkpoint
         self._is_alone = False
         self._leader_check: asyncio.Task[None] | None = None
-        self._addresses = addresses
-        self._access = access
+        self._endpoints = endpoints
         self._run = run
         self._is_stopped = is_held
         self._more_messages = more_messages
@@ -116,12 +112,7 @@ class ActionPoller:
     # In the background event loop.
 
     async def _start(self) -> None:
-        self._client = Client(
-            self._addresses,
-            lambda address: security.open_channel(address, self._access),
-            metadata=security.call_metadata(self._access),
-            patience_s=ELECTION_TIMEOUT_S,
-        )
+        self._client = self._endpoints.client(ELECTION_TIMEOUT_S)
         self._wakeup = asyncio.Event()
         self._task = asyncio.create_task(self._follow())
 
@@ -164,7 +155,7 @@ class ActionPoller:
         """Which of the known nodes answer, by address, and how many refuse connections."""
         nodes: dict[str, bool] = {}
         refused = 0
-        pending = set(self._addresses)
+        pending = set(self._endpoints.addresses)
         while pending:
             statuses = await asyncio.gather(*(self._status(address) for address in sorted(pending)))
             for address, status in zip(sorted(pending), statuses, strict=True):

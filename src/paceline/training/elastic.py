@@ -10,28 +10,29 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import grpc.aio
 from google.protobuf.message import Message
 
 from paceline.coordinator import run_endpoint
 from paceline.coordinator.admin.serve import EmbeddedNode
-from paceline.coordinator.client import endpoints
 from paceline.coordinator.client.aio import RefusedError, UnreachableError
 from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.server import security
-from paceline.coordinator.server.tls import Certificate
-from paceline.coordinator.server.tokens import TOKENS_NAME, Token
+from paceline.coordinator.run_endpoint import CoordinatorEndpoint, Coordinators, TokenFile
+from paceline.coordinator.server.access_policy import Role
+from paceline.coordinator.server.tokens import TOKENS_NAME
 from paceline.events.log import EventLog
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.held_processes import is_held as is_held_in
 from paceline.launchers.supervision import RestartPolicy
 from paceline.plan.catalog import server_names
-from paceline.plan.codec import Json, dumps
+from paceline.plan.codec import dumps
 from paceline.plan.plan import Plan
 from paceline.training.action_poller import ActionPoller
 from paceline.training.resume import newest_local
@@ -151,12 +152,25 @@ class RunRegistry:
             self._note(f"the end of the run could not be reported to the coordinator: {error.what}")
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinators:
-    """Coordinator nodes that run already."""
+def check_coordinators(coordinators: Coordinators) -> Coordinators:
+    """The same with the addresses of all voters, so that the run survives the loss of any named node.
 
-    addresses: tuple[str, ...]
-    token_file: Path
+    Raises if launcher or workers could not use them: unreachable nodes, wrong credentials or role. Called
+    before a run begins, so that a problem leaves no half-started run.
+    """
+    open_coordinators(coordinators, Role.WORKER)
+    found = open_coordinators(coordinators)
+    found.require_role("Runs.Create", "start a run")
+    with found.blocking_client() as client:
+        leader = client.find_leader()
+        try:
+            status = client.of_node(leader, "Status", pb.StatusRequest())
+        except grpc.aio.AioRpcError as error:
+            raise UnreachableError(
+                f"the leader at {leader} stopped responding: {error.details()}", "run the command again"
+            ) from error
+    others = [peer.address for peer in status.peers if peer.is_voter and peer.address not in found.addresses]
+    return replace(coordinators, addresses=(*found.addresses, *others))
 
 
 @contextmanager
@@ -175,7 +189,7 @@ def supervised(
         log.write("supervision", decision=text)
 
     with ExitStack() as stack:
-        connection = stack.enter_context(_connect(run_dir, coordinators or _from_environment()))
+        connection = stack.enter_context(_connect(run_dir, coordinators))
         # A resumed run counts its generations from 1 again; old rendezvous folders must not be reused.
         with suppress(FileNotFoundError):
             shutil.rmtree(run_dir / "generations")
@@ -185,21 +199,15 @@ def supervised(
         registry.create(plan)
         elastic = plan.elastic
         restarts = RestartPolicy(elastic.restarts, elastic.min_workers, elastic.longest_wait_s)
-        endpoint: dict[str, Json] = {
-            "addresses": connection.addresses,
-            "token_file": connection.token_file,
-            "run": run,
-        }
+        endpoint = CoordinatorEndpoint(coordinators=connection.coordinators, run=run)
         servers = None
         if server_names(plan):
             servers = RestartPolicy(elastic.restarts, min_workers=1, longest_s=elastic.longest_wait_s)
         stack.enter_context(run_endpoint.published(run_dir, endpoint))
         is_stopped = partial(is_held_in, run_dir)
-        addresses = connection.addresses.split(",")
         poller = stack.enter_context(
             ActionPoller(
-                addresses,
-                connection.access,
+                connection.endpoints,
                 run,
                 is_held=is_stopped,
                 more_messages=connection.take_messages,
@@ -207,7 +215,7 @@ def supervised(
             )
         )
         supervisor = ElasticSupervisor(
-            endpoint,
+            endpoint.to_dict(),
             registry,
             restarts,
             log_decision,
@@ -230,9 +238,8 @@ def _last_checkpoint(plan: Plan, run_dir: Path) -> str:
 @dataclass(frozen=True, slots=True)
 class _Connection:
     client: BlockingClient
-    addresses: str
-    token_file: str
-    access: Token | Certificate
+    coordinators: Coordinators
+    endpoints: Endpoints
     take_messages: Callable[[], list[str]] = list  # notices of an embedded node
 
 
@@ -241,20 +248,11 @@ def _connect(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Conn
     """The given coordinators, or a node embedded in this process."""
     if coordinators is None:
         with EmbeddedNode(run_dir) as node:
-            token_file = (node.folder / TOKENS_NAME).resolve()
-            access = security.client_access(token_file=token_file)
-            yield _Connection(node.client, node.address, str(token_file), access, node.take_messages)
+            embedded = Coordinators(
+                addresses=(node.address,), credentials=TokenFile(node.folder / TOKENS_NAME)
+            )
+            yield _Connection(node.client, embedded, open_coordinators(embedded), node.take_messages)
         return
-    options = endpoints.EndpointOptions(
-        usual_folder=run_dir, at=coordinators.addresses, token_file=coordinators.token_file
-    )
-    endpoint_set = endpoints.find_endpoints(options)
-    with BlockingClient(endpoint_set.addresses, endpoint_set.access) as client:
-        token_file = coordinators.token_file.resolve()
-        yield _Connection(client, ",".join(endpoint_set.addresses), str(token_file), endpoint_set.access)
-
-
-def _from_environment() -> Coordinators | None:
-    """The nodes in PACELINE_COORDINATOR, with this user's token file."""
-    addresses = endpoints.addresses_from_environment()
-    return Coordinators(addresses, endpoints.user_token_file()) if addresses else None
+    found = open_coordinators(coordinators)
+    with found.blocking_client() as client:
+        yield _Connection(client, coordinators, found)

@@ -50,7 +50,7 @@ from paceline.training.resume import discard_newer, newest_checkpoint, with_num_
 
 if TYPE_CHECKING:
     from paceline.coordinator.admin.status import CoordinatorProbe
-    from paceline.training.elastic import Coordinators
+    from paceline.coordinator.run_endpoint import Coordinators
 
 DISK_FULL_TIMEOUT_S = 60.0  # time for a clean-up to free space for result.json
 DISK_FULL_POLL_S = 0.5
@@ -69,7 +69,12 @@ def train(
     resume_from: Checkpoint | None = None,
     coordinators: "Coordinators | None" = None,
 ) -> dict[str, Json]:
-    """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open."""
+    """Run the plan to its end; the contents of result.json. A given `warm` launcher stays open.
+
+    `coordinators`: of an elastic run; without them those of PACELINE_COORDINATOR, or a node of its own.
+    """
+    if plan.elastic is not None:
+        coordinators = _reachable(coordinators)
     run_dir.mkdir(parents=True, exist_ok=True)
     with exclusive(run_dir) as warning:
         if warning is not None:
@@ -85,6 +90,14 @@ def train(
         # Connect before anything starts, so that problems with Ray leave no half-started run.
         with closing(RayLauncher(plan)) as on_ray, exporting(plan, run_dir, watcher.note):
             return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators)
+
+
+def _reachable(coordinators: "Coordinators | None") -> "Coordinators | None":
+    from paceline.coordinator.client.endpoints import choose_coordinators  # imports grpc
+    from paceline.training.elastic import check_coordinators
+
+    chosen = coordinators or choose_coordinators()
+    return None if chosen is None else check_coordinators(chosen)
 
 
 def require_no_run(run_dir: Path) -> None:

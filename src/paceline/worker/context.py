@@ -28,10 +28,10 @@ from paceline.checkpoints.snapshot import (
     write_image,
 )
 from paceline.checkpoints.writer import CheckpointWriter, Disk, SnapshotTarget
+from paceline.coordinator.run_endpoint import CoordinatorEndpoint
 from paceline.core.clock import Clock, SystemClock
 from paceline.core.errors import PeerLostError
 from paceline.events.log import EventLog
-from paceline.plan.codec import Json
 from paceline.plan.plan import EventDetail, Plan
 from paceline.transport.rendezvous_store import RendezvousStore
 from paceline.transport.shm import SharedWorld
@@ -91,20 +91,6 @@ class RemoteContext:
     looks_at_host: bool = False  # the first rank on a host other than the launcher's: it samples that host
     # A temporary folder with all parts of a checkpoint, if the state is in parts and its folder is remote.
     parts: Callable[[], AbstractContextManager[Path]] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorEndpoint:
-    """Addresses of an elastic run's coordinator; the token is in a file that only its owner can read."""
-
-    addresses: tuple[str, ...]
-    token_file: Path
-    run: str
-
-    @classmethod
-    def read(cls, fields: dict[str, Json]) -> "CoordinatorEndpoint":
-        addresses = tuple(str(fields["addresses"]).split(","))
-        return cls(addresses=addresses, token_file=Path(str(fields["token_file"])), run=str(fields["run"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

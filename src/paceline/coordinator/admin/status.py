@@ -15,10 +15,17 @@ import grpc
 import grpc.aio
 
 from paceline.coordinator import run_endpoint
-from paceline.coordinator.client import endpoints
-from paceline.coordinator.client.aio import FAILED, Client, RefusedError, UnreachableError, refused
+from paceline.coordinator.client.aio import (
+    FAILED,
+    Client,
+    RefusedError,
+    UnreachableError,
+    UntrustedError,
+    handshake_error,
+    refused,
+)
 from paceline.coordinator.client.blocking import BlockingClient
-from paceline.coordinator.client.endpoints import Endpoints
+from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import monotonic_s
 from paceline.core.disk import SecretError
@@ -84,7 +91,7 @@ class _Answers:
     by_node: dict[int, pb.NodeStatus]
     address: dict[int, str]  # at which each of them answered
     silent: dict[str, str]  # the problem, by address
-    refusals: list[RefusedError]
+    refusals: list[RefusedError | UntrustedError]
 
 
 async def fetch_status(cluster: Endpoints, *, patience_s: float, only: bool = False) -> StatusReport:
@@ -112,20 +119,20 @@ async def _query(client: Client, addresses: Iterable[str], answers: _Answers) ->
         if isinstance(answer, pb.NodeStatus):
             answers.by_node[answer.node] = answer
             answers.address[answer.node] = address
-        elif isinstance(answer, RefusedError):
+        elif isinstance(answer, RefusedError | UntrustedError):
             answers.refusals.append(answer)
             answers.silent[address] = answer.what
         else:
             answers.silent[address] = answer
 
 
-async def _query_node(client: Client, address: str) -> pb.NodeStatus | RefusedError | str:
+async def _query_node(client: Client, address: str) -> pb.NodeStatus | RefusedError | UntrustedError | str:
     try:
         return await client.of_node(address, "Status", pb.StatusRequest())
     except grpc.aio.AioRpcError as error:
         if error.code() not in FAILED:
             return refused(error)
-        return describe_failure(error)
+        return handshake_error(address, error.details() or "") or describe_failure(error)
 
 
 def describe_failure(error: grpc.aio.AioRpcError) -> str:
@@ -242,11 +249,8 @@ class CoordinatorProbe:
             # Half written, or already gone with the run: retried at the next sample.
             with suppress(PacelineError, SecretError, json.JSONDecodeError, OSError):
                 endpoint = run_endpoint.find_endpoint(self._run_dir)
-                options = endpoints.EndpointOptions(
-                    usual_folder=self._run_dir, at=endpoint.addresses, token_file=endpoint.token_file
-                )
-                target = endpoints.find_endpoints(options)
-                self._client = BlockingClient(target.addresses, target.access, patience_s=PROBE_TIMEOUT_S)
+                target = open_coordinators(endpoint.coordinators)
+                self._client = target.blocking_client(PROBE_TIMEOUT_S)
                 self._addresses = list(target.addresses)
         return self._client
 

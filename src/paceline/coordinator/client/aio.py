@@ -167,6 +167,13 @@ class UnreachableError(PacelineError):
     code = "E501"
 
 
+class UntrustedError(UnreachableError):
+    """The TLS handshake with every node failed: its certificate is not trusted, or it has none."""
+
+    exit_code = ExitCode.NOT_READY
+    code = "E511"
+
+
 class Client:
     """One connection to each node, one session. For many calls at once, from one event loop."""
 
@@ -302,6 +309,7 @@ class Client:
         until_s = monotonic_s() + self._patience_s
         fallbacks = itertools.cycle(self._addresses)
         last = "no node was contacted"
+        untrusted: dict[str, UntrustedError] = {}  # by address: nodes whose last handshake failed
         pause_s = FIRST_PAUSE_S
         while (left_s := until_s - monotonic_s()) > 0 and not self._is_given_up:
             address = self._leader
@@ -311,15 +319,22 @@ class Client:
                 if error.code() not in FAILED:
                     raise refused(error) from error
                 last = f"{address}: {error.details()}".partition("\n")[0]
+                untrusted.pop(address, None)
+                if (handshake := handshake_error(address, error.details() or "")) is not None:
+                    untrusted[address] = handshake
+                    if untrusted.keys() >= set(self._addresses):  # no retry would help
+                        raise handshake from error
                 self._switch_leader(address, _trailing(error, methods.LEADER), fallbacks)
                 if _trailing(error, methods.LEADER) in ("", address):
                     await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), left_s))
                     pause_s = min(pause_s * BACKOFF, MAX_PAUSE_S)
         if self._is_given_up:
             raise UnreachableError("the coordinator is unreachable", "check it, then retry")
+        hint = f"check the nodes: `paceline coordinator status --at {','.join(self._addresses)}`"
+        if last.endswith("Socket closed"):
+            hint += "; a node closes connections of clients without a certificate that it trusts (--tls-dir)"
         raise UnreachableError(
-            f"no leader responded within {self._patience_s:g} s (last error: {last})",
-            f"check the nodes: `paceline coordinator status --at {','.join(self._addresses)}`",
+            f"no leader responded within {self._patience_s:g} s (last error: {last})", hint
         )
 
     def _switch_leader(self, failed: str, leader: str, fallbacks: "itertools.cycle[str]") -> None:
@@ -354,6 +369,34 @@ def _check_size(command: pb.Command) -> None:
     if (size := command.ByteSize()) > MAX_LONG_COMMAND_BYTES:
         hint = f"send {MAX_LONG_COMMAND_BYTES} bytes at most"
         raise RefusedError(f"this request has {size} bytes", hint, pb.Why.Name(pb.INVALID))
+
+
+def handshake_error(address: str, details: str) -> UntrustedError | None:
+    """What a failed TLS handshake means, by gRPC's message; None: it was something else."""
+    if "certificate has expired" in details:
+        return UntrustedError(
+            f"the certificate of the node at {address} has expired",
+            "delete it and its key, make a new one with `paceline coordinator init-pki --add --node N=HOST`, "
+            "and restart the node with it",
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return UntrustedError(
+            f"the certificate of the node at {address} was not issued by the authority in ca.crt",
+            "check the address, and use the ca.crt of that coordinator, with a certificate of that authority",
+        )
+    if "Hostname Verification" in details:
+        return UntrustedError(
+            f"the certificate of the node at {address} is for another address",
+            "use the address for which it was made, or make one for both: "
+            "`paceline coordinator init-pki --add --node N=HOST,HOST`",
+        )
+    if "WRONG_VERSION_NUMBER" in details:
+        return UntrustedError(
+            f"the node at {address} does not use TLS",
+            "give --token-file FILE instead of --tls-dir and PACELINE_TLS_DIR, or start the node with "
+            "--tls-dir",
+        )
+    return None
 
 
 def _trailing(error: grpc.aio.AioRpcError, key: str) -> str:

@@ -7,10 +7,15 @@ find each other without configuration. See docs/guides/coordinator.md.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 from paceline.coordinator.client import nodes_file
-from paceline.coordinator.client.aio import Client
+from paceline.coordinator.client.aio import Client, NotAllowedError
+from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.methods import path
+from paceline.coordinator.run_endpoint import Coordinators, Credentials, TlsFolder, TokenFile
 from paceline.coordinator.server import security, tokens
+from paceline.coordinator.server.access_policy import Role, describe_roles, roles_for
 from paceline.coordinator.server.tls import Certificate
 from paceline.coordinator.server.tokens import Token, Tokens
 from paceline.core import environ
@@ -35,18 +40,89 @@ class EndpointOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Addresses of a coordinator, and the credentials to call it."""
+    """Addresses of a coordinator, and the credentials to call it, as they were read."""
 
     addresses: tuple[str, ...]
     access: Token | Certificate
 
-    def client(self, patience_s: float) -> Client:
+    def client(self, patience_s: float = 10.0) -> Client:
         return Client(
             self.addresses,
             lambda address: security.open_channel(address, self.access, _OPTIONS),
             metadata=security.call_metadata(self.access),
             patience_s=patience_s,
         )
+
+    def require_role(self, name: str, purpose: str) -> None:
+        """NotAllowedError if the certificate is of a role that may not call `name`, such as Runs.Create.
+
+        The role of a token is known to the nodes only, which refuse it in the same way.
+        """
+        if isinstance(self.access, Token):
+            return
+        roles = roles_for(path(*name.split(".")))
+        identity = self.access.identity
+        if identity.role not in roles:
+            raise NotAllowedError(
+                f"the certificate of {identity.name!r} has the role {identity.role.value}, and to {purpose} "
+                f"needs {describe_roles(roles)}",
+                "choose another with --tls-name NAME, or make one: "
+                "`paceline coordinator init-pki --add --client NAME=admin`",
+                "PERMISSION_DENIED",
+            )
+
+    def blocking_client(self, patience_s: float = 10.0) -> BlockingClient:
+        return BlockingClient(self.addresses, self.access, patience_s=patience_s)
+
+
+def open_coordinators(coordinators: Coordinators, role: Role = Role.ADMIN) -> Endpoints:
+    """Read the credentials. `role`: the preferred one, if several are stored there."""
+    match coordinators.credentials:
+        case TokenFile(path):
+            access = security.client_access(token_file=path, role=role)
+        case TlsFolder(folder, name):
+            access = security.client_access(tls_dir=folder, tls_name=name, role=role)
+        case _:
+            assert_never(coordinators.credentials)
+    return _checked(Endpoints(addresses=coordinators.addresses, access=access))
+
+
+def choose_coordinators(
+    at: Sequence[str] = (),
+    *,
+    token_file: Path | None = None,
+    tls_dir: Path | None = None,
+    tls_name: str | None = None,
+) -> Coordinators | None:
+    """The coordinator of a run, by options, then by the environment; None: neither names one.
+
+    The credentials are read later, by every process for itself: `open_coordinators`.
+    """
+    addresses = tuple(address for text in at for address in _addresses(text, "--coordinator"))
+    if at and not addresses:
+        raise _option_problem("--coordinator has no address", "write --coordinator HOST:PORT")
+    if tls_dir is not None and token_file is not None:
+        raise _option_problem("--tls-dir and --token-file exclude each other", "give one of them")
+    addresses = addresses or addresses_from_environment()
+    if not addresses:
+        if (tls_dir or token_file) is not None or tls_name is not None:
+            raise _option_problem(
+                "there are credentials, but no coordinator to show them to",
+                "add --coordinator HOST:PORT, or set PACELINE_COORDINATOR",
+            )
+        return None
+    credentials: Credentials
+    if token_file is not None:
+        credentials = TokenFile(token_file)
+    elif (folder := tls_dir or environ.tls_dir()) is not None:
+        credentials = TlsFolder(folder, tls_name or environ.tls_name())
+    else:
+        credentials = TokenFile(user_token_file())
+    return Coordinators(addresses=addresses, credentials=credentials)
+
+
+def _option_problem(message: str, hint: str) -> ClusterOptionError:
+    return ClusterOptionError([Problem(message, hint, "--coordinator")])
 
 
 def find_endpoints(options: EndpointOptions) -> Endpoints:
@@ -59,19 +135,25 @@ def find_endpoints(options: EndpointOptions) -> Endpoints:
     if not addresses:
         assert folder is not None, "a folder is given, or the default is used"
         addresses = tuple(nodes_file.read_nodes_file(folder).nodes.values())
-    access = _client_access(options, folder)
-    if isinstance(access, Token):
-        for address in addresses:
+    return _checked(Endpoints(addresses=addresses, access=_client_access(options, folder)))
+
+
+def _checked(found: Endpoints) -> Endpoints:
+    if isinstance(found.access, Token):
+        for address in found.addresses:
             security.check_private(address, "init-pki")
-    return Endpoints(addresses=addresses, access=access)
+    return found
 
 
 def _client_access(options: EndpointOptions, folder: Path | None) -> Token | Certificate:
-    """A certificate, else a token: of the given file, the environment, the folder, or the user."""
+    """Options first, then the environment: a certificate, else a token, else that of the folder or user."""
+    tls_name = options.tls_name or environ.tls_name()
     if options.tls_dir is not None:
-        return security.client_access(tls_dir=options.tls_dir, tls_name=options.tls_name)
+        return security.client_access(tls_dir=options.tls_dir, tls_name=tls_name)
     if options.token_file is not None:
         return security.client_access(token_file=options.token_file)
+    if (tls_dir := environ.tls_dir()) is not None:
+        return security.client_access(tls_dir=tls_dir, tls_name=tls_name)
     if environ.token() is not None:
         return security.client_access()
     folder_tokens = None if folder is None else folder / tokens.TOKENS_NAME
@@ -108,10 +190,13 @@ def user_token_file() -> Path:
 
 def addresses_from_environment() -> tuple[str, ...]:
     """PACELINE_COORDINATOR: addresses, or the folder of `paceline coordinator up`."""
-    text = environ.coordinator() or ""
+    return _addresses(environ.coordinator() or "", "PACELINE_COORDINATOR")
+
+
+def _addresses(text: str, where: str) -> tuple[str, ...]:
     if text and (Path(text) / nodes_file.FILE_NAME).exists():
         return tuple(nodes_file.read_nodes_file(Path(text)).nodes.values())
-    return split_addresses(text, "PACELINE_COORDINATOR")
+    return split_addresses(text, where)
 
 
 def split_addresses(text: str, where: str) -> tuple[str, ...]:

@@ -107,9 +107,9 @@ def client_access(
     tls_name: str | None = None,
     role: Role = Role.ADMIN,
 ) -> Token | Certificate:
-    """Credential of a client. `role`: the preferred role if a file holds tokens of several."""
+    """Credential of a client. `role`: the preferred one if the file or folder has several."""
     if tls_dir is not None:
-        return tls.load_client_certificate(tls_dir, tls_name)
+        return tls.load_client_certificate(tls_dir, tls_name, role=role)
     return tokens.read_token(token_file, role=role)
 
 

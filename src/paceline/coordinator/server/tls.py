@@ -71,19 +71,19 @@ def load_node_certificate(folder: Path, node: int) -> Certificate:
     return certificate
 
 
-def load_client_certificate(folder: Path, name: str | None = None) -> Certificate:
-    """The client's certificate of this folder; of several roles the most powerful one."""
+def load_client_certificate(folder: Path, name: str | None = None, *, role: Role = Role.ADMIN) -> Certificate:
+    """The client's certificate of this folder: that of the role if there is one, else the most powerful."""
     if name is not None:
         return load_certificate(folder, name)
     owners = {path.stem: _owner(path) for path in sorted(folder.glob("*.crt")) if path.stem != CA_NAME}
-    for role in _PREFERENCE:
-        names = [name for name, owner in owners.items() if owner is not None and owner.role is role]
+    for chosen in (role, *_PREFERENCE):
+        names = [name for name, owner in owners.items() if owner is not None and owner.role is chosen]
         if len(names) == 1:
             return load_certificate(folder, names[0])
         if names:
             raise SecretError(
-                f"{folder} has {len(names)} certificates of the role {role.value}: {', '.join(names)}",
-                "give a folder with ca.crt and one client's files",
+                f"{folder} has {len(names)} certificates of the role {chosen.value}: {', '.join(names)}",
+                "choose one with --tls-name NAME, or give a folder with ca.crt and one client's files",
             )
     raise SecretError(
         f"{folder} has no client's certificate",

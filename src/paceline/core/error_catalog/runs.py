@@ -353,4 +353,20 @@ COORDINATOR_ERRORS = (
         ("chmod 600 FILE", "create new ones; see: paceline coordinator init-pki --help"),
         "token.txt can be read by others",
     ),
+    ErrorEntry(
+        "E511",
+        ExitCode.NOT_READY,
+        "paceline.coordinator.client.aio:UntrustedError",
+        "no coordinator node has a certificate that this client trusts",
+        (
+            "the TLS folder belongs to another coordinator",
+            "the node's certificate has expired, or is for another address",
+            "the nodes do not use TLS",
+        ),
+        (
+            "use the ca.crt and the certificate of this coordinator: --tls-dir DIR",
+            "make a new certificate: paceline coordinator init-pki --add --node N=HOST",
+        ),
+        "the certificate of the node at 10.0.0.1:7400 was not issued by the authority in ca.crt",
+    ),
 )

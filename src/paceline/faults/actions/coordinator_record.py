@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.coordinator import run_endpoint
-from paceline.coordinator.client import endpoints
 from paceline.coordinator.client.aio import NotNowError, RefusedError, UnreachableError
-from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.core.clock import SystemClock, monotonic_s
 from paceline.core.errors import TrainingError
@@ -62,11 +61,7 @@ def open_record(run_dir: Path, request: ActionRequest, plan: Plan) -> ActionReco
 class _CoordinatorRecord:
     def __init__(self, run_dir: Path, request: ActionRequest) -> None:
         endpoint = run_endpoint.find_endpoint(run_dir)
-        options = endpoints.EndpointOptions(
-            usual_folder=run_dir, at=endpoint.addresses, token_file=endpoint.token_file
-        )
-        coordinator = endpoints.find_endpoints(options)
-        self._client = BlockingClient(coordinator.addresses, coordinator.access, patience_s=PATIENCE_S)
+        self._client = open_coordinators(endpoint.coordinators).blocking_client(PATIENCE_S)
         details = {"by": request.by, "source": request.source, "id": request.id}
         # The coordinator's target is one living worker; a partition has several, and nodes.
         has_one_target = request.kind in WORKER_ACTIONS

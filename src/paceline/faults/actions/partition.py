@@ -17,9 +17,9 @@ from typing import Self
 import grpc.aio
 
 from paceline.coordinator import run_endpoint
-from paceline.coordinator.client import endpoints
 from paceline.coordinator.client.aio import RefusedError, UnreachableError, refused
 from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server.tls import Certificate
 from paceline.coordinator.server.tokens import Token
@@ -89,15 +89,10 @@ class NetworkPartition:
     @classmethod
     def of(cls, run_dir: Path) -> Self:
         endpoint = run_endpoint.find_endpoint(run_dir)
-        options = endpoints.EndpointOptions(
-            usual_folder=run_dir, at=endpoint.addresses, token_file=endpoint.token_file
-        )
-        found_endpoints = endpoints.find_endpoints(options)
-        client = BlockingClient(found_endpoints.addresses, found_endpoints.access, patience_s=PATIENCE_S)
+        coordinator = open_coordinators(endpoint.coordinators)
+        client = coordinator.blocking_client(PATIENCE_S)
         try:
-            statuses = [
-                status for at in found_endpoints.addresses if (status := _status(client, at)) is not None
-            ]
+            statuses = [status for at in coordinator.addresses if (status := _status(client, at)) is not None]
             if not statuses:
                 raise UnreachableError(
                     "no node of the run's coordinator responds", "check that it is running"
@@ -111,7 +106,7 @@ class NetworkPartition:
                 cluster=newest.cluster,
                 leader=newest.leader,
                 _client=client,
-                _access=found_endpoints.access,
+                _access=coordinator.access,
                 lock=NamedLock(newest.cluster),
             )
         except BaseException:

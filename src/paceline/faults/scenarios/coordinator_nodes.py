@@ -19,12 +19,12 @@ from paceline.coordinator.admin.launch import free_ports, start_command
 from paceline.coordinator.client.blocking import Background, BlockingClient
 from paceline.coordinator.client.nodes_file import NodesFile
 from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.run_endpoint import Coordinators, TokenFile
 from paceline.coordinator.server import tokens
 from paceline.coordinator.server.access_policy import Role
 from paceline.coordinator.server.partitions import local_ports_of
 from paceline.coordinator.server.tokens import Tokens
 from paceline.core import environ
-from paceline.training.elastic import Coordinators
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,9 @@ class CoordinatorNodes:
 
     @property
     def coordinators(self) -> Coordinators:
-        return Coordinators(tuple(self.known.values()), self.folder / tokens.TOKENS_NAME)
+        return Coordinators(
+            addresses=tuple(self.known.values()), credentials=TokenFile(self.folder / tokens.TOKENS_NAME)
+        )
 
     def start(self, node: int) -> None:
         cluster = NodesFile(cluster="lab", nodes=self.known)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.coordinator.run_endpoint import Coordinators
 from paceline.core.clock import SystemClock, monotonic_s
 from paceline.core.errors import TrainingError
 from paceline.events.follow import LogFollower
@@ -21,7 +22,6 @@ from paceline.plan.codec import Json
 from paceline.plan.plan import Elastic, Plan, StrategyOptions
 from paceline.plan.schedule import ROUND_MODES
 from paceline.sync.fault_rules import StragglerRule
-from paceline.training.elastic import Coordinators
 from paceline.training.progress import SilentWatcher
 from paceline.training.run import train
 

@@ -9,8 +9,9 @@ import torch
 
 from paceline.checkpoints.snapshot import read_snapshot
 from paceline.coordinator.client.aio import Client, RefusedError, UnreachableError
+from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.server import security
+from paceline.coordinator.run_endpoint import CoordinatorEndpoint
 from paceline.coordinator.server.access_policy import Role
 from paceline.core.clock import SystemClock
 from paceline.core.ids import Rank
@@ -20,7 +21,7 @@ from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
 from paceline.transport.generation_world import GenerationWorld
 from paceline.worker.checkpointing import NoSaver, SharedSaver, writer_for
-from paceline.worker.context import CoordinatorEndpoint, WorkerContext, open_log
+from paceline.worker.context import WorkerContext, open_log
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic.catalogue import (
     REPLY_TIMEOUT_S,
@@ -224,9 +225,4 @@ class _DecisionListener:
 
 
 def coordinator_client(endpoint: CoordinatorEndpoint) -> Client:
-    access = security.client_access(token_file=endpoint.token_file, role=Role.WORKER)
-    return Client(
-        endpoint.addresses,
-        lambda address: security.open_channel(address, access),
-        metadata=security.call_metadata(access),
-    )
+    return open_coordinators(endpoint.coordinators, Role.WORKER).client()

@@ -12,12 +12,13 @@ import threading
 from pathlib import Path
 
 from paceline import __version__
+from paceline.coordinator.run_endpoint import CoordinatorEndpoint
 from paceline.core import environ
 from paceline.core.errors import ConfigError, ExitCode, HopelessError, NotReadyError
 from paceline.plan.codec import loads
 from paceline.plan.plan import Plan
 from paceline.tasks.load import task_class
-from paceline.worker.context import CoordinatorEndpoint, WorkerContext
+from paceline.worker.context import WorkerContext
 from paceline.worker.control import ControlBlock
 from paceline.worker.entry.ray import Message, Outbox
 from paceline.worker.participant import elastic_body

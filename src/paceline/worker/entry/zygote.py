@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from paceline.coordinator.run_endpoint import CoordinatorEndpoint
 from paceline.core.clock import ActiveTimeout
 from paceline.core.errors import ExitCode, PacelineError, TrainingError
 from paceline.core.ids import Rank
@@ -40,7 +41,7 @@ from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.plan.urls import is_remote_data
 from paceline.tasks.load import load_task, task_class
-from paceline.worker.context import CoordinatorEndpoint, WorkerContext
+from paceline.worker.context import WorkerContext
 from paceline.worker.control import ControlBlock
 from paceline.worker.entry.sample_count import build_count_order, count_samples
 from paceline.worker.entry.virtual_workers import run_virtual_workers
