@@ -12,7 +12,7 @@ from paceline.core.clock import SystemClock
 from paceline.core.errors import PeerLostError
 from paceline.core.ids import Rank
 from paceline.sync.shard_balancing import shards_of
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.memory import GenerationWorld
 from paceline.transport.shm_collective import ShmRounds
 
 SHARDS, NUMEL = 3, 100

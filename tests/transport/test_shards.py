@@ -36,7 +36,7 @@ def test_the_mean_has_the_same_bits_for_any_number_of_workers(workers: int) -> N
         for step in range(3):
             for shard in shards_of(rank, workers=workers, shards=SHARDS):
                 slots[shard].copy_(gradient(shard, step))
-            shards.mean()
+            shards.mean(shards_of(rank, workers=workers, shards=SHARDS))
             shards.settle()
         return mean.numpy().tobytes()
 
@@ -59,7 +59,7 @@ def test_all_see_at_which_step_the_mean_was_not_finite() -> None:
                 slots[shard].copy_(gradient(shard, step))
                 if (shard, step) == (1, 2):
                     slots[shard][NUMEL - 1] = torch.nan  # in the piece that the other one adds up
-            shards.mean()
+            shards.mean(shards_of(rank, workers=2, shards=SHARDS))
             seen.append(shards.is_finite())
         return bytes(seen)
 

@@ -1,6 +1,6 @@
 """All workers of a generation compute the same shares, and the last holder of the state stays."""
 
-from paceline.transport.generation_world import BoardRow
+from paceline.transport.generation.ports import BoardRow
 from paceline.worker.elastic.sharing import (
     EXCHANGE_S,
     MAX_STEPS_BETWEEN_EXCHANGES,

@@ -69,9 +69,10 @@ def _combinations(config: TrainConfig) -> list[Problem]:
         ("mode", not is_elastic, f"mode {mode} cannot continue with a different set of workers", other_modes),
         (
             "transport",
-            not (is_served or is_torchs) and config.transport not in (None, "auto", Transport.SHM),
-            f"transport is {config.transport}, but elastic workers communicate by shared memory",
-            "leave transport out",
+            not (is_served or is_torchs)
+            and config.transport not in (None, "auto", Transport.SHM, Transport.TCP),
+            f"transport is {config.transport}, but elastic workers communicate by shared memory or by tcp",
+            "leave transport out, or use --transport tcp",
         ),
         (
             "transport",

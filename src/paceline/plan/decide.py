@@ -167,6 +167,8 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     num_workers = num_workers_of(config)
     if elastic_of(config) is not None and mode is not None and mode.channel is Channel.STORE:
         return (Transport.TCP,)  # a server that takes over was not there when the others began
+    if elastic_of(config) is not None and mode is not None and mode.channel is Channel.COLLECTIVE:
+        return (Transport.SHM, Transport.TCP)
     every = tuple(t for t in Transport if t is not Transport.NONE)
     usable: tuple[Transport, ...] = every if mode is None else TRANSPORTS[mode.channel]
     if config.launcher in (Launcher.TORCHRUN, Launcher.RAY) and elastic_of(config) is None:

@@ -9,7 +9,6 @@ detects it. All workers hold the same mean and reach the same decision without
 communication: stop with an error, or skip the update (`--on-nan`).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -24,16 +23,7 @@ from paceline.strategies.batch_norm import SharedSums, synchronize_batch_norm
 from paceline.strategies.means import Mean
 from paceline.strategies.port import Begun, Links, Outcome, Replica, Weighted, own_share
 from paceline.sync.averaging import mean_weight
-from paceline.transport.arena import STOP_FLAG
-
-
-def is_non_finite(mean: Tensor) -> bool:
-    return not math.isfinite(float(mean.sum()))
-
-
-def non_finite_shards(slots: Sequence[Tensor]) -> list[int]:
-    """The shards whose gradient is not finite."""
-    return [shard for shard, slot in enumerate(slots) if is_non_finite(slot)]
+from paceline.transport.arena import STOP_FLAG, is_non_finite
 
 
 def describe_shards(shards: Sequence[int]) -> str:

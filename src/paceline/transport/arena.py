@@ -8,6 +8,7 @@ go through the same instructions in every process: bitwise replay depends on it.
 Storage is bound once and never rebound afterwards.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ ALIGN = 16  # elements: 64 bytes of float32
 TAIL = ALIGN
 STOP_FLAG = 0  # index in the tail of a worker's stop request
 WEIGHT = 1  # index in the tail of push-sum's weight, by which the vector is divided
+
+
+def is_non_finite(vector: Tensor) -> bool:
+    return not math.isfinite(float(vector.sum()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ after a reduction every rank holds the same bits, summed in rank order where the
 adapter controls the order (shared memory, in-process).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -96,12 +96,19 @@ class Shards(Protocol):
         """Raise PeerLostError when the others continue without this worker; never waits."""
         ...
 
-    def mean(self) -> Traffic:
-        """All slots are filled: compute their mean, summed in the order of shards, into the mean's slot."""
+    def mean(self, own: Collection[int]) -> Traffic:
+        """All slots are filled, those of the shards `own` by this worker; every shard by one worker.
+
+        Computes their mean, summed in the order of shards, into the mean's slot.
+        """
         ...
 
     def is_finite(self) -> bool:
         """Whether the last mean was finite. The result is the same on all workers."""
+        ...
+
+    def non_finite(self, own: Collection[int]) -> list[int]:
+        """After a mean that was not finite: the shards that are not. All workers call it, as `mean`."""
         ...
 
     def settle(self) -> None:

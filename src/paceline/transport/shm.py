@@ -4,7 +4,7 @@ A `SharedWorld` is made before the processes are forked; they inherit it, so it
 has no name, needs no clean-up, and vanishes with the last process even after
 `kill -9`. Vectors live in a memory file that grows as participants allocate.
 Processes wait on semaphores: no polling, every wait has a limit, and POSIX makes
-what was written before a post visible after the wait. generation_world.py
+what was written before a post visible after the wait. generation/memory.py
 implements the same interface for processes that were not forked from each other.
 """
 

@@ -20,7 +20,7 @@ mapped, also after the end of the generation.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +31,8 @@ from torch import Tensor
 from paceline.core.clock import Clock
 from paceline.core.errors import PeerLostError
 from paceline.core.ids import Rank
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.arena import is_non_finite
+from paceline.transport.generation.memory import GenerationWorld
 from paceline.transport.ports import Traffic
 from paceline.transport.shm import BARRIER_SLOTS, PAGE, Barrier, MemoryWorld, SharedWorld
 
@@ -199,6 +200,32 @@ def mean_in_place(pieces: Sequence[Tensor]) -> None:
         piece.copy_(total)
 
 
+class PieceMean:
+    """The mean of one rank's piece of all slots, summed in the order of the shards."""
+
+    def __init__(self, slots: Sequence[Tensor], mean: Tensor, rank: int, world_size: int) -> None:
+        start, end = piece_of(rank, mean.numel(), world_size)
+        blocks = [slice(low, min(low + BLOCK, end)) for low in range(start, end, BLOCK)]
+        self._shards = len(slots)
+        self._blocks = [([slot[block] for slot in slots], mean[block]) for block in blocks]
+        self._sums = torch.zeros(len(blocks), dtype=mean.dtype)
+        self._sum_of = list(self._sums)
+
+    def compute(self, *, checks_finite: bool) -> bool:
+        """Write the mean; False if it was checked and is not finite."""
+        for number, (parts, total) in enumerate(self._blocks):
+            if len(parts) == 1:
+                total.copy_(parts[0])
+            else:
+                torch.add(parts[0], parts[1], out=total)
+            for part in parts[2:]:
+                total.add_(part)
+            total.div_(self._shards)
+            if checks_finite:  # here, while the block is still in the cache
+                torch.sum(total, dim=0, out=self._sum_of[number])
+        return not checks_finite or all(map(math.isfinite, self._sums.tolist()))
+
+
 class ShmShards:
     """The mean over the slots of all shards."""
 
@@ -222,11 +249,8 @@ class ShmShards:
         *self._slots, self._mean = self._world.map_vectors(self.shards + 1, numel, dtype)
         (bad,) = self._world.map_vectors(1, self.world_size, torch.int64)
         self._bad: NDArray[np.int64] = bad.numpy()  # by rank: the last call whose piece was not finite
+        self._piece: PieceMean | None = PieceMean(self._slots, self._mean, self.rank, self.world_size)
         start, end = piece_of(self.rank, numel, self.world_size)
-        blocks = [slice(low, min(low + BLOCK, end)) for low in range(start, end, BLOCK)]
-        self._blocks = [([slot[block] for slot in self._slots], self._mean[block]) for block in blocks]
-        self._sums = torch.zeros(len(blocks), dtype=dtype)
-        self._sum_of = list(self._sums)
         self._traffic_bytes = (numel - (end - start)) * dtype.itemsize
         return self._slots, self._mean
 
@@ -234,7 +258,7 @@ class ShmShards:
         if self._world.is_aborted:
             raise PeerLostError("the generation ended between two steps", "the run continues in the next one")
 
-    def mean(self) -> Traffic:
+    def mean(self, own: Collection[int]) -> Traffic:
         """All slots are filled: compute the mean into its slot, where it stays until the next call."""
         wait_ns = self._barrier.wait()
         self._average_own_piece()
@@ -242,30 +266,24 @@ class ShmShards:
         return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
 
     def _average_own_piece(self) -> None:
+        assert self._piece is not None, "allocate() comes first"
         self._calls += 1
-        for number, (parts, total) in enumerate(self._blocks):
-            if len(parts) == 1:
-                total.copy_(parts[0])
-            else:
-                torch.add(parts[0], parts[1], out=total)
-            for part in parts[2:]:
-                total.add_(part)
-            total.div_(self.shards)
-            if self.checks_finite:  # here, while the block is still in the cache
-                torch.sum(total, dim=0, out=self._sum_of[number])
-        if self.checks_finite and not all(map(math.isfinite, self._sums.tolist())):
+        if not self._piece.compute(checks_finite=self.checks_finite):
             # Visible to all after the second barrier, and not changed before the next one.
             self._bad[self.rank] = self._calls
 
     def is_finite(self) -> bool:
         return self._calls not in self._bad.tolist()
 
+    def non_finite(self, own: Collection[int]) -> list[int]:
+        return [shard for shard, slot in enumerate(self._slots) if is_non_finite(slot)]
+
     def settle(self) -> None:
         self._barrier.wait()
 
     def close(self) -> None:
         self._slots = []
-        self._blocks = []
+        self._piece = None
 
 
 BANKS = 2

@@ -39,6 +39,8 @@ from paceline.transport.tcp_store import Address
 from paceline.worker.checkpointing import writer_for
 from paceline.worker.control import ControlBlock
 
+LOCAL_HOST = "127.0.0.1"
+
 
 class RunDir(Protocol):
     def open_log(self, plan: Plan, participant: str, clock: Clock) -> EventLog: ...
@@ -103,7 +105,8 @@ class WorkerContext:
     rendezvous: Path
     world: SharedWorld | None = None
     listener: socket.socket | None = None
-    token: bytes = b""
+    token: bytes = b""  # the run's secret: it never appears in an argument, a log or the plan
+    host: str = LOCAL_HOST  # the address at which this host's participants listen
     resume_from: Path | None = None
     coordinator: CoordinatorEndpoint | None = None
     foreign: RemoteContext | None = None

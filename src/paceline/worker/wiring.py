@@ -31,7 +31,7 @@ from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
 from paceline.transport.elastic_store import ElasticStore
 from paceline.transport.elastic_wire import Route
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.ports import TrainingWorld
 from paceline.transport.in_process import (
     CollectiveState,
     InProcessCollective,
@@ -41,7 +41,7 @@ from paceline.transport.in_process import (
     PeersState,
 )
 from paceline.transport.ports import Collective, ParameterStore, Peers
-from paceline.transport.shm import BARRIER_SLOTS, SharedWorld
+from paceline.transport.shm import SharedWorld
 from paceline.transport.shm_collective import SEMAPHORES, WORDS, ShmCollective
 from paceline.transport.shm_peers import ShmPeers, peers_world
 from paceline.transport.shm_store import (
@@ -246,15 +246,11 @@ def evaluator_for(
     return Evaluator(plan, record, validation, log=log, report=send_report)
 
 
-# In a generation's world the first places are for training, the next for making the state equal.
-EVALUATING = 2 * BARRIER_SLOTS
-
-
 def generation_evaluator(
     process: WorkerProcess,
     task: Task,
     record: Evaluations | None,
-    world: GenerationWorld,
+    world: TrainingWorld,
     replica: Replica,
     *,
     steps_done: Callable[[], int],
@@ -268,9 +264,7 @@ def generation_evaluator(
     channel = MODES[plan.mode].channel
     collective: Collective | None = None
     if channel is not Channel.TORCH:
-        collective = ShmCollective(
-            world, Rank(world.rank), clock=clock, timeout_s=plan.timeout_s, first_semaphore=EVALUATING
-        )
+        collective = world.collective(clock)
     elif not is_split(plan.mode):  # a model in parts computes all pieces together
         collective = TorchCollective(device=replica.arena.state.device, clock=clock, timeout_s=plan.timeout_s)
     validation = Validation(task, replica.arena, seed=plan.seed, collective=collective, channel=channel)

@@ -33,7 +33,7 @@ class Bundle:
 
 
 def has_server(plan: Plan) -> bool:
-    return plan.transport is Transport.TCP
+    return plan.transport is Transport.TCP and (plan.elastic is None or bool(server_names(plan)))
 
 
 def bundles_of(plan: Plan) -> list[Bundle]:

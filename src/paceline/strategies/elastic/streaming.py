@@ -186,7 +186,7 @@ class ShardedStreaming(ShardedRounds):
             state.copy_(torch.frombuffer(bytearray(data[offset:]), dtype=state.dtype))
             self._apply_pending_at_end()
             super()._fill_slot(shard)
-        return self._rounds.mean()
+        return self._rounds.mean(self._finished)
 
     def _apply_mean(self, *, is_end: bool) -> None:
         starting = self._starting(self._end)

@@ -16,7 +16,7 @@ from torch import Tensor
 from paceline.core.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import OnNan, Plan
-from paceline.strategies.allreduce import describe_shards, non_finite_error, non_finite_shards
+from paceline.strategies.allreduce import describe_shards, non_finite_error
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import WorkUnit
 from paceline.sync.averaging import mean_weight
@@ -131,7 +131,7 @@ class Sharded:
     def _commit(self) -> Outcome:
         arena = self._arena
         self._sharing.before_barrier(self.committed, self._busy_ns // self._at if self._at else None)
-        traffic = self._slot_mean.mean()
+        traffic = self._slot_mean.mean(self._own_shards)
         self._sharing.after_barrier(self.committed)
         stop = bool(self._mean[arena.layout.tail_start + STOP_FLAG] > 0)
         skipped = self._skipped()
@@ -160,7 +160,7 @@ class Sharded:
         on_nan = self._plan.strategy.on_nan
         if on_nan is None or self._slot_mean.is_finite():
             return None
-        shards = describe_shards(non_finite_shards(self._slots))
+        shards = describe_shards(self._slot_mean.non_finite(self._own_shards))
         if on_nan is OnNan.STOP:
             raise non_finite_error(self.committed, f"the gradient of shard {shards}")
         self._slot_mean.settle()  # only then may any worker write its next gradient

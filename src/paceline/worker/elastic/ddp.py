@@ -9,33 +9,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.core.clock import monotonic_s
 from paceline.core.errors import PeerLostError
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.strategies.elastic.torch_group import DdpGeneration, GenerationMembers
 from paceline.strategies.port import Links
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.ports import TrainingWorld
 from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
 from paceline.worker.elastic.generations import ElasticWorker
 from paceline.worker.elastic.sharing import AgreedShares
 from paceline.worker.loop import LoopResult
 
-GRACE_S = 1.0  # the launcher reports a lost worker within milliseconds
-POLL_S = 0.005
-
 
 @dataclass(kw_only=True)
 class DdpElasticWorker(ElasticWorker):
+    folder: Path  # where the workers of a generation find torch's process group
     _names: list[str] = field(default_factory=list)  # indexed by rank, in the newest generation
 
-    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
+    def _heal(self, world: TrainingWorld, generation: pb.Generation) -> list[str]:
         self._names = list(generation.workers)
         return super()._heal(world, generation)
 
-    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> LoopResult:
+    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
         members = self._members()
         strategy = DdpGeneration(self.plan, self._links(world), members)
         strategy.committed = self.committed
@@ -63,11 +61,11 @@ class DdpElasticWorker(ElasticWorker):
             is_over=lambda: self.membership.is_over(number),
         )
 
-    def _links(self, world: GenerationWorld) -> Links:
+    def _links(self, world: TrainingWorld) -> Links:
         return Links(rank=Rank(self.rank), world_size=world.parties, clock=self.clock)
 
     @contextmanager
-    def _group(self, world: GenerationWorld) -> Iterator[None]:
+    def _group(self, world: TrainingWorld) -> Iterator[None]:
         """torch's process group of this generation; PeerLostError when a worker in it is lost."""
         number = self.generation
         group = None
@@ -101,16 +99,7 @@ class DdpElasticWorker(ElasticWorker):
             if group is not None:
                 group.leave()
 
-    def _see_to_the_end(self, number: int, why: str) -> None:
-        """Wait for the end of a generation with broken connections; revoke it if no worker was lost."""
-        until_s = monotonic_s() + GRACE_S
-        while not self.membership.is_over(number):
-            if monotonic_s() > until_s:
-                self.revoke(number, f"{self.name} lost its connections: {why}")
-                return
-            self.clock.sleep(POLL_S)
-
-    def _break(self, number: int, world: GenerationWorld, group: AbortableGroup) -> None:
+    def _break(self, number: int, world: TrainingWorld, group: AbortableGroup) -> None:
         """Called whenever a generation ends, possibly one without this worker."""
         if self.membership.is_over(number):
             world.wake_all()

@@ -24,15 +24,14 @@ from paceline.plan.catalog import MODES
 from paceline.strategies.elastic.torch_group import FsdpGeneration, GenerationMembers
 from paceline.strategies.port import Outcome, Strategy
 from paceline.tasks.port import Task
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.ports import TrainingWorld
 from paceline.transport.sharded_arena import forget_meshes
-from paceline.transport.shm import BARRIER_SLOTS, Barrier
 from paceline.transport.torch_dist import wait_for_all
 from paceline.worker.checkpointing import NoSaver, WorkerSaver, writer_for
 from paceline.worker.context import WorkerContext, open_log
 from paceline.worker.control import WorkerControl
 from paceline.worker.elastic.ddp import DdpElasticWorker
-from paceline.worker.elastic.generations import ROOM_WORD, ElasticStrategy
+from paceline.worker.elastic.generations import ElasticStrategy
 from paceline.worker.elastic.participant import ReportSink, elastic_ending, open_membership, revoke
 from paceline.worker.elastic.sharing import AgreedShares, NoListener
 from paceline.worker.evaluation import Evaluations
@@ -85,27 +84,19 @@ class FsdpElasticWorker(DdpElasticWorker):
     _why: str = ""
     _goes_on_from: int = -1  # the number of the checkpoint; -1: from the beginning
 
-    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
+    def _heal(self, world: TrainingWorld, generation: pb.Generation) -> list[str]:
         """Agree on a checkpoint. Newer ones are set aside: a part of them was lost."""
         self._names = list(generation.workers)
         self.drain()
         self.saver = None
         forget_meshes()  # all but the last group are free now; of that one we still have the replica
-        barrier = Barrier(
-            world,
-            world.rank,
-            clock=SystemClock(),
-            timeout_s=self.plan.timeout_s,
-            first_semaphore=BARRIER_SLOTS,
-        )
-        barrier.wait()  # the parts of all workers are on the disk
+        world.exchange(())  # the parts of all workers are on the disk
+        number = -1
         if self.rank == 0:
             newest = newest_complete(self.root, self.plan.num_workers)
             number = -1 if newest is None else number_of(newest.folder)
             set_aside(self.root, after=number)
-            world.words[0, ROOM_WORD] = number
-        barrier.wait()
-        self._goes_on_from = int(world.words[0, ROOM_WORD])
+        self._goes_on_from = world.exchange((number,))[0][0]
         at = max(0, self._goes_on_from) // self.plan.num_workers
         if at < self.committed:
             raise TrainingError(
@@ -116,7 +107,7 @@ class FsdpElasticWorker(DdpElasticWorker):
         self._why = generation.reason
         return []  # no worker has state that others lack
 
-    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> LoopResult:
+    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
         members = self._members()
         strategy = FsdpGeneration(self.plan, self._links(world), members)
         try:
@@ -222,13 +213,13 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(endpoint, name, control)
+    membership, enter = open_membership(context, name, control)
 
     def saver_for(replica: ShardedReplica, strategy: Strategy, rank: int, parts: int) -> FsdpSaver:
         writer = writer_for(plan, context.checkpoints, f"worker-{rank}", participants=parts)
         return FsdpSaver(plan, replica, strategy, log=log, writer=writer, report=report)
 
-    def worker_for(strategy: ElasticStrategy, world: GenerationWorld) -> Worker:
+    def worker_for(strategy: ElasticStrategy, world: TrainingWorld) -> Worker:
         record = elastic.evaluations
         replica = elastic.replica
         evaluator = generation_evaluator(
@@ -244,6 +235,7 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
         clock=clock,
         log=log,
         membership=membership,
+        enter=enter,
         folder=context.run_dir / "generations",
         worker_for=worker_for,
         requests=control,

@@ -7,22 +7,16 @@ was asked to leave does so after a step that all workers have committed.
 """
 
 import gc
-import json
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
-from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from paceline.checkpoints.snapshot import Snapshot, from_bytes, to_bytes
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.core.clock import Clock, SystemClock
+from paceline.core.clock import Clock, SystemClock, monotonic_s
 from paceline.core.errors import PeerLostError, TrainingError
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
@@ -35,14 +29,7 @@ from paceline.strategies.elastic.streaming import ShardedStreaming
 from paceline.strategies.elastic.synchronous import Sharded, ShardSharing
 from paceline.strategies.port import Links, Strategy
 from paceline.sync.adaptive_policy import WINDOW_STEPS
-from paceline.transport.generation_world import (
-    BOARD_ROW_WORDS,
-    GenerationBoard,
-    GenerationWindow,
-    GenerationWorld,
-)
-from paceline.transport.shm import BARRIER_SLOTS, Barrier
-from paceline.transport.shm_collective import ShmRounds, ShmShards
+from paceline.transport.generation.ports import EnterWorld, TrainingWorld, World
 from paceline.worker.checkpointing import strategy_tensors, with_strategy
 from paceline.worker.elastic.sharing import (
     AdaptiveSharing,
@@ -55,14 +42,8 @@ from paceline.worker.evaluation import Evaluations
 from paceline.worker.loop import LoopResult, Worker
 from paceline.worker.replica import Replica
 
-# Rank 0 makes the shared memory and writes its location to a file of this generation.
-# Each worker publishes how many steps it has committed. A worker with fewer than the
-# maximum copies the whole state from the memory of one that has it, checked by its hash.
-
-BOARD = 5  # where the words of every step begin
-_COMMITTED, _EVALUATED, _BYTES, _HASH, ROOM_WORD = range(BOARD)  # the last is for the training
-_PLACES = 3 * BARRIER_SLOTS  # for the training, for making the state equal, and for evaluating
-POLL_S = 0.002
+# Each worker publishes how many steps it has committed. A worker with fewer than the maximum receives the
+# whole state from the memory of one that has it, checked by its hash.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,95 +56,31 @@ class HealResult:
     behind: tuple[int, ...] = ()  # the ranks that were behind the newest state
 
 
-def enter_generation(
-    folder: Path, number: int, rank: int, parties: int, is_over: Callable[[], bool]
-) -> GenerationWorld:
-    path = folder / f"{number}.json"
-    if rank == 0:
-        fd = os.memfd_create(_memory_name(number))
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps({"pid": os.getpid(), "fd": fd}))
-        draft.rename(path)
-    else:
-        fd = _open(path, number, is_over)
-    return GenerationWorld(
-        fd,
-        rank,
-        parties=parties,
-        semaphores_each=_PLACES,
-        words_each=BOARD + BOARD_ROW_WORDS,
-        is_over=is_over,
-    )
-
-
-def _open(path: Path, number: int, is_over: Callable[[], bool]) -> int:
-    while not is_over():
-        try:
-            location = json.loads(path.read_text())
-            fd = os.open(f"/proc/{location['pid']}/fd/{location['fd']}", os.O_RDWR)
-            # Rank 0 may be in a later generation by now, and that one's memory have the same number.
-            if str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(f"/memfd:{_memory_name(number)} "):
-                return fd
-            os.close(fd)
-        except OSError:
-            pass  # rank 0 is not there yet, or not any more: then the generation ends
-        SystemClock().sleep(POLL_S)
-    raise PeerLostError(f"generation {number} ended before it started", "the run continues in the next one")
-
-
-def _memory_name(number: int) -> str:
-    return f"paceline-{number}"
-
-
 def synchronize_state(
-    world: GenerationWorld,
+    world: World,
     committed: int,
     evaluated: int,
     snapshot: Callable[[], Snapshot],
     restore: Callable[[Snapshot], None],
-    timeout_s: float,
 ) -> HealResult:
     """Every worker has the newest committed state when this returns.
 
-    Of equally many committed steps, the state with more evaluations is newer.
+    Of equally many committed steps, the state with more evaluations is newer. Several workers that have it
+    share the work of sending it.
     """
-    barrier = Barrier(
-        world, world.rank, clock=SystemClock(), timeout_s=timeout_s, first_semaphore=BARRIER_SLOTS
-    )
-    world.words[world.rank, _COMMITTED] = committed
-    world.words[world.rank, _EVALUATED] = evaluated
-    barrier.wait()
-    known = [(int(row[_COMMITTED]), int(row[_EVALUATED])) for row in world.words]
+    known = world.exchange((committed, evaluated))
     newest = max(known)
-    source = known.index(newest)
     if min(known) == newest:
         return HealResult(newest[0], None, 0)
     behind = tuple(rank for rank, progress in enumerate(known) if progress < newest)
-    data = to_bytes(snapshot()) if world.rank == source else b""
-    if world.rank == source:
-        world.words[source, _BYTES] = len(data)
-        world.words[source, _HASH] = _hash_word(data)
-    barrier.wait()
-    size = int(world.words[source, _BYTES])
-    (buffer,) = world.map_vectors(1, size, torch.uint8)
-    if world.rank == source:
-        buffer.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
-    barrier.wait()
-    if known[world.rank] == newest:
+    whole = [rank for rank, progress in enumerate(known) if progress == newest]
+    sources = {rank: whole[number % len(whole)] for number, rank in enumerate(behind)}
+    data = to_bytes(snapshot()) if world.rank in sources.values() else b""
+    received = world.copy_state(sources, data)
+    if world.rank not in sources:
         return HealResult(newest[0], None, 0, behind)
-    received = buffer.numpy().tobytes()
-    if _hash_word(received) != int(world.words[source, _HASH]):
-        raise TrainingError(
-            "the state received from another worker does not match its hash",
-            "this should never happen on one machine: check its memory",
-        )
     restore(from_bytes(received))
-    return HealResult(newest[0], source, size, behind)
-
-
-def _hash_word(data: bytes) -> int:
-    return int.from_bytes(sha256(data).digest()[:7], "little")  # fits into a signed word
+    return HealResult(newest[0], sources[world.rank], len(received), behind)
 
 
 class ElasticStrategy(Strategy, Protocol):
@@ -190,14 +107,13 @@ class ElasticStrategy(Strategy, Protocol):
 
 
 def strategy_in(
-    plan: Plan, world: GenerationWorld, rank: Rank, clock: Clock, sharing: ShardSharing
+    plan: Plan, world: TrainingWorld, rank: Rank, clock: Clock, sharing: ShardSharing
 ) -> ElasticStrategy:
-    shards = plan.num_workers
-    timeout_s = plan.timeout_s
+    count = plan.num_workers
     if plan.mode == "ssgd":
-        slots = ShmShards(world, rank, shards=shards, clock=clock, timeout_s=timeout_s)
+        slots = world.shards(count, clock)
         return Sharded(plan, Links(rank=rank, world_size=world.parties, clock=clock, shards=slots), sharing)
-    rounds = ShmRounds(world, rank, shards=shards, clock=clock, timeout_s=timeout_s, word=ROOM_WORD)
+    rounds = world.rounds(count, clock)
     links = Links(rank=rank, world_size=world.parties, clock=clock, shards=rounds, rounds=rounds)
     if isinstance(sharing, AdaptiveSharing):
         return ShardedAdaptive(plan, links, sharing)
@@ -218,6 +134,8 @@ def is_finished(plan: Plan, committed: int, carried: Mapping[str, Tensor]) -> bo
 
 
 PAUSE_POLL_S = 0.2
+GRACE_S = 1.0  # the launcher reports a lost worker within milliseconds
+POLL_S = 0.005
 
 
 class GenerationSource(Protocol):
@@ -264,8 +182,8 @@ class ElasticWorker:
     clock: Clock
     log: Log
     membership: GenerationSource
-    folder: Path  # where the workers of a generation find each other
-    worker_for: Callable[[ElasticStrategy, GenerationWorld], Worker]  # in a generation
+    enter: EnterWorld
+    worker_for: Callable[[ElasticStrategy, TrainingWorld], Worker]  # in a generation
     requests: SupervisorRequests
     listener: DecisionListener
     save: Callable[[int, dict[str, Tensor]], None]  # between generations: the steps committed, and `carried`
@@ -281,6 +199,7 @@ class ElasticWorker:
     is_late: bool = False  # the others ended before we had the state
     _best: BestSpeed = field(default_factory=BestSpeed)
     _after: int = 0  # the last generation that we were in
+    _lost: str = ""  # the connection that broke in it
 
     @property
     def generation(self) -> int:
@@ -294,12 +213,15 @@ class ElasticWorker:
                 is_done = is_finished(self.plan, self.committed, self.carried)
                 return LoopResult(StepClock(self.finished), was_stopped=not is_done)
             self._after = generation.number
+            self._lost = ""
             try:
                 result = self._take_part(generation)
                 self.requests.report_end(self.committed)
                 return result
             except PeerLostError as error:
                 why = error.what
+            if self._lost:
+                self._see_to_the_end(generation.number, self._lost)
             self._write("generation_lost", number=generation.number, committed=self.committed, why=why)
             if self.has_left:
                 return LoopResult(StepClock(self.finished), was_stopped=False)
@@ -335,25 +257,31 @@ class ElasticWorker:
     def _take_part(self, generation: pb.Generation) -> LoopResult:
         """Train until all is done; PeerLostError if the generation ends, with the replica at a whole step."""
         number = generation.number
-        parties = len(generation.workers)
         self.rank = list(generation.workers).index(self.name)
-        world = enter_generation(
-            self.folder, number, self.rank, parties, lambda: self.membership.is_over(number)
-        )
+        names = list(generation.workers)
+        world = self.enter(number, names, self.rank, lambda: self.membership.is_over(number))
         self.membership.when_over(world.wake_all)
         try:
             behind = self._heal(world, generation)
             return self._train(world, self._sharing(world, generation, behind))
         finally:
             self.membership.when_over(lambda: None)
+            self._lost = world.lost
             world.close()
 
-    def _heal(self, world: GenerationWorld, generation: pb.Generation) -> list[str]:
+    def _see_to_the_end(self, number: int, why: str) -> None:
+        """Wait for the end of a generation with broken connections; revoke it if no worker was lost."""
+        until_s = monotonic_s() + GRACE_S
+        while not self.membership.is_over(number):
+            if monotonic_s() > until_s:
+                self.revoke(number, f"{self.name}: {why}")
+                return
+            SystemClock().sleep(POLL_S)
+
+    def _heal(self, world: TrainingWorld, generation: pb.Generation) -> list[str]:
         """Bring all replicas to the same state; the names of workers that were behind, or are new."""
         evaluated = 0 if self.evaluations is None else self.evaluations.count
-        healed = synchronize_state(
-            world, self.committed, evaluated, self._snapshot, self.take_up, self.plan.timeout_s
-        )
+        healed = synchronize_state(world, self.committed, evaluated, self._snapshot, self.take_up)
         self.committed = healed.committed
         if self.was_saved_at and self.committed == 0:
             raise TrainingError(
@@ -391,7 +319,7 @@ class ElasticWorker:
         if self.evaluations is not None:
             self.evaluations.restore(saved)
 
-    def _train(self, world: GenerationWorld, sharing: AgreedShares) -> LoopResult:
+    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
         strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock, sharing)
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
@@ -408,12 +336,12 @@ class ElasticWorker:
             self.carried = strategy.snapshot()
             strategy.close()
 
-    def _sharing(self, world: GenerationWorld, generation: pb.Generation, behind: list[str]) -> AgreedShares:
+    def _sharing(self, world: TrainingWorld, generation: pb.Generation, behind: list[str]) -> AgreedShares:
         assert self.plan.elastic is not None, "the run is elastic"
         if self.plan.mode == "adaptive":
             return AdaptiveSharing(
-                GenerationBoard(world, BOARD),
-                GenerationWindow(world, WINDOW_STEPS),
+                world.board(),
+                world.window(WINDOW_STEPS),
                 plan=self.plan,
                 generation=generation.number,
                 names=list(generation.workers),
@@ -425,7 +353,7 @@ class ElasticWorker:
                 listener=self.listener,
             )
         return AgreedShares(
-            GenerationBoard(world, BOARD),
+            world.board(),
             names=list(generation.workers),
             rank=self.rank,
             shards=draws_of(self.plan).count if self.plan.mode == "fedavg" else self.plan.num_workers,

@@ -9,7 +9,7 @@ valid from the moment the worker receives it, and over from the moment it receiv
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -45,9 +45,13 @@ class Membership:
         note: Note,
         role: str = "worker",
         address: str = "",
+        facts: Mapping[str, str] | None = None,
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_alone`: the run ends without the coordinator, so that its answers are not waited for."""
+        """`facts`: what the others need besides the address.
+
+        `is_alone`: the run ends without the coordinator, so that its answers are not waited for.
+        """
         self._is_alone = is_alone
         self._connect = connect
         self._run = run
@@ -55,6 +59,7 @@ class Membership:
         self._note = note
         self._role = role
         self._address = address
+        self._facts = {"pid": str(os.getpid()), **(facts or {})}
         self._changed = threading.Condition()
         self._newest = pb.Generation()
         self._client: Client | None = None  # the thread's own
@@ -107,6 +112,11 @@ class Membership:
     def read(self, name: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
         client = self._connected(timeout_s)
         return self._within(timeout_s, lambda: client.read(name, request, reply))
+
+    def workers(self, timeout_s: float) -> list[pb.Worker]:
+        """The run's living workers, with their addresses, as the coordinator knows them now."""
+        known = self.read("Members.List", pb.ListWorkers(run=self._run), pb.WorkerList, timeout_s)
+        return list(known.workers)
 
     def close(self, reason: str) -> None:
         """Leave the run, if the coordinator can be reached, and end the thread."""
@@ -188,7 +198,7 @@ class Membership:
             worker=self._worker,
             role=self._role,
             address=self._address,
-            facts={"pid": str(os.getpid())},
+            facts=self._facts,
         )
         while True:
             try:

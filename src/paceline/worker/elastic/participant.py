@@ -17,9 +17,8 @@ from paceline.core.clock import SystemClock
 from paceline.core.ids import Rank
 from paceline.events.log import Log
 from paceline.plan.catalog import MODES, Channel
-from paceline.plan.plan import Plan
 from paceline.tasks.port import Task
-from paceline.transport.generation_world import GenerationWorld
+from paceline.transport.generation.ports import EnterWorld, TrainingWorld
 from paceline.worker.checkpointing import NoSaver, SharedSaver, writer_for
 from paceline.worker.context import WorkerContext, open_log
 from paceline.worker.control import WorkerControl
@@ -30,8 +29,9 @@ from paceline.worker.elastic.catalogue import (
     find_resume_folder,
     read_catalogue,
 )
-from paceline.worker.elastic.generations import POLL_S, ElasticStrategy, ElasticWorker
+from paceline.worker.elastic.generations import ElasticStrategy, ElasticWorker
 from paceline.worker.elastic.membership import Membership
+from paceline.worker.elastic.worlds import address_of, enter_world, facts_of, open_listener
 from paceline.worker.evaluation import Evaluations
 from paceline.worker.gradient import GradientSource
 from paceline.worker.loop import Saver, Worker
@@ -47,6 +47,7 @@ from paceline.worker.wiring import (
 )
 
 ReportSink = Callable[[Report], None]
+POLL_S = 0.002
 REVOKE_S = 3.0  # how long the coordinator's answer is waited for
 
 
@@ -125,7 +126,7 @@ def _build(
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
     source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
-    membership = open_membership(endpoint, name, control)
+    membership, enter = open_membership(context, name, control)
     writer = writer_for(
         plan, context.checkpoints, WHO, RunCatalogue(membership, endpoint.run), participants=1
     )
@@ -136,7 +137,7 @@ def _build(
     if record is not None:
         shared.also = record.live
 
-    def worker_for(strategy: ElasticStrategy, world: GenerationWorld) -> Worker:
+    def worker_for(strategy: ElasticStrategy, world: TrainingWorld) -> Worker:
         rank = world.rank
         if rank == 0:
             shared.enter(elastic.generation, strategy, strategy.committed)
@@ -146,14 +147,14 @@ def _build(
         )
         return assemble_worker(process, replica=replica, strategy=strategy, saver=saver, evaluator=evaluator)
 
-    elastic = _kind(plan)(
+    elastic = _kind(context)(
         plan=plan,
         name=name,
         replica=replica,
         clock=clock,
         log=log,
         membership=membership,
-        folder=context.run_dir / "generations",
+        enter=enter,
         worker_for=worker_for,
         requests=control,
         listener=_DecisionListener(log, report),
@@ -166,22 +167,31 @@ def _build(
     return elastic, shared, control
 
 
-def open_membership(endpoint: CoordinatorEndpoint, name: str, control: WorkerControl) -> Membership:
-    return Membership(
+def open_membership(
+    context: WorkerContext, name: str, control: WorkerControl
+) -> tuple[Membership, EnterWorld]:
+    """The worker's membership of the run, and its way into the world of each generation."""
+    endpoint = context.coordinator
+    assert endpoint is not None, "an elastic run has a coordinator"
+    listener = open_listener(context, name)
+    membership = Membership(
         lambda: coordinator_client(endpoint),
         run=endpoint.run,
         worker=name,
         note=control.note,
+        address=address_of(listener),
+        facts=facts_of(listener),
         is_alone=control.is_without_coordinator,
     )
+    return membership, enter_world(context, listener, membership)
 
 
-def _kind(plan: Plan) -> type[ElasticWorker]:
-    if MODES[plan.mode].channel is not Channel.TORCH:
+def _kind(context: WorkerContext) -> Callable[..., ElasticWorker]:
+    if MODES[context.plan.mode].channel is not Channel.TORCH:
         return ElasticWorker
     from paceline.worker.elastic.ddp import DdpElasticWorker  # brings much of torch that others do not need
 
-    return DdpElasticWorker
+    return partial(DdpElasticWorker, folder=context.run_dir / "generations")
 
 
 def _resume(

@@ -28,7 +28,7 @@ from paceline.sync.shard_balancing import (
     shards_between,
 )
 from paceline.sync.slow_workers import SlowWorkers, SpeedChange
-from paceline.transport.generation_world import BoardRow, GenerationBoard, GenerationWindow
+from paceline.transport.generation.ports import Board, BoardRow, Window
 
 EXCHANGE_S = 0.01  # more often than this rows are not exchanged: it would cost a short step a few per cent
 MAX_STEPS_BETWEEN_EXCHANGES = 100  # barriers at most between two exchanges
@@ -81,7 +81,7 @@ class AgreedShares:
 
     def __init__(
         self,
-        board: GenerationBoard,
+        board: Board,
         *,
         names: Sequence[str],  # by rank
         rank: int,
@@ -212,8 +212,8 @@ class AdaptiveSharing(AgreedShares):
 
     def __init__(
         self,
-        board: GenerationBoard,
-        window: GenerationWindow,
+        board: Board,
+        window: Window,
         *,
         plan: Plan,
         generation: int,

@@ -12,27 +12,20 @@ import os
 import socket
 import ssl
 import sys
-import tempfile
 import threading
 from collections import deque
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import torch
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from paceline.checkpoints.catalog import unpack_checkpoint
 from paceline.checkpoints.snapshot import Snapshot, WriteResult, from_bytes
 from paceline.checkpoints.writer import CheckpointWriter, Disk, SnapshotTarget
 from paceline.config.environment import World
-from paceline.coordinator.server.tls import general_name
 from paceline.core import environ
-from paceline.core.clock import Clock, SystemClock, unix_now_s
+from paceline.core.clock import Clock, SystemClock
 from paceline.core.errors import NotReadyError
 from paceline.core.ids import Rank
 from paceline.events.log import EventLog
@@ -48,6 +41,7 @@ from paceline.worker.control import ControlBlock
 from paceline.worker.entry.torchrun import check_plan_here, describe_rank_fault
 from paceline.worker.participant import serve, work
 from paceline.worker.reporting import TERMINATING_ERRORS, Report, log_error
+from paceline.worker.tls import client_tls_context, server_tls_context
 
 # An urgent message (a report, an error, a snapshot) ends the launcher's poll at once; lines of the log and of
 # the event log are sent with the next message.
@@ -190,48 +184,6 @@ class _RayDisk(Disk):
 
     def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
         return self._removed  # removed by the launcher when it wrote this snapshot
-
-
-# TLS: the server's actor makes a certificate, the launcher sends it to the workers, and they accept no other.
-# The key leaves the actor's process only for a moment, in a private folder, because ssl reads it from a file.
-
-_LASTS = timedelta(days=365)  # longer than a run
-
-
-def server_tls_context(host: str) -> tuple[ssl.SSLContext, str]:
-    """(what a server listens with, the certificate by which it is known) for this IP address or name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "paceline run")])
-    now = datetime.fromtimestamp(unix_now_s(), UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))  # clocks differ
-        .not_valid_after(now + _LASTS)
-        .add_extension(x509.SubjectAlternativeName([general_name(host)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate = signed.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    with tempfile.TemporaryDirectory() as folder:  # readable for this user alone
-        file = Path(folder) / "identity.pem"
-        file.write_bytes(private + certificate)
-        context.load_cert_chain(file)
-    return context, certificate.decode()
-
-
-def client_tls_context(certificate: str) -> ssl.SSLContext:
-    """TLS context of a worker, which trusts this server alone."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=certificate)
-    return context
 
 
 class Side:

@@ -41,7 +41,7 @@ from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.plan.urls import is_remote_data
 from paceline.tasks.load import load_task, task_class
-from paceline.worker.context import WorkerContext
+from paceline.worker.context import LOCAL_HOST, WorkerContext
 from paceline.worker.control import ControlBlock
 from paceline.worker.entry.sample_count import build_count_order, count_samples
 from paceline.worker.entry.virtual_workers import run_virtual_workers
@@ -51,6 +51,7 @@ from paceline.worker.reporting import TERMINATING_ERRORS, ChildReports, Report, 
 from paceline.worker.wiring import channel_of, shared_world
 
 PROGRESS_S = 0.1
+TOKEN_BYTES = 32
 GRACE_S = 5.0
 ALL_WORKERS = "workers"  # one process that is all participants
 POLL_S = 0.01
@@ -360,6 +361,7 @@ def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, 
     listener = None
     resume_from = order.get("resume_from")
     coordinator = order.get("coordinator")
+    token = order.get("token")  # of a run whose participants are not all started by this process
     if plan.transport is Transport.TCP and plan.elastic is None:  # else each server listens for itself
         listener = socket.create_server(("127.0.0.1", 0), backlog=plan.num_workers)
     return WorkerContext(
@@ -369,7 +371,8 @@ def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, 
         rendezvous=run_dir / f".rendezvous-{os.getpid()}-{time.monotonic_ns()}",
         world=None if plan.elastic is not None else shared_world(plan, channel),
         listener=listener,
-        token=os.urandom(32),
+        token=os.urandom(TOKEN_BYTES) if token is None else bytes.fromhex(str(token)),
+        host=str(order.get("host", LOCAL_HOST)),
         resume_from=None if resume_from is None else Path(str(resume_from)),
         coordinator=CoordinatorEndpoint.read(coordinator) if isinstance(coordinator, dict) else None,
     )

@@ -1,6 +1,6 @@
 """Shared memory of one generation of an elastic run, whose workers may die at any time.
 
-The same interface as in shm.py (memory, counted posts, a switch that ends all
+The same interface as in ../shm.py (memory, counted posts, a switch that ends all
 waits), but created during the run by processes that already exist: rank 0 makes an
 unnamed memory file, the others open it through /proc. It vanishes with the last
 process. Each counter has one writer, so a dead process leaves no lock behind.
@@ -23,7 +23,6 @@ import platform
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_int, c_long, c_uint32, c_void_p
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from numpy.typing import NDArray
 
 from paceline.core.clock import ActiveTimeout
 from paceline.core.errors import NotReadyError, PeerLostError
+from paceline.transport.generation.ports import BoardRow
 from paceline.transport.shm import PAGE, MemoryWorld
 
 _SYSCALL_NUMBERS = {"x86_64": 202, "aarch64": 98}
@@ -150,16 +150,8 @@ class GenerationWorld(MemoryWorld):
             futex_wake(self._base + 4 * (self._first_futex + self.rank * self._semaphores + index))
 
 
-BOARD_NUMBERS = 3
+BOARD_NUMBERS = len(BoardRow._fields)
 BOARD_ROW_WORDS = 2 * BOARD_NUMBERS
-
-
-class BoardRow(NamedTuple):
-    """The numbers of one worker at one step."""
-
-    shard_ns: int  # duration of one of its shards, before the barrier; 0: it had none
-    best_ns: int  # the minimum in its process; 0: not known yet
-    leaves: int  # 1: after this step it leaves the run
 
 
 class GenerationBoard:

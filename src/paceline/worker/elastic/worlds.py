@@ -1,0 +1,104 @@
+"""A worker's way into the world of each generation: in shared memory, or over TCP.
+
+For worlds over TCP the worker opens one listening socket, and publishes its address, and beyond loopback its
+certificate, when it joins the run. In a new generation it reads those of the others from the coordinator.
+"""
+
+from collections.abc import Callable, Sequence
+
+from paceline.coordinator.client.aio import RefusedError, UnreachableError
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.core.clock import ActiveTimeout, SystemClock
+from paceline.core.errors import PeerLostError, SilenceError
+from paceline.plan.plan import Transport
+from paceline.transport.generation.listener import Member, MeshListener, MeshTls
+from paceline.transport.generation.memory_world import enter_memory_world
+from paceline.transport.generation.network_world import NetworkGeneration, enter_network_world
+from paceline.transport.generation.ports import EnterWorld, TrainingWorld
+from paceline.transport.tcp_store import LOOPBACK
+from paceline.worker.context import WorkerContext
+from paceline.worker.elastic.membership import Membership
+
+CERTIFICATE = "certificate"  # the fact with a worker's own
+READ_TIMEOUT_S = 1.0
+RETRY_S = 0.05
+
+
+def open_listener(context: WorkerContext, name: str) -> MeshListener | None:
+    """The listening socket of a worker, from its start to its end; None: its run shares memory."""
+    if context.plan.transport is not Transport.TCP:
+        return None
+    assert context.coordinator is not None, "an elastic run has a coordinator"
+    tls = None
+    if context.host not in LOOPBACK:
+        from paceline.worker.tls import client_tls_context, server_tls_context  # slow to import
+
+        server, certificate = server_tls_context(context.host)
+        tls = MeshTls(server, certificate, client_tls_context)
+    return MeshListener(context.host, run=context.coordinator.run, name=name, token=context.token, tls=tls)
+
+
+def address_of(listener: MeshListener | None) -> str:
+    return "" if listener is None else f"{listener.host}:{listener.port}"
+
+
+def facts_of(listener: MeshListener | None) -> dict[str, str]:
+    return {CERTIFICATE: listener.certificate} if listener is not None and listener.certificate else {}
+
+
+def enter_world(context: WorkerContext, listener: MeshListener | None, membership: Membership) -> EnterWorld:
+    """How the worker enters the world of each generation."""
+    timeout_s = context.plan.timeout_s
+    if listener is not None:
+        return NetworkEntry(listener, membership, timeout_s)
+    folder = context.run_dir / "generations"
+
+    def enter(number: int, names: Sequence[str], rank: int, is_over: Callable[[], bool]) -> TrainingWorld:
+        return enter_memory_world(
+            folder, number, rank=rank, parties=len(names), timeout_s=timeout_s, is_over=is_over
+        )
+
+    return enter
+
+
+class NetworkEntry:
+    """Enters the world of a generation over the network."""
+
+    def __init__(self, listener: MeshListener, membership: Membership, timeout_s: float) -> None:
+        self._listener = listener
+        self._membership = membership
+        self._timeout_s = timeout_s
+
+    def __call__(
+        self, number: int, names: Sequence[str], rank: int, is_over: Callable[[], bool]
+    ) -> NetworkGeneration:
+        self._membership.when_over(self._listener.wake)
+        members = self._members(number, names, is_over)
+        return enter_network_world(
+            self._listener, number, members, rank, timeout_s=self._timeout_s, is_over=is_over
+        )
+
+    def _members(self, number: int, names: Sequence[str], is_over: Callable[[], bool]) -> list[Member]:
+        """All members by rank; read again until the coordinator answers and has all of them."""
+        timeout = ActiveTimeout(self._timeout_s)
+        why = "the coordinator did not answer"
+        while not is_over():
+            try:
+                living = {worker.worker: worker for worker in self._membership.workers(READ_TIMEOUT_S)}
+                missing = [name for name in names if name not in living or not living[name].address]
+                if not missing:
+                    return [_member(name, living[name]) for name in names]
+                why = f"the coordinator has no address of {', '.join(missing)}"
+            except (RefusedError, UnreachableError, TimeoutError) as error:
+                why = f"the coordinator did not answer: {error}"
+            if not timeout.next_s():
+                raise SilenceError(f"{why}, for {self._timeout_s:g} s", "check `paceline coordinator status`")
+            SystemClock().sleep(RETRY_S)
+        raise PeerLostError(
+            f"generation {number} ended before it started", "the run continues in the next one"
+        )
+
+
+def _member(name: str, worker: pb.Worker) -> Member:
+    host, _, port = worker.address.rpartition(":")
+    return Member(name, worker.incarnation, host, int(port), worker.facts.get(CERTIFICATE, ""))
