@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from paceline.worker.entry.ray import client_tls_context, server_tls_context
+from paceline.worker.tls import client_tls_context, server_tls_context
 
 
 def _exchange(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bytes:
