@@ -134,6 +134,16 @@ def packed_assignments() -> Iterator[str]:
                     pass
 
 
+def nested_conditionals() -> Iterator[str]:
+    """A conditional expression inside another."""
+    for path, text in sources("src", "benchmarks"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.IfExp) and any(
+                isinstance(inner, ast.IfExp) for inner in ast.walk(node) if inner is not node
+            ):
+                yield f"{path}:{node.lineno}"
+
+
 def pinned_sentences() -> Iterator[str]:
     """Assertions in tests that compare with words of prose; tests/wording is the place for those."""
     for path, text in sources("tests"):
@@ -164,6 +174,7 @@ RATCHETS: dict[str, Callable[[], Iterator[str]]] = {
     "long_modules": long_modules,
     "crowded_folders": crowded_folders,
     "packed_assignments": packed_assignments,
+    "nested_conditionals": nested_conditionals,
     "pinned_sentences": pinned_sentences,
 }
 

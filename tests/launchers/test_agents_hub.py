@@ -27,14 +27,8 @@ def hub() -> Iterator[Hub]:
 
 
 def hello(hub: Hub, **changes: object) -> Message:
-    fields = {
-        "name": "a",
-        "secret": hub.secret.hex(),
-        "paceline": __version__,
-        "boot": "x",
-        "free": 1,
-        "total": 1,
-    }
+    fields = {"name": "a", "secret": hub.secret.hex(), "paceline": __version__}
+    fields |= {"boot": "x", "free": 1, "total": 1}
     return {**fields, **changes}  # type: ignore[dict-item]  # JSON
 
 

@@ -96,7 +96,21 @@ def _speed_row(comparison: Comparison, cell: Cell) -> list[Markup]:
     quality = cell.quality
     difference = cell.quality_difference
     factor, digits = (100.0, 1) if judged is not None and judged.is_share else (1.0, 4)
+    quality_cell = tag("td", "–", class_="number")
+    if quality is not None:
+        text = formatting.quality(quality.value, judged)
+        quality_cell = _estimate_cell(text, f"{key}/quality", quality, digits, factor)
     is_baseline = cell.label == comparison.baseline
+    difference_cell = tag("td", "–" if is_baseline else cell.quality_in_words, class_="number")
+    if difference is not None:
+        difference_cell = _estimate_cell(
+            formatting.quality_difference(difference, judged),
+            f"{key}/quality_difference",
+            difference,
+            digits,
+            factor,
+            cell.quality_in_words,
+        )
     return [
         number_cell(str(cell.workers), f"{key}/workers", cell.workers),
         number_cell(formatting.seconds(cell.seconds), f"{key}/seconds", cell.seconds, _each(cell)),
@@ -106,21 +120,8 @@ def _speed_row(comparison: Comparison, cell: Cell) -> list[Markup]:
         _estimate_cell(
             formatting.percent(cell.efficiency.value), f"{key}/efficiency", cell.efficiency, 0, 100
         ),
-        tag("td", "–", class_="number")
-        if quality is None
-        else _estimate_cell(
-            formatting.quality(quality.value, judged), f"{key}/quality", quality, digits, factor
-        ),
-        tag("td", "–" if is_baseline else cell.quality_in_words, class_="number")
-        if difference is None
-        else _estimate_cell(
-            formatting.quality_difference(difference, judged),
-            f"{key}/quality_difference",
-            difference,
-            digits,
-            factor,
-            cell.quality_in_words,
-        ),
+        quality_cell,
+        difference_cell,
         number_cell(formatting.seconds(cell.target_s), f"{key}/target_s", cell.target_s),
     ]
 

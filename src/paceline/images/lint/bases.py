@@ -49,8 +49,9 @@ class Base:
         if not self.is_floating or self.python is None:
             return ""
         # The images of 3.8 were built for the last time before the release of Debian 13.
-        is_newest = Version(self.python) >= Version("3.9") and today >= _DEBIAN_13
-        return "debian13" if is_newest else "debian12" if today >= _DEBIAN_12 else ""
+        if Version(self.python) >= Version("3.9") and today >= _DEBIAN_13:
+            return "debian13"
+        return "debian12" if today >= _DEBIAN_12 else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,10 @@ def read_spec(
     if _is_address(bare):
         egg = _EGG.search(bare)
         last = _URL_NAME.search(bare.partition("#")[0].rstrip("/"))
-        name = egg[1] if egg else (last[1] if last and "://" in bare else "")
+        if egg:
+            name = egg[1]
+        elif last and "://" in bare:
+            name = last[1]
     else:
         try:
             requirement = Requirement(bare)

@@ -59,8 +59,11 @@ def respelled(view: StageView, spec: PackageSpec, new: str) -> tuple[Edit, ...]:
     written = source.text[spec.start : spec.end]
     if spec.path == view.docker.path:
         is_quoted = written[0] in "'\"" and written[-1] == written[0]
-        quote = written[0] if is_quoted else '"' if re.search(r"[<>\[\]!; ]", new) else ""
-        if (written[1:-1] if is_quoted else written) != spec.text or (quote and quote in new):
+        quote = '"' if re.search(r"[<>\[\]!; ]", new) else ""
+        if is_quoted:
+            quote = written[0]
+            written = written[1:-1]
+        if written != spec.text or (quote and quote in new):
             return ()
         return edits_of(source, [Change(spec.start, spec.end, f"{quote}{new}{quote}")])
     if not _is_one_line(source, spec):

@@ -225,7 +225,9 @@ def _pip_install(
         name, is_joined, value = word.text.partition("=")
         short = word.text[:2]
         if word.text.startswith("-") and name in _WITH_VALUE:
-            raw = value if is_joined else (rest.pop(0).text if rest else "")
+            raw = value
+            if not is_joined and rest:
+                raw = rest.pop(0).text
             key = _WITH_VALUE[name].removesuffix("s") if name.startswith("--re") else _WITH_VALUE[name]
             options[key] = (*options.get(key, ()), substituted(raw, values))
         elif short in ("-r", "-c") and len(word.text) > 2:  # -rrequirements.txt

@@ -248,8 +248,11 @@ def _ranges(kind: str, minors: set[int], is_open: bool) -> list[str]:
             runs.append([minor])
     ranges = []
     for run in runs:
-        ends_open = is_open and run[-1] == MINORS[-1]
-        last = "+" if ends_open else f"-3.{run[-1]}" if len(run) > 1 else ""
+        last = ""
+        if is_open and run[-1] == MINORS[-1]:
+            last = "+"
+        elif len(run) > 1:
+            last = f"-3.{run[-1]}"
         ranges.append(f"{kind}:3.{run[0]}{last}" if kind else f"3.{run[0]}{last}")
     return ranges
 

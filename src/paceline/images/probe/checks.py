@@ -156,9 +156,11 @@ def _torch(facts: Facts, expected: Expected) -> Iterator[Check]:
     if torch["error"]:
         yield _failed("cuda", "torch", torch["error"], advice_for(torch["error"]))
         return
-    built = (
-        f"CUDA {torch['cuda']}" if torch["cuda"] else f"ROCm {torch['hip']}" if torch["hip"] else "no CUDA"
-    )
+    built = "no CUDA"
+    if torch["cuda"]:
+        built = f"CUDA {torch['cuda']}"
+    elif torch["hip"]:
+        built = f"ROCm {torch['hip']}"
     parts = [f"torch {torch['version']}, built with {built}"]
     parts += [f"{name} {torch[key]}" for name, key in (("cuDNN", "cudnn"), ("NCCL", "nccl")) if torch[key]]
     yield _passed("cuda", "torch", ", ".join(parts))

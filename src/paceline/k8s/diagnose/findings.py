@@ -152,7 +152,7 @@ _MISSING = {
     "job": "(not named)",
     "image": "(not named)",
     "rank": "unknown",
-    "said": "no details",
+    "detail": "no details",
     "registry": "(not named)",
     "repository": "the model",
     "resource": "this kind",

@@ -299,7 +299,10 @@ def _sign(block: _Block, log: Log, pod: Object, progress: _Progress) -> Sign | N
     if Source.LOG not in recognised.by.sources:
         # A call to the API that was refused: the cause only if the program ended with it.
         is_handled = block.is_traceback and not block.is_last
-        weight = Weight.HINT if is_handled else min(weight, weight if log.mixed else Weight.MASK)
+        if is_handled:
+            weight = Weight.HINT
+        elif not log.mixed:
+            weight = min(weight, Weight.MASK)
     if progress.after(block.lines[-1].number):
         weight = Weight.NOTE  # the program continued
     telling = _line_of(block, recognised)
@@ -311,11 +314,11 @@ def _sign(block: _Block, log: Log, pod: Object, progress: _Progress) -> Sign | N
         is_doubtful = is_doubtful or is_temporary
     if recognised.failure is USER_EXCEPTION and block.is_traceback:
         telling = _exception(block)
-        values["said"] = _raised(block, telling)
+        values["detail"] = _raised(block, telling)
         if _is_of_others(block):
             weight = Weight.CONSEQUENCE
             values.pop("at", None)
-            values["said"] = _silent_exit(log) or values["said"]
+            values["detail"] = _silent_exit(log) or values["detail"]
         else:
             values["at"] = _source_line(block)
     rank = int(values["rank"]) if values.get("rank", "").isdigit() else block.lines[0].rank

@@ -78,9 +78,13 @@ def judge(
         return Continue(), None, replace(past, failure="", pod="", looks=0, repeats=0)
     now_s = snapshot.at_s
     failure = finding.failure
-    same = past.failure == failure.name
-    since_s = past.since_s if same else min(now_s, finding.at_s if finding.at_s is not None else now_s)
-    count, repeats = (past.looks + 1, past.repeats) if same else (1, 0)
+    since_s = now_s if finding.at_s is None else min(now_s, finding.at_s)
+    count = 1
+    repeats = 0
+    if past.failure == failure.name:
+        since_s = past.since_s
+        count = past.looks + 1
+        repeats = past.repeats
     seen = replace(past, failure=failure.name, pod=finding.pod, since_s=since_s, looks=count, repeats=repeats)
     if failure.remedy in (Remedy.REPEAT, Remedy.RECONNECT, Remedy.NOTHING):
         verdict, seen = _repeated(finding, seen, now_s)

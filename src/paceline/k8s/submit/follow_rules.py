@@ -83,7 +83,7 @@ class FollowState:
 
     watching: WatchState = field(default_factory=WatchState)
     phase: Phase = Phase.PENDING
-    said: str = ""
+    reported: str = ""
     again: Resubmit | None = None  # announced, and not made yet
     before: WatchState = field(default_factory=WatchState)  # state when `again` was announced
     failed_s: float | None = None  # when the job was first seen to have failed
@@ -206,16 +206,18 @@ def _answered(
             end: list[Action] = [
                 End(ExitCode.TRAINING_FAILED, "the job has failed without a reported reason")
             ]
-            return (end if over else []), replace(seen, said="")
+            return (end if over else []), replace(seen, reported="")
         case Wait() if over and verdict.until_s is None:
             return [*_report(finding, seen), End(ExitCode.TRAINING_FAILED, "the job has failed")], seen
         case Wait() | Repeat():
             assert finding is not None, "a wait has a finding"
-            if verdict.action == "reconnect" or seen.said == finding.cause:
+            if verdict.action == "reconnect" or seen.reported == finding.cause:
                 return [], seen
-            return [ReportFinding(finding), Announce(verdict.says)], replace(seen, said=finding.cause)
+            return [ReportFinding(finding), Announce(verdict.says)], replace(seen, reported=finding.cause)
         case Resubmit():
-            return [*_report(finding, seen), Announce(verdict.says)], replace(seen, again=verdict, said="")
+            return [*_report(finding, seen), Announce(verdict.says)], replace(
+                seen, again=verdict, reported=""
+            )
         case Stop():
             return _stopped(verdict, finding, seen)
 
@@ -232,7 +234,7 @@ def _left_alone(
     if charge is WatchOwner.UNOWNED:
         code = verdict.exit_code if isinstance(verdict, Stop) else ExitCode.TRAINING_FAILED
         return [*actions, End(code, "no action: the job was not submitted by paceline")], seen
-    return actions, replace(seen, said="" if finding is None else finding.cause)
+    return actions, replace(seen, reported="" if finding is None else finding.cause)
 
 
 def _stopped(verdict: Stop, finding: Finding | None, seen: FollowState) -> tuple[list[Action], FollowState]:
@@ -245,7 +247,7 @@ def _stopped(verdict: Stop, finding: Finding | None, seen: FollowState) -> tuple
 
 
 def _report(finding: Finding | None, seen: FollowState) -> list[Action]:
-    return [] if finding is None or seen.said == finding.cause else [ReportFinding(finding)]
+    return [] if finding is None or seen.reported == finding.cause else [ReportFinding(finding)]
 
 
 def _gone(snapshot: Snapshot, seen: FollowState, policy: RetryPolicy) -> tuple[list[Action], FollowState]:

@@ -128,7 +128,9 @@ def no_such_option(view: StageView) -> Iterator[Finding]:
         flag = _unknown_option(view, by)
         old = next((spec for spec in view.specs_by(by) if "git+git://github.com" in spec.text), None)
         if flag:
-            verb = "uv sync" if by.tool == "uv sync" else "uv pip" if by.is_uv else "pip install"
+            verb = "uv pip" if by.is_uv else "pip install"
+            if by.tool == "uv sync":
+                verb = by.tool
             yield REFUSED.finding(
                 view,
                 by.instruction,
@@ -219,19 +221,22 @@ def _unknown_option(view: StageView, by: PipInstall) -> str:
     return min(flags & unknown, default="")
 
 
+def _names_set_by(step: Instruction) -> set[str]:
+    """The variables that an ARG or ENV sets."""
+    if step.word == "ARG":
+        return set(argument_values(step))
+    return set(env_values(step)) if step.word == "ENV" else set()
+
+
 def argument_out_of_scope(view: StageView) -> Iterator[Finding]:
     outside = {name for step in view.docker.arguments for name in argument_values(step)}
     known: set[str] = set()
     chain = view.docker.chain(view.stage)
     for step in [step for stage in chain[:-1] for step in stage.instructions]:
-        known |= set(
-            argument_values(step) if step.word == "ARG" else env_values(step) if step.word == "ENV" else ()
-        )
+        known |= _names_set_by(step)
     seen: set[str] = set()
     for step in _own_steps(view):
-        known |= set(
-            argument_values(step) if step.word == "ARG" else env_values(step) if step.word == "ENV" else ()
-        )
+        known |= _names_set_by(step)
         if step.word not in ("RUN", "ENV"):
             continue
         text = view.docker.text.splitlines()[step.first - 1 : step.last]

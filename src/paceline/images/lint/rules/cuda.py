@@ -83,17 +83,20 @@ def cuda_major(view: StageView) -> Iterator[Finding]:
     source = f"its build {torch.build}" if torch.build else f"wheel metadata of {matrix().dated}"
     builder = _compiled_here(view)
     known = f"the base has CUDA {base.cuda}, and torch {torch.pin or ''} was built with CUDA {wheel}"
+    level = Level.WARNING if base.flavour == "devel" else Level.NOTE
+    effect = "torch has its own libraries, but extensions compiled here do not work with it"
+    if builder:
+        level = Level.PROBLEM
+        effect = f"{builder} is compiled here, and `the detected CUDA version mismatches`"
     yield MAJOR.finding(
         view,
         view.stage.origin,
-        f"{known}: {builder} is compiled here, and `the detected CUDA version mismatches`"
-        if builder
-        else f"{known}: torch has its own libraries, but extensions compiled here do not work with it",
+        f"{known}: {effect}",
         f"FROM {base.reference}; {torch.installed.spec.text} ({torch.installed.spec.path}:"
         f"{torch.installed.spec.line}), CUDA {wheel} by {source}",
         f"use {base.name}:{tag}; the torch pin is kept" if tag else "use a base of the same CUDA major",
         another_base(view, f"{base.name}:{tag}") if tag and builder else (),
-        level=Level.PROBLEM if builder else Level.WARNING if base.flavour == "devel" else Level.NOTE,
+        level=level,
     )
 
 
@@ -118,7 +121,9 @@ def _compiled_here(view: StageView) -> str:
     names = [package.spec.name for package in view.own if compiled(view, package)]
     built = [c for step in view.stage.instructions for c in step.commands if "setup.py" in " ".join(c.texts)]
     arches = "TORCH_CUDA_ARCH_LIST" in view.variables or "FORCE_CUDA" in view.variables
-    return names[0] if names else "setup.py" if built and arches else ""
+    if names:
+        return names[0]
+    return "setup.py" if built and arches else ""
 
 
 def system_cuda(view: StageView) -> Iterator[Finding]:

@@ -342,7 +342,11 @@ def wrong_package_manager(view: StageView) -> Iterator[Finding]:
     match = _MANAGER_OF_SYSTEM.match(view.base.system)
     if match is None and view.base.family not in ("pytorch", "python"):
         return
-    manager = "apk" if match and match[1] else "rpm" if match and match[3] else "apt"
+    manager = "apt"
+    if match and match[1]:
+        manager = "apk"
+    elif match and match[3]:
+        manager = "rpm"
     for step in view.stage.instructions:
         conditional = conditional_commands(step)
         for command in step.commands:

@@ -99,14 +99,11 @@ def dockerfile_syntax(view: StageView) -> Iterator[Finding]:
 def _unknown(view: StageView, step: Instruction, before: Instruction | None) -> Finding:
     line = lines_of(view.docker.text)[step.first - 1].strip()
     near = get_close_matches(step.word, _INSTRUCTIONS, n=1, cutoff=0.75)
-    continued = before is not None and before.word == "RUN"
-    advice = (
-        f"write {near[0]}"
-        if near
-        else f"end line {step.first - 1} with a backslash, or put RUN in front"
-        if continued
-        else "put the instruction in front, or remove the line"
-    )
+    advice = "put the instruction in front, or remove the line"
+    if near:
+        advice = f"write {near[0]}"
+    elif before is not None and before.word == "RUN":
+        advice = f"end line {step.first - 1} with a backslash, or put RUN in front"
     return UNKNOWN.finding(
         view,
         step,

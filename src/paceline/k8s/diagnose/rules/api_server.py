@@ -14,7 +14,7 @@ BAD_SPEC = Failure(
     name="bad-spec",
     what="the manifest is rejected",
     kind=FailureClass.CONFIG,
-    cause="the cluster rejects the manifest: {said}",
+    cause="the cluster rejects the manifest: {detail}",
     why="the API server or an operator validates every object on creation; the same manifest is rejected "
     "again",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
@@ -68,7 +68,7 @@ WEBHOOK_WRONG = replace(
     name="webhook-wrong",
     what="an operator's webhook is registered with an address that does not exist",
     kind=FailureClass.CONFIG,
-    cause="the webhook {webhook} is registered with an address that does not exist: {said}",
+    cause="the webhook {webhook} is registered with an address that does not exist: {detail}",
     why="the webhook configuration names a service, port or path that the installed operator does not have; "
     "install both from the same release",
     command="kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
@@ -80,7 +80,7 @@ LOG_DROPPED = Failure(
     name="log-dropped",
     what="a log stream was interrupted",
     kind=FailureClass.NONE,
-    cause="the log stream was interrupted ({said}); the job continues",
+    cause="the log stream was interrupted ({detail}); the job continues",
     why="the API server closes long streams; the job is not affected",
     command="kubectl logs {pod} -n {namespace} --timestamps --since=1m -f",
     remedy=Remedy.RECONNECT,
@@ -113,7 +113,7 @@ POD_SECURITY = Failure(
     name="pod-security",
     what="a policy of the namespace rejects the pods",
     kind=FailureClass.CONFIG,
-    cause="a policy rejects the job's pods: {said}",
+    cause="a policy rejects the job's pods: {detail}",
     why="Pod Security, a LimitRange or a policy webhook checks every pod when its controller creates it; "
     "the same pod is rejected again",
     command="kubectl get namespace {namespace} --show-labels",
@@ -124,7 +124,7 @@ MISSING_ACCOUNT = Failure(
     name="missing-object",
     what="a service account, priority class or runtime class is missing",
     kind=FailureClass.CONFIG,
-    cause="pods are not created, because they refer to an object that does not exist: {said}",
+    cause="pods are not created, because they refer to an object that does not exist: {detail}",
     why="the API server looks up service account, priority class and runtime class when a pod is created",
     command="kubectl get serviceaccounts,priorityclasses,runtimeclasses -n {namespace}",
     remedy=Remedy.STOP,
@@ -147,7 +147,7 @@ NAME_TAKEN = Failure(
     name="name-taken",
     what="pods of an earlier job of this name are still terminating",
     kind=FailureClass.WAIT,
-    cause="pods cannot be created yet, because those of an earlier job still have their names: {said}",
+    cause="pods cannot be created yet, because those of an earlier job still have their names: {detail}",
     why="the controller creates them as soon as the old ones have terminated",
     command="kubectl get pods -n {namespace}",
     remedy=Remedy.WAIT,
@@ -159,7 +159,7 @@ API_DOWN = Failure(
     name="api-unreachable",
     what="the API server does not respond",
     kind=FailureClass.INFRA,
-    cause="the API server does not respond: {said}",
+    cause="the API server does not respond: {detail}",
     why="the control plane restarts, or the network to it is interrupted; pods that run are not affected",
     command="kubectl get --raw '/readyz?verbose'",
     remedy=Remedy.REPEAT,
@@ -183,7 +183,7 @@ ROWS = (
     API_DOWN,
 )
 
-_SAID = (Source.API, Source.CLUSTER)
+_SOURCES = (Source.API, Source.CLUSTER)
 _CANNOT = (
     r'(?P<user>User "[^"]*") cannot (?P<verb>\w+) (?:resource )?"?(?P<plural>[^"\s]+)"?'
     r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<where>[^"]*)")?'
@@ -192,62 +192,62 @@ _ANONYMOUS = (
     r'User "system:anonymous"'  # the user name of requests without credentials, which are refused (403)
 )
 TEXTS = (
-    text(API_THROTTLED, r"\(TooManyRequests\)|server has received too many requests", *_SAID),
-    text(API_THROTTLED, r"client rate limiter Wait returned an error", *_SAID),
+    text(API_THROTTLED, r"\(TooManyRequests\)|server has received too many requests", *_SOURCES),
+    text(API_THROTTLED, r"client rate limiter Wait returned an error", *_SOURCES),
     text(
         WEBHOOK_WRONG,
         r'failed (?:calling|to call) webhook(?: "(?P<webhook>[^"]+)")?[^\n]*'
-        r'(?P<said>no service port \S+ found for service[^\n]*|service "[^"]*" not found[^\n]*'
+        r'(?P<detail>no service port \S+ found for service[^\n]*|service "[^"]*" not found[^\n]*'
         r"|could not find the requested resource[^\n]*|: 404\b[^\n]*"
         r"|\bx509: certificate is (?:not )?valid for[^\n]*"
         r"|server gave HTTP response to HTTPS client[^\n]*|unsupported protocol scheme[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(WEBHOOK_DOWN, r'failed (?:calling|to call) webhook(?: "(?P<webhook>[^"]+)")?', *_SAID),
-    text(WEBHOOK_DOWN, r'no endpoints available for service "(?P<webhook>[^"]*)"', *_SAID),
+    text(WEBHOOK_DOWN, r'failed (?:calling|to call) webhook(?: "(?P<webhook>[^"]+)")?', *_SOURCES),
+    text(WEBHOOK_DOWN, r'no endpoints available for service "(?P<webhook>[^"]*)"', *_SOURCES),
     text(
         MISSING_ACCOUNT,
-        r"(?P<said>error looking up service account[^\n]*|serviceaccount \S+ not found[^\n]*"
+        r"(?P<detail>error looking up service account[^\n]*|serviceaccount \S+ not found[^\n]*"
         r"|service account \S+ was not found[^\n]*|no API token found for service account[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         MISSING_ACCOUNT,
-        r"(?P<said>no PriorityClass with name \S+ was found[^\n]*|priorityclass\S* \S+ not found[^\n]*)",
-        *_SAID,
+        r"(?P<detail>no PriorityClass with name \S+ was found[^\n]*|priorityclass\S* \S+ not found[^\n]*)",
+        *_SOURCES,
     ),
     text(
         MISSING_ACCOUNT,
-        r"(?P<said>RuntimeClass \S+ not found[^\n]*|runtimeclass\.node\.k8s\.io \S+ not found[^\n]*"
+        r"(?P<detail>RuntimeClass \S+ not found[^\n]*|runtimeclass\.node\.k8s\.io \S+ not found[^\n]*"
         r"|failed to get RuntimeClass[^\n]*|namespaces? \S+ not found[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         POD_SECURITY,
-        r"(?P<said>violates PodSecurity[^\n]*|would violate PodSecurity[^\n]*"
+        r"(?P<detail>violates PodSecurity[^\n]*|would violate PodSecurity[^\n]*"
         r"|unable to validate against any security "
         r"context constraint[^\n]*|(?:max|min)imum (?:cpu|memory|\S+) usage per (?:Container|Pod)[^\n]*"
         r"|(?:cpu|memory|\S+) max limit to request ratio[^\n]*"
         r"|unable to validate against any pod security policy[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         POD_SECURITY,
-        r"(?P<said>container has runAsNonRoot and image [^\n]*|runAsNonRoot[^\n]*(?:non-numeric user"
+        r"(?P<detail>container has runAsNonRoot and image [^\n]*|runAsNonRoot[^\n]*(?:non-numeric user"
         r"|run as root)[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         POD_SECURITY,
-        r"(?P<said>admission webhook \S*(?:kyverno|gatekeeper|policy|polic|psp|opa"
+        r"(?P<detail>admission webhook \S*(?:kyverno|gatekeeper|policy|polic|psp|opa"
         r"|vap)\S* denied the request[^\n]*)"
         r"(?=[\s\S]*pods?\b)",
         Source.CLUSTER,
     ),
-    text(NAME_TAKEN, r"(?P<said>object is being deleted: [^\n]*already exists[^\n]*)", *_SAID),
+    text(NAME_TAKEN, r"(?P<detail>object is being deleted: [^\n]*already exists[^\n]*)", *_SOURCES),
     text(
         API_DOWN,
-        r"(?P<said>etcdserver: (?:request timed out|leader changed|no leader)[^\n]*"
+        r"(?P<detail>etcdserver: (?:request timed out|leader changed|no leader)[^\n]*"
         r"|server is currently unable to handle the "
         r"request[^\n]*|server was unable to return a response in the time allotted[^\n]*"
         r"|Error from server \((?:Timeout|ServiceUnavailable)\)[^\n]*"
@@ -257,43 +257,43 @@ TEXTS = (
         r"|connection to the server \S+ was refused[^\n]*"
         r"|Unable to connect to the server[^\n]*|http2: client "
         r"connection lost[^\n]*|apiserver[^\n]*(?:shutting down|not ready)[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
 )
 # After quotas and images, which also are "forbidden" and "not found".
 LATE_TEXTS = (
-    text(BAD_SPEC, r"(?P<said>admission webhook .{0,80}denied the request.*)", *_SAID),
+    text(BAD_SPEC, r"(?P<detail>admission webhook .{0,80}denied the request.*)", *_SOURCES),
     text(
         BAD_SPEC,
-        r"(?P<said>strict decoding error.*|error validating data.*|ValidatingAdmissionPolicy.*)",
-        *_SAID,
+        r"(?P<detail>strict decoding error.*|error validating data.*|ValidatingAdmissionPolicy.*)",
+        *_SOURCES,
     ),
     text(
         BAD_SPEC,
-        r"(?P<said>is invalid: .*|\b[\w.\[\]]+: (?:Invalid|Required|Unsupported|Duplicate) value\b.*)",
-        *_SAID,
+        r"(?P<detail>is invalid: .*|\b[\w.\[\]]+: (?:Invalid|Required|Unsupported|Duplicate) value\b.*)",
+        *_SOURCES,
     ),
-    text(BAD_SPEC, r"(?P<said>failed rule: .*|\bValidationFailed\b.*)", *_SAID),
+    text(BAD_SPEC, r"(?P<detail>failed rule: .*|\bValidationFailed\b.*)", *_SOURCES),
     text(
         CRD_MISSING,
         r'(?:no matches for kind|unable to recognize).*?"?(?P<resource>[A-Z]\w+)"? in version '
         r'"(?P<group>[^"/]+)[^"]*"',
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         CRD_MISSING,
         r"could not find the requested resource(?: \(\w+ (?P<resource>\w+)\.(?P<group>[\w.]+)\))?",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(CRD_MISSING, r"ensure CRDs are installed first|no kind .* is registered", *_SAID),
-    text(UNAUTHORIZED, _ANONYMOUS, *_SAID),
-    text(FORBIDDEN, _CANNOT, *_SAID),
-    text(FORBIDDEN, r"\(403\)\s*Reason: Forbidden|attempt to grant extra privileges", *_SAID),
-    text(UNAUTHORIZED, r"\(Unauthorized\)|\(401\)\s*Reason: Unauthorized", *_SAID),
+    text(CRD_MISSING, r"ensure CRDs are installed first|no kind .* is registered", *_SOURCES),
+    text(UNAUTHORIZED, _ANONYMOUS, *_SOURCES),
+    text(FORBIDDEN, _CANNOT, *_SOURCES),
+    text(FORBIDDEN, r"\(403\)\s*Reason: Forbidden|attempt to grant extra privileges", *_SOURCES),
+    text(UNAUTHORIZED, r"\(Unauthorized\)|\(401\)\s*Reason: Unauthorized", *_SOURCES),
     text(
         UNAUTHORIZED,
         r"must be logged in to the server|the server has asked for the client to provide cred",
-        *_SAID,
+        *_SOURCES,
     ),
 )
 _OPERATOR_S = 60.0  # operators that are at work write a status within seconds
@@ -315,12 +315,14 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
             or status.get("reason") == "ValidationFailed"
         ):
             message = str(status.get("message", "ValidationFailed"))
-            yield Sign(BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {message}",), values={"said": message})
+            yield Sign(
+                BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {message}",), values={"detail": message}
+            )
         for condition in conditions(job):
             if condition.get("reason") == "ValidationFailed" and condition.get("status") == "True":
                 message = str(condition.get("message", ""))
                 yield Sign(
-                    BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {message}",), values={"said": message}
+                    BAD_SPEC, (f"{job.get('kind')}/{name_of(job)}: {message}",), values={"detail": message}
                 )
 
 
@@ -348,7 +350,7 @@ def _answers(snapshot: Snapshot) -> Iterator[Sign]:
         line = f"{answer.verb} {answer.path} returned {answer.code}: {answer.message}".replace("  ", " ")
         if answer.verb == "log" or (answer.verb == "watch" and answer.code in (0, 410)):
             if answer.code in (0, 410) or _CUT.search(answer.message):
-                values = {"said": answer.message or str(answer.code)}
+                values = {"detail": answer.message or str(answer.code)}
                 yield Sign(LOG_DROPPED, (line,), at_s=answer.at_s, values=values)
         elif (sign := _judged(answer, line, snapshot)) is not None:
             yield sign
@@ -375,7 +377,7 @@ def _judged(answer: Answer, line: str, snapshot: Snapshot) -> Sign | None:
             # Quotas and webhooks also respond with 403; their messages match more specific rules.
             return Sign(FORBIDDEN, (line,), at_s=answer.at_s, weight=Weight.MASK)
         case 400 | 422:
-            return Sign(BAD_SPEC, (line,), at_s=answer.at_s, values={"said": answer.message})
+            return Sign(BAD_SPEC, (line,), at_s=answer.at_s, values={"detail": answer.message})
         case _:
             return None
 

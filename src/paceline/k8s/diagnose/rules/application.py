@@ -23,7 +23,7 @@ HUB_SLOW = Failure(
     name="hub-slow",
     what="Hugging Face is slow or limits downloads",
     kind=FailureClass.INFRA,
-    cause="a download from Hugging Face failed: {said}",
+    cause="a download from Hugging Face failed: {detail}",
     why="many ranks download at once, or the hub is overloaded; stage the files once on a volume",
     command="kubectl logs {pod} -n {namespace} --timestamps --tail=50",
     remedy=Remedy.RESUBMIT,
@@ -33,7 +33,7 @@ USER_EXCEPTION = Failure(
     name="user-exception",
     what="the program failed",
     kind=FailureClass.APP,
-    cause="the program of rank {rank} failed: {said}{at}",
+    cause="the program of rank {rank} failed: {detail}{at}",
     why="the exception was raised by the program; the same code on the same data fails again",
     command="kubectl logs {pod} -n {namespace} --timestamps | tail -50",
     remedy=Remedy.RESUBMIT,
@@ -65,7 +65,7 @@ CHECKPOINT = Failure(
     name="checkpoint-unusable",
     what="a checkpoint cannot be read or written",
     kind=FailureClass.CONFIG,
-    cause="a checkpoint cannot be used: {said}",
+    cause="a checkpoint cannot be used: {detail}",
     why="it was truncated while being written, or its volume was full; move it away, and the next attempt "
     "resumes from the previous one",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -iE 'checkpoint|ckpt'",
@@ -73,7 +73,7 @@ CHECKPOINT = Failure(
 )
 CHECKPOINT_OTHER = replace(
     CHECKPOINT,
-    cause="a checkpoint does not belong to this model: {said}",
+    cause="a checkpoint does not belong to this model: {detail}",
     why="its parameters have other names or shapes; earlier checkpoints of the same run have the same "
     "problem",
 )
@@ -82,7 +82,7 @@ PACKAGES = Failure(
     name="packages",
     what="a package that the program needs cannot be installed",
     kind=FailureClass.CONFIG,
-    cause="a package cannot be installed: {said}",
+    cause="a package cannot be installed: {detail}",
     why="no release fits this Python and platform, or two requirements exclude each other; build it into "
     "the image",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -iE 'error|requirement'",
@@ -94,7 +94,7 @@ PROBE = Failure(
     what="the kubelet restarts a container whose probe fails",
     kind=FailureClass.CONFIG,
     cause="container {container} of pod {pod} is restarted, because its liveness or startup probe fails: "
-    "{said}",
+    "{detail}",
     why="the probe allows less time than the program needs to respond, or the program does not listen",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].livenessProbe}}'",
     remedy=Remedy.STOP,
@@ -139,46 +139,48 @@ TEXTS = (
     # "Max retries exceeded" alone gives no cause: no route, no name and no response all end in it.
     text(
         HUB_SLOW,
-        rf"(?P<said>{_HUB}(?![^\n]*(?:unreachable|name resolution|Failed to resolve|Name or service))"
+        rf"(?P<detail>{_HUB}(?![^\n]*(?:unreachable|name resolution|Failed to resolve|Name or service))"
         r"[^\n]*(?:Read timed out|Connect ?timeout|timed out|Connection (?:reset|aborted|broken))[^\n]*)",
         *_LOG,
         soft=True,
     ),
-    text(HUB_SLOW, rf"(?P<said>(?:429|50[0-9]) (?:Client|Server) Error[^\n]*{_HUB}[^\n]*)", *_LOG, soft=True),
+    text(
+        HUB_SLOW, rf"(?P<detail>(?:429|50[0-9]) (?:Client|Server) Error[^\n]*{_HUB}[^\n]*)", *_LOG, soft=True
+    ),
     text(
         HUB_SLOW,
-        rf"(?P<said>429 Too Many Requests[^\n]*{_HUB}[^\n]*)",
+        rf"(?P<detail>429 Too Many Requests[^\n]*{_HUB}[^\n]*)",
         *_LOG,
         soft=True,
     ),
-    text(CHECKPOINT, r"(?P<said>EOFError: Ran out of input|BadZipFile[^\n]*)", *_LOG),
-    text(CHECKPOINT, r"(?P<said>PytorchStreamReader failed[^\n]*)", *_LOG),
+    text(CHECKPOINT, r"(?P<detail>EOFError: Ran out of input|BadZipFile[^\n]*)", *_LOG),
+    text(CHECKPOINT, r"(?P<detail>PytorchStreamReader failed[^\n]*)", *_LOG),
     text(
         CHECKPOINT,
-        r"(?P<said>SafetensorError[^\n]*|invalid header or archive is corrupted|CheckpointException[^\n]*)",
+        r"(?P<detail>SafetensorError[^\n]*|invalid header or archive is corrupted|CheckpointException[^\n]*)",
         *_LOG,
     ),
     text(
         CHECKPOINT,
-        r"(?P<said>unexpected EOF, expected \d+ more bytes[^\n]*|storage has wrong byte size[^\n]*)",
+        r"(?P<detail>unexpected EOF, expected \d+ more bytes[^\n]*|storage has wrong byte size[^\n]*)",
         *_LOG,
     ),
-    text(CHECKPOINT_OTHER, r"(?P<said>Error\(s\) in loading state_dict[^\n]*)", *_LOG),
+    text(CHECKPOINT_OTHER, r"(?P<detail>Error\(s\) in loading state_dict[^\n]*)", *_LOG),
     text(
         CHECKPOINT,
-        r"(?P<said>(?:checkpoint|ckpt)[^\n]*(?:size 0|is empty|corrupt)[^\n]*)",
+        r"(?P<detail>(?:checkpoint|ckpt)[^\n]*(?:size 0|is empty|corrupt)[^\n]*)",
         *_LOG,
     ),
     # These are mistakes of the program, with messages like those of NCCL or CUDA.
     text(
         USER_EXCEPTION,
-        r"(?P<said>ncclInvalid(?:Usage|Argument)[\s\S]*)",
+        r"(?P<detail>ncclInvalid(?:Usage|Argument)[\s\S]*)",
         *_LOG,
         weight=Weight.MASK,
     ),
     text(
         USER_EXCEPTION,
-        r"(?P<said>(?:CUDA error: )?(?:device-side assert triggered"
+        r"(?P<detail>(?:CUDA error: )?(?:device-side assert triggered"
         r"|an illegal memory access was encountered|misaligned address"
         r"|an illegal instruction was encountered|invalid configuration argument)[^\n]*"
         r"|Detected mismatch between collectives"
@@ -188,13 +190,13 @@ TEXTS = (
     # An index that cannot be reached has no versions, either.
     text(
         PACKAGES,
-        r"(?P<said>Could not find a version[^\n]*\(from versions: none\))",
+        r"(?P<detail>Could not find a version[^\n]*\(from versions: none\))",
         *_LOG,
         doubt=Doubt.ALWAYS,
     ),
     text(
         PACKAGES,
-        r"(?P<said>No matching distribution found[^\n]*|Could not find a version that satisfies[^\n]*"
+        r"(?P<detail>No matching distribution found[^\n]*|Could not find a version that satisfies[^\n]*"
         r"|ResolutionImpossible[^\n]*"
         r"|Failed building wheel for[^\n]*|PackagesNotFoundError[^\n]*|No solution found when resolving[^\n]*"
         r"|subprocess-exited-with-error[^\n]*|E: Unable to locate package[^\n]*)",
@@ -202,7 +204,7 @@ TEXTS = (
     ),
     text(
         PROBE,
-        r"(?P<said>failed (?:liveness|startup) probe, will be restarted[^\n]*|(?:Liveness"
+        r"(?P<detail>failed (?:liveness|startup) probe, will be restarted[^\n]*|(?:Liveness"
         r"|Startup) probe failed[^\n]*)",
         Source.CLUSTER,
     ),
@@ -212,13 +214,13 @@ LATE_TEXTS = (
     # The product's own line: the participant, then its exception or what became of it.
     text(
         USER_EXCEPTION,
-        r"error\[E\d+\]: (?:the run failed: )?(?:worker-(?P<rank>\d+): )?(?P<said>[^\n]*)",
+        r"error\[E\d+\]: (?:the run failed: )?(?:worker-(?P<rank>\d+): )?(?P<detail>[^\n]*)",
         *_LOG,
     ),
     # Errors of a device or a runtime below the program: its own mistake, a driver's or the hardware's.
     text(
         USER_EXCEPTION,
-        r"(?P<said>(?:CUDA|HIP|NCCL|CUDNN|cuDNN|CUBLAS|XPU) (?:driver |runtime )?(?:error|failure)\b"
+        r"(?P<detail>(?:CUDA|HIP|NCCL|CUDNN|cuDNN|CUBLAS|XPU) (?:driver |runtime )?(?:error|failure)\b"
         r"(?![^\n]*(?:invalid|not supported|not permitted|peer access))[^\n]*"
         r"|(?:CUBLAS|CUDNN|CUSOLVER|CUFFT)_STATUS_(?!INVALID|NOT_SUPPORTED|BAD_PARAM|ARCH|LICENSE)\w+[^\n]*"
         r"|(?:XlaRuntimeError|JaxRuntimeError|InternalError|AbortedError|UnknownError): "
@@ -229,14 +231,14 @@ LATE_TEXTS = (
     ),
     text(
         USER_EXCEPTION,
-        r"^(?P<said>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?"
+        r"^(?P<detail>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)(?:\(\w+\))?"
         r"(?:: [^\n]*)?)$",
         *_LOG,
     ),
     # The watchdog of NCCL ends a process like this, after it has reported why.
     text(
         USER_EXCEPTION,
-        r"(?P<said>terminate called after throwing[^\n]*|Fatal Python error: Aborted[^\n]*)",
+        r"(?P<detail>terminate called after throwing[^\n]*|Fatal Python error: Aborted[^\n]*)",
         *_LOG,
         weight=Weight.CONSEQUENCE,
         doubt=Doubt.ALWAYS,
@@ -244,20 +246,20 @@ LATE_TEXTS = (
     # A crash in native code: the program's, a driver's or the memory's.
     text(
         USER_EXCEPTION,
-        r"(?P<said>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\)[^\n]*"
+        r"(?P<detail>Fatal Python error: [^\n]*|Segmentation fault[^\n]*|Signal 11 \(SIGSEGV\)[^\n]*"
         r"|(?:exit ?code|return ?code) ?[:=]? ?(?:-11|139)\b[^\n]*)",
         *_LOG,
         doubt=Doubt.ALWAYS,
     ),
     text(
         USER_EXCEPTION,
-        r"(?P<said>\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*"
+        r"(?P<detail>\w*: error while loading shared libraries: [^\n]*|panic: [^\n]*"
         r"|An error occurred \((?:NoSuch\w+|404|\w*NotFound\w*|Invalid\w+|ValidationException)\)[^\n]*)",
         *_LOG,
     ),
     text(
         USER_EXCEPTION,
-        r"(?P<said>\w+\.py: error: [^\n]*|error: (?:unrecognized arguments"
+        r"(?P<detail>\w+\.py: error: [^\n]*|error: (?:unrecognized arguments"
         r"|the following arguments are required|argument )"
         r"[^\n]*|Error: (?:No such option|Invalid value|Missing option)[^\n]*)",
         *_LOG,
@@ -281,7 +283,7 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
                 (line,),
                 end.at_s,
                 end.pod,
-                {"said": message},
+                {"detail": message},
                 weight=Weight.CONSEQUENCE,
                 is_doubtful=True,
             )

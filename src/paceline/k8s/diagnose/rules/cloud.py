@@ -17,7 +17,7 @@ IAM = Failure(
     name="iam",
     what="the pod's AWS identity lacks a permission",
     kind=FailureClass.CONFIG,
-    cause="AWS denies the request of the pod: {said}",
+    cause="AWS denies the request of the pod: {detail}",
     why="the service account has no role (IRSA, Pod Identity), its trust policy names another account, or "
     "the role lacks the permission",
     command="kubectl get serviceaccounts -n {namespace} -o yaml | grep -E 'name:|role-arn'",
@@ -27,7 +27,7 @@ IAM = Failure(
 SERVICE_REFUSES = replace(
     IAM,
     what="a service rejects the pod's credentials",
-    cause="a service rejects the credentials of the pod: {said}",
+    cause="a service rejects the credentials of the pod: {detail}",
     why="it received no credentials, wrong ones, or ones without this permission; the next attempt sends "
     "the same",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.serviceAccountName}}'",
@@ -37,7 +37,7 @@ HUB_OFFLINE = Failure(
     name="hub-offline",
     what="a model hub or package index is not reachable from the cluster",
     kind=FailureClass.CONFIG,
-    cause="a download failed, because the pod has no route or is in offline mode: {said}",
+    cause="a download failed, because the pod has no route or is in offline mode: {detail}",
     why="the namespace has no egress, a proxy is missing, or HF_HUB_OFFLINE is set while the files are not "
     "in the cache",
     command="kubectl exec {pod} -n {namespace} -- env | grep -iE 'proxy|offline|HF_'",
@@ -49,7 +49,7 @@ DOWNLOAD = Failure(
     name="download",
     what="a download or object store failed temporarily",
     kind=FailureClass.INFRA,
-    cause="a download or object store failed temporarily: {said}",
+    cause="a download or object store failed temporarily: {detail}",
     why="the server throttles, is overloaded or closed the connection",
     command="kubectl logs {pod} -n {namespace} --timestamps --tail=50",
     remedy=Remedy.RESUBMIT,
@@ -59,7 +59,7 @@ NEURON_SETUP = Failure(
     name="neuron-setup",
     what="the Neuron devices cannot be used as they are set up",
     kind=FailureClass.CONFIG,
-    cause="the Neuron runtime cannot start on node {node}: {said}",
+    cause="the Neuron runtime cannot start on node {node}: {detail}",
     why="the pod did not request aws.amazon.com/neuron, requests more cores than it has, or its runtime, "
     "driver and "
     "compiled model do not match",
@@ -72,7 +72,7 @@ NEURON_HARDWARE = Failure(
     name="neuron-hardware",
     what="a Neuron device is broken",
     kind=FailureClass.INFRA,
-    cause="a Neuron device of node {node} is broken: {said}",
+    cause="a Neuron device of node {node} is broken: {detail}",
     why="the runtime reports a hardware error; the next attempt stays away from the node",
     command="kubectl cordon {node}",
     remedy=Remedy.RESUBMIT,
@@ -82,7 +82,7 @@ NEURON_BUSY = replace(
     NEURON_HARDWARE,
     name="neuron-busy",
     what="the NeuronCores of the pod are still in use by another process",
-    cause="the NeuronCores on node {node} are still in use by another process: {said}",
+    cause="the NeuronCores on node {node} are still in use by another process: {detail}",
     why="a process of an earlier pod has not ended, or several processes of this pod use the same cores "
     "(NEURON_RT_VISIBLE_CORES); another node is tried once",
     command="kubectl exec {pod} -n {namespace} -- neuron-ls",
@@ -93,7 +93,7 @@ HEALTH_CHECK = Failure(
     name="health-check",
     what="HyperPod checks or repairs the nodes",
     kind=FailureClass.WAIT,
-    cause="nodes are unavailable while HyperPod checks or replaces them: {said}",
+    cause="nodes are unavailable while HyperPod checks or replaces them: {detail}",
     why="deep health checks take up to two hours, and a replacement some minutes; then the node is "
     "schedulable again",
     command="kubectl get nodes -L sagemaker.amazonaws.com/node-health-status,"
@@ -129,7 +129,7 @@ _PASSING = (
 EARLY_TEXTS = (
     text(
         HEALTH_CHECK,
-        r"(?P<said>sagemaker\.amazonaws\.com/(?:node-health-status|deep-health-check)[^\n]*"
+        r"(?P<detail>sagemaker\.amazonaws\.com/(?:node-health-status|deep-health-check)[^\n]*"
         r"|deep[- ]health[- ]checks?"
         r"[^\n]*(?:in ?progress|running|started|pending)[^\n]*|Unschedulable(?:PendingReboot"
         r"|PendingReplacement)[^\n]*)",
@@ -139,18 +139,18 @@ EARLY_TEXTS = (
 TEXTS = (
     text(
         IAM,
-        r"(?P<said>(?:WebIdentityErr|InvalidIdentityToken|AssumeRoleWithWebIdentity)[^\n]*"
+        r"(?P<detail>(?:WebIdentityErr|InvalidIdentityToken|AssumeRoleWithWebIdentity)[^\n]*"
         r"|not authorized to perform:? ?[\w-]+:\w+[^\n]*|No OpenIDConnect provider found[^\n]*)",
     ),
     text(
         IAM,
-        r"(?P<said>An error occurred \((?:AccessDenied\w*|403|Unauthorized\w*|Expired\w*|InvalidAccessKeyId"
+        r"(?P<detail>An error occurred \((?:AccessDenied\w*|403|Unauthorized\w*|Expired\w*|InvalidAccessKeyId"
         r"|InvalidClientTokenId|UnrecognizedClientException|SignatureDoesNotMatch|InvalidToken|AuthFailure"
         r"|InvalidSignatureException|NotAuthorized\w*|OptInRequired)\)[^\n]*)",
     ),
     text(
         IAM,
-        r"(?P<said>Unable to locate credentials[^\n]*|NoCredentials(?:Error)?\b[^\n]*"
+        r"(?P<detail>Unable to locate credentials[^\n]*|NoCredentials(?:Error)?\b[^\n]*"
         r"|PartialCredentialsError[^\n]*"
         r"|CredentialRetrievalError[^\n]*|Error when retrieving (?:credentials|token) from[^\n]*"
         r"|NoCredentialProviders"
@@ -161,21 +161,21 @@ TEXTS = (
     ),
     text(
         IAM,
-        r"(?P<said>(?:\bs3\b|S3File|s3fs|boto\w*|fsspec|aws)[^\n]*(?:Access ?Denied|403 Forbidden"
+        r"(?P<detail>(?:\bs3\b|S3File|s3fs|boto\w*|fsspec|aws)[^\n]*(?:Access ?Denied|403 Forbidden"
         r"|Forbidden)[^\n]*"
         r"|(?:AccessDenied\w*|Forbidden)[^\n]*\b(?:s3|kms|ecr|sts|secretsmanager|fsx|dynamodb)\b[^\n]*)",
         *_LOG,
     ),
     text(
         HUB_OFFLINE,
-        r"(?P<said>LocalEntryNotFoundError[^\n]*|cannot find the requested files in the (?:disk"
+        r"(?P<detail>LocalEntryNotFoundError[^\n]*|cannot find the requested files in the (?:disk"
         r"|local) cache[^\n]*"
         r"|(?:outgoing|internet) (?:traffic|access) (?:has been|is) (?:disabled|not available)[^\n]*)",
         *_LOG,
     ),
     text(
         HUB_OFFLINE,
-        r"(?P<said>OfflineModeIsEnabled[^\n]*|[Oo]ffline mode is enabled[^\n]*"
+        r"(?P<detail>OfflineModeIsEnabled[^\n]*|[Oo]ffline mode is enabled[^\n]*"
         r"|outgoing traffic has been disabled[^\n]*"
         r"|(?:HF_HUB|TRANSFORMERS|HF_DATASETS)_OFFLINE[^\n]*|local_files_only=True[^\n]*)",
         *_LOG,
@@ -183,16 +183,16 @@ TEXTS = (
     # The resolver reports "Temporary" both for a server that does not respond and for a forbidden one.
     text(
         HUB_OFFLINE,
-        rf"(?P<said>{_HOST}[\s\S]{{0,400}}?Temporary failure in name resolution[^\n]*)",
+        rf"(?P<detail>{_HOST}[\s\S]{{0,400}}?Temporary failure in name resolution[^\n]*)",
         *_LOG,
         soft=True,
         doubt=Doubt.ALWAYS,
     ),
-    text(HUB_OFFLINE, rf"(?P<said>{_HOST}[\s\S]{{0,400}}?{_NO_ROUTE}[^\n]*)", *_LOG, soft=True),
-    text(HUB_OFFLINE, rf"(?P<said>{_NO_ROUTE}[^\n]{{0,200}}{_HOST}[^\n]*)", *_LOG, soft=True),
+    text(HUB_OFFLINE, rf"(?P<detail>{_HOST}[\s\S]{{0,400}}?{_NO_ROUTE}[^\n]*)", *_LOG, soft=True),
+    text(HUB_OFFLINE, rf"(?P<detail>{_NO_ROUTE}[^\n]{{0,200}}{_HOST}[^\n]*)", *_LOG, soft=True),
     text(
         HUB_OFFLINE,
-        r"(?P<said>(?:Could|Couldn't|Can't|We couldn't|Cannot) (?:not )?(?:connect|reach"
+        r"(?P<detail>(?:Could|Couldn't|Can't|We couldn't|Cannot) (?:not )?(?:connect|reach"
         r"|load)[^\n]*(?:hugging ?face|the Hub"
         r"|hf\.co)[^\n]*|Could not connect to the endpoint URL[^\n]*|EndpointConnectionError[^\n]*)",
         *_LOG,
@@ -201,7 +201,7 @@ TEXTS = (
     ),
     text(
         DOWNLOAD,
-        rf"(?P<said>(?:An error occurred \(|\bs3\b|boto\w*|fsspec|urllib3|requests\.exceptions|aiohttp"
+        rf"(?P<detail>(?:An error occurred \(|\bs3\b|boto\w*|fsspec|urllib3|requests\.exceptions|aiohttp"
         rf"|httpx|ClientError"
         rf"|HTTPSConnectionPool|HTTPError|{_HOST})[^\n]*{_PASSING}[^\n]*)",
         *_LOG,
@@ -209,7 +209,7 @@ TEXTS = (
     ),
     text(
         DOWNLOAD,
-        r"(?P<said>(?:ReadTimeoutError|ConnectTimeoutError|ConnectionClosedError|ResponseStreamingError"
+        r"(?P<detail>(?:ReadTimeoutError|ConnectTimeoutError|ConnectionClosedError|ResponseStreamingError"
         r"|IncompleteReadError"
         r"|ChunkedEncodingError|IncompleteRead|RemoteDisconnected|ServerDisconnectedError)\b[^\n]*)",
         *_LOG,
@@ -217,7 +217,7 @@ TEXTS = (
     ),
     text(
         NEURON_HARDWARE,
-        r"(?P<said>NRT_(?:EXEC_)?HW_ERR\w*[^\n]*|NRT_HW_ERROR[^\n]*|(?:neuron|nrt"
+        r"(?P<detail>NRT_(?:EXEC_)?HW_ERR\w*[^\n]*|NRT_HW_ERROR[^\n]*|(?:neuron|nrt"
         r"|NEURON_HW)[^\n]*(?:uncorrect\w+"
         r"|hardware error|ECC error|(?:HBM|SRAM|DMA) (?:error|abort|uncorr\w*)|NC_UNCORRECTABLE"
         r"|DMA_ERROR)[^\n]*"
@@ -226,12 +226,12 @@ TEXTS = (
     # The device exists, but none of its cores is free.
     text(
         NEURON_BUSY,
-        r"(?P<said>Neuron ?Core\(s\) not available[^\n]*Available: ?0\b[^\n]*"
+        r"(?P<detail>Neuron ?Core\(s\) not available[^\n]*Available: ?0\b[^\n]*"
         r"|(?:neuron|nrt|nrtd|TDRV)[^\n]*(?:device or resource busy|already in use|is in use by)[^\n]*)",
     ),
     text(
         NEURON_SETUP,
-        r"(?P<said>(?:Logical )?Neuron ?Core\(s\) not available[^\n]*|No neuron device[^\n]*"
+        r"(?P<detail>(?:Logical )?Neuron ?Core\(s\) not available[^\n]*|No neuron device[^\n]*"
         r"|/dev/neuron\d*[^\n]*(?:not found"
         r"|No such|cannot open|failed)[^\n]*|neuron driver[^\n]*(?:not|mismatch|too old|older)[^\n]*"
         r"|nrt_init[^\n]*(?:fail"
@@ -246,7 +246,7 @@ TEXTS = (
     ),
     text(
         NEURON_SETUP,
-        r"(?P<said>(?:neuronx-cc|neuron-cc|NEURONX?_?CC|hlo2neuron|libneuronxla)[^\n]*(?:fail|error|abort"
+        r"(?P<detail>(?:neuronx-cc|neuron-cc|NEURONX?_?CC|hlo2neuron|libneuronxla)[^\n]*(?:fail|error|abort"
         r"|terminated)[^\n]*"
         r"|Compil\w+ (?:failure|failed|error)[^\n]*(?:neuron|neff|hlo)[^\n]*|\[ERROR\][^\n]*(?:NCC_"
         r"|neff)[^\n]*|NCC_[A-Z]\w+\d+"
@@ -258,7 +258,7 @@ TEXTS = (
         DOWNLOAD,
         r"/(?:urllib3|botocore|aiobotocore|s3fs|fsspec|requests|httpx|httpcore|aiohttp|gcsfs|adlfs)/"
         r"[^\n]*line \d+"
-        r"(?:(?!Traceback \(most recent)[\s\S])*?\n(?P<said>(?:[\w.]+\.)?"
+        r"(?:(?!Traceback \(most recent)[\s\S])*?\n(?P<detail>(?:[\w.]+\.)?"
         r"(?:ConnectionResetError|ConnectionAbortedError|BrokenPipeError|TimeoutError|ReadTimeoutError"
         r"|IncompleteRead|ProtocolError|ReadTimeout|ServerDisconnectedError)\b[^\n]*)",
         *_LOG,
@@ -278,7 +278,7 @@ def _status(codes: str) -> str:
 LATE_TEXTS = (
     text(
         SERVICE_REFUSES,
-        rf"(?P<said>{_status('401|403|407')}[^\n]*"
+        rf"(?P<detail>{_status('401|403|407')}[^\n]*"
         r"|google\.(?:api_core|auth)\.exceptions\.(?:Forbidden|PermissionDenied|Unauthori[sz]ed|Unauthenticated"
         r"|DefaultCredentialsError|RefreshError)[^\n]*|default credentials were not found[^\n]*"
         r"|does not have (?:storage|serviceusage|artifactregistry)\.\S+ access[^\n]*"
@@ -291,7 +291,7 @@ LATE_TEXTS = (
     ),
     text(
         DOWNLOAD,
-        rf"(?P<said>{_status('408|429|502|503|504')}[^\n]*"
+        rf"(?P<detail>{_status('408|429|502|503|504')}[^\n]*"
         r"|google\.api_core\.exceptions\.(?:ServiceUnavailable|TooManyRequests|GatewayTimeout|BadGateway"
         r"|DeadlineExceeded|RetryError|ResourceExhausted)[^\n]*|(?:ServerBusy|OperationTimedOut)\b[^\n]*)",
         *_LOG,
@@ -300,7 +300,7 @@ LATE_TEXTS = (
     # A connection that is dropped on the way: a firewall from the start, or the network later.
     text(
         DOWNLOAD,
-        r"(?P<said>(?:HTTPS?Connection|urllib3|aiohttp|httpx|azure\.|google\.|gcsfs|adlfs|ServiceRequestError)"
+        r"(?P<detail>(?:HTTPS?Connection|urllib3|aiohttp|httpx|azure\.|google\.|gcsfs|adlfs|ServiceRequestError)"
         r"[^\n]*(?:\[Errno (?:32|104|110)\]|timed out|reset by peer|aborted)[^\n]*)",
         *_LOG,
         soft=True,
@@ -320,7 +320,7 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
     states = ", ".join(f"{name_of(node)} {_state(node)}" for node in checked[:4])
     at_s = read_time(condition(pod, "PodScheduled").get("lastTransitionTime"))
     lines = tuple(f"node/{name_of(node)} has {_state(node)}" for node in checked)
-    yield Sign(HEALTH_CHECK, lines, at_s, pod, {"said": states})
+    yield Sign(HEALTH_CHECK, lines, at_s, pod, {"detail": states})
 
 
 def _is_checked(node: Object) -> bool:

@@ -26,7 +26,7 @@ BAD_COMMAND = Failure(
     name="bad-command",
     what="the command cannot be run",
     kind=FailureClass.CONFIG,
-    cause="the command cannot be run: {said}",
+    cause="the command cannot be run: {detail}",
     why="the image lacks that program or file, or it is not executable",
     command="docker run --rm -it --entrypoint sh {image}",
     remedy=Remedy.STOP,
@@ -36,7 +36,7 @@ GPU_RUNTIME = Failure(
     name="gpu-runtime",
     what="the node's GPU runtime is broken",
     kind=FailureClass.INFRA,
-    cause="node {node} cannot give a container its GPU: {said}",
+    cause="node {node} cannot give a container its GPU: {detail}",
     why="the driver is not loaded, or is older than the CUDA of the image; another node is tried once",
     command="kubectl describe node {node} | grep -iE 'nvidia|Ready'",
     remedy=Remedy.RESUBMIT,
@@ -48,7 +48,7 @@ GPU_MISSING = Failure(
     name="gpu-missing",
     what="the container has no GPU that its image can use",
     kind=FailureClass.CONFIG,
-    cause="the container has no GPU that its image can use: {said}",
+    cause="the container has no GPU that its image can use: {detail}",
     why="the pod requests no GPU, starts more processes than it has GPUs, or the image needs a newer "
     "driver or was not "
     "built for this GPU",
@@ -60,7 +60,7 @@ CUDA_ARCHITECTURE = replace(
     GPU_MISSING,
     name="cuda-architecture",
     what="the image has no GPU code for the node's GPU",
-    cause="the image has no code for the architecture of this GPU: {said}",
+    cause="the image has no code for the architecture of this GPU: {detail}",
     why="PyTorch or an extension was built for other compute capabilities (sm_XX); use a build that lists "
     "this one, or nodes with a GPU that it lists",
     command="kubectl exec {pod} -n {namespace} -- "
@@ -71,7 +71,7 @@ TPU_MISSING = replace(
     number=80,
     name="tpu-missing",
     what="the container has no TPU that its image can use",
-    cause="the container has no TPU that its image can use: {said}",
+    cause="the container has no TPU that its image can use: {detail}",
     why="the pod requests no google.com/tpu, or the image lacks libtpu or a JAX or PyTorch/XLA built for it",
 )
 TPU_BUSY = replace(
@@ -79,7 +79,7 @@ TPU_BUSY = replace(
     number=81,
     name="tpu-busy",
     what="the TPU is in use by another process",
-    cause="the TPU of node {node} is in use by another process: {said}",
+    cause="the TPU of node {node} is in use by another process: {detail}",
     why="a process of an earlier pod has not ended, or several processes of this pod open the same chips",
     command="kubectl get pods -A -o wide --field-selector spec.nodeName={node}",
     doubt=Doubt.ALWAYS,
@@ -89,7 +89,7 @@ SSH_LOGIN = Failure(
     name="ssh-login",
     what="the launcher cannot start processes on the other nodes",
     kind=FailureClass.CONFIG,
-    cause="mpirun or deepspeed cannot start its processes on the other nodes: {said}",
+    cause="mpirun or deepspeed cannot start its processes on the other nodes: {detail}",
     why="keys, host keys, the modes of ~/.ssh or the launcher itself are missing in the image; a retry "
     "fails in the same way",
     command="kubectl logs {pod} -n {namespace} --tail=50",
@@ -101,7 +101,7 @@ SANDBOX = Failure(
     name="pod-sandbox",
     what="the node cannot set up the pod's network or container",
     kind=FailureClass.INFRA,
-    cause="node {node} cannot set up the pod: {said}",
+    cause="node {node} cannot set up the pod: {detail}",
     why="the container runtime or the network plugin of the node is starting, overloaded or broken; the "
     "kubelet retries",
     command="kubectl describe pod {pod} -n {namespace}",
@@ -123,7 +123,7 @@ MOUNT_EXCLUSIVE = Failure(
 MOUNT = replace(
     MOUNT_EXCLUSIVE,
     kind=FailureClass.WAIT,
-    cause="the volumes of pod {pod} are not mounted: {said}",
+    cause="the volumes of pod {pod} are not mounted: {detail}",
     why="the storage driver is still working, or is stuck; the kubelet retries, and no action is taken",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.WAIT,
@@ -133,7 +133,7 @@ MOUNT = replace(
 MOUNT_STUCK = replace(
     MOUNT,
     kind=FailureClass.INFRA,
-    cause="the volumes of pod {pod} are not attached or mounted in time: {said}",
+    cause="the volumes of pod {pod} are not attached or mounted in time: {detail}",
     why="the storage driver or the node's client hangs, or an earlier node has not released the volume; "
     "after 10 minutes the job is restarted",
     remedy=Remedy.RESUBMIT,
@@ -143,7 +143,7 @@ MOUNT_STUCK = replace(
 )
 MOUNT_WRONG = replace(
     MOUNT_EXCLUSIVE,
-    cause="the volumes of pod {pod} cannot be mounted as specified: {said}",
+    cause="the volumes of pod {pod} cannot be mounted as specified: {detail}",
     why="the path, the file system or the access point that the volume names does not exist for this node",
     command="kubectl describe pod {pod} -n {namespace}",
     patience_s=120.0,
@@ -199,11 +199,11 @@ ROWS = (
     SANDBOX,
 )
 
-_SAID = (Source.CLUSTER,)
+_SOURCES = (Source.CLUSTER,)
 TEXTS = (
     text(
         CUDA_ARCHITECTURE,
-        r"(?P<said>no kernel image is available[^\n]*|cudaErrorNoKernelImageForDevice[^\n]*"
+        r"(?P<detail>no kernel image is available[^\n]*|cudaErrorNoKernelImageForDevice[^\n]*"
         r"|(?:CUDA_ERROR|hipError)_?No_?Binary_?For_?GPU[^\n]*|unsupported gpu architecture[^\n]*"
         r"|Value 'sm_\w+' is not defined for option[^\n]*"
         r"|FlashAttention only supports [^\n]*GPUs or newer[^\n]*"
@@ -212,21 +212,21 @@ TEXTS = (
     ),
     text(
         CUDA_ARCHITECTURE,
-        r"(?P<said>(?:CUDA capability sm_\w+ )?is not compatible with the current PyTorch installation[^\n]*"
-        r"|PyTorch no longer supports this GPU[^\n]*)",
+        r"(?P<detail>(?:CUDA capability sm_\w+ )?is not compatible with the current PyTorch "
+        r"installation[^\n]*|PyTorch no longer supports this GPU[^\n]*)",
         soft=True,
     ),
     # An image that needs a newer driver than the node has, and a pod without a GPU, do not recover.
     text(
         GPU_MISSING,
-        r"(?P<said>unsatisfied condition: [^\n]*|CUDA driver version is insufficient[^\n]*"
+        r"(?P<detail>unsatisfied condition: [^\n]*|CUDA driver version is insufficient[^\n]*"
         r"|Found no NVIDIA driver[^\n]*"
         r"|NVIDIA driver on your system is too old[^\n]*"
         r"|forward compatibility was attempted on non supported HW[^\n]*)",
     ),
     text(
         GPU_MISSING,
-        r"(?P<said>CUDA_ERROR_NO_DEVICE[^\n]*|no CUDA-capable device is detected[^\n]*"
+        r"(?P<detail>CUDA_ERROR_NO_DEVICE[^\n]*|no CUDA-capable device is detected[^\n]*"
         r"|No CUDA GPUs are available[^\n]*|invalid device "
         r"ordinal[^\n]*|libcuda\.so\S*: cannot open shared[^\n]*"
         r"|Torch not compiled with CUDA enabled[^\n]*|ProcessGroupNCCL is only supported with GPUs[^\n]*"
@@ -235,41 +235,41 @@ TEXTS = (
     ),
     text(
         GPU_MISSING,
-        r"(?P<said>no runtime for .{0,2}nvidia[^\n]*|unknown runtime specified[^\n]*"
+        r"(?P<detail>no runtime for .{0,2}nvidia[^\n]*|unknown runtime specified[^\n]*"
         r"|could not select device driver[^\n]*"
         r"|RuntimeHandler \S* ?not supported[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>nvidia-container-cli[^\n]*|FailedCreatePodSandBox.*nvidia"
+        r"(?P<detail>nvidia-container-cli[^\n]*|FailedCreatePodSandBox.*nvidia"
         r"|nvidia-container-runtime[^\n]*error[^\n]*)",
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>Failed to initialize NVML[^\n]*|couldn't communicate with the NVIDIA driver[^\n]*"
+        r"(?P<detail>Failed to initialize NVML[^\n]*|couldn't communicate with the NVIDIA driver[^\n]*"
         r"|Driver/library version mismatch[^\n]*"
         r"|NVML: (?:Driver Not Loaded|Unknown Error)[^\n]*)",
     ),
     text(
         GPU_RUNTIME,
-        r"(?P<said>CUDA initialization: (?:driver|system not yet)[^\n]*|system not yet initialized[^\n]*"
+        r"(?P<detail>CUDA initialization: (?:driver|system not yet)[^\n]*|system not yet initialized[^\n]*"
         r"|CUDA error: system (?:has unsupported|driver mismatch|not yet)[^\n]*)",
     ),
     # A driver that is broken, or a program that forks after it has used CUDA or hides its devices.
     text(
         GPU_RUNTIME,
-        r"(?P<said>CUDA initialization: (?:CUDA )?unknown error[^\n]*|CUDA unknown error[^\n]*"
+        r"(?P<detail>CUDA initialization: (?:CUDA )?unknown error[^\n]*|CUDA unknown error[^\n]*"
         r"|CUDA error: (?:unknown error|initialization error)[^\n]*)",
         doubt=Doubt.ALWAYS,
     ),
-    text(GPU_RUNTIME, r"(?P<said>device\(s\) is/are busy[^\n]*|all CUDA-capable devices are busy[^\n]*)"),
+    text(GPU_RUNTIME, r"(?P<detail>device\(s\) is/are busy[^\n]*|all CUDA-capable devices are busy[^\n]*)"),
     text(
         GPU_RUNTIME,
-        r"(?P<said>(?:requested number of devices|no healthy devices) (?:unavailable|present)[^\n]*"
+        r"(?P<detail>(?:requested number of devices|no healthy devices) (?:unavailable|present)[^\n]*"
         r"|device plugin[^\n]*(?:fail|error|not registered)[^\n]*"
         r"|UnexpectedAdmissionError[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         MISSING_REFERENCE,
@@ -280,21 +280,23 @@ TEXTS = (
         MISSING_REFERENCE,
         r"couldn't find key \S+ in (?P<sort>Secret|ConfigMap) (?P<reference>\S+)"
         r"|references non-existent \w+ key",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         MISSING_REFERENCE,
         r'object "[^"/]*"/"(?P<reference>[^"]+)" not registered',
-        *_SAID,
+        *_SOURCES,
         weight=Weight.WAITING,
     ),
     # An attachment without a pod that uses it is left from a node that was lost: it is released in minutes.
-    text(MOUNT_STUCK, r"(?P<said>Multi-Attach error[^\n]*exclusively attached to one node[^\n]*)", *_SAID),
-    text(MOUNT_EXCLUSIVE, r'Multi-Attach error(?: for volume "(?P<volume>[^"]+)")?', *_SAID),
+    text(
+        MOUNT_STUCK, r"(?P<detail>Multi-Attach error[^\n]*exclusively attached to one node[^\n]*)", *_SOURCES
+    ),
+    text(MOUNT_EXCLUSIVE, r'Multi-Attach error(?: for volume "(?P<volume>[^"]+)")?', *_SOURCES),
     # A path, an access point or a server that does not exist, and a driver that is not installed.
     text(
         MOUNT_WRONG,
-        r"(?P<said>(?:mount|MountVolume)[^\n]*(?:reason given by server: No such file"
+        r"(?P<detail>(?:mount|MountVolume)[^\n]*(?:reason given by server: No such file"
         r"|hostPath type check failed|wrong fs type|Is the MGS "
         r"specification correct|Failed to resolve|Name or service not known|access point[^\n]*not"
         r"|file system[^\n]*does not exist"
@@ -307,70 +309,70 @@ TEXTS = (
         r"|does not exist|(?:different|same|another) (?:availability )?zone|code = InvalidArgument)[^\n]*"
         r"|can't find in /etc/fstab[^\n]*"
         r"|failed to (?:prepare|create) subPath[^\n]*|error mounting \S+ to rootfs[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         MOUNT_STUCK,
-        r"(?P<said>(?:Unable to (?:attach or )?mount volumes|(?:Mount|Attach|Map)Volume\S* failed)[^\n]*"
+        r"(?P<detail>(?:Unable to (?:attach or )?mount volumes|(?:Mount|Attach|Map)Volume\S* failed)[^\n]*"
         r"(?:timed out|timeout|DeadlineExceeded|deadline exceeded|code = (?:Unavailable|Aborted)"
         r"|being deleted|already exists|transport|connection refused|in use|VolumeInUse"
         r"|attaching|detaching)[^\n]*"
         r"|timed? ?out (?:expired )?waiting for (?:volumes to attach|external-attacher)[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         MOUNT,
-        r"(?P<said>Could not mount[^\n]*|mount\.(?:lustre|nfs4?|efs|cifs|s3)[^\n]*(?:fail|error"
+        r"(?P<detail>Could not mount[^\n]*|mount\.(?:lustre|nfs4?|efs|cifs|s3)[^\n]*(?:fail|error"
         r"|timed out)[^\n]*"
         r"|Unable to (?:attach or )?mount volumes.*|(?:MountVolume|AttachVolume)\S* failed.*"
         r"|MapVolume\S* failed.*|timed? ?out (?:expired )?waiting for volumes to attach.*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         NO_POD_IP,
         r"failed to assign an IP address|no IP addresses available|InsufficientFreeAddressesInSubnet",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         SANDBOX,
-        r"(?P<said>Failed to create pod sandbox[^\n]*|FailedCreatePodSandBox[^\n]*|failed to (?:reserve"
+        r"(?P<detail>Failed to create pod sandbox[^\n]*|FailedCreatePodSandBox[^\n]*|failed to (?:reserve"
         r"|setup|set up) (?:sandbox|container|network)"
         r"[^\n]*|cni plugin not initialized[^\n]*|networkPlugin cni failed[^\n]*"
         r"|NetworkPluginNotReady[^\n]*|network is not ready[^\n]*"
         r"|CreateContainerError[^\n]*(?:context deadline|reserved|transport)[^\n]*|FailedKillPod[^\n]*"
         r"|failed to sync (?:secret|configmap) cache"
         r"[^\n]*|SandboxChanged[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         BAD_COMMAND,
-        r"(?P<said>no command specified[^\n]*|chdir to cwd[^\n]*|FailedPostStartHook[^\n]*"
+        r"(?P<detail>no command specified[^\n]*|chdir to cwd[^\n]*|FailedPostStartHook[^\n]*"
         r"|OCI runtime (?:create|exec) failed(?![^\n]*(?:/proc/|/sys/|cgroup|/run/|parent process))"
         r"[^\n]*no such file[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     # Processes, namespaces and control groups are the runtime's own.
     text(
         SANDBOX,
-        r"(?P<said>(?:OCI runtime \w+ failed|failed to create (?:shim|containerd) task|runc create failed)"
+        r"(?P<detail>(?:OCI runtime \w+ failed|failed to create (?:shim|containerd) task|runc create failed)"
         r"(?![^\n]*exec: )[^\n]*(?:parent process|/proc/|/sys/fs/|cgroup|/run/|context deadline|ttrpc"
         r"|transport|resource temporarily unavailable|signal: killed|timed? ?out)[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(BAD_COMMAND, r"(?P<said>(?:\"[^\s\"]*\": )?executable file not found in \$PATH)"),
+    text(BAD_COMMAND, r"(?P<detail>(?:\"[^\s\"]*\": )?executable file not found in \$PATH)"),
     text(
         BAD_COMMAND,
-        r"(?P<said>exec: \"[^\"]+\": (?:stat [^:]+: no such file or directory|permission denied))",
+        r"(?P<detail>exec: \"[^\"]+\": (?:stat [^:]+: no such file or directory|permission denied))",
     ),
     text(
         BAD_COMMAND,
-        r"(?P<said>python[\d.]*: can't open file '[^']+'(?!: \[Errno (?:1|5|13|116)\])"
+        r"(?P<detail>python[\d.]*: can't open file '[^']+'(?!: \[Errno (?:1|5|13|116)\])"
         r"|python[\d.]*: No module named [^\n]*"
         r"|Error while finding module specification for [^\n]*)",
     ),
     text(
         BAD_COMMAND,
-        r"(?P<said>^\S*(?:ba)?sh: (?:line )?(?:\d+: )?(?:\S+: (?:command )?not found|cd: can't cd to [^\n]*"
+        r"(?P<detail>^\S*(?:ba)?sh: (?:line )?(?:\d+: )?(?:\S+: (?:command )?not found|cd: can't cd to [^\n]*"
         r"|(?:\S+: )?cannot create \S+: Directory nonexistent))",
         Source.LOG,
     ),
@@ -378,7 +380,7 @@ TEXTS = (
 LATE_TEXTS = (
     text(
         SSH_LOGIN,
-        r"(?P<said>Permission denied \((?:publickey|password|keyboard)[^\n]*"
+        r"(?P<detail>Permission denied \((?:publickey|password|keyboard)[^\n]*"
         r"|Host key verification failed[^\n]*|Authentication refused: bad ownership[^\n]*"
         r"|host=\S+ was not reachable via ssh[^\n]*|launcher '\w+' not installed[^\n]*"
         r"|ssh: not found[^\n]*|The value of the MCA parameter \"plm_rsh_agent\"[^\n]*)",
@@ -387,14 +389,14 @@ LATE_TEXTS = (
     # The daemons did not start; the lines above may give the reason.
     text(
         SSH_LOGIN,
-        r"(?P<said>[OP]RTE was unable to reliably start one or more daemons[^\n]*)",
+        r"(?P<detail>[OP]RTE was unable to reliably start one or more daemons[^\n]*)",
         Source.LOG,
         weight=Weight.CONSEQUENCE,
         doubt=Doubt.ALWAYS,
     ),
     text(
         TPU_MISSING,
-        r"(?P<said>Failed to open libtpu\.so[^\n]*|libtpu\.so: cannot open shared object[^\n]*"
+        r"(?P<detail>Failed to open libtpu\.so[^\n]*|libtpu\.so: cannot open shared object[^\n]*"
         r"|Unknown backend:? '?tpu[^\n]*|No TPU devices? (?:found|were found)[^\n]*"
         r"|No (?:jax )?TPU backend[^\n]*)",
         Source.LOG,
@@ -403,7 +405,7 @@ LATE_TEXTS = (
     ),
     text(
         TPU_BUSY,
-        r"(?P<said>The TPU is already in use by[^\n]*|libtpu\S* (?:is )?already in use[^\n]*"
+        r"(?P<detail>The TPU is already in use by[^\n]*|libtpu\S* (?:is )?already in use[^\n]*"
         r"|TPU[^\n]*(?:UNAVAILABLE|\bbusy\b)[^\n]*|/dev/(?:vfio|accel)\d*[^\n]*busy[^\n]*)",
         Source.LOG,
     ),
@@ -421,7 +423,12 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
             image = _image(end.pod, end.container)
             # The message is more exact, so this counts only without it.
             yield Sign(
-                BAD_COMMAND, (line,), end.at_s, end.pod, {"said": message, "image": image}, weight=Weight.MASK
+                BAD_COMMAND,
+                (line,),
+                end.at_s,
+                end.pod,
+                {"detail": message, "image": image},
+                weight=Weight.MASK,
             )
     for pod in snapshot.pods:
         if phase(pod) == "Pending":

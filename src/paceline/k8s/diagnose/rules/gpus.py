@@ -35,7 +35,7 @@ NCCL_ERROR = replace(
     number=35,
     name="nccl-error",
     what="NCCL lost a connection",
-    cause="NCCL lost a connection or a system call failed, first seen by rank {rank}: {said}",
+    cause="NCCL lost a connection or a system call failed, first seen by rank {rank}: {detail}",
     why="the network between nodes broke, or a peer disappeared without closing its connections",
     command="kubectl logs {pod} -n {namespace} --timestamps | grep -m5 'NCCL WARN'",
     most=None,
@@ -45,7 +45,7 @@ RENDEZVOUS = Failure(
     name="rendezvous",
     what="the rendezvous did not complete",
     kind=FailureClass.INFRA,
-    cause="the rendezvous did not complete: {said}",
+    cause="the rendezvous did not complete: {detail}",
     why="a rank is missing or unreachable by name: DNS, a NetworkPolicy or a service mesh",
     command="kubectl get pods -n {namespace} -o wide",
     remedy=Remedy.RESUBMIT,
@@ -54,7 +54,7 @@ RENDEZVOUS = Failure(
 RENDEZVOUS_MESH = replace(
     RENDEZVOUS,
     kind=FailureClass.FIXABLE,
-    cause="the rendezvous did not complete, because a service mesh intercepts traffic: {said}",
+    cause="the rendezvous did not complete, because a service mesh intercepts traffic: {detail}",
     why="a sidecar intercepts the pod's traffic; disable it with the annotation sidecar.istio.io/inject: "
     "'false'",
     command="kubectl get namespace {namespace} --show-labels",
@@ -68,7 +68,7 @@ RENDEZVOUS_WRONG = replace(
     name="rendezvous-address",
     what="the address of rank 0 is invalid",
     kind=FailureClass.CONFIG,
-    cause="the address of rank 0 is not a host address: {said}",
+    cause="the address of rank 0 is not a host address: {detail}",
     why="MASTER_ADDR or --rdzv-endpoint is empty, a wildcard or a netmask; a retry fails in the same way",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
     remedy=Remedy.STOP,
@@ -80,7 +80,7 @@ PEER_LOST = replace(
     number=77,
     name="peer-lost",
     what="a rank lost its connection to the others",
-    cause="rank {rank} lost its connection to the other ranks: {said}",
+    cause="rank {rank} lost its connection to the other ranks: {detail}",
     why="another process or its node ended, or the network between them broke; its own log holds the cause",
     command="kubectl get pods -n {namespace} -o wide",
 )
@@ -89,7 +89,7 @@ EFA_UNUSED = Failure(
     name="efa-unused",
     what="EFA was requested, and is not used",
     kind=FailureClass.CONFIG,
-    cause="EFA was requested, but NCCL does not use it: {said}",
+    cause="EFA was requested, but NCCL does not use it: {detail}",
     why="the image lacks the aws-ofi-nccl plugin, or the pod lacks the device; training would be slow "
     "over TCP",
     command="kubectl exec {pod} -n {namespace} -- fi_info -p efa",
@@ -101,7 +101,7 @@ EFA_MEMORY = Failure(
     name="efa-memory",
     what="EFA or InfiniBand cannot pin memory",
     kind=FailureClass.CONFIG,
-    cause="the network device cannot register memory: {said}",
+    cause="the network device cannot register memory: {detail}",
     why="locked memory is limited (memlock) or huge pages are used up; FI_EFA_USE_HUGE_PAGE=0 disables them",
     command="kubectl exec {pod} -n {namespace} -- sh -c 'ulimit -l'",
     remedy=Remedy.STOP,
@@ -112,7 +112,7 @@ NETWORK_SETUP = Failure(
     name="network-setup",
     what="NCCL, Gloo or libfabric is misconfigured",
     kind=FailureClass.CONFIG,
-    cause="the collective library cannot use the network as configured: {said}",
+    cause="the collective library cannot use the network as configured: {detail}",
     why="an interface name, a device, a plugin or a library version does not match the node; a retry fails "
     "in the same way",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].env}}'",
@@ -152,68 +152,71 @@ TEXTS = (
     text(CUDA_OOM, r"Failed to (?:CUDA|cudaMalloc|allocate)[^\n]*out of memory", *_LOG),
     text(
         EFA_MEMORY,
-        r"(?P<said>NET/OFI Unable to register memory[^\n]*|fi_mr_reg[^\n]*Cannot allocate memory[^\n]*)",
+        r"(?P<detail>NET/OFI Unable to register memory[^\n]*|fi_mr_reg[^\n]*Cannot allocate memory[^\n]*)",
         *_LOG,
     ),
     text(
         EFA_MEMORY,
-        r"(?P<said>ibv_(?:reg_mr|create_\w+|modify_qp)\w*[^\n]*(?:Cannot allocate memory|errno 12"
+        r"(?P<detail>ibv_(?:reg_mr|create_\w+|modify_qp)\w*[^\n]*(?:Cannot allocate memory|errno 12"
         r"|ENOMEM)[^\n]*)",
         *_LOG,
     ),
-    text(EFA_MEMORY, r"(?P<said>(?:RLIMIT_MEMLOCK|memlock|locked[- ]memory limit)[^\n]*)", *_LOG),
-    text(EFA_MEMORY, r"(?P<said>os\.fork[^\n]*Cannot allocate memory)", *_LOG),
+    text(EFA_MEMORY, r"(?P<detail>(?:RLIMIT_MEMLOCK|memlock|locked[- ]memory limit)[^\n]*)", *_LOG),
+    text(EFA_MEMORY, r"(?P<detail>os\.fork[^\n]*Cannot allocate memory)", *_LOG),
     text(
         EFA_MEMORY,
-        r"(?P<said>(?:NET/OFI|libfabric|NET/IB|\befa)[^\n]*(?:Cannot allocate memory|ENOMEM|RC: -12)[^\n]*)",
+        r"(?P<detail>(?:NET/OFI|libfabric|NET/IB|\befa)[^\n]*"
+        r"(?:Cannot allocate memory|ENOMEM|RC: -12)[^\n]*)",
         *_LOG,
     ),
     text(
         EFA_UNUSED,
-        r"(?P<said>NET/OFI (?:No eligible providers were found|(?:Couldn't"
+        r"(?P<detail>NET/OFI (?:No eligible providers were found|(?:Couldn't"
         r"|Could not) find any optimal provider))",
         *_LOG,
         weight=Weight.MASK,
     ),
     text(
         EFA_UNUSED,
-        r"(?P<said>fi_getinfo:? (?:provider efa output empty list|[^\n]*No data available[^\n]*"
+        r"(?P<detail>fi_getinfo:? (?:provider efa output empty list|[^\n]*No data available[^\n]*"
         r"|[^\n]*-61\b[^\n]*))",
         *_LOG,
         weight=Weight.MASK,
     ),
     text(
         EFA_UNUSED,
-        r"(?P<said>(?:NET/OFI|aws-ofi-nccl|\befa)[^\n]*(?:no (?:efa )?devices?|not (?:find|found)"
+        r"(?P<detail>(?:NET/OFI|aws-ofi-nccl|\befa)[^\n]*(?:no (?:efa )?devices?|not (?:find|found)"
         r"|No such device)[^\n]*)",
         *_LOG,
         weight=Weight.MASK,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>(?:Bootstrap|NET/Socket|NET/IB) ?: ?[Nn]o (?:\w+ ){0,3}(?:interface"
+        r"(?P<detail>(?:Bootstrap|NET/Socket|NET/IB) ?: ?[Nn]o (?:\w+ ){0,3}(?:interface"
         r"|device)s?(?: \w+)? ?found[^\n]*)",
         *_LOG,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>(?:no (?:usable|valid|matching|such) (?:network |socket )?interface"
+        r"(?P<detail>(?:no (?:usable|valid|matching|such) (?:network |socket )?interface"
         r"|Unable to find (?:address|interface) for|Unable to resolve interface|interface \S+ (?:not found"
         r"|does not exist)"
         r"|NCCL_SOCKET_IFNAME[^\n]*(?:not found|no match|no such)|connecting to address +with family)[^\n]*)",
         *_LOG,
     ),
     text(
-        NETWORK_SETUP, r"(?P<said>makeDeviceFor(?:Interface|Hostname)\(\)[^\n]*|ifa != nullptr[^\n]*)", *_LOG
-    ),
-    text(
         NETWORK_SETUP,
-        r"(?P<said>ss1\.ss_family == ss2\.ss_family[^\n]*|Address family not supported by protocol[^\n]*)",
+        r"(?P<detail>makeDeviceFor(?:Interface|Hostname)\(\)[^\n]*|ifa != nullptr[^\n]*)",
         *_LOG,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>NET/OFI[^\n]*(?:Couldn't open|Failed to (?:initialize|open|create)"
+        r"(?P<detail>ss1\.ss_family == ss2\.ss_family[^\n]*|Address family not supported by protocol[^\n]*)",
+        *_LOG,
+    ),
+    text(
+        NETWORK_SETUP,
+        r"(?P<detail>NET/OFI[^\n]*(?:Couldn't open|Failed to (?:initialize|open|create)"
         r"|Disabling shared memory failed"
         r"|Creating new endpoint|Protocol not available|Function not implemented|not supported"
         r"|Invalid argument)[^\n]*)",
@@ -221,7 +224,7 @@ TEXTS = (
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>lib(?:fabric|efa|ibverbs|nccl(?:-net|-ofi)?|rdmacm)\S*: (?:cannot open shared object"
+        r"(?P<detail>lib(?:fabric|efa|ibverbs|nccl(?:-net|-ofi)?|rdmacm)\S*: (?:cannot open shared object"
         r"|undefined symbol"
         r"|version `)[^\n]*)",
         *_LOG,
@@ -229,27 +232,27 @@ TEXTS = (
     # Queue pairs that cannot be connected: the GID, the HCA or the routing of the fabric does not match.
     text(
         NETWORK_SETUP,
-        r"(?P<said>ibv_\w+ failed[^\n]*(?:Network is unreachable|No route to host|Invalid argument"
+        r"(?P<detail>ibv_\w+ failed[^\n]*(?:Network is unreachable|No route to host|Invalid argument"
         r"|No data available|Bad address|Operation not supported|No such device|Protocol not supported"
         r"|Operation not permitted|Permission denied|errno (?:1|13|14|19|22|61|95|101|113)\b)[^\n]*)",
         *_LOG,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>Duplicate GPU detected[^\n]*|rank \d+ of \d+ ranks has already checked in[^\n]*)",
+        r"(?P<detail>Duplicate GPU detected[^\n]*|rank \d+ of \d+ ranks has already checked in[^\n]*)",
         *_LOG,
         weight=Weight.CAUSE,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>(?:NCCL[^\n]*version mismatch|mismatched? NCCL version"
+        r"(?P<detail>(?:NCCL[^\n]*version mismatch|mismatched? NCCL version"
         r"|NCCL version[^\n]* does not match)[^\n]*)",
         *_LOG,
         weight=Weight.CAUSE,
     ),
     text(
         NETWORK_SETUP,
-        r"(?P<said>/dev/infiniband[^\n]*(?:No such file|not found|Permission denied)[^\n]*"
+        r"(?P<detail>/dev/infiniband[^\n]*(?:No such file|not found|Permission denied)[^\n]*"
         r"|(?:ibv_open_device|ibv_get_device_list|rdma_\w+)[^\n]*fail[^\n]*)",
         *_LOG,
     ),
@@ -266,39 +269,39 @@ TEXTS = (
     ),
     text(
         RENDEZVOUS_WRONG,
-        r"(?P<said>client socket has (?:timed out|failed to connect)[^\n]*[(\[ :]"
+        r"(?P<detail>client socket has (?:timed out|failed to connect)[^\n]*[(\[ :]"
         r"(?:0\.0\.0\.0|255\.\d+\.\d+\.\d+|None|null|,)[,\]:) ][^\n]*"
         r"|network addresses of \((?:0\.0\.0\.0|255\.\d+\.\d+\.\d+|None|null|) ?,[^\n]*)",
         *_LOG,
     ),
-    text(RENDEZVOUS, r"(?P<said>retrieving ncclUniqueId from [^\n]*|store->get\([^\n]*)", *_LOG),
+    text(RENDEZVOUS, r"(?P<detail>retrieving ncclUniqueId from [^\n]*|store->get\([^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
-        r"(?P<said>failed to listen on any local network address|wait timeout after \d+ms.*)",
+        r"(?P<detail>failed to listen on any local network address|wait timeout after \d+ms.*)",
         *_LOG,
     ),
     text(
         RENDEZVOUS,
-        r"(?P<said>(?:sendBytes|recvBytes)\S* failed[^\n]*|Did the remote server shutdown.*)",
+        r"(?P<detail>(?:sendBytes|recvBytes)\S* failed[^\n]*|Did the remote server shutdown.*)",
         *_LOG,
     ),
     text(
         RENDEZVOUS,
-        r"(?P<said>(?:failed to bind to \S+ \(errno: 98|EADDRINUSE)[^\n]*|\[Errno 98\][^\n]*)",
+        r"(?P<detail>(?:failed to bind to \S+ \(errno: 98|EADDRINUSE)[^\n]*|\[Errno 98\][^\n]*)",
         *_LOG,
         soft=True,
         doubt=Doubt.ALWAYS,  # a process that has not ended yet, or two programs with one port
     ),
-    text(RENDEZVOUS, r"(?P<said>client socket has (?:timed out|failed to connect)[^\n]*)", *_LOG),
+    text(RENDEZVOUS, r"(?P<detail>client socket has (?:timed out|failed to connect)[^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
-        r"(?P<said>Timed out after .* waiting for clients\. (?P<met>\d+)/(?P<all>\d+) clients joined)",
+        r"(?P<detail>Timed out after .* waiting for clients\. (?P<met>\d+)/(?P<all>\d+) clients joined)",
         *_LOG,
     ),
-    text(RENDEZVOUS, r"(?P<said>Rendezvous(?:Connection|Timeout|Closed|State)Error[^\n]*)", *_LOG),
+    text(RENDEZVOUS, r"(?P<detail>Rendezvous(?:Connection|Timeout|Closed|State)Error[^\n]*)", *_LOG),
     text(
         RENDEZVOUS,
-        r"(?P<said>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*"
+        r"(?P<detail>recvValue failed[^\n]*|failed to recv, got 0 bytes|DistStoreError[^\n]*"
         r"|Timed out initializing process group[^\n]*|cluster registration failed[^\n]*"
         r"|TCPStore[^\n]*(?:time|fail)"
         r"[^\n]*|Timed out waiting for (?:the )?(?:rendezvous|workers|peers|other)[^\n]*)",
@@ -307,16 +310,16 @@ TEXTS = (
     # A store of torch.distributed that does not answer raises a plain RuntimeError.
     text(
         RENDEZVOUS,
-        r"(?P<said>^(?:RuntimeError|TimeoutError|ValueError): (?:Socket Timeout|Timeout waiting for key"
+        r"(?P<detail>^(?:RuntimeError|TimeoutError|ValueError): (?:Socket Timeout|Timeout waiting for key"
         r"|host not found"
         r"|Stop_waiting response is expected|Connection reset by peer|Connection refused|Broken pipe"
         r"|Wait timeout|Interrupted system call|failed to recv)[^\n]*)",
         *_LOG,
     ),
-    text(RENDEZVOUS, r"(?P<said>DistNetworkError[^\n]*|connection to the C10d store has failed)", *_LOG),
+    text(RENDEZVOUS, r"(?P<detail>DistNetworkError[^\n]*|connection to the C10d store has failed)", *_LOG),
     text(
         RENDEZVOUS,
-        r"(?P<said>\b(?:c10d|TCPStore|master|rendezvous|rdzv|etcd"
+        r"(?P<detail>\b(?:c10d|TCPStore|master|rendezvous|rdzv|etcd"
         r"|MASTER_ADDR)\b[^\n]*(?:Connection (?:refused|reset|timed out)"
         r"|Broken pipe|Socket Timeout)[^\n]*)",
         *_LOG,
@@ -324,7 +327,7 @@ TEXTS = (
     # A warning: the store tries again until its timeout.
     text(
         RENDEZVOUS,
-        r"(?P<said>network addresses of .* cannot be retrieved)",
+        r"(?P<detail>network addresses of .* cannot be retrieved)",
         *_LOG,
         soft=True,
         doubt=Doubt.ALWAYS,
@@ -334,50 +337,50 @@ TEXTS = (
 LATE_TEXTS = (
     text(
         NCCL_ERROR,
-        r"(?P<said>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*"
+        r"(?P<detail>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*"
         r"(?:time-?d? ?out|reset|refused|closed|unreachable|Broken pipe)[^\n]*)",
         *_LOG,
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)",
+        r"(?P<detail>(?:Gloo connectFullMesh|gloo/transport/)[^\n]*)",
         *_LOG,
         doubt=Doubt.UNTIL_PROGRESS,
     ),
     text(
         NCCL_ERROR,
-        rf"(?P<said>(?:NET/(?:OFI|IB|Socket)|libfabric|\befa|\bmlx5)[^\n]*{_OF_PEER}[^\n]*"
+        rf"(?P<detail>(?:NET/(?:OFI|IB|Socket)|libfabric|\befa|\bmlx5)[^\n]*{_OF_PEER}[^\n]*"
         r"|NET/IB[^\n]*completion from peer[^\n]*)",
         *_LOG,
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) with (?:an )?error[^\n]*)",
+        r"(?P<detail>NET/(?:OFI|IB)[^\n]*complet(?:ed|ion) with (?:an )?error[^\n]*)",
         *_LOG,
         doubt=Doubt.UNTIL_PROGRESS,
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>\b(?:port (?:error|down)|link (?:down|flap\w*|error)|Got async event)[^\n]*)",
+        r"(?P<detail>\b(?:port (?:error|down)|link (?:down|flap\w*|error)|Got async event)[^\n]*)",
         *_LOG,
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>remote process exited[^\n]*|NCCL communicator (?:was|has been) aborted[^\n]*"
+        r"(?P<detail>remote process exited[^\n]*|NCCL communicator (?:was|has been) aborted[^\n]*"
         r"|ncclRemoteError[^\n]*)",
         *_LOG,
     ),
-    text(NCCL_ERROR, r"(?P<said>NCCL WARN[^\n]*(?:closed by remote|reset by peer|error 12)[^\n]*)", *_LOG),
+    text(NCCL_ERROR, r"(?P<detail>NCCL WARN[^\n]*(?:closed by remote|reset by peer|error 12)[^\n]*)", *_LOG),
     # An address that nothing listens on, or that is behind a firewall: the set-up, or a peer that ended.
     text(
         NCCL_ERROR,
-        r"(?P<said>(?:NCCL WARN|\bWARN Call to)[^\n]*(?:failed|timed? ?out)[^\n]*)",
+        r"(?P<detail>(?:NCCL WARN|\bWARN Call to)[^\n]*(?:failed|timed? ?out)[^\n]*)",
         *_LOG,
         doubt=Doubt.UNTIL_PROGRESS,
     ),
     text(
         NCCL_ERROR,
-        r"(?P<said>(?:Connection|Socket) (?:closed|reset) by (?:remote )?peer[^\n]*"
+        r"(?P<detail>(?:Connection|Socket) (?:closed|reset) by (?:remote )?peer[^\n]*"
         r"|gloo[^\n]*(?:Connection reset|Read error)"
         r"[^\n]*|torch lost a peer[^\n]*)",
         *_LOG,
@@ -385,21 +388,21 @@ LATE_TEXTS = (
     # A system call, a CUDA call or a check inside NCCL: at the start it is as likely the set-up.
     text(
         NCCL_ERROR,
-        r"(?P<said>nccl(?:System|Internal|UnhandledCuda|InProgress)Error[^\n]*|NCCL error in:[^\n]*"
+        r"(?P<detail>nccl(?:System|Internal|UnhandledCuda|InProgress)Error[^\n]*|NCCL error in:[^\n]*"
         r"|NCCL error: [^\n]*|NCCL Error \d[^\n]*|unhandled (?:system|cuda) error[^\n]*)",
         *_LOG,
         doubt=Doubt.UNTIL_PROGRESS,
     ),
     text(
         PEER_LOST,
-        r"(?P<said>(?:JAX distributed service detected fatal errors|coordination service: UNAVAILABLE"
+        r"(?P<detail>(?:JAX distributed service detected fatal errors|coordination service: UNAVAILABLE"
         r"|Failed to send RPC to coordination service|Polled an error from coordination service"
         r"|heartbeat timeout\. This indicates that the remote task|lame workers found)[^\n]*)",
         *_LOG,
     ),
     text(
         PEER_LOST,
-        r"(?P<said>ORTE has lost communication with a remote daemon[^\n]*"
+        r"(?P<detail>ORTE has lost communication with a remote daemon[^\n]*"
         r"|PRTE has lost communication with a remote daemon[^\n]*|HorovodInternalError[^\n]*"
         r"|mpirun noticed that process rank \d+ [^\n]*exited on signal (?:9|15)\b[^\n]*)",
         *_LOG,
@@ -407,14 +410,14 @@ LATE_TEXTS = (
     # A peer that is not there yet, or not any more: pods have names only while they exist.
     text(
         RENDEZVOUS,
-        r"(?P<said>(?:\.svc\b|headless|-master|-worker|-head|MASTER_ADDR|[a-z]-\d+\.)[^\n]{0,80}"
+        r"(?P<detail>(?:\.svc\b|headless|-master|-worker|-head|MASTER_ADDR|[a-z]-\d+\.)[^\n]{0,80}"
         r"(?:Name or service not known|name resolution|not resolve|no such host|gai error|getaddrinfo"
         r"|NXDOMAIN)[^\n]*)",
         *_LOG,
     ),
     text(
         RENDEZVOUS,
-        r"(?P<said>(?:socket\.gaierror|getaddrinfo)[^\n]*)",
+        r"(?P<detail>(?:socket\.gaierror|getaddrinfo)[^\n]*)",
         *_LOG,
         doubt=Doubt.ALWAYS,  # the name of something else, perhaps
     ),
@@ -432,10 +435,10 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
         ):
             line = next(line for line in log.text.splitlines() if "NET/Socket" in line)
             message = "it uses plain sockets (NET/Socket)"
-            yield Sign(EFA_UNUSED, (f"log of {log.pod}: {line.strip()}",), None, pod, {"said": message})
+            yield Sign(EFA_UNUSED, (f"log of {log.pod}: {line.strip()}",), None, pod, {"detail": message})
         mesh = _mesh(pod)
         if mesh and any(row.failure is RENDEZVOUS and row.words.search(log.text) for row in TEXTS):
-            values = {"said": f"container {mesh} in pod {name_of(pod)}"}
+            values = {"detail": f"container {mesh} in pod {name_of(pod)}"}
             yield Sign(RENDEZVOUS_MESH, (f"pod/{name_of(pod)} has a container {mesh}",), None, pod, values)
 
 

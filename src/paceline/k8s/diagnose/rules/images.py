@@ -22,7 +22,7 @@ IMAGE_NOT_FOUND = Failure(
 )
 NO_REGISTRY = replace(
     IMAGE_NOT_FOUND,
-    cause="the registry of image {image} does not exist: {said}",
+    cause="the registry of image {image} does not exist: {detail}",
     why="DNS has no such host: correct the registry's name in --image",
 )
 IMAGE_AUTH = Failure(
@@ -43,7 +43,7 @@ IMAGE_NETWORK = Failure(
     name="image-network",
     what="the registry cannot be reached, or limits pulls",
     kind=FailureClass.INFRA,
-    cause="the image {image} cannot be pulled now: {said}",
+    cause="the image {image} cannot be pulled now: {detail}",
     why="the registry or the network is overloaded; the node retries, and the job is watched for 10 minutes",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.RESUBMIT,
@@ -54,7 +54,7 @@ WRONG_PLATFORM = Failure(
     name="wrong-platform",
     what="the image is built for another architecture, or is not on the node",
     kind=FailureClass.CONFIG,
-    cause="the image {image} cannot run on this node: {said}",
+    cause="the image {image} cannot run on this node: {detail}",
     why="it was built for another CPU architecture, or its pull policy is Never and it is not on the node",
     command="docker buildx build --platform linux/amd64,linux/arm64 --push -t {image} .",
     remedy=Remedy.STOP,
@@ -78,7 +78,7 @@ _PULL = (
     r"[\s\S]*?"
 )
 _NETWORK = (
-    r"(?P<said>toomanyrequests|429 Too Many Requests|i/o timeout|TLS handshake|unexpected EOF|: EOF\b"
+    r"(?P<detail>toomanyrequests|429 Too Many Requests|i/o timeout|TLS handshake|unexpected EOF|: EOF\b"
     r"|short read|failed commit on ref|unexpected (?:commit )?(?:digest|size)"
     r"|content digest \S+: not found|code = Unavailable"
     r"|http2: [^\n]{0,60}|Client\.Timeout|DeadlineExceeded|server misbehaving|connection (?:refused|reset)"
@@ -90,45 +90,49 @@ _REFUSED = (
     r"(?:unauthorized|no basic auth|40[13]\b|denied|authorization failed|failed to authorize"
     r"|insufficient_scope|authentication required)"
 )
-_SAID = (Source.CLUSTER,)
+_SOURCES = (Source.CLUSTER,)
 TEXTS = (
     text(
         WRONG_PLATFORM,
-        r"(?P<said>no (?:match for|supported) platform (?:found )?in (?:the )?manifest"
+        r"(?P<detail>no (?:match for|supported) platform (?:found )?in (?:the )?manifest"
         r"|no matching manifest for \S+)",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(WRONG_PLATFORM, r"(?P<said>exec format error)"),
-    text(WRONG_PLATFORM, r"(?P<said>ErrImageNeverPull|is not present with pull policy of Never)", *_SAID),
-    text(DISK_FULL, rf"{_PULL}no space left on device", *_SAID),
+    text(WRONG_PLATFORM, r"(?P<detail>exec format error)"),
     text(
-        DISK_FULL, r"DiskPressure|failed to garbage collect required amount of images|ImageGCFailed", *_SAID
+        WRONG_PLATFORM, r"(?P<detail>ErrImageNeverPull|is not present with pull policy of Never)", *_SOURCES
     ),
-    text(IMAGE_NOT_FOUND, r"InvalidImageName|invalid reference format|couldn't parse image", *_SAID),
-    text(NO_REGISTRY, rf"{_PULL}(?P<said>lookup \S+(?: on \S+)?: no such host)", *_SAID),
+    text(DISK_FULL, rf"{_PULL}no space left on device", *_SOURCES),
+    text(
+        DISK_FULL,
+        r"DiskPressure|failed to garbage collect required amount of images|ImageGCFailed",
+        *_SOURCES,
+    ),
+    text(IMAGE_NOT_FOUND, r"InvalidImageName|invalid reference format|couldn't parse image", *_SOURCES),
+    text(NO_REGISTRY, rf"{_PULL}(?P<detail>lookup \S+(?: on \S+)?: no such host)", *_SOURCES),
     text(
         IMAGE_AUTH,
         rf"{_PULL}(?:x509: |certificate signed by unknown authority"
         rf"|server gave HTTP response to HTTPS client)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         WRONG_PLATFORM,
-        rf"{_PULL}(?P<said>unsupported (?:manifest )?media ?type[^\n]*"
+        rf"{_PULL}(?P<detail>unsupported (?:manifest )?media ?type[^\n]*"
         rf"|schema 1[^\n]*no longer supported[^\n]*|invalid tar header[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(IMAGE_NETWORK, rf"{_PULL}{_NETWORK}", *_SAID),
-    text(IMAGE_AUTH, rf"{_PULL}{_REFUSED}", *_SAID),
+    text(IMAGE_NETWORK, rf"{_PULL}{_NETWORK}", *_SOURCES),
+    text(IMAGE_AUTH, rf"{_PULL}{_REFUSED}", *_SOURCES),
     text(
         IMAGE_NOT_FOUND,
         r"manifest unknown|(?:pull|resolve reference|manifest for)[\s\S]*not found|NAME_UNKNOWN|name unknown",
-        *_SAID,
+        *_SOURCES,
     ),
 )
 
 # After checkpoints and shared memory, which also report missing space.
-LATE_TEXTS = (text(DISK_FULL, r"No space left on device|Disk quota exceeded", *_SAID),)
+LATE_TEXTS = (text(DISK_FULL, r"No space left on device|Disk quota exceeded", *_SOURCES),)
 
 
 def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
@@ -138,7 +142,7 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
             line = (
                 f"pod/{name_of(state.pod)} container {state.container} waits: {state.reason}: {state.message}"
             )
-            values = {"image": state.image, "said": "it is not on the node, and its pull policy is Never"}
+            values = {"image": state.image, "detail": "it is not on the node, and its pull policy is Never"}
             yield Sign(failure, (line,), pod=state.pod, values=values, seen=2)
     for node in snapshot.nodes:
         pressure = condition(node, "DiskPressure")

@@ -30,7 +30,7 @@ OOM_KILLED = Failure(
 )
 OUT_OF_MEMORY = replace(
     OOM_KILLED,
-    cause="a process of the job ran out of memory: {said}",
+    cause="a process of the job ran out of memory: {detail}",
     why="the kernel or Ray's memory monitor kills processes beyond the limit; loaders and /dev/shm count too",
 )
 SHARED_MEMORY = Failure(
@@ -38,7 +38,7 @@ SHARED_MEMORY = Failure(
     name="shared-memory",
     what="/dev/shm is too small",
     kind=FailureClass.FIXABLE,
-    cause="/dev/shm of pod {pod} is full: {said}",
+    cause="/dev/shm of pod {pod} is full: {detail}",
     why="data loaders pass batches in shared memory; a container has 64 MiB of it, unless a volume provides "
     "more",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.volumes}}'",
@@ -51,7 +51,7 @@ EVICTED = Failure(
     name="evicted",
     what="the node evicted the pod",
     kind=FailureClass.INFRA,
-    cause="node {node} evicted pod {pod}, because it ran low on resources: {said}",
+    cause="node {node} evicted pod {pod}, because it ran low on resources: {detail}",
     why="a node under pressure evicts pods that use more than they requested; another node may have capacity",
     command="kubectl describe node {node} | grep -A8 Conditions",
     remedy=Remedy.RESUBMIT,
@@ -60,7 +60,7 @@ EVICTED = Failure(
 EVICTED_STORAGE = replace(
     EVICTED,
     kind=FailureClass.CONFIG,
-    cause="pod {pod} was evicted, because it wrote more to local disk than its limit allows: {said}",
+    cause="pod {pod} was evicted, because it wrote more to local disk than its limit allows: {detail}",
     why="its limit of ephemeral-storage or the sizeLimit of an emptyDir is too small; write to a volume, or "
     "raise the limit",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
@@ -72,7 +72,7 @@ PREEMPTED = Failure(
     name="preempted",
     what="the pod was preempted or its node drained",
     kind=FailureClass.INFRA,
-    cause="pod {pod} was removed from node {node}: {said}",
+    cause="pod {pod} was removed from node {node}: {detail}",
     why="a job with higher priority, or the node's owner, needed the capacity; the job did not fail",
     command="kubectl get pod {pod} -n {namespace} -o jsonpath='{{.status.conditions}}'",
     remedy=Remedy.RESUBMIT,
@@ -95,7 +95,7 @@ GPU_HARDWARE = Failure(
     name="gpu-hardware",
     what="a GPU is broken",
     kind=FailureClass.INFRA,
-    cause="a GPU of node {node} is broken: {said}",
+    cause="a GPU of node {node} is broken: {detail}",
     why="the hardware reports the error; the next attempt avoids the node; notify its owner",
     command="kubectl cordon {node}",
     remedy=Remedy.RESUBMIT,
@@ -106,7 +106,7 @@ TERMINATED = Failure(
     name="terminated",
     what="a program was stopped externally (SIGTERM)",
     kind=FailureClass.INFRA,
-    cause="the program of pod {pod} was stopped externally: {said}",
+    cause="the program of pod {pod} was stopped externally: {detail}",
     why="SIGTERM comes from the kubelet when a pod is deleted, drained or preempted; no error of the "
     "program precedes it",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
@@ -118,7 +118,7 @@ POD_DELETED = Failure(
     name="pod-deleted",
     what="a pod was deleted while the job ran",
     kind=FailureClass.INFRA,
-    cause="pod {pod} was deleted while the job ran: {said}",
+    cause="pod {pod} was deleted while the job ran: {detail}",
     why="a user, a drain or a controller deleted it through the API; the program itself did not fail",
     command="kubectl get events -n {namespace} --sort-by=.lastTimestamp",
     remedy=Remedy.RESUBMIT,
@@ -137,98 +137,102 @@ ROWS = (
     POD_DELETED,
 )
 
-_SAID = (Source.CLUSTER,)
+_SOURCES = (Source.CLUSTER,)
 TEXTS = (
     text(
         SHARED_MEMORY,
-        r"(?P<said>unable to (?:open|mmap|allocate|write to file) [^\n]*(?:shared memory|/torch_)[^\n]*)",
+        r"(?P<detail>unable to (?:open|mmap|allocate|write to file) [^\n]*(?:shared memory|/torch_)[^\n]*)",
     ),
     text(
         SHARED_MEMORY,
-        r"(?P<said>out of shared memory|insufficient shared memory|Error while creating shared memory)",
+        r"(?P<detail>out of shared memory|insufficient shared memory|Error while creating shared memory)",
     ),
-    text(SHARED_MEMORY, r"(?P<said>killed by signal: Bus error|Signal 7 \(SIGBUS\)|\bBus error\b)"),
+    text(SHARED_MEMORY, r"(?P<detail>killed by signal: Bus error|Signal 7 \(SIGBUS\)|\bBus error\b)"),
     text(
         SHARED_MEMORY,
-        r"(?P<said>/dev/shm[^\n]*(?:No space left|too small|cannot allocate|full)[^\n]*"
+        r"(?P<detail>/dev/shm[^\n]*(?:No space left|too small|cannot allocate|full)[^\n]*"
         r"|No space left on device[^\n]*/dev/shm[^\n]*"
         r"|posix_fallocate failed[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE"
+        r"(?P<detail>uncorrectable (?:NVLink|ECC) error[^\n]*|ERROR_ECC_UNCORRECTABLE"
         r"|(?:CUDA|HIP) (?:driver )?(?:error|failure)\b[^\n]*(?:nvlink|hardware error|\bECC\b)[^\n]*)",
     ),
     # Xid 13, 31, 43 and 45 are faults of the program that used the GPU.
     text(
         GPU_HARDWARE,
-        r"(?P<said>Xid ?(?:\(PCI:[^)]*\))?:? ?(?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*"
+        r"(?P<detail>Xid ?(?:\(PCI:[^)]*\))?:? ?(?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*"
         r"|fallen off the bus[^\n]*|\bGPU is lost\b[^\n]*"
         r"|NVLink (?:error|fatal)[^\n]*|\bXID (?!(?:13|31|43|45)\b)\d{2,3}\b[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>(?:uncorrected|double[- ]bit|volatile uncorr\w*|row[- ]remap\w*[^\n]*fail\w*"
+        r"(?P<detail>(?:uncorrected|double[- ]bit|volatile uncorr\w*|row[- ]remap\w*[^\n]*fail\w*"
         r"|page retirement|DBE|SXid|GSP RPC"
         r"|RmInitAdapter failed)\b[^\n]*|(?:CUDA error: )?hardware stack error[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>Unable to determine the device handle for (?:GPU|gpu)[^\n]*"
+        r"(?P<detail>Unable to determine the device handle for (?:GPU|gpu)[^\n]*"
         r"|unspecified launch failure.*hardware"
         r"|GPU requires reset[^\n]*|GPU (?:\S+ )?(?:is|was marked|marked) unhealthy[^\n]*"
         r"|NvidiaGpuUnhealthy[^\n]*)",
     ),
     text(
         GPU_HARDWARE,
-        r"(?P<said>Nvidia(?:XID\[?\d+\]?\w*|DoubleBit\w*|NVLink\w*|Fabric\w*|DeviceCountMismatch|SXID\w*"
+        r"(?P<detail>Nvidia(?:XID\[?\d+\]?\w*|DoubleBit\w*|NVLink\w*|Fabric\w*|DeviceCountMismatch|SXID\w*"
         r"|PageRetirement\w*|Power\w*"
         r"Error))",
     ),
     text(
         OUT_OF_MEMORY,
-        r"(?P<said>DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+        r"(?P<detail>DefaultCPUAllocator: (?:can't allocate|not enough) memory"
         r"|^(?:numpy\S*\.)?\w*(?:Array)?MemoryError\b|std::bad_alloc"
         r"|\[Errno 12\] Cannot allocate memory[^\n]*|memory limit too low[^\n]*)",
     ),
     text(
         OUT_OF_MEMORY,
-        r"(?P<said>killed by signal: Killed|killed due to (?:the node running low on memory"
+        r"(?P<detail>killed by signal: Killed|killed due to (?:the node running low on memory"
         r"|memory pressure)[^\n]*|ray\.exceptions\.OutOfMemory"
         r"|Out of memory: Killed process|oom_reaper: reaped|invoked oom-killer[^\n]*"
         r"|Detected \d+ oom[-_]kill event[^\n]*|cgroup out-of-memory handler[^\n]*)",
     ),
     text(
         OUT_OF_MEMORY,
-        r"(?P<said>\bOOMKilled\b[^\n]*|Memory cgroup out of memory[^\n]*|oom-kill:constraint[^\n]*)",
-        *_SAID,
+        r"(?P<detail>\bOOMKilled\b[^\n]*|Memory cgroup out of memory[^\n]*|oom-kill:constraint[^\n]*)",
+        *_SOURCES,
     ),
     text(
         EVICTED_STORAGE,
-        r"(?P<said>exceed(?:s|ed) (?:its |the |total |limit of |local )*ephemeral.*)",
-        *_SAID,
+        r"(?P<detail>exceed(?:s|ed) (?:its |the |total |limit of |local )*ephemeral.*)",
+        *_SOURCES,
     ),
     text(
         EVICTED_STORAGE,
-        r"(?P<said>ephemeral local storage usage exceeds.*|Usage of EmptyDir volume.*exceeds.*)",
-        *_SAID,
+        r"(?P<detail>ephemeral local storage usage exceeds.*|Usage of EmptyDir volume.*exceeds.*)",
+        *_SOURCES,
     ),
-    text(EVICTED, r"(?P<said>node was low on resource:.*|The node had condition: \[\w+Pressure\].*)", *_SAID),
+    text(
+        EVICTED,
+        r"(?P<detail>node was low on resource:.*|The node had condition: \[\w+Pressure\].*)",
+        *_SOURCES,
+    ),
     text(
         PREEMPTED,
-        r"(?P<said>Preempted (?:by|in order to|to accommodate).*|preempting to accommodate[^\n]*"
+        r"(?P<detail>Preempted (?:by|in order to|to accommodate).*|preempting to accommodate[^\n]*"
         r"|TaintManagerEviction.*|\b(?-i:PreemptionBy(?:Kube)?Scheduler|DeletionByTaintManager"
         r"|TerminationByKubelet)\b[^\n]*|deleting due to NoExecute taint[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         PREEMPTED,
-        r"(?P<said>imminent node shutdown|Node is shutting down|Spot (?:Instance )?interrupt\w*)",
-        *_SAID,
+        r"(?P<detail>imminent node shutdown|Node is shutting down|Spot (?:Instance )?interrupt\w*)",
+        *_SOURCES,
     ),
     text(
         PREEMPTED,
-        r"(?P<said>\b(?:SpotInterruption\w*|RebalanceRecommendation|ScheduledChange|InstanceTerminating"
+        r"(?P<detail>\b(?:SpotInterruption\w*|RebalanceRecommendation|ScheduledChange|InstanceTerminating"
         r"|InstanceStopping"
         r"|DisruptionTerminating|DisruptionLaunching|TerminatingOnInterruption|EvictionByEvictionAPI"
         r"|EvictedByVPA)\b[^\n]*"
@@ -236,15 +240,15 @@ TEXTS = (
         r"|marked for (?:eviction|deletion by)"
         r"[^\n]*|(?:Preempted|Evicted) (?:due to|to accommodate)[^\n]*|EvictedDueTo(?!PodsReady)\w+[^\n]*"
         r"|draining node[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         EVICTED,
-        r"(?P<said>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*|\b(?-i:OutOf(?:cpu"
+        r"(?P<detail>Pod was rejected: .*|Node didn't have enough (?:resource|capacity).*|\b(?-i:OutOf(?:cpu"
         r"|memory|pods|ephemeral|nvidia|aws|vpc|hugepages))\S*[^\n]*|TopologyAffinityError[^\n]*"
         r"|Predicate \w+ failed[^\n]*"
         r"|UnexpectedAdmissionError[^\n]*)",
-        *_SAID,
+        *_SOURCES,
         weight=Weight.MASK,  # the message may contain the kubelet's reason
     ),
     text(
@@ -252,7 +256,7 @@ TEXTS = (
         r"NodeNotReady|Node is not ready|Kubelet stopped posting node status|NodeLost|Node \S+ (?:has gone"
         r"|was deleted|is gone)"
         r"|\bPodGC\b|NodeStatusUnknown|node\S* (?:became|is) unreachable",
-        *_SAID,
+        *_SOURCES,
     ),
 )
 # A line of `kubectl get nodes`.
@@ -260,23 +264,23 @@ _LISTED_NODE = r"^(?P<node>\S+)\s+NotReady(?:,\S+)?\s+(?:\S+\s+)?\d+[dhms]\S*\s+
 # After all rules with a cause: a signal only shows that the end was external.
 _CODE = r"(?:exit ?code|return ?code|exit status|exited with(?: code)?) *[:=]? *"
 LATE_TEXTS = (
-    text(NODE_LOST, _LISTED_NODE, *_SAID, weight=Weight.MASK),
+    text(NODE_LOST, _LISTED_NODE, *_SOURCES, weight=Weight.MASK),
     text(
         OUT_OF_MEMORY,
-        rf"(?P<said>{_CODE}(?:-9|137)\b[^\n]*|Signal 9 \(SIGKILL\)[^\n]*|^Killed$)",
+        rf"(?P<detail>{_CODE}(?:-9|137)\b[^\n]*|Signal 9 \(SIGKILL\)[^\n]*|^Killed$)",
         Source.LOG,
         weight=Weight.MASK,
         doubt=Doubt.ALWAYS,  # a kubelet whose grace period is over sends the same signal
     ),
     text(
         SHARED_MEMORY,
-        rf"(?P<said>{_CODE}(?:-7|135)\b[^\n]*)",
+        rf"(?P<detail>{_CODE}(?:-7|135)\b[^\n]*)",
         Source.LOG,
         weight=Weight.MASK,
     ),
     text(
         TERMINATED,
-        rf"(?P<said>SignalException: [^\n]*|{_CODE}(?:-15|-2|130|143)\b[^\n]*|Signal 15 \(SIGTERM\)[^\n]*"
+        rf"(?P<detail>SignalException: [^\n]*|{_CODE}(?:-15|-2|130|143)\b[^\n]*|Signal 15 \(SIGTERM\)[^\n]*"
         r"|Received (?:15|Signals\.SIGTERM|SIGTERM|signal 15)[^\n]*|got signal: 15[^\n]*"
         r"|Terminated by signal 15[^\n]*|killed by signal: Terminated[^\n]*)",
         Source.LOG,
@@ -306,7 +310,7 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
             line = (
                 f"pod/{name_of(end.pod)} container {end.container}: {exit_text(end.exit_code)} {end.reason}"
             )
-            yield Sign(TERMINATED, (line,), end.at_s, end.pod, {"said": exit_text(end.exit_code)})
+            yield Sign(TERMINATED, (line,), end.at_s, end.pod, {"detail": exit_text(end.exit_code)})
     for pod in snapshot.pods:
         yield from _evicted(pod)
     yield from _deleted(snapshot, ends)
@@ -336,7 +340,7 @@ def _deleted(snapshot: Snapshot, ends: Sequence[Ended]) -> Iterator[Sign]:
         asked_s = at_s - grace if isinstance(grace, int) else at_s
         if asked_s <= first_s + _CLOCKS_S:
             line = f"pod/{name_of(pod)} has a deletionTimestamp, and its job has none"
-            yield Sign(POD_DELETED, (line,), asked_s, pod, {"said": "it is terminating"})
+            yield Sign(POD_DELETED, (line,), asked_s, pod, {"detail": "it is terminating"})
     existing = {name_of(pod) for pod in snapshot.pods}
     for event in events_of(snapshot, "Killing"):
         subject = subject_of(event)
@@ -347,7 +351,7 @@ def _deleted(snapshot: Snapshot, ends: Sequence[Ended]) -> Iterator[Sign]:
         if any(_begun_after(job, at_s) for job in (*snapshot.jobs, *snapshot.pods)):
             continue
         line = f"event Killing of pod/{name}: {message_of(event)}; the pod was deleted, its job was not"
-        yield Sign(POD_DELETED, (line,), at_s, {}, {"said": "it was deleted", "pod": name})
+        yield Sign(POD_DELETED, (line,), at_s, {}, {"detail": "it was deleted", "pod": name})
 
 
 def _is_over(snapshot: Snapshot) -> bool:
@@ -378,16 +382,16 @@ def _evicted(pod: Object) -> Iterator[Sign]:
         line = f"pod/{name_of(pod)} was evicted: {message}"
         is_its_own = "exceed" in message and ("ephemeral" in message or "EmptyDir" in message)
         failure = EVICTED_STORAGE if is_its_own else EVICTED
-        yield Sign(failure, (line,), at_s, pod, {"said": message})
+        yield Sign(failure, (line,), at_s, pod, {"detail": message})
     elif reason == "NodeLost":
         yield Sign(NODE_LOST, (f"pod/{name_of(pod)}: NodeLost {message}",), at_s, pod)
     elif target.get("status") == "True" and target.get("reason") in _DISRUPTIONS:
         line = f"pod/{name_of(pod)} DisruptionTarget, {target.get('reason')}: {target.get('message', '')}"
-        yield Sign(PREEMPTED, (line,), at_s, pod, {"said": str(target.get("reason"))})
+        yield Sign(PREEMPTED, (line,), at_s, pod, {"detail": str(target.get("reason"))})
     if condition(pod, "TerminationTarget").get("status") == "True":
         message = str(condition(pod, "TerminationTarget").get("message", "the queue reclaims its quota"))
         yield Sign(
-            PREEMPTED, (f"pod/{name_of(pod)} TerminationTarget: {message}",), at_s, pod, {"said": message}
+            PREEMPTED, (f"pod/{name_of(pod)} TerminationTarget: {message}",), at_s, pod, {"detail": message}
         )
 
 
@@ -405,10 +409,10 @@ def _node(node: Object, pod: Object, *, hurt: bool) -> Iterator[Sign]:
         message = f"{hardware.get('reason', '')} {hardware.get('message', '')}".strip()
         at_s = read_time(hardware.get("lastTransitionTime"))
         line = f"node/{name} AcceleratedHardwareReady=False: {message}"
-        yield Sign(GPU_HARDWARE, (line,), at_s, pod, {"node": name, "said": message}, weight=weight)
+        yield Sign(GPU_HARDWARE, (line,), at_s, pod, {"node": name, "detail": message}, weight=weight)
     elif health != "Schedulable":
         line = f"node/{name} has {HYPERPOD_HEALTH}={health}"
-        yield Sign(GPU_HARDWARE, (line,), None, pod, {"node": name, "said": health}, weight=weight)
+        yield Sign(GPU_HARDWARE, (line,), None, pod, {"node": name, "detail": health}, weight=weight)
     if lost or (ready and ready.get("status") != "True"):
         message = f"Ready={ready.get('status', 'Unknown')}, {ready.get('reason', 'unreachable')}"
         at_s = read_time(ready.get("lastTransitionTime"))

@@ -35,7 +35,7 @@ QUEUE_WAITING = Failure(
     name="queue-waiting",
     what="the queue has not admitted the job yet",
     kind=FailureClass.WAIT,
-    cause="the job waits in queue {queue}{position}: {said}",
+    cause="the job waits in queue {queue}{position}: {detail}",
     why="Kueue keeps a job suspended until its queue has quota for all of its pods",
     command="kubectl get workloads -n {namespace} --sort-by=.metadata.creationTimestamp",
     remedy=Remedy.WAIT,
@@ -47,7 +47,7 @@ QUEUE_NEVER = Failure(
     name="queue-never",
     what="the queue can never admit the job",
     kind=FailureClass.CONFIG,
-    cause="queue {queue} can never admit the job: {said}",
+    cause="queue {queue} can never admit the job: {detail}",
     why="it requests more than the queue's maximum, or a resource that the queue does not have",
     command="kubectl describe clusterqueue",
     remedy=Remedy.STOP,
@@ -92,46 +92,46 @@ def with_own_pods(sign: Sign, snapshot: Snapshot) -> Sign:
     return replace(sign, failure=_quota(sign.values, held))
 
 
-_SAID = (Source.API, Source.CLUSTER)
+_SOURCES = (Source.API, Source.CLUSTER)
 TEXTS = (
     text(
         QUOTA,
         r"exceeded quota: (?P<quota>[\w.-]+)(?P<numbers>, requested: .*?, used: .*?, limited: [^\"\n]*)?",
-        *_SAID,
+        *_SOURCES,
         choose=_quota,
     ),
-    text(QUOTA, r"failed quota: (?P<quota>[\w.-]+)(?P<numbers>: must specify [\w.,/-]+)", *_SAID),
-    text(QUEUE_NEVER, r"(?P<said>(?:insufficient quota|request).{0,120}> maximum capacity.*)", *_SAID),
-    text(QUEUE_NEVER, r"(?P<said>resource \S+ unavailable in ClusterQueue)", *_SAID),
+    text(QUOTA, r"failed quota: (?P<quota>[\w.-]+)(?P<numbers>: must specify [\w.,/-]+)", *_SOURCES),
+    text(QUEUE_NEVER, r"(?P<detail>(?:insufficient quota|request).{0,120}> maximum capacity.*)", *_SOURCES),
+    text(QUEUE_NEVER, r"(?P<detail>resource \S+ unavailable in ClusterQueue)", *_SOURCES),
     text(
         QUEUE_NEVER,
-        r"(?P<said>(?:LocalQueue|ClusterQueue) \S* ?(?:doesn't exist|does not exist|is inactive).*)",
-        *_SAID,
+        r"(?P<detail>(?:LocalQueue|ClusterQueue) \S* ?(?:doesn't exist|does not exist|is inactive).*)",
+        *_SOURCES,
     ),
-    text(QUEUE_NEVER, r"(?P<said>ExceedsMaxQuota|NoMatchingFlavor)", *_SAID),
+    text(QUEUE_NEVER, r"(?P<detail>ExceedsMaxQuota|NoMatchingFlavor)", *_SOURCES),
     text(
         QUEUE_NEVER,
-        r"(?P<said>[Ww]orkload[^\n]*(?:is deactivated|has been deactivated|inadmissible)[^\n]*"
+        r"(?P<detail>[Ww]orkload[^\n]*(?:is deactivated|has been deactivated|inadmissible)[^\n]*"
         r"|queue \S+ (?:not found|does not exist|is (?:closed"
         r"|not open))[^\n]*|(?:can't|cannot) find queue[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         QUEUE_WAITING,
-        r"(?P<said>pod ?group is not ready[^\n]*|\d+/\d+ tasks in gang unschedulable[^\n]*"
+        r"(?P<detail>pod ?group is not ready[^\n]*|\d+/\d+ tasks in gang unschedulable[^\n]*"
         r"|NotEnoughResources[^\n]*|[Ww]orkload[^\n]*(?:requeued|backing off)[^\n]*"
         r"|EvictedDueToPodsReadyTimeout[^\n]*|Exceeded the PodsReady timeout[^\n]*|queue resource quota "
         r"insufficient[^\n]*|ClusterQueue \S* ?is stopped[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     # Kueue puts a workload that it preempts back into its queue.
     text(
         QUEUE_WAITING,
-        r"(?P<said>Preempted to accommodate a workload[^\n]*(?:ClusterQueue|cohort)[^\n]*)",
-        *_SAID,
+        r"(?P<detail>Preempted to accommodate a workload[^\n]*(?:ClusterQueue|cohort)[^\n]*)",
+        *_SOURCES,
     ),
-    text(QUEUE_WAITING, r"(?P<said>insufficient unused quota.*)", *_SAID),
-    text(QUEUE_WAITING, r"(?P<said>couldn't assign flavors to pod set.*)", *_SAID),
+    text(QUEUE_WAITING, r"(?P<detail>insufficient unused quota.*)", *_SOURCES),
+    text(QUEUE_WAITING, r"(?P<detail>couldn't assign flavors to pod set.*)", *_SOURCES),
 )
 _NEVER = ("ExceedsMaxQuota", "NoMatchingFlavor", "Inadmissible")
 _QUEUE = "kueue.x-k8s.io/queue-name"
@@ -152,7 +152,7 @@ def _workload(workload: Object, snapshot: Snapshot) -> Iterator[Sign]:
     queue = str(mapping(workload, "spec").get("queueName", ""))
     line = f"Workload/{name_of(workload)} QuotaReserved=False, {reason}: {message}"
     at_s = read_time(reserved.get("lastTransitionTime"))
-    values = {"queue": queue, "said": message or reason}
+    values = {"queue": queue, "detail": message or reason}
     forever = reason in _NEVER or any(
         row.words.search(message) for row in TEXTS if row.failure is QUEUE_NEVER
     )
@@ -194,7 +194,7 @@ def _jobs_without_workload(snapshot: Snapshot) -> Iterator[Sign]:
         if suspended and queue and old and name_of(job) not in owned:
             message = f"Kueue created no Workload for this {job.get('kind')}: its integration is off"
             line = f"{job.get('kind')}/{name_of(job)} is suspended, and has no Workload"
-            yield Sign(QUEUE_NEVER, (line,), at_s=born, values={"queue": str(queue), "said": message})
+            yield Sign(QUEUE_NEVER, (line,), at_s=born, values={"queue": str(queue), "detail": message})
 
 
 def _owners(obj: Object) -> list[Object]:

@@ -17,7 +17,7 @@ RAY_ENVIRONMENT = Failure(
     name="ray-environment",
     what="Ray cannot set up the runtime environment of the job",
     kind=FailureClass.CONFIG,
-    cause="Ray cannot set up the job's environment: {said}",
+    cause="Ray cannot set up the job's environment: {detail}",
     why="a package, a working_dir or a version of Ray or Python does not match; a retry fails in the "
     "same way",
     command="kubectl get rayjob {job} -n {namespace} -o jsonpath='{{.spec.runtimeEnvYAML}}'",
@@ -28,7 +28,7 @@ RAY_INFEASIBLE = Failure(
     name="ray-infeasible",
     what="no node type of the Ray cluster fits a request",
     kind=FailureClass.CONFIG,
-    cause="Ray has no node type for a request of the program: {said}",
+    cause="Ray has no node type for a request of the program: {detail}",
     why="workerGroupSpecs offer fewer CPUs, GPUs or custom resources than a task, an actor or a bundle "
     "requests",
     command="kubectl get raycluster -n {namespace} -o "
@@ -41,7 +41,7 @@ RAY_NODE_LOST = Failure(
     name="ray-node-lost",
     what="Ray lost a node or its head",
     kind=FailureClass.INFRA,
-    cause="Ray lost a node that the program used: {said}",
+    cause="Ray lost a node that the program used: {detail}",
     why="a pod of the Ray cluster was deleted, evicted or lost its network",
     command="kubectl get pods -n {namespace} -l ray.io/cluster -o wide",
     remedy=Remedy.RESUBMIT,
@@ -52,7 +52,7 @@ RAY_PROCESS_DIED = Failure(
     name="ray-process-died",
     what="a worker process of Ray was killed",
     kind=FailureClass.APP,
-    cause="a worker process was killed on its node: {said}",
+    cause="a worker process was killed on its node: {detail}",
     why="the kernel killed it for memory, or it crashed in native code; Ray itself sees only the closed "
     "connection",
     command="kubectl get pods -n {namespace} -l ray.io/cluster "
@@ -66,7 +66,7 @@ RAY_OBJECT_STORE = Failure(
     name="ray-object-store",
     what="Ray's object store is full",
     kind=FailureClass.CONFIG,
-    cause="the object store of a Ray node is full: {said}",
+    cause="the object store of a Ray node is full: {detail}",
     why="/dev/shm or object-store-memory is smaller than the objects that are in use at once; a retry needs "
     "the same amount",
     command="kubectl get raycluster -n {namespace} -o "
@@ -79,19 +79,19 @@ _LOG = (Source.LOG, Source.CLUSTER)
 TEXTS = (
     text(
         RAY_OBJECT_STORE,
-        r"(?P<said>ObjectStoreFullError[^\n]*|(?:local )?object store is full[^\n]*|OutOfDiskError[^\n]*)",
+        r"(?P<detail>ObjectStoreFullError[^\n]*|(?:local )?object store is full[^\n]*|OutOfDiskError[^\n]*)",
         *_LOG,
     ),
     text(
         RAY_ENVIRONMENT,
-        r"(?P<said>RuntimeEnvSetupError[^\n]*|Failed to (?:set ?up|create"
+        r"(?P<detail>RuntimeEnvSetupError[^\n]*|Failed to (?:set ?up|create"
         r"|install) (?:the )?runtime[ _]env\w*[^\n]*"
         r"|runtime_env setup failed[^\n]*|Version mismatch: The cluster was started with[^\n]*)",
         *_LOG,
     ),
     text(
         RAY_INFEASIBLE,
-        r"(?P<said>No available node types can fulfill[^\n]*|cannot be scheduled on any[^\n]*"
+        r"(?P<detail>No available node types can fulfill[^\n]*|cannot be scheduled on any[^\n]*"
         r"|(?:request|demand|task|actor|bundle|placement group)s?[^\n]*\b(?:is |are )?infeasible\b[^\n]*"
         r"|(?:Task|Actor)UnschedulableError[^\n]*|PlacementGroupSchedulingError[^\n]*)",
         *_LOG,
@@ -100,7 +100,7 @@ TEXTS = (
     # Others may hold what is requested, and release it.
     text(
         RAY_INFEASIBLE,
-        r"(?P<said>cannot be scheduled right now[^\n]*|Placement group[^\n]*timed? ?out[^\n]*"
+        r"(?P<detail>cannot be scheduled right now[^\n]*|Placement group[^\n]*timed? ?out[^\n]*"
         r"|Trial[^\n]*insufficient (?:cluster )?resources[^\n]*)",
         *_LOG,
         soft=True,
@@ -108,7 +108,7 @@ TEXTS = (
     ),
     text(
         RAY_NODE_LOST,
-        r"(?P<said>its node was lost[^\n]*|NodeDiedError[^\n]*|(?:The "
+        r"(?P<detail>its node was lost[^\n]*|NodeDiedError[^\n]*|(?:The "
         r"|the )?[Nn]ode[^\n]{0,80}(?:has been marked dead|was marked "
         r"dead|was terminated|has been terminated|died|has been preempted)[^\n]*"
         r"|missed too many heartbeats[^\n]*|missing too many"
@@ -117,7 +117,7 @@ TEXTS = (
     ),
     text(
         RAY_NODE_LOST,
-        r"(?P<said>(?:ObjectLost|ObjectFetchTimedOut|OwnerDied|ObjectReconstructionFailed\w*"
+        r"(?P<detail>(?:ObjectLost|ObjectFetchTimedOut|OwnerDied|ObjectReconstructionFailed\w*"
         r"|LocalRayletDied)(?:Error|Exception)?\b[^\n]*"
         r"|GCS (?:has died|client[^\n]*disconnected)[^\n]*"
         r"|\braylet (?:process )?(?:has )?(?:died|crashed)[^\n]*"
@@ -128,7 +128,7 @@ TEXTS = (
     # A head that was never started, or is started with other settings, is not reached either.
     text(
         RAY_NODE_LOST,
-        r"(?P<said>(?:Failed|Unable) to connect to GCS[^\n]*|GCS is not reachable[^\n]*"
+        r"(?P<detail>(?:Failed|Unable) to connect to GCS[^\n]*|GCS is not reachable[^\n]*"
         r"|GcsUnavailable\w*[^\n]*|GCS has been unavailable[^\n]*"
         r"|current node timed out during startup[^\n]*|Connection to Ray head[^\n]*)",
         *_LOG,
@@ -137,14 +137,14 @@ TEXTS = (
     # General words: what Ray's core reports of itself may be refused by it as well.
     text(
         RAY_NODE_LOST,
-        r"(?P<said>(?:ReferenceCountingAssertion|RaySystem)(?:Error|Exception)\b[^\n]*"
+        r"(?P<detail>(?:ReferenceCountingAssertion|RaySystem)(?:Error|Exception)\b[^\n]*"
         r"|ray\.\S*RpcError\b[^\n]*)",
         *_LOG,
         doubt=Doubt.ALWAYS,
     ),
     text(
         RAY_PROCESS_DIED,
-        r"(?P<said>its process died[^\n]*|Worker unexpectedly exits with a connection error[^\n]*"
+        r"(?P<detail>its process died[^\n]*|Worker unexpectedly exits with a connection error[^\n]*"
         r"|WorkerCrashedError[^\n]*"
         r"|The worker died unexpectedly while executing[^\n]*"
         r"|A worker died or was killed while executing[^\n]*)",
@@ -152,7 +152,7 @@ TEXTS = (
     ),
     text(
         RAY_PROCESS_DIED,
-        r"(?P<said>(?:ActorDied|RayActor|ActorUnavailable)Error[^\n]*|The actor (?:is dead|died)[^\n]*)",
+        r"(?P<detail>(?:ActorDied|RayActor|ActorUnavailable)Error[^\n]*|The actor (?:is dead|died)[^\n]*)",
         *_LOG,
         weight=Weight.CONSEQUENCE,
     ),
@@ -180,6 +180,6 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
             RAY_INFEASIBLE,
             (line,),
             since,
-            values={"said": str(provisioned.get("message", ""))},
+            values={"detail": str(provisioned.get("message", ""))},
             weight=Weight.WAITING,
         )

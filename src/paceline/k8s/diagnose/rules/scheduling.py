@@ -43,7 +43,7 @@ CLUSTER_BUSY = Failure(
     name="cluster-busy",
     what="the nodes are full",
     kind=FailureClass.WAIT,
-    cause="pod {pod} waits for resources: {said}{held}",
+    cause="pod {pod} waits for resources: {detail}{held}",
     why="suitable nodes exist, but are in use{unsure}",
     command="kubectl get pods -A -o wide --field-selector=status.phase=Running",
     remedy=Remedy.WAIT,
@@ -55,7 +55,7 @@ SCALING_UP = Failure(
     name="autoscaling",
     what="a node is being added",
     kind=FailureClass.WAIT,
-    cause="a node is being added for pod {pod}: {said}",
+    cause="a node is being added for pod {pod}: {detail}",
     why="a machine with GPUs takes minutes to start",
     command="kubectl get nodes -w",
     remedy=Remedy.WAIT,
@@ -65,7 +65,7 @@ SCALING_UP = Failure(
 NOT_SCALING = replace(
     SCALING_UP,
     kind=FailureClass.CONFIG,
-    cause="no node is added for pod {pod}: {said}",
+    cause="no node is added for pod {pod}: {detail}",
     why="the autoscaler checked all its node groups, and none fits or can grow",
     command="kubectl describe pod {pod} -n {namespace}",
     remedy=Remedy.STOP,
@@ -77,7 +77,7 @@ PLACEMENT = Failure(
     name="placement",
     what="taints, selectors or affinities exclude the pod",
     kind=FailureClass.CONFIG,
-    cause="no node is allowed for pod {pod}: {said}",
+    cause="no node is allowed for pod {pod}: {detail}",
     why="nodes have a taint that the pod does not tolerate, or lack a label that it requires",
     command="kubectl describe nodes | grep -E '^Name:|^Taints:|^Labels:'",
     remedy=Remedy.STOP,
@@ -88,7 +88,7 @@ NODES_OUT = replace(
     name="nodes-out",
     what="the nodes for the pod are temporarily unavailable",
     kind=FailureClass.WAIT,
-    cause="the nodes that pod {pod} could run on are temporarily unavailable: {said}",
+    cause="the nodes that pod {pod} could run on are temporarily unavailable: {detail}",
     why="they are cordoned, not ready, under pressure or being repaired; the pod is scheduled when one "
     "recovers",
     command="kubectl get nodes",
@@ -101,7 +101,7 @@ VOLUME_ZONE = Failure(
     name="volume-zone",
     what="a volume is in another zone, or does not exist",
     kind=FailureClass.CONFIG,
-    cause="a volume excludes every node for pod {pod}: {said}",
+    cause="a volume excludes every node for pod {pod}: {detail}",
     why="it is in another zone, or was not created; WaitForFirstConsumer creates it in the pod's zone",
     command="kubectl describe pvc -n {namespace}",
     remedy=Remedy.STOP,
@@ -142,7 +142,7 @@ ROWS = (
     GATED,
 )
 
-_SAID = (Source.CLUSTER,)
+_SOURCES = (Source.CLUSTER,)
 _OUT = (
     r"node\(s\) were unschedulable|untolerated taint \{node\.(?:kubernetes|cloudprovider)\S*\.?\S*/[^}]*\}"
     r"|taint \{(?:node\.kubernetes\.io|ToBeDeletedBy|DeletionCandidate|karpenter\.sh/disrupt"
@@ -154,97 +154,101 @@ TEXTS = (
     # A device plugin that runs on a node without a usable driver or container runtime.
     text(
         NOT_ADVERTISED,
-        r"(?P<said>No devices found\. Waiting indefinitely|did you (?:set the docker default runtime"
+        r"(?P<detail>No devices found\. Waiting indefinitely|did you (?:set the docker default runtime"
         r"|configure the NVIDIA Container Toolkit)|Incompatible (?:platform|strategy) detected"
         r"|(?:No|no) valid resources detected)",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SAID),
+    text(DEVICE_CLASS, r"device class (?P<device>\S+) does not exist", *_SOURCES),
     # The node that has the volume may be the one that is out of use.
     text(
         NODES_OUT,
         rf"nodes are available: (?=[^\n]*(?:volume node affinity|persistent volumes to bind))"
-        rf"[^\n]*(?P<said>{_OUT})",
-        *_SAID,
+        rf"[^\n]*(?P<detail>{_OUT})",
+        *_SOURCES,
     ),
     text(
         VOLUME_ZONE,
-        r"(?P<said>volume node affinity conflict|didn't match PersistentVolume's node affinity"
+        r"(?P<detail>volume node affinity conflict|didn't match PersistentVolume's node affinity"
         r"|unbound immediate PersistentVolumeClaims"
         r"|(?:exceed max volume count|didn't find available persistent volumes to bind)[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         VOLUME_ZONE,
-        r'(?P<said>persistentvolumeclaim "[^"]+" (?:not found|is being deleted)'
+        r'(?P<detail>persistentvolumeclaim "[^"]+" (?:not found|is being deleted)'
         r"|no available persistent volume\S*.*)",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(VOLUME_ZONE, r"(?P<said>ProvisioningFailed.*|failed to provision volume.*)", *_SAID),
+    text(VOLUME_ZONE, r"(?P<detail>ProvisioningFailed.*|failed to provision volume.*)", *_SOURCES),
     # A group that is at its maximum, or whose last request failed, grows again when others end.
     text(
         CLUSTER_BUSY,
-        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*(?:max node group size reached"
+        r"(?P<detail>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*(?:max node group size reached"
         r"|in backoff)[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         NOT_SCALING,
-        r"(?P<said>incompatible with (?:nodepool|provisioner).*)",
-        *_SAID,
+        r"(?P<detail>incompatible with (?:nodepool|provisioner).*)",
+        *_SOURCES,
     ),
-    text(CLUSTER_BUSY, r"(?P<said>exceed limits for nodepool[^\n]*)", *_SAID),
+    text(CLUSTER_BUSY, r"(?P<detail>exceed limits for nodepool[^\n]*)", *_SOURCES),
     # The account's limit: it is free again when other machines end.
     text(
         NOT_SCALING,
-        r"(?P<said>VcpuLimitExceeded.*|MaxSpotInstanceCount.*)",
-        *_SAID,
+        r"(?P<detail>VcpuLimitExceeded.*|MaxSpotInstanceCount.*)",
+        *_SOURCES,
         doubt=Doubt.ALWAYS,
     ),
     text(
         NOT_SCALING,
-        r"(?P<said>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*"
+        r"(?P<detail>(?:pod didn't trigger scale-up|NotTriggerScaleUp)[^\n]*"
         r"(?:taint|affinity|selector|didn't match|volume)[^\n]*)",
-        *_SAID,
+        *_SOURCES,
     ),
     # No group grows; nodes that are there may still become free.
     text(
         NOT_SCALING,
-        r"(?P<said>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)",
-        *_SAID,
+        r"(?P<detail>pod didn't trigger scale-up.*|NotTriggerScaleUp.*)",
+        *_SOURCES,
         doubt=Doubt.ALWAYS,
     ),
     text(
-        SCALING_UP, r"(?P<said>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)", *_SAID
-    ),
-    text(
-        CLUSTER_BUSY, r"(?P<said>\d+/\d+ nodes are (?:un)?available: .*\d+ Insufficient [\w./-]+.*)", *_SAID
+        SCALING_UP,
+        r"(?P<detail>pod triggered scale-up.*|TriggeredScaleUp.*|Pod should schedule on.*)",
+        *_SOURCES,
     ),
     text(
         CLUSTER_BUSY,
-        r"(?P<said>UnfulfillableCapacity[^\n]*|ICE cache[^\n]*|didn't have free ports[^\n]*)",
-        *_SAID,
+        r"(?P<detail>\d+/\d+ nodes are (?:un)?available: .*\d+ Insufficient [\w./-]+.*)",
+        *_SOURCES,
     ),
-    text(NODES_OUT, rf"(?P<said>{_OUT})", *_SAID),
-    text(CLUSTER_BUSY, r"(?P<said>InsufficientInstanceCapacity.*|insufficient capacity.*)", *_SAID),
-    text(CLUSTER_BUSY, r"(?P<said>Too many pods|\d+ Insufficient [\w./-]+)", *_SAID),
+    text(
+        CLUSTER_BUSY,
+        r"(?P<detail>UnfulfillableCapacity[^\n]*|ICE cache[^\n]*|didn't have free ports[^\n]*)",
+        *_SOURCES,
+    ),
+    text(NODES_OUT, rf"(?P<detail>{_OUT})", *_SOURCES),
+    text(CLUSTER_BUSY, r"(?P<detail>InsufficientInstanceCapacity.*|insufficient capacity.*)", *_SOURCES),
+    text(CLUSTER_BUSY, r"(?P<detail>Too many pods|\d+ Insufficient [\w./-]+)", *_SOURCES),
     text(
         PLACEMENT,
-        r"(?P<said>untolerated taint(?:\(s\))?(?: \{[^}]*\})?"
+        r"(?P<detail>untolerated taint(?:\(s\))?(?: \{[^}]*\})?"
         r"|had taint \{[^}]*\}, that the pod didn't tolerate)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         PLACEMENT,
-        r"(?P<said>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*)"
+        r"(?P<detail>didn't match (?:Pod's )?(?:node affinity/selector|node selector|pod \S*affinity\S*)"
         r"|didn't satisfy existing pods"
         r"|Insufficient quota for flavor)",
-        *_SAID,
+        *_SOURCES,
     ),
     text(
         PLACEMENT,
-        r"(?P<said>didn't match pod topology spread constraints)",
-        *_SAID,
+        r"(?P<detail>didn't match pod topology spread constraints)",
+        *_SOURCES,
     ),
 )
 _INSUFFICIENT = re.compile(r"\d+ Insufficient ([\w.-]+/[\w.-]*\w)")
@@ -258,7 +262,7 @@ def find_signs(snapshot: Snapshot) -> Iterator[Sign]:
         pod = pod_of_event(snapshot, event)
         if _unscheduled(pod):
             line = f"event {event.get('reason')} of {name_of(pod)}: {message_of(event)}"
-            yield Sign(SCALING_UP, (line,), event_time(event), pod, {"said": message_of(event)})
+            yield Sign(SCALING_UP, (line,), event_time(event), pod, {"detail": message_of(event)})
     for pod in stuck:
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("reason") == "SchedulingGated":
@@ -317,7 +321,7 @@ def _unschedulable(pod: Object, snapshot: Snapshot) -> Iterator[Sign]:
     if "Insufficient" in message:
         scarce = next((name for name in requests(pod) if is_extended(name)), "")
         held = holders(scarce, snapshot.pods) if scarce else []
-        values = {"said": message, "held": f" ({scarce} is used by {', '.join(held[:4])})" if held else ""}
+        values = {"detail": message, "held": f" ({scarce} is used by {', '.join(held[:4])})" if held else ""}
         if not snapshot.nodes:
             values["unsure"] = "; whether they are large enough is unknown, because no node was recorded"
         yield Sign(CLUSTER_BUSY, (line,), _since(pod), pod, values)

@@ -35,7 +35,7 @@ SUBMIT_FAILED = Failure(
     name="submit-failed",
     what="the job was not submitted to Ray",
     kind=FailureClass.INFRA,
-    cause="the submitter could not submit the job to Ray: {said}",
+    cause="the submitter could not submit the job to Ray: {detail}",
     why="the head or its dashboard did not respond in time",
     command="kubectl logs -l ray.io/node-type=head -n {namespace} --tail=50",
     remedy=Remedy.RESUBMIT,
@@ -55,27 +55,27 @@ HANG = Failure(
 )
 ROWS = (DEADLINE, SUBMIT_FAILED, HANG)
 
-_SAID = (Source.CLUSTER,)
+_SOURCES = (Source.CLUSTER,)
 TEXTS = (
     # The submitter ended several times, and its log has the reason.
     text(
         SUBMIT_FAILED,
-        r"(?P<said>SubmissionFailed[\s\S]*|Job submission has failed[^\n]*)",
-        *_SAID,
+        r"(?P<detail>SubmissionFailed[\s\S]*|Job submission has failed[^\n]*)",
+        *_SOURCES,
         doubt=Doubt.ALWAYS,
     ),
-    text(SUBMIT_FAILED, r"(?P<said>JobStatusCheckTimeoutExceeded[\s\S]*)", *_SAID),
+    text(SUBMIT_FAILED, r"(?P<detail>JobStatusCheckTimeoutExceeded[\s\S]*)", *_SOURCES),
     text(
         SUBMIT_FAILED,
-        r"(?P<said>Failed to connect to Ray at address: http[^\n]*)",
+        r"(?P<detail>Failed to connect to Ray at address: http[^\n]*)",
         Source.LOG,
     ),
     text(
         DEADLINE,
         r"\bDeadlineExceeded\b|PreRunningDeadlineExceeded|active longer than specified deadline",
-        *_SAID,
+        *_SOURCES,
     ),
-    text(HANG, r"JobHang|hang(?:ing)? (?:was )?detected|log monitor(?:ing)? .*expected", *_SAID),
+    text(HANG, r"JobHang|hang(?:ing)? (?:was )?detected|log monitor(?:ing)? .*expected", *_SOURCES),
 )
 _SHORTEST_S = 600.0
 
@@ -105,7 +105,7 @@ def _ended_job(job: Object) -> Iterator[Sign]:
     for reason, message, at_s in states:
         line = f"{job.get('kind')}/{name_of(job)}: {reason}: {message}"
         values = {
-            "said": message or reason,
+            "detail": message or reason,
             "kind": str(job.get("kind", "")).lower(),
             "spent": _spent(job, at_s),
         }

@@ -120,11 +120,11 @@ def script_missing(view: StageView) -> Iterator[Finding]:
     if not siblings and not (has_code(view) and is_whole):
         return
     same = sorted(name for name in files.exact if posixpath.basename(name) == posixpath.basename(path))
-    advice = (
-        f"write {same[0]}"
-        if same
-        else f"COPY it{', or start ' + posixpath.basename(siblings[0]) if siblings else ''}"
-    )
+    advice = "COPY it"
+    if same:
+        advice = f"write {same[0]}"
+    elif siblings:
+        advice = f"COPY it, or start {posixpath.basename(siblings[0])}"
     yield NO_SCRIPT.finding(
         view,
         start.step,
@@ -242,7 +242,9 @@ def _why_not_run(view: StageView, start: Start) -> tuple[str, str]:
             f"{name} has no `#!` line, and the exec form runs no shell: `exec format error`",
             "start it with #!/bin/sh",
         )
-    shell = start.words[0] if not is_direct else (head[2] or head[1] if head is not None else "")
+    shell = start.words[0]
+    if is_direct:
+        shell = "" if head is None else head[2] or head[1]
     if shell.endswith("bash") and view.base.system == "alpine" and "bash" not in view.system_packages:
         return (
             f"{name} is run by bash, which {view.base.reference} does not have: `not found`",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from paceline.images.lint.bases import Base
 from paceline.images.lint.dockerfile import Instruction, Stage, substituted
 from paceline.images.lint.project import Finding
 from paceline.images.lint.rules.commands import OTHER_PYTHON
@@ -149,8 +150,9 @@ def _chosen_by_uv(source: StageView, argv: list[str], values: dict[str, str]) ->
     if "--managed-python" in argv or re.search(r"\bpython install\b", " ".join(source.words)):
         return Interpreter(managed, version)
     if own is not None:
-        fits = not version or own.version == version
-        return own if fits else (Interpreter(managed, version) if own.version else None)
+        if not version or own.version == version:
+            return own
+        return Interpreter(managed, version) if own.version else None
     has_none = source.base.family in ("debian", "ubuntu", "cuda") and not _pythons_of_apt(source)
     return Interpreter(managed, version) if has_none and source.are_packages_known else None
 
@@ -166,8 +168,7 @@ def _resolved(view: StageView, program: str) -> Interpreter | None:
     folder = posixpath.dirname(program)
     if folder and folder not in (_LOCAL, _SYSTEM):
         return None
-    uv_image = re.match(r"python(3\.\d+)", base.tag or "") if _UV_IMAGE.match(base.name) else None
-    local = base.python if base.family == "python" else (uv_image[1] if uv_image else None)
+    local = _python_in_local(base)
     if local is not None and folder != _SYSTEM and version in ("", local):
         return Interpreter(_LOCAL, local)
     if base.family in ("debian", "ubuntu", "cuda") and folder != _LOCAL and _pythons_of_apt(view):
@@ -190,6 +191,14 @@ def _pythons_of_apt(view: StageView) -> set[str]:
     return versions
 
 
+def _python_in_local(base: Base) -> str | None:
+    """The version of Python in /usr/local of an image of python or uv; None: another image, or unknown."""
+    if base.family == "python":
+        return base.python
+    of_uv = re.match(r"python(3\.\d+)", base.tag or "") if _UV_IMAGE.match(base.name) else None
+    return of_uv[1] if of_uv else None
+
+
 def _why_broken(view: StageView, step: Instruction, made_by: Interpreter) -> str:
     """Why the interpreter is not in this stage, or is another; "" where it may be there."""
     base = view.base
@@ -198,8 +207,7 @@ def _why_broken(view: StageView, step: Instruction, made_by: Interpreter) -> str
     if any(_BUILDS_PYTHON.search(word) for word in view.words):
         return ""
     if made_by.folder == _LOCAL:
-        uv_image = re.match(r"python(3\.\d+)", base.tag or "") if _UV_IMAGE.match(base.name) else None
-        python = base.python if base.family == "python" else (uv_image[1] if uv_image else None)
+        python = _python_in_local(base)
         if python is not None:
             return f"this stage has {python}" if made_by.version not in ("", python) else ""
         is_other = base.family in ("debian", "ubuntu", "cuda", "pytorch")
