@@ -27,7 +27,7 @@ def hub() -> Iterator[Hub]:
 
 
 def hello(hub: Hub, **changes: object) -> Message:
-    fields = {"name": "a", "secret": hub.secret.hex(), "paceline": __version__}
+    fields: dict[str, object] = {"name": "a", "secret": hub.secret.hex(), "paceline": __version__}
     fields |= {"boot": "x", "free": 1, "total": 1}
     return {**fields, **changes}  # type: ignore[dict-item]  # JSON
 
