@@ -54,6 +54,7 @@ def stop_and_prove(run: Running) -> None:
     assert_nothing_was_lost(run.run_dir)
 
 
+@pytest.mark.soak
 def test_a_run_survives_the_leader_and_a_worker_and_is_resized(nodes: NodeProcesses) -> None:
     run_dir = nodes.folder / "run"
     with training(run_dir, "--mode", "ssgd", *ELASTIC, *access(nodes), env=nodes.env) as run:
@@ -98,6 +99,12 @@ def test_the_environment_names_the_coordinator_and_its_certificates(nodes: NodeP
         assert sorted(addresses) == sorted(nodes.addresses.values()), (
             "one address is enough to find the others"
         )
+        by_name = ["xor-ssgd", "--coordinator", one, "--tls-dir", str(pki), "--tls-name", "viewer"]
+        assert workers("list", *by_name) == ["worker-0", "worker-1"], "without the run's folder"
+        unknown = paceline("workers", "list", "nothing", *by_name[1:], "--json")
+        assert json.loads(unknown.out)["error"]["problems"][0]["code"] == "E323"
+        log = run_dir / "events.jsonl"
+        run.until(lambda: '"coordinators"' in log.read_text(), "the nodes are sampled for the dashboard")
         saved = paceline("checkpoint", "now", str(run_dir), "--json")
         assert saved.code == 0, saved.err
         run.until(lambda: bool(events(run, "checkpoint")), "the checkpoint was saved")

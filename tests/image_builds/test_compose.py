@@ -1,19 +1,26 @@
-"""docker/compose.yaml runs: three coordinators elect a leader, and a run trains, in containers.
+"""docker/compose.yaml runs: a run in a container trains with three coordinator nodes in others.
+
+The leader's container and a worker are killed, and it continues.
 
 Prometheus and Grafana come from a registry: they are not run here.
 """
 
+import json
 import os
+import re
 import shutil
 import site
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.fixtures.containers.engine import BASE, EngineHere
 from tests.fixtures.processes.command import ROOT, paceline
 from tests.fixtures.waiting import until
 
+NAME = "localhost/paceline:cpu"
+VERIFY = ("paceline", "verify", "/runs/compose")
 NODES = ("node-1", "node-2", "node-3")
 # The stand-in base with paceline and its packages from this machine, by mounts.
 IMAGE = f"""FROM {BASE}
@@ -31,6 +38,13 @@ def _program() -> str | None:
     return str(own) if own.exists() else shutil.which("podman-compose")
 
 
+def without_end(compose: str) -> str:
+    """The file's own command of the workers, as YAML, with more steps than the test waits for."""
+    command = yaml.safe_load(compose)["services"]["workers"]["command"]
+    command[command.index("--steps") + 1] = "1000000"
+    return json.dumps([*command, "--pace", "20ms"])
+
+
 @pytest.mark.soak
 @pytest.mark.skipif(_program() is None, reason="NO podman-compose HERE: pip install podman-compose")
 def test_coordinators_and_workers_run_in_containers(here: EngineHere, tmp_path: Path) -> None:
@@ -41,15 +55,29 @@ def test_coordinators_and_workers_run_in_containers(here: EngineHere, tmp_path: 
     for file in (folder / "pki").iterdir():
         os.chown(file, 1000, 100)
     (packages,) = (path for path in site.getsitepackages() if Path(path, "torch").is_dir())
-    mounts = f'volumes: ["{packages}:/site:ro", "{ROOT / "src"}:/src:ro"]\n'
+    volumes = [f"{packages}:/site:ro", f"{ROOT / 'src'}:/src:ro"]
+    mounted = [word for volume in volumes for word in ("-v", volume)]
+    mounts = f"volumes: {json.dumps(volumes)}\n"
     limits = "    ulimits: {nofile: 4096, nproc: 4096}\n"
     more = "services:\n" + "".join(f"  {name}:\n    {mounts}{limits}" for name in (*NODES, "workers"))
+    more += f"    command: {without_end((folder / 'compose.yaml').read_text())}\n"  # of the last one
     (folder / "more.yaml").write_text(more)
-    here.podman("build", "--quiet", "--tag", "localhost/paceline:cpu", "-f", "-", said=IMAGE)
+    here.podman("build", "--quiet", "--tag", NAME, "-f", "-", said=IMAGE)
     try:
         _compose(folder, "up", "-d", *NODES, "workers")
         until(lambda: any("role=leader" in _log(here, node) for node in NODES), "there is a leader")
-        until(lambda: "step " in _log(here, "workers"), "the run trains")
+        until(lambda: _steps(here) > 0, "the run trains")
+        leader = _leader(here)
+        here.podman("kill", "--signal", "KILL", f"paceline_{leader}_1")
+        until(lambda: _leader(here, without=leader) != "", "another node leads")
+        reached = _steps(here)
+        until(lambda: _steps(here) > reached, "the run continues without the leader")
+        _inside(here, "workers", "kill", "/runs/compose", "worker-1", "--yes")
+        listed = json.loads(_inside(here, "workers", "list", "/runs/compose", "--json"))["data"]
+        assert listed["generation"] >= 2, "the new leader has recorded the loss"
+        _inside(here, "stop", "/runs/compose")
+        verified = here.podman("run", "--rm", *mounted, "-v", "paceline_runs:/runs", NAME, *VERIFY)
+        assert "committed exactly once" in verified.stdout
     finally:
         _compose(folder, "down", "-v")
 
@@ -66,6 +94,25 @@ def _compose(folder: Path, *words: str) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def _inside(here: EngineHere, *words: str) -> str:
+    """`paceline WORDS` in the container of the workers."""
+    return here.podman("exec", "paceline_workers_1", "paceline", *words).stdout
+
+
+def _steps(here: EngineHere) -> int:
+    return max(map(int, re.findall(r"step (\d+)/", _log(here, "workers"))), default=0)
+
+
+def _leader(here: EngineHere, without: str = "") -> str:
+    """The node whose newest state is that of a leader; of two, that of the later term."""
+    terms = {}
+    for node in NODES:
+        states = re.findall(r"term=(\d+) role=(\S+)", _log(here, node))
+        if states and states[-1][1] == "leader" and node != without:
+            terms[node] = int(states[-1][0])
+    return max(terms, key=terms.__getitem__, default="")
 
 
 def _log(here: EngineHere, name: str) -> str:

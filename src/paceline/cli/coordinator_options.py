@@ -49,13 +49,7 @@ _OPTIONS = (
     ),
     *_TLS,
 )
-_RUN_OPTIONS = (
-    click.option(
-        "--coordinator",
-        metavar="HOST:PORT[,…]",
-        multiple=True,
-        help="Nodes of a running coordinator for --elastic. [default: PACELINE_COORDINATOR]",
-    ),
+_RUN_CREDENTIALS = (
     click.option(
         "--token-file",
         type=PATH,
@@ -78,17 +72,23 @@ def coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
     return with_cluster
 
 
-def run_coordinator_options(body: Callable[..., object]) -> Callable[..., object]:
-    """Options of the coordinator that a run uses; `body` gets it as `coordinators`, None: none was named."""
+def run_coordinator_options(purpose: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Options of the coordinator of a run; the body gets it as `coordinators`, None: no flag names one."""
+    named = click.option("--coordinator", metavar="HOST:PORT[,…]", multiple=True, help=purpose)
 
-    @functools.wraps(body)
-    def with_coordinators(session: Session, **params: Any) -> object:  # Any: what click parsed, by flag
-        options = {name: params.pop(name) for name in ("coordinator", "token_file", "tls_dir", "tls_name")}
-        return body(session, coordinators=_choose(session, **options), **params)
+    def with_options(body: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(body)
+        def with_coordinators(session: Session, **params: Any) -> object:  # Any: what click parsed, by flag
+            options = {
+                name: params.pop(name) for name in ("coordinator", "token_file", "tls_dir", "tls_name")
+            }
+            return body(session, coordinators=_choose(session, **options), **params)
 
-    for option in reversed(_RUN_OPTIONS):
-        option(with_coordinators)
-    return with_coordinators
+        for option in reversed((named, *_RUN_CREDENTIALS)):
+            option(with_coordinators)
+        return with_coordinators
+
+    return with_options
 
 
 def _choose(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", "-n", is_flag=True, help="Print the plan and exit.")
 @common_options
-@run_coordinator_options
+@run_coordinator_options("Coordinator nodes of an elastic run. [default: PACELINE_COORDINATOR]")
 def train(
     session: Session,
     flags: Sequence[RawSetting],

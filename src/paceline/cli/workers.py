@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.coordinator_options import run_coordinator_options
 from paceline.cli.options import common_options, run_argument, worker_names
 from paceline.cli.output import confirm, emit, print_message, yes_option
 from paceline.core.errors import ConfigError, ExitCode, Problem
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
+    from paceline.coordinator.run_endpoint import Coordinators
     from paceline.faults.actions.request import Step
-    from paceline.faults.workers import Resized, Workforce
+    from paceline.faults.workers import Resized, Target, Workforce
     from paceline.plan.codec import Json
 
 
@@ -102,14 +104,29 @@ def workers(session: Session) -> None:
     """List, add, remove, pause or kill workers of a live run."""
 
 
+_at_coordinator = run_coordinator_options(
+    "Coordinator nodes that have RUN, which is then its name or id instead of its folder."
+)
+
+
+def _target(session: Session, run: Path, coordinators: "Coordinators | None") -> "Target":
+    from paceline.faults.workers import RunAt
+
+    return session.folder / run if coordinators is None else RunAt(coordinators, str(run))
+
+
 @workers.command("list")
 @run_argument
 @common_options
-def list_workers(session: Session, run: Path) -> None:
-    """List the workers of RUN (a run folder) and the current generation."""
+@_at_coordinator
+def list_workers(session: Session, run: Path, coordinators: "Coordinators | None") -> None:
+    """List the workers of RUN and the current generation.
+
+    RUN is a run folder, or with --coordinator the name or id of a run there.
+    """
     from paceline.faults.workers import read_workforce
 
-    workforce = read_workforce(session.folder / run)
+    workforce = read_workforce(_target(session, run, coordinators))
     data: Json = {
         "run": str(run),
         "generation": workforce.generation,
@@ -127,11 +144,20 @@ def list_workers(session: Session, run: Path) -> None:
 @_wait
 @_within
 @common_options
-def add(session: Session, run: Path, count: int, wait: bool, within_s: float) -> None:
+@_at_coordinator
+def add(
+    session: Session,
+    run: Path,
+    count: int,
+    wait: bool,
+    within_s: float,
+    coordinators: "Coordinators | None",
+) -> None:
     """Add COUNT workers to RUN, and wait until they train."""
     from paceline.faults import workers as operations
 
-    _show(session, "add", run, operations.add(session.folder / run, count, wait=wait, within_s=within_s))
+    target = _target(session, run, coordinators)
+    _show(session, "add", run, operations.add(target, count, wait=wait, within_s=within_s))
 
 
 @workers.command("remove")
@@ -140,7 +166,15 @@ def add(session: Session, run: Path, count: int, wait: bool, within_s: float) ->
 @_wait
 @_within
 @common_options
-def remove(session: Session, run: Path, which: str, wait: bool, within_s: float) -> None:
+@_at_coordinator
+def remove(
+    session: Session,
+    run: Path,
+    which: str,
+    wait: bool,
+    within_s: float,
+    coordinators: "Coordinators | None",
+) -> None:
     """Remove a worker, or COUNT of the newest, from RUN after a step; they are not replaced."""
     from paceline.faults import workers as operations
 
@@ -150,7 +184,8 @@ def remove(session: Session, run: Path, which: str, wait: bool, within_s: float)
             [Problem("0 workers cannot be removed", "name a worker, or a number from 1", "WORKER|COUNT")]
         )
     name = "" if which.isdecimal() else which
-    resized = operations.remove(session.folder / run, count, name, wait=wait, within_s=within_s)
+    target = _target(session, run, coordinators)
+    resized = operations.remove(target, count, name, wait=wait, within_s=within_s)
     _show(session, "remove", run, resized)
 
 

@@ -10,10 +10,10 @@ from paceline.coordinator.client.aio import UnreachableError, UntrustedError
 from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.client.endpoints import open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.run_endpoint import NotRunningError, RunEndpoint
+from paceline.coordinator.run_endpoint import Coordinators, NotRunningError
 from paceline.core.clock import SystemClock, monotonic_s, unix_now_s
 from paceline.core.errors import ExitCode, PacelineError
-from paceline.plan.codec import Json
+from paceline.plan.codec import Json, loads
 
 POLL_S = 0.05
 PATIENCE_S = 5.0
@@ -25,6 +25,20 @@ class ResizeError(PacelineError):
 
     exit_code = ExitCode.DEGRADED
     code = "E324"
+
+
+@dataclass(frozen=True, slots=True)
+class RunAt:
+    """A run by its name or id at a coordinator, for commands that do not see its folder."""
+
+    coordinators: Coordinators
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Target = Path | RunAt  # a path is that of the run folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +60,9 @@ class Resized:
     workers: tuple[str, ...]  # members of the generation now
 
 
-def read_workforce(run_dir: Path) -> Workforce:
-    with _open(run_dir) as (endpoint, client):
-        view = client.read("Runs.Get", pb.GetRun(run=endpoint.run), pb.RunView)
+def read_workforce(target: Target) -> Workforce:
+    with _open(target) as (run, client):
+        view = client.read("Runs.Get", pb.GetRun(run=run), pb.RunView)
     ranks = {name: rank for rank, name in enumerate(view.generation.workers)}
     now_ms = unix_now_s() * 1000
     rows: list[dict[str, Json]] = [
@@ -62,40 +76,40 @@ def read_workforce(run_dir: Path) -> Workforce:
         }
         for worker in sorted(view.workers, key=lambda worker: (len(worker.worker), worker.worker))
     ]
-    elastic = endpoint.elastic
+    generation = view.generation
     return Workforce(
-        view.generation.number, view.generation.reason, tuple(rows), elastic.min_workers, elastic.max_workers
+        generation.number, generation.reason, tuple(rows), view.run.min_workers, view.run.max_workers
     )
 
 
-def add(run_dir: Path, count: int, *, wait: bool = True, within_s: float = 60.0) -> Resized:
-    return _resize(run_dir, "add", count, "", wait=wait, within_s=within_s)
+def add(target: Target, count: int, *, wait: bool = True, within_s: float = 60.0) -> Resized:
+    return _resize(target, "add", count, "", wait=wait, within_s=within_s)
 
 
 def remove(
-    run_dir: Path, count: int = 1, worker: str = "", *, wait: bool = True, within_s: float = 60.0
+    target: Target, count: int = 1, worker: str = "", *, wait: bool = True, within_s: float = 60.0
 ) -> Resized:
-    return _resize(run_dir, "remove", count, worker, wait=wait, within_s=within_s)
+    return _resize(target, "remove", count, worker, wait=wait, within_s=within_s)
 
 
-def _resize(run_dir: Path, kind: str, count: int, worker: str, *, wait: bool, within_s: float) -> Resized:
-    with _open(run_dir) as (endpoint, client):
-        request = pb.RequestAction(run=endpoint.run, kind=kind, target=worker, details={"count": str(count)})
+def _resize(target: Target, kind: str, count: int, worker: str, *, wait: bool, within_s: float) -> Resized:
+    with _open(target) as (run, client):
+        request = pb.RequestAction(run=run, kind=kind, target=worker, details={"count": str(count)})
         action = client.write("Actions.Request", request, pb.Action)
         final_phase = pb.ACTION_EFFECT_SEEN if wait else pb.ACTION_ACCEPTED
         action = _wait_for(client, action, final_phase, within_s)
-        view = client.read("Runs.Get", pb.GetRun(run=endpoint.run), pb.RunView)
+        view = client.read("Runs.Get", pb.GetRun(run=run), pb.RunView)
     note = action.steps[-1].note
     if action.phase in (pb.ACTION_REFUSED, pb.ACTION_FAILED):
         raise ResizeError(
-            f"the run in {run_dir} did not {kind} workers: {note}",
-            f"see `paceline workers list {run_dir}`; the limits are --max-workers and --shards",
+            f"the run {target} did not {kind} workers: {note}",
+            f"see `paceline workers list {target}`; the limits are --max-workers and --shards",
         )
     is_seen = action.phase == pb.ACTION_EFFECT_SEEN
     if not is_seen and wait:
         raise ResizeError(
             f"action {action.action} was not done within {within_s:g} s ({_state(action)})",
-            f"see `paceline workers list {run_dir}`, and check that the command that started the run is "
+            f"see `paceline workers list {target}`, and check that the command that started the run is "
             "still running",
         )
     return Resized(action.action, is_seen, note, tuple(view.generation.workers))
@@ -121,11 +135,17 @@ def _state(action: pb.Action) -> str:
 
 
 @contextmanager
-def _open(run_dir: Path) -> Iterator[tuple[RunEndpoint, BlockingClient]]:
+def _open(target: Target) -> Iterator[tuple[str, BlockingClient]]:
+    """The id of the run at its coordinator, and a client of that."""
+    if isinstance(target, RunAt):
+        with open_coordinators(target.coordinators).blocking_client(PATIENCE_S) as client:
+            yield _find_run(client, target.name), client
+        return
+    run_dir = target
     endpoint = run_endpoint.find_endpoint(run_dir)
     try:
         with open_coordinators(endpoint.coordinators).blocking_client(PATIENCE_S) as client:
-            yield endpoint, client
+            yield endpoint.run, client
     except UntrustedError:
         raise
     except UnreachableError as error:
@@ -134,3 +154,18 @@ def _open(run_dir: Path) -> Iterator[tuple[RunEndpoint, BlockingClient]]:
             "if the command that started it has ended or was killed, resume:  paceline train --resume "
             f"{run_dir}",
         ) from error
+
+
+def _find_run(client: BlockingClient, name: str) -> str:
+    """The id of the run with this id or name; of several with one name it must be the id."""
+    live = client.read("Runs.List", pb.ListRuns(), pb.RunList).runs
+    names = {run.run: loads(run.plan, where=f"the plan of {run.run}").run if run.plan else "" for run in live}
+    matches = [run for run, own_name in names.items() if name in (run, own_name)]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(f"{run} ({own_name})" for run, own_name in names.items()) or "none"
+    problem = "no run" if not matches else f"{len(matches)} runs"
+    raise NotRunningError(
+        f"the coordinator has {problem} {name!r} at work; it has: {listed}",
+        "give the id of one of them",
+    )

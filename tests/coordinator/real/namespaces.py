@@ -27,11 +27,13 @@ class CannotError(Exception):
 
 
 class SeparateCluster(Cluster):
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
+    def __init__(self, folder: Path, nodes: int = 3, *, more_hosts: int = 0) -> None:
+        """`more_hosts`: namespaces without a node, numbered after the nodes."""
         super().__init__(folder, nodes)
         self._name = f"pl{os.getpid() % 100_000}"  # names of interfaces are short
         self._net = f"10.213.{os.getpid() % 250}"
         self.addresses = {node: f"{self._net}.{node}:7400" for node in range(1, nodes + 1)}
+        self._hosts = range(1, nodes + more_hosts + 1)
         self._undo = ExitStack()
         self._is_cut: set[tuple[int, int]] = set()
 
@@ -83,7 +85,7 @@ class SeparateCluster(Cluster):
         stack.callback(_ip, "link", "del", self._name)
         _ip("addr", "add", f"{self._net}.254/24", "dev", self._name)
         _ip("link", "set", self._name, "up")
-        for node in self.addresses:
+        for node in self._hosts:
             space, line = self._space(node), f"{self._name}v{node}"
             _ip("netns", "add", space)
             stack.callback(_ip, "netns", "del", space)
