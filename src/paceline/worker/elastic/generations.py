@@ -110,6 +110,8 @@ def strategy_in(
     plan: Plan, world: TrainingWorld, rank: Rank, clock: Clock, sharing: ShardSharing
 ) -> ElasticStrategy:
     count = plan.num_workers
+    if plan.compress is not None or plan.strategy.aggregate != "mean":
+        return _ranked_strategy_in(plan, world, rank, clock, sharing)
     if plan.mode == "ssgd":
         slots = world.shards(count, clock)
         return Sharded(plan, Links(rank=rank, world_size=world.parties, clock=clock, shards=slots), sharing)
@@ -118,6 +120,15 @@ def strategy_in(
     if isinstance(sharing, AdaptiveSharing):
         return ShardedAdaptive(plan, links, sharing)
     return _kind(plan)(plan, links, sharing)
+
+
+def _ranked_strategy_in(
+    plan: Plan, world: TrainingWorld, rank: Rank, clock: Clock, sharing: ShardSharing
+) -> ElasticStrategy:
+    has_states = plan.mode != "ssgd"
+    rounds, ranks = world.ranked_rounds(plan.num_workers, clock, has_states=has_states)
+    links = Links(rank=rank, world_size=world.parties, clock=clock, shards=rounds, rounds=rounds, ranks=ranks)
+    return (_kind(plan) if has_states else Sharded)(plan, links, sharing)
 
 
 def _kind(plan: Plan) -> type[ShardedRounds]:
