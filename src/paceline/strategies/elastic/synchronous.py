@@ -3,9 +3,9 @@
 A step is V gradients, one for each shard, computed by the workers of the present
 generation; their mean is taken in the order of the shards. With as many workers as
 shards this equals ssgd, bit by bit; with fewer, some compute several shards in
-turn. A compressed or robust mean (slot_means.py) keeps this. `committed` is the number of steps that all surviving workers agree on: a step
-counts once its mean is complete and the update is made. A `ShardSharing` rule
-assigns the shards.
+turn. Compressed and robust means are in slot_means.py. `committed` is the number of
+steps that all surviving workers agree on: a step counts once its mean is complete
+and the update is made. A `ShardSharing` rule assigns the shards.
 """
 
 from collections.abc import Sequence
