@@ -145,12 +145,6 @@ def _combinations(config: TrainConfig) -> list[Problem]:
             "leave compress out, or leave fragments, sync_delay and mixing out",
         ),
         (
-            "compress",
-            config.compress is not None and (is_served or is_torchs),
-            f"compress keeps error feedback in each worker of mode {mode}, and is lost with it",
-            "leave compress out, or use --mode ssgd, whose error memories belong to shards",
-        ),
-        (
             "aggregate",
             is_served and aggregate != "mean",
             f"an update of mode {mode} takes the gradients of the workers that are left, which may be fewer "

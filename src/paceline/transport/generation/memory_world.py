@@ -40,6 +40,7 @@ class MemoryGeneration:
     """One member's end of the generation's shared memory."""
 
     lost = ""  # memory has no connections
+    keeps_memories = True
 
     def __init__(
         self, fd: int, rank: int, *, parties: int, timeout_s: float, is_over: Callable[[], bool]

@@ -42,6 +42,8 @@ _SAME_VERSION = "all workers must run the same version of paceline"
 class NetworkGeneration:
     """One member's end of the mesh."""
 
+    keeps_memories = False  # they are as large as the model, and would have to be sent at each commit
+
     def __init__(self, mesh: Mesh, rank: int, *, parties: int) -> None:
         self.rank = rank
         self.parties = parties

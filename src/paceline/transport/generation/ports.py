@@ -75,6 +75,8 @@ class World(Protocol):
 class TrainingWorld(World, Protocol):
     """The world as strategies, sharing rules and evaluations use it."""
 
+    keeps_memories: bool  # the error memories of a lost worker's ranks are found by the others
+
     def shards(self, count: int, clock: Clock) -> Shards: ...
 
     def rounds(self, count: int, clock: Clock) -> Rounds: ...

@@ -330,7 +330,19 @@ class ElasticWorker:
         if self.evaluations is not None:
             self.evaluations.restore(saved)
 
+    def _record_memory_reset(self, reason: str) -> None:
+        """The error memories of compression are empty at the begin of this generation, in all workers."""
+        compress = self.plan.compress
+        if self.committed == 0 or compress is None or not compress.has_state:
+            return
+        why = f"generation {self.generation} begins at step {self.committed} and {reason}"
+        self._write("error_memory_reset", why=why)
+        if self.rank == 0:
+            self.listener.note(f"error memory reset: {why}")
+
     def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
+        if not world.keeps_memories:
+            self._record_memory_reset("shares no memory")
         strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock, sharing)
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
