@@ -44,6 +44,7 @@ class Kind(IntEnum):
     MEANS = 4
     FLAGS = 5
     VECTOR = 6
+    SLOTS = 7  # of whole shards, to the ranks that need them
 
 
 @dataclass(frozen=True, slots=True)
