@@ -94,7 +94,7 @@ def test_hosts_reach_each_other_by_name_and_share_no_file_no_memory_and_no_proce
     network: HostNetwork,
 ) -> None:
     assert _answers(network, 1, 2) is not None
-    for folder in ("/tmp", "/dev/shm", "$HOME"):
+    for folder in ("/tmp", "/dev/shm", "$HOME", "."):
         _shell(network, 1, f"echo mine > {folder}/note")
         assert _shell(network, 2, f"ls {folder}") == ""
     assert (network.host(1).folder / "note").read_text() == "mine\n"

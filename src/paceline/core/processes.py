@@ -28,7 +28,7 @@ def cpu_ticks(pid: int) -> int:
 
 
 def started_ticks(pid: int) -> int:
-    """When it was started, in ticks since the boot: with its pid the identity of a process; -1 if it ended."""
+    """When it was started, in ticks since the boot; with its pid it identifies a process. -1 if it ended."""
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] not in ("Z", "X") else -1
 

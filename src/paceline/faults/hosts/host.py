@@ -38,6 +38,9 @@ hostname "$3"
 echo up
 exec cat >/dev/null"""
 
+# nsenter's own --wd is a folder of the machine, not of the host.
+_IN_ITS_FOLDER = ("sh", "-c", f'cd {HIDDEN_FOLDER} && exec "$@"', "sh")
+
 
 @dataclass(slots=True)
 class HostProcess:
@@ -184,7 +187,7 @@ class Host:
         assert self._first is not None, f"{self.name} is not up"
         namespaces = ("--net", "--mount", "--uts", "--ipc", "--pid", "--time")
         return subprocess.Popen(
-            ["nsenter", "--target", str(self._first_pid), *namespaces, f"--wd={HIDDEN_FOLDER}", *command],
+            ["nsenter", "--target", str(self._first_pid), *namespaces, *_IN_ITS_FOLDER, *command],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
