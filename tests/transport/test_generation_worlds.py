@@ -314,7 +314,7 @@ def test_the_end_of_the_generation_ends_every_wait(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["network", "tls"])
-def test_the_loss_of_a_worker_is_an_error_for_whoever_needs_it(kind: str, tmp_path: Path) -> None:
+def test_the_loss_of_a_worker_is_an_error_for_every_worker_that_needs_it(kind: str, tmp_path: Path) -> None:
     def body(world: TrainingWorld) -> str:
         rounds = world.rounds(SHARDS, SystemClock())
         slots, mean = rounds.allocate(NUMEL, torch.float32)

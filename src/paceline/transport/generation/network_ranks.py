@@ -101,7 +101,7 @@ class NetworkRanks:
         copies = {rank: torch.empty_like(vector) for rank in range(self.world_size)}
         for rank in self.own:
             copies[rank].copy_(own[rank])
-        out = dict.fromkeys(self._ranks_of, [own[rank] for rank in self.own])
+        out = {other: [own[rank] for rank in self.own] for other in self._ranks_of}
         into = {other: [copies[rank] for rank in ranks] for other, ranks in self._ranks_of.items()}
         return list(copies.values()), self._swap(out, into)
 

@@ -239,7 +239,7 @@ def _require_repeatable(plan: Plan, channel: Channel, history: History) -> None:
 
 
 def _require_whole_memories(history: History) -> None:
-    """Behind a server, and without shared memory, nobody has the error memory of a lost worker."""
+    """Behind a server, and without shared memory, the error memory of a worker is lost with it."""
     resets = sum(event.kind == "error_memory_reset" for event in history.plain)
     if resets or history.rolled_back:
         raise NotRepeatableError(
