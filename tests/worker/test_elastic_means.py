@@ -1,4 +1,4 @@
-"""Compressed and robust means of an elastic run have the bits of the plain mode, with any workers and losses."""
+"""Compressed and robust means of an elastic run have the bits of the plain mode, with any workers."""
 
 from dataclasses import replace
 from pathlib import Path
