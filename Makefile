@@ -17,11 +17,11 @@ PAGE := src/paceline/dashboard/page/app.js
 APT_GET := flock /var/lib/dpkg env DEBIAN_FRONTEND=noninteractive apt-get -qq
 APT := $(APT_GET) install -y --no-install-recommends
 # What the tests use beside Python; a target each, which installs it or says what is skipped without.
-TOOLS := chromium shellcheck engine aws-tools promtool
+TOOLS := chromium shellcheck engine hosts aws-tools promtool
 # Where it is set, every process that a test starts compiles torch, Ray and TensorFlow anew: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean schemas
+.PHONY: demo test test-fast check collect setup tools chromium shellcheck engine hosts aws-tools promtool examples test-cluster soak bench bench-core bench-simulator bench-grid bench-target bench-gpu bench-bytes bench-data bench-cifar bench-failover bench-coordinator bench-lighthouse bench-checkpoints bench-recovery bench-ray bench-watch bench-dashboard screenshots page sim proto docs clean schemas
 
 demo: $(INSTALLED)  ## train XOR under every mode with one 3x straggler, and compare
 	$(BIN)/paceline demo
@@ -64,6 +64,14 @@ engine:  ## a container engine and a registry for the tests of images: as root o
 	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing podman, skopeo and a registry, once, for the tests of images" && \
 	  { $(APT) -o Acquire::Retries=8 $(ENGINE) || { $(APT_GET) -o Acquire::Retries=8 update && $(APT) -o Acquire::Retries=8 $(ENGINE); }; } >/dev/null 2>&1; } || \
 	  echo "NOTE: no container engine here, so tests that build, run and push images are SKIPPED; install it with: apt-get install $(ENGINE)"
+
+HOSTS := iproute2 iptables libfaketime
+hosts:  ## for tests on hosts that are network namespaces: as root on Debian what they need is installed, once
+	@{ command -v ip && command -v tc && command -v iptables && test -e "$$(echo /usr/lib/*/faketime/libfaketimeMT.so.1)"; } >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing iproute2, iptables and libfaketime, once, for the tests on hosts" && \
+	  { $(APT) $(HOSTS) || { $(APT_GET) update && $(APT) $(HOSTS); }; } >/dev/null 2>&1; } || \
+	  echo "NOTE: no iproute2, iptables or libfaketime here, so tests on hosts are SKIPPED; install them with: apt-get install $(HOSTS)"
+	@test "$$(id -u)" = 0 || echo "NOTE: not root, so tests on hosts that are network namespaces are SKIPPED"
 
 aws-tools: .venv-tools/.ready .venv-checkov/.ready  ## programs with pins of their own, for the tests of infra/ and of pushes: AWS CLI, MiniStack, cfn-lint, checkov
 

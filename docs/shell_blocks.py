@@ -20,6 +20,7 @@ REASONS = (
     "needs a GPU",
     "needs AWS",
     "needs the internet",
+    "needs root",
     "needs several hosts",
     "needs a run at work",
     "sets this machine up",

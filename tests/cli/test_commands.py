@@ -29,6 +29,26 @@ def test_a_plan_is_explained_on_stdout(tmp_path: Path, capsys: Captured, wording
     wording(err)
 
 
+def test_a_run_is_given_by_its_folder_or_its_name(tmp_path: Path, capsys: Captured) -> None:
+    run_dir = tmp_path / "runs" / "mine"
+    session = session_in(tmp_path)
+    assert run(["train", "--dry-run", "--name", "mine", "--json"], session) == 0
+    plan = json.loads(capsys.readouterr().out)["data"]["plan"]
+    run_dir.mkdir(parents=True)
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+    for name in ("runs/mine", "mine"):
+        assert run(["checkpoint", "list", name], session) == 0
+    assert run(["checkpoint", "list", "other"], session) == ExitCode.TRAINING_FAILED
+    (tmp_path / "mine").mkdir()  # a folder of this name comes first
+    assert run(["checkpoint", "list", "mine"], session) == ExitCode.TRAINING_FAILED
+    # So it does for --resume: this run has no checkpoint, and the other is no run.
+    (tmp_path / "mine").rmdir()
+    capsys.readouterr()
+    for name, code in (("mine", "E307"), ("other", "E301")):
+        assert run(["train", "--resume", name, "--json"], session) == ExitCode.TRAINING_FAILED
+        assert json.loads(capsys.readouterr().out)["error"]["problems"][0]["code"] == code
+
+
 def test_quiet_leaves_only_the_data(tmp_path: Path, capsys: Captured) -> None:
     run(["-q", "plan"], session_in(tmp_path))
     out, err = capsys.readouterr()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.fixtures.runs.virtual_workers import run_workers
 from torch import Tensor
 
+from paceline.compression.exchange import carry_out
 from paceline.compression.low_rank import LowRankMean, parts_of
 from paceline.compression.mean import compressed_mean, split_by_rank
 from paceline.compression.sparse import Dgc, density
@@ -159,7 +160,7 @@ def low_rank(given_: Sequence[Tensor], *, rank: int, rounds: int) -> Tensor:
         mean = LowRankMean(parts, collective, part, error_feedback=False, seed=3, clock=turns)
         for _ in range(rounds):
             part.copy_(given_[collective.rank])
-            mean.reduce(part)
+            carry_out(mean.reduction(part), collective)
         after[collective.rank] = part
 
     run_workers(len(given_), live)

@@ -46,6 +46,7 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
         "test_a_ray_that_never_starts_has_its_own_error_and_is_not_a_bug",
         "RayStartError",
     ),
+    "E211": ("hosts/test_network.py", "test_another_user_than_root_is_told_the_reason", "NoHostsError"),
     "E507": ("cli/test_coordinator_commands.py", "test_when_all_nodes_have_ended_it_is_an_error", "E507"),
     "E509": ("coordinator/test_embedded.py", "test_a_folder_is_used_by_one_node_at_a_time", "StorageError"),
     "E602": ("k8s_client/test_job_submit.py", "test_a_quota_that_is_too_small_is_seen_before", "NoRoomError"),

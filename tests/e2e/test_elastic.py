@@ -20,6 +20,7 @@ from tests.fixtures.waiting import kill, until_gone
 from tests.fixtures.wording import Wording
 
 ELASTIC = ["--task", "digits", "--batch-size", "8", "--num-workers", "3", "--shards", "4", "--pace", "10ms"]
+SOAK = pytest.mark.soak
 
 
 def test_killed_workers_are_replaced_and_the_result_has_the_same_bits(tmp_path: Path) -> None:
@@ -97,10 +98,39 @@ def test_when_all_workers_die_at_once_their_replacements_resume_from_the_checkpo
 @pytest.mark.parametrize(
     "args",
     [
+        ["--compress", "topk:0.1"],
+        pytest.param(
+            ["--mode", "localsgd", "--sync-every", "5", "--compress", "int8"], marks=pytest.mark.soak
+        ),
+        pytest.param(["--mode", "diloco", "--sync-every", "5", "--compress", "sign"], marks=SOAK),
+        pytest.param(
+            ["--aggregate", "median", "--byzantine", "worker=3,attack=garbage"], marks=pytest.mark.soak
+        ),
+    ],
+    ids=" ".join,
+)
+def test_compressed_and_robust_runs_keep_their_bits_when_workers_die(args: list[str], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with training(run_dir, *ELASTIC, *args, "--checkpoint-every", "20", participants=3) as run:
+        first = until_all_are_in(run, 0)
+        strike(run, "worker-1")
+        second = until_all_are_in(run, first)
+        until_saved(run)
+        for who in ("worker-0", "worker-1", "worker-2"):
+            strike(run, who)
+        until_all_are_in(run, second)
+        stop(run)
+    assert_nothing_was_lost(run_dir)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
         ["--mode", "easgd", "--elastic"],
         ["--shards", "2", "--num-workers", "3"],
         ["--min-workers", "4", "--num-workers", "3"],
-        ["--elastic", "--compress", "int8"],
+        ["--mode", "gossip", "--elastic"],
+        ["--mode", "diloco", "--fragments", "2", "--elastic", "--compress", "int8"],
         ["--no-elastic", "--shards", "4"],
     ],
 )

@@ -114,6 +114,22 @@ def test_the_other_modes_with_a_server_survive_too(mode: str, tmp_path: Path) ->
     assert_nothing_was_lost(tmp_path / "run")
 
 
+def test_an_error_memory_that_is_lost_with_its_worker_is_recorded(tmp_path: Path) -> None:
+    args = ["--mode", "asgd", "--compress", "topk:0.1"]
+    with training(tmp_path / "run", *SERVED, *args, participants=PARTICIPANTS) as run:
+        until_guarded(run)
+        until_it_goes_on(run)
+        strike_worker(run, "worker-1")
+        run.until(lambda: bool(events(run, "error_memory_reset")), "it is recorded")
+        strike_primary(run)
+        until_it_goes_on(run)
+        stop(run)
+        assert {event.who for event in events(run, "error_memory_reset")} == {"worker-1"}
+    assert paceline("verify", str(tmp_path / "run")).code == 0
+    replayed = paceline("replay", str(tmp_path / "run"))
+    assert "E305" in replayed.err
+
+
 def test_backup_workers_continue_without_the_late_and_without_the_frozen(tmp_path: Path) -> None:
     late = ["--mode", "backup", "--backup-workers", "1", "--straggler", "worker=2,factor=5"]
     with training(tmp_path / "run", *SERVED, *late, participants=PARTICIPANTS) as run:
@@ -181,7 +197,7 @@ def test_whichever_process_is_killed_repeatedly_nothing_is_lost(mode: str, seed:
     [
         ["--mode", "easgd", "--elastic"],
         ["--mode", "asgd", "--elastic", "--transport", "shm"],
-        ["--mode", "asgd", "--elastic", "--compress", "int8"],
+        ["--mode", "ps", "--elastic", "--num-workers", "3", "--aggregate", "median"],
     ],
 )
 def test_what_cannot_be_elastic_is_refused_with_the_reason(

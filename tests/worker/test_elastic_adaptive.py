@@ -11,7 +11,7 @@ from tests.fixtures.runs.run_plans import virtual_hash
 
 from paceline.events.lineage import lineage_of, policies_of
 from paceline.events.read import History
-from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.sync.adaptive_setting import Allowed, SyncPolicy
 from paceline.sync.fault_rules import StragglerRule
 from paceline.worker.replay.schedule import replay_elastic
@@ -103,26 +103,31 @@ def test_only_local_steps_are_localsgd(tmp_path: Path) -> None:
     assert_it_is_what_was_decided(plan, run, history)
 
 
+OVER = pytest.mark.parametrize("transport", [Transport.SHM, Transport.TCP])
 ANY = given(faults=any_faults(at_most=2, looks=MANY_LOOKS))  # one of three survives
 
 
+@OVER
 @settings(max_examples=3)
 @ANY
 def test_whichever_worker_dies_or_freezes_anywhere_the_bits_are_those_of_the_decided_policies(
-    faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+    transport: Transport, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert_decided_ways(faults, tmp_path_factory.mktemp("run"))
+    assert_decided_ways(faults, tmp_path_factory.mktemp("run"), transport)
 
 
 @pytest.mark.soak
 @settings(max_examples=40)
 @ANY
-def test_the_same_with_many_faults(faults: list[Fault], tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert_decided_ways(faults, tmp_path_factory.mktemp("run"))
+@OVER
+def test_the_same_with_many_faults(
+    transport: Transport, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert_decided_ways(faults, tmp_path_factory.mktemp("run"), transport)
 
 
-def assert_decided_ways(faults: list[Fault], folder: Path) -> None:
-    plan = elastic_plan({"stragglers": PASSING})
+def assert_decided_ways(faults: list[Fault], folder: Path, transport: Transport) -> None:
+    plan = elastic_plan({"stragglers": PASSING, "transport": transport})
     run = ElasticRun(plan, folder, tuple(faults))
     assert_it_is_what_was_decided(plan, run, run.run())
 

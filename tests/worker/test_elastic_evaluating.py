@@ -14,7 +14,7 @@ from tests.fixtures.runs.run_plans import virtual_hash
 from tests.fixtures.wording import Wording
 
 from paceline.events.read import read_history
-from paceline.plan.plan import Elastic, Evaluation, Plan, StrategyOptions
+from paceline.plan.plan import Elastic, Evaluation, Plan, StrategyOptions, Transport
 from paceline.training.verify import verify_run
 
 VALIDATED = "paceline.laws.tasks:ValidatedTask"
@@ -120,12 +120,13 @@ def test_a_run_whose_evaluating_process_is_killed_stops_where_an_undisturbed_one
         assert_nothing_was_lost(run_dir)
 
 
-@settings(max_examples=10, deadline=None)  # each switches threads some thousand times
+@pytest.mark.parametrize("transport", [Transport.SHM, Transport.TCP])
+@settings(max_examples=5, deadline=None)  # each switches threads some thousand times
 @given(faults=any_faults(at_most=2, looks=MANY_LOOKS))  # one of three survives
 def test_whichever_worker_is_lost_no_evaluation_and_no_decision_is_lost_or_made_twice(
-    faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+    transport: Transport, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    run = run_it(rising_plan(), tmp_path_factory.mktemp("run"), *faults)
+    run = run_it(replace(rising_plan(), transport=transport), tmp_path_factory.mktemp("run"), *faults)
     assert [step for step, _ in measured(run)] == [3, 6, 9, 12, 15]
     assert {json.loads(str(facts["best"]))["step"] for facts in run.evaluated} == {9}
     assert {str(facts["stopped_by"])[:10] for facts in run.evaluated} == {"early stop"}

@@ -10,7 +10,7 @@ from tests.fixtures.runs.plans import small_plan
 from tests.fixtures.runs.run_plans import virtual_hash
 
 from paceline.events.lineage import lineage_of
-from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.plan import Elastic, OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.plan.schedule import commits_in, draws_of
 from paceline.worker.replay.schedule import replay_elastic
 
@@ -62,27 +62,32 @@ def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_client(
     assert replay_elastic(plan, history, run.hashes[0]).is_equal
 
 
+OVER = pytest.mark.parametrize("transport", [Transport.SHM, Transport.TCP])
 ANY = given(faults=any_faults(at_most=2, looks=MANY_LOOKS))
 
 
+@OVER
 @settings(max_examples=3)
 @ANY
 def test_whichever_worker_dies_or_freezes_anywhere_the_bits_are_the_same(
-    faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+    transport: Transport, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert_same_bits(faults, tmp_path_factory.mktemp("run"))
+    assert_same_bits(faults, tmp_path_factory.mktemp("run"), transport)
 
 
 @pytest.mark.soak
 @settings(max_examples=40)
 @ANY
-def test_the_same_with_many_faults(faults: list[Fault], tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert_same_bits(faults, tmp_path_factory.mktemp("run"))
+@OVER
+def test_the_same_with_many_faults(
+    transport: Transport, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert_same_bits(faults, tmp_path_factory.mktemp("run"), transport)
 
 
-def assert_same_bits(faults: list[Fault], folder: Path) -> None:
+def assert_same_bits(faults: list[Fault], folder: Path, transport: Transport) -> None:
     plan = elastic_plan()
-    run = ElasticRun(plan, folder, tuple(faults))
+    run = ElasticRun(replace(plan, transport=transport), folder, tuple(faults))
     history = run.run()
     assert run.hashes
     assert set(run.hashes) == {virtual_hash(replace(plan, elastic=None))}

@@ -12,7 +12,7 @@ from tests.fixtures.runs.run_plans import virtual_hash
 
 from paceline.events.lineage import lineage_of
 from paceline.events.read import History
-from paceline.plan.plan import Elastic, OnSlow, OptimizerChoice, Plan, StrategyOptions
+from paceline.plan.plan import Elastic, OnSlow, OptimizerChoice, Plan, StrategyOptions, Transport
 from paceline.plan.schedule import ROUND_MODES, is_whole
 from paceline.sync.fault_rules import StragglerRule
 from paceline.sync.schedule import RateSchedule, RateShape
@@ -89,35 +89,38 @@ def test_any_number_of_workers_ends_with_the_bits_of_one_worker_for_each_shard(
     assert [position for position in positions if position < last] == list(range(last))
 
 
+OVER = pytest.mark.parametrize("transport", [Transport.SHM, Transport.TCP])
 ANY = given(
     mode=st.sampled_from(["localsgd", "diloco", "ssgd", "streaming"]),
     faults=any_faults(at_most=2, looks=MANY_LOOKS),
 )
 
 
+@OVER
 @settings(max_examples=4)
 @ANY
 def test_whichever_worker_dies_or_freezes_anywhere_the_bits_are_the_same(
-    mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+    transport: Transport, mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert_same_bits(mode, faults, tmp_path_factory.mktemp("run"))
+    assert_same_bits(mode, faults, tmp_path_factory.mktemp("run"), transport)
 
 
 @pytest.mark.soak
+@OVER
 @settings(max_examples=60)
 @ANY
 def test_the_same_with_many_faults(
-    mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
+    transport: Transport, mode: str, faults: list[Fault], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert_same_bits(mode, faults, tmp_path_factory.mktemp("run"))
+    assert_same_bits(mode, faults, tmp_path_factory.mktemp("run"), transport)
 
 
-def assert_same_bits(mode: str, faults: list[Fault], folder: Path) -> None:
+def assert_same_bits(mode: str, faults: list[Fault], folder: Path, transport: Transport) -> None:
     changes: dict[str, object] = {} if mode in ROUND_MODES else {"strategy": StrategyOptions()}
     if mode == "streaming":
         mode, changes = "diloco", {"strategy": STREAMING}
     plan = elastic_plan(mode, {"optimizer": MOMENTUM, "task_options": {"batch_norm": True}, **changes})
-    run = ElasticRun(plan, folder, tuple(faults))
+    run = ElasticRun(replace(plan, transport=transport), folder, tuple(faults))
     history = run.run()
     assert run.hashes
     assert set(run.hashes) == {plain_hash(plan)}

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.errors import Terminated
-from paceline.cli.options import SettingsCommand, common_options, config_options_without, run_names
+from paceline.cli.options import (
+    RunPath,
+    SettingsCommand,
+    common_options,
+    config_options_without,
+    run_names,
+)
 from paceline.cli.output import emit, print_message
 from paceline.comparison.report import formatting
 from paceline.comparison.schema import Cell, Comparison
@@ -245,9 +251,7 @@ def demo_table(rows: "list[DemoRow]") -> list[str]:
 
 
 @click.command("report")
-@click.argument(
-    "runs", shell_complete=run_names, nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…"
-)
+@click.argument("runs", shell_complete=run_names, nargs=-1, required=True, type=RunPath(), metavar="RUN…")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -33,13 +33,13 @@ def follow_job(
     output: Path | None,
     command: str,
 ) -> ExitCode:
-    """For so many seconds, then a watcher goes on; 0: to the end. `output`: a file for the lines too."""
+    """Follow for `for_s` seconds (0: to the end), then leave it to a watcher; `output` gets the lines too."""
     from paceline.k8s.client.api import ApiError
     from paceline.k8s.submit.submission import start_watcher
 
-    told: list[Finding] = []
+    shown: list[Finding] = []
     with open_line_log(session, output) as keep:
-        follower = _follower(session, cluster, name, told, keep)
+        follower = _follower(session, cluster, name, shown, keep)
         try:
             done = follower.follow(for_s or None)
         except KeyboardInterrupt as stopped:
@@ -48,7 +48,7 @@ def follow_job(
             print_message(session, _reattach_hint(name, cluster))
             raise
     answer: dict[str, Json] = {"name": name, "namespace": cluster.namespace, "attempt": done.attempt}
-    answer["finding"] = told[-1].to_json() if told else None
+    answer["finding"] = shown[-1].to_json() if shown else None
     if done.end is not None:
         answer |= {"ended": True, "says": done.end.says, "exit_code": int(done.end.code)}
         print_message(session, done.end.says)
@@ -91,10 +91,10 @@ def _follower(
     session: Session,
     cluster: "ClusterConnection",
     name: str,
-    told: "list[Finding]",
+    shown: "list[Finding]",
     keep: Callable[[str], None],
 ) -> "Follower":
-    """`told`: every finding is put there too."""
+    """`shown`: every finding is put there too."""
     from paceline.k8s.submit.follow import Follower, FollowOutput
 
     def line(one: "Line") -> None:
@@ -105,7 +105,7 @@ def _follower(
         keep(text)
 
     def tell(finding: "Finding") -> None:
-        told.append(finding)
+        shown.append(finding)
         for text in finding.lines():
             print_message(session, text)
 

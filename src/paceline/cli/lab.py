@@ -46,8 +46,13 @@ def list_scenarios(session: Session) -> None:
 @click.option(
     "--run-dir", type=click.Path(path_type=Path), help="Folder to keep the run in. [default: deleted]"
 )
+@click.option(
+    "--hosts",
+    type=click.IntRange(3, 9),
+    help="Number of hosts (network namespaces), for experiments on hosts. Needs root. [default: 3]",
+)
 @common_options
-def run(session: Session, name: str, times: int | None, run_dir: Path | None) -> ExitCode:
+def run(session: Session, name: str, times: int | None, run_dir: Path | None, hosts: int | None) -> ExitCode:
     """Run the experiment NAME; exit code 8 if an expectation fails."""
     from paceline.faults.scenarios.catalog import SCENARIOS
 
@@ -56,11 +61,20 @@ def run(session: Session, name: str, times: int | None, run_dir: Path | None) ->
         hint = did_you_mean(name, SCENARIOS, otherwise=known)
         raise ConfigError([Problem(f"there is no experiment {name!r}", hint, "NAME")])
     scenario = SCENARIOS[name]
+    body = scenario.body
+    if hosts is not None:
+        if scenario.on_hosts is None:
+            known = ", ".join(other for other, s in SCENARIOS.items() if s.on_hosts is not None)
+            problem = Problem(
+                f"{name} does not run on hosts", f"leave out --hosts; on hosts: {known}", "--hosts"
+            )
+            raise ConfigError([problem])
+        body = scenario.on_hosts(hosts)
     count = times or scenario.times
     print_message(session, f"{name}: {scenario.what}, {pluralize(count, 'time')}")
     with tempfile.TemporaryDirectory(prefix="paceline-lab-") as folder:
         target = Path(folder) / "run" if run_dir is None else session.folder / run_dir
-        expectations = scenario.body(target, count, _reporter(session))
+        expectations = body(target, count, _reporter(session))
     return _show(session, name, count, expectations)
 
 

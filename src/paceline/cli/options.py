@@ -5,6 +5,7 @@ The config table is imported only for a command that has a flag per key: `paceli
 
 import functools
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -314,7 +315,27 @@ def _raw(key: "Key", item: str | bool) -> "Raw":
     return item
 
 
-run_argument = click.argument("run", shell_complete=run_names, type=click.Path(path_type=Path))
-optional_run_argument = click.argument(
-    "run", shell_complete=run_names, required=False, type=click.Path(path_type=Path)
-)
+def run_path(folder: Path, given: Path) -> Path:
+    """The folder of a run that is given by its path or by its name under `runs/`; relative to `folder`."""
+    named = Path("runs") / given
+    is_name = len(given.parts) == 1 and not (folder / given).exists()
+    return named if is_name and (folder / named / "plan.json").exists() else given
+
+
+class RunPath(click.Path):
+    """A run folder, or the name of a run under `runs/`."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        given = super().convert(value, param, ctx)
+        assert isinstance(given, Path), "click converts to path_type"
+        session = ctx.find_object(Session) if ctx is not None else None
+        return given if session is None else run_path(session.folder, given)
+
+
+run_argument = click.argument("run", shell_complete=run_names, type=RunPath())
+optional_run_argument = click.argument("run", shell_complete=run_names, required=False, type=RunPath())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.coordinator_options import run_coordinator_options
-from paceline.cli.options import SettingsCommand, common_options, config_options
+from paceline.cli.options import SettingsCommand, common_options, config_options, run_path
 from paceline.cli.output import emit, emit_problems, print_message
 from paceline.config.values import RawSetting, Unreadable, read_integer
 from paceline.core import environ
@@ -119,7 +119,10 @@ def resume_run(
                 for flag in others
             ]
         )
-    run_dir = _fetch_run(session, run) if run.startswith("s3://") else session.folder / run
+    if run.startswith("s3://"):
+        run_dir = _fetch_run(session, run)
+    else:
+        run_dir = session.folder / run_path(session.folder, Path(run))
     with locked_run(run_dir):
         plan, checkpoint = load_resumable(run_dir, _num_workers_flag(flags))
         if flags:

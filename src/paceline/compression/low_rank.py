@@ -19,10 +19,10 @@ from torch import Tensor
 
 from paceline.compression.codecs import Stopwatch
 from paceline.compression.error_feedback import memory_of
+from paceline.compression.exchange import Exchange, ExchangeKind, RankVectors, Reduction
 from paceline.core.clock import Clock
 from paceline.sync.rng import draw_u64
 from paceline.transport.arena import Piece
-from paceline.transport.ports import Collective, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class LowRankMean:
     def __init__(
         self,
         parts: Parts,
-        collective: Collective,
+        vectors: RankVectors,
         like: Tensor,
         *,
         error_feedback: bool,
@@ -99,18 +99,17 @@ class LowRankMean:
         clock: Clock,
     ) -> None:
         self._parts = parts
-        self._collective = collective
         self._watch = Stopwatch(clock)
         self._memory = memory_of(like, error_feedback=error_feedback)
-        self._left = collective.allocate(parts.left_numel, like.dtype)
+        self._left = vectors.allocate(parts.left_numel, like.dtype)
         self._right: Tensor | None = None
         if parts.matrices:
-            self._right = collective.allocate(parts.right_numel, like.dtype)
+            self._right = vectors.allocate(parts.right_numel, like.dtype)
             self._right.copy_(_first_right(parts.right_numel, seed).to(like.dtype))
 
-    def reduce(self, part: Tensor) -> Traffic:
+    def reduction(self, part: Tensor) -> Reduction:
         if self._right is None:
-            return self._average_plain(part)
+            return (yield from self._average_plain(part))
         parts = self._parts
         left = self._left
         right = self._right
@@ -123,7 +122,7 @@ class LowRankMean:
                     out=self._thin(left, m.left, m.rows),
                 )
             self._put_plain(corrected)
-        traffic = self._collective.all_reduce_mean(left)
+        yield Exchange(ExchangeKind.MEAN, left)
         with self._watch:
             self._orthonormal()
             for m in parts.matrices:
@@ -134,17 +133,17 @@ class LowRankMean:
                 )
             if self._memory.remembers:
                 self._memory.sent(self._made_of(corrected.clone()))
-        traffic += self._collective.all_reduce_mean(right)
+        yield Exchange(ExchangeKind.MEAN, right)
         with self._watch:
             self._take_plain(part)
             self._made_of(part)
-        return traffic + self._watch.traffic()
+        return self._watch.traffic()
 
-    def _average_plain(self, part: Tensor) -> Traffic:
+    def _average_plain(self, part: Tensor) -> Reduction:
         self._left.copy_(part)
-        traffic = self._collective.all_reduce_mean(self._left)
+        yield Exchange(ExchangeKind.MEAN, self._left)
         part.copy_(self._left)
-        return traffic
+        return self._watch.traffic()
 
     def _made_of(self, target: Tensor) -> Tensor:
         """The matrices in `target` become PQᵀ; the rest of it stays."""

@@ -14,18 +14,19 @@ from torch import Tensor
 
 from paceline.compression.codecs import Coder, Stopwatch, TopK, coder_of
 from paceline.compression.error_feedback import memory_of
+from paceline.compression.exchange import Exchange, ExchangeKind, RankVectors, Reduction, carry_out
 from paceline.compression.low_rank import LowRankMean, parts_of
 from paceline.compression.sparse import Dgc, GatheredMean, TopKSelection
 from paceline.core.clock import Clock
 from paceline.plan.plan import Codec, Compression, Plan
 from paceline.transport.arena import ALIGN, Piece
-from paceline.transport.ports import NO_TRAFFIC, Collective, Traffic
+from paceline.transport.ports import Collective, Traffic
 from paceline.transport.torch_dist import ring_bytes
 
 
 class LossyMean(Protocol):
-    def reduce(self, part: Tensor) -> Traffic:
-        """Replace the part by about its mean over all workers; every worker then holds the same bits."""
+    def reduction(self, part: Tensor) -> Reduction:
+        """Replace the part by about its mean over all ranks; every rank then holds the same bits."""
         ...
 
     def snapshot(self) -> dict[str, Tensor]: ...
@@ -43,44 +44,44 @@ class LossyMean(Protocol):
 
 class ScatteredMean:
     def __init__(
-        self, coder: Coder, collective: Collective, like: Tensor, *, error_feedback: bool, clock: Clock
+        self, coder: Coder, vectors: RankVectors, like: Tensor, *, error_feedback: bool, clock: Clock
     ) -> None:
-        world = collective.world_size
+        world = vectors.world_size
         self._numel = like.numel()
         self._dtype = like.dtype
         self._coder = coder
-        self._collective = collective
+        self._rank = vectors.rank
         self._watch = Stopwatch(clock)
         self._pieces = split_by_rank(self._numel, world)
         self._slot_bytes = coder.payload_bytes(self._pieces[0].stop, self._dtype)
-        self._outgoing = collective.allocate(world * self._slot_bytes, torch.uint8)
-        self._shared = collective.allocate(self._slot_bytes, torch.uint8)
-        own = like[self._pieces[collective.rank]]
+        self._outgoing = vectors.allocate(world * self._slot_bytes, torch.uint8)
+        self._shared = vectors.allocate(self._slot_bytes, torch.uint8)
+        own = like[self._pieces[vectors.rank]]
         self._first = memory_of(like, error_feedback=error_feedback)
         self._second = memory_of(own, error_feedback=error_feedback)
         self._round = 0
 
-    def reduce(self, part: Tensor) -> Traffic:
+    def reduction(self, part: Tensor) -> Reduction:
         with self._watch:
             corrected = self._first.corrected(part)
             for rank, piece in enumerate(self._pieces):
                 self._encode(corrected[piece], self._slot(self._outgoing, rank), message=rank)
             if self._first.remembers:
                 self._first.sent(self._decoded(self._outgoing))
-        received, traffic = self._collective.swap(self._outgoing)
+        (received,) = yield Exchange(ExchangeKind.SWAP, self._outgoing)
         with self._watch:
             self._encode(self._own_mean(received), self._shared, message=len(self._pieces))
             if self._second.remembers:
-                self._second.sent(self._decode(self._shared, self._collective.rank))
-        payloads, more = self._collective.gather(self._shared)
+                self._second.sent(self._decode(self._shared, self._rank))
+        payloads = yield Exchange(ExchangeKind.GATHER, self._shared)
         with self._watch:
             for rank, (piece, payload) in enumerate(zip(self._pieces, payloads, strict=True)):
                 part[piece] = self._decode(payload, rank)
         self._round += 1
-        return traffic + more + self._watch.traffic()
+        return self._watch.traffic()
 
     def _own_mean(self, received: Tensor) -> Tensor:
-        own = self._collective.rank
+        own = self._rank
         total = self._decode(self._slot(received, 0), own)
         for rank in range(1, len(self._pieces)):
             total += self._decode(self._slot(received, rank), own)
@@ -128,37 +129,52 @@ WORKERS = "workers"
 
 
 @dataclass(frozen=True, slots=True)
-class CompressedMean:
-    collective: Collective
+class CompressedVector:
+    """One rank's vector, of which the first part is averaged lossily."""
+
+    ranks: int
     vector: Tensor
     lossy_end: int
     lossy: LossyMean
     rest: Tensor | None  # where what follows the lossy part is averaged
     padding: Tensor  # the places between tensors, which belong to none
+
+    def reduction(self) -> Reduction:
+        """Replace the vector by its mean over all ranks."""
+        part = self.vector[: self.lossy_end]
+        coding = yield from self.lossy.reduction(part)
+        if self.rest is not None:
+            self.rest.copy_(self.vector[self.lossy_end :])
+            yield Exchange(ExchangeKind.MEAN, self.rest)
+            self.vector[self.lossy_end :] = self.rest
+        # Nothing else writes there, so what a codec left would come back as next step's gradient.
+        part.index_fill_(0, self.padding, 0.0)
+        return coding
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {**self.lossy.snapshot(), WORKERS: torch.tensor([self.ranks])}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        if saved and int(saved[WORKERS]) == self.ranks:
+            self.lossy.restore(saved)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedMean:
+    collective: Collective
+    own: CompressedVector
     is_lossy = True
 
     def reduce(self) -> Traffic:
-        part = self.vector[: self.lossy_end]
-        traffic = self.lossy.reduce(part) + self._reduce_rest()
-        # Nothing else writes there, so what a codec left would come back as next step's gradient.
-        part.index_fill_(0, self.padding, 0.0)
-        plain = ring_bytes(self.vector.nbytes, self.collective.world_size)
+        traffic = carry_out(self.own.reduction(), self.collective)
+        plain = ring_bytes(self.own.vector.nbytes, self.collective.world_size)
         return replace(traffic, bytes_saved=plain - traffic.bytes_out)
 
-    def _reduce_rest(self) -> Traffic:
-        if self.rest is None:
-            return NO_TRAFFIC
-        self.rest.copy_(self.vector[self.lossy_end :])
-        traffic = self.collective.all_reduce_mean(self.rest)
-        self.vector[self.lossy_end :] = self.rest
-        return traffic
-
     def snapshot(self) -> dict[str, Tensor]:
-        return {**self.lossy.snapshot(), WORKERS: torch.tensor([self.collective.world_size])}
+        return self.own.snapshot()
 
     def restore(self, saved: dict[str, Tensor]) -> None:
-        if saved and int(saved[WORKERS]) == self.collective.world_size:
-            self.lossy.restore(saved)
+        self.own.restore(saved)
 
 
 def compressed_mean(
@@ -172,12 +188,29 @@ def compressed_mean(
     clock: Clock,
 ) -> CompressedMean:
     """`vector` is from `allocate`; `pieces` are the tensors that lie in its lossy part."""
+    own = compressed_vector(
+        plan, compress, collective, vector, lossy_end=lossy_end, pieces=pieces, clock=clock
+    )
+    return CompressedMean(collective, own)
+
+
+def compressed_vector(
+    plan: Plan,
+    compress: Compression,
+    vectors: RankVectors,
+    vector: Tensor,
+    *,
+    lossy_end: int,
+    pieces: Sequence[Piece],
+    clock: Clock,
+) -> CompressedVector:
+    """`pieces` are the tensors that lie in the lossy part of `vector`."""
     part = vector[:lossy_end]
-    lossy = _lossy_mean(plan, compress, collective, part, pieces, clock)
+    lossy = _lossy_mean(plan, compress, vectors, part, pieces, clock)
     after = vector.numel() - lossy_end
-    rest = collective.allocate(after, vector.dtype) if after else None
+    rest = vectors.allocate(after, vector.dtype) if after else None
     padding = torch.tensor(_between(pieces, lossy_end), dtype=torch.int64, device=vector.device)
-    return CompressedMean(collective, vector, lossy_end, lossy, rest, padding)
+    return CompressedVector(vectors.world_size, vector, lossy_end, lossy, rest, padding)
 
 
 def _between(pieces: Sequence[Piece], end: int) -> list[int]:
@@ -190,7 +223,7 @@ def _between(pieces: Sequence[Piece], end: int) -> list[int]:
 def _lossy_mean(
     plan: Plan,
     compress: Compression,
-    collective: Collective,
+    vectors: RankVectors,
     part: Tensor,
     pieces: Sequence[Piece],
     clock: Clock,
@@ -201,17 +234,17 @@ def _lossy_mean(
         case Codec.TOPK:
             assert amount is not None, "the plan sets the fraction of topk"
             return GatheredMean(
-                TopKSelection(TopK(amount), part, error_feedback=feedback), collective, clock=clock
+                TopKSelection(TopK(amount), part, error_feedback=feedback), vectors, clock=clock
             )
         case Codec.DGC:
             assert amount is not None, "the plan sets the fraction of dgc"
-            clip = None if plan.clip_norm is None else plan.clip_norm / collective.world_size**0.5
+            clip = None if plan.clip_norm is None else plan.clip_norm / vectors.world_size**0.5
             selection = Dgc(part, part=amount, warmup=compress.warmup, clip=clip)
-            return GatheredMean(selection, collective, clock=clock)
+            return GatheredMean(selection, vectors, clock=clock)
         case Codec.POWERSGD:
             assert amount is not None, "the plan sets the rank of powersgd"
             parts = parts_of(part.numel(), pieces, round(amount))
-            return LowRankMean(parts, collective, part, error_feedback=feedback, seed=plan.seed, clock=clock)
+            return LowRankMean(parts, vectors, part, error_feedback=feedback, seed=plan.seed, clock=clock)
         case _:
-            coder = coder_of(compress, seed=plan.seed, rank=collective.rank)
-            return ScatteredMean(coder, collective, part, error_feedback=feedback, clock=clock)
+            coder = coder_of(compress, seed=plan.seed, rank=vectors.rank)
+            return ScatteredMean(coder, vectors, part, error_feedback=feedback, clock=clock)

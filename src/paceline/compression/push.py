@@ -51,9 +51,15 @@ class Pusher:
     def __init__(self, shape: PushFormat, like: Tensor, *, error_feedback: bool, clock: Clock) -> None:
         """`like` is the part of the gradients that is compressed."""
         self._format = shape
+        self._like = like
         self._end = like.numel()
-        self._memory = memory_of(like, error_feedback=error_feedback)
+        self._error_feedback = error_feedback
         self._watch = Stopwatch(clock)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what is owed: what was sent last did not count."""
+        self._memory = memory_of(self._like, error_feedback=self._error_feedback)
         self._sent = 0
 
     @property

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from paceline.compression.codecs import Stopwatch, TopK
 from paceline.compression.error_feedback import memory_of
+from paceline.compression.exchange import Exchange, ExchangeKind, RankVectors, Reduction
 from paceline.core.clock import Clock
-from paceline.transport.ports import Collective, Traffic
 
 
 class Selection(Protocol):
@@ -49,28 +49,28 @@ class TopKSelection:
 
 
 class GatheredMean:
-    def __init__(self, selection: Selection, collective: Collective, *, clock: Clock) -> None:
+    def __init__(self, selection: Selection, vectors: RankVectors, *, clock: Clock) -> None:
         self._selection = selection
-        self._collective = collective
+        self._vectors = vectors
         self._watch = Stopwatch(clock)
         self._places: dict[int, Tensor] = {}  # by size: a selection may send less over time
 
-    def reduce(self, part: Tensor) -> Traffic:
+    def reduction(self, part: Tensor) -> Reduction:
         with self._watch:
             coder, payload = self._selection.choose(part)
             shared = self._place(payload.numel())
             shared.copy_(payload)
-        payloads, traffic = self._collective.gather(shared)
+        payloads = yield Exchange(ExchangeKind.GATHER, shared)
         with self._watch:
             part.zero_()
             for gathered in payloads:
                 coder.add_to(part, gathered)
             part.div_(len(payloads))
-        return traffic + self._watch.traffic()
+        return self._watch.traffic()
 
     def _place(self, size: int) -> Tensor:
         if size not in self._places:  # all workers get a new size in the same round
-            self._places[size] = self._collective.allocate(size, torch.uint8)
+            self._places[size] = self._vectors.allocate(size, torch.uint8)
         return self._places[size]
 
     def snapshot(self) -> dict[str, Tensor]:

@@ -27,6 +27,12 @@ def cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12]) if fields else -1
 
 
+def started_ticks(pid: int) -> int:
+    """When it was started, in ticks since the boot; with its pid it identifies a process. -1 if it ended."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in ("Z", "X") else -1
+
+
 def is_stopped(pid: int) -> bool:
     """Whether it is stopped, by SIGSTOP, Ctrl-Z or a debugger."""
     return _stat(pid)[:1] in (["T"], ["t"])

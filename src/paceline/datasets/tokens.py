@@ -158,10 +158,9 @@ def _problem(message: str, hint: str) -> ConfigError:
     return TaskDataError([Problem(message, hint)])
 
 
-# It is written by going on: the JSON is replaced whole after every stretch, and says how
-# many documents and tokens are in the file by then. What was written after that is
-# cut off when the writing continues, so a stop at any moment loses a stretch and
-# nothing else, and the file has the same bytes as if there had been none.
+# Writing can be resumed: after every batch of documents the JSON is replaced, with the number of
+# documents and tokens in the file. What was written after that is cut off on resume, so a stop
+# loses at most one batch, and the file has the same bytes as without the stop.
 
 TOKENS = "tokens.bin"
 ABOUT = "tokens.json"

@@ -260,6 +260,7 @@ PLAIN_KINDS: dict[str, str] = {
     "backup, epoch",
     "push_refused": "a worker's push was rejected, because its work unit had been reassigned; fields: "
     "position, version",
+    "error_memory_reset": "an error memory of compression is empty again in an elastic run; fields: why",
     "supervision": "a decision about the workers of an elastic run, or a change of its coordinator's state; "
     "fields: decision (text with the reason)",
     "slow_worker": "a worker of an elastic run has become slow, or has recovered; fields: worker, is_slow, "

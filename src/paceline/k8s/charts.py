@@ -1,6 +1,6 @@
 """Helm charts that a fix installs, in pinned versions: the same command makes the same cluster.
 
-`--atomic --wait`: what does not get ready is taken back by Helm itself.
+`--atomic --wait`: Helm rolls back what does not get ready.
 """
 
 import shlex

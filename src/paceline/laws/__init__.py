@@ -1,1 +1,1 @@
-"""What every way of agreeing must obey, as proofs that run: for tests, and for users."""
+"""Laws of the synchronization strategies, as executable proofs for tests and for `paceline laws`."""

@@ -1,4 +1,4 @@
-"""U: what every way of agreeing must obey."""
+"""U: the laws that every synchronization strategy obeys."""
 
 from dataclasses import replace
 

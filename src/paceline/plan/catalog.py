@@ -34,6 +34,7 @@ class Mode:
     never_equal: bool = False  # workers hold the same parameters at the end only
     in_rounds: bool = False  # workers train alone for `sync_every` steps between two averagings
     is_elastic: bool = False  # continues when workers come and go
+    not_elastic: str = ""  # why it does not
     compresses: frozenset[Codec] = frozenset(Codec)  # values that --compress accepts
     optimizers: frozenset[str] = frozenset()  # the only ones it works with; empty: any
     is_split: bool = False  # each worker keeps only its part of the parameters
@@ -85,6 +86,7 @@ MODES: dict[str, Mode] = {
             summary="one worker, no communication",
             options=frozenset(),
             compresses=_NONE,
+            not_elastic="it has one worker, and no other one that could continue",
         ),
         Mode(
             name="ssgd",
@@ -172,6 +174,7 @@ MODES: dict[str, Mode] = {
             options=frozenset({"sync_every", "elasticity"}),
             updates_apart=True,
             compresses=_NONE,
+            not_elastic="a worker trains parameters of its own between two exchanges, which are lost with it",
         ),
         Mode(
             name="localsgd",
@@ -216,6 +219,7 @@ MODES: dict[str, Mode] = {
             options=frozenset({"freeze_after"}),
             optimizers=frozenset({"adam", "adamw"}),
             compresses=_NONE,
+            not_elastic="what a worker owes to the momentum is in its own error memory, and is lost with it",
         ),
         Mode(
             name="gossip",
@@ -226,6 +230,7 @@ MODES: dict[str, Mode] = {
             updates_apart=True,
             never_equal=True,
             compresses=_NONE,
+            not_elastic="each worker holds parameters of its own, which are lost with it",
         ),
         Mode(
             name="adpsgd",
@@ -236,6 +241,7 @@ MODES: dict[str, Mode] = {
             options=frozenset({"topology"}),
             updates_apart=True,
             compresses=_NONE,
+            not_elastic="each worker holds parameters of its own, which are lost with it",
         ),
         Mode(
             name="adaptive",

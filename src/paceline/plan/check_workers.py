@@ -67,9 +67,18 @@ def _combinations(config: TrainConfig) -> list[Problem]:
     # Modes with torch's process group, which is created again in every generation.
     is_torchs = is_elastic and row is not None and row.channel is Channel.TORCH
     is_split = row is not None and row.is_split
+    options = decide.strategy_options_of(config)
+    is_streaming = options.fragments > 1 or options.sync_delay > 0 or options.mixing > 0
+    aggregate = decide.aggregate_of(config)
+    why_not = "" if row is None or not row.not_elastic else f": {row.not_elastic}"
     other_modes = f"use --mode {' or '.join(name for name, other in MODES.items() if other.is_elastic)}"
     reasons = [
-        ("mode", not is_elastic, f"mode {mode} cannot continue with a different set of workers", other_modes),
+        (
+            "mode",
+            not is_elastic,
+            f"mode {mode} cannot continue with a different set of workers{why_not}",
+            other_modes,
+        ),
         (
             "transport",
             not (is_served or is_torchs)
@@ -131,21 +140,16 @@ def _combinations(config: TrainConfig) -> list[Problem]:
         ("launcher", decide.is_virtual(config), "virtual workers cannot die", "use --launcher local"),
         (
             "compress",
-            config.compress is not None,
-            "compress keeps state (error feedback) for each worker, which a lost worker would take with it",
-            "leave it out",
+            config.compress is not None and mode == "diloco" and is_streaming,
+            "the fragments of an elastic diloco run are averaged uncompressed",
+            "leave compress out, or leave fragments, sync_delay and mixing out",
         ),
         (
             "aggregate",
-            config.aggregate not in (None, "mean"),
-            "an elastic run averages its shards, and supports no other aggregate",
-            "leave aggregate out",
-        ),
-        (
-            "byzantine",
-            bool(config.byzantine),
-            "byzantine is not supported in an elastic run",
-            "leave byzantine out",
+            is_served and aggregate != "mean",
+            f"an update of mode {mode} takes the gradients of the workers that are left, which may be fewer "
+            f"than {aggregate} needs",
+            "use --mode ssgd, which always aggregates the gradients of all shards",
         ),
     ]
     return [_problem(config, key, message, hint) for key, applies, message, hint in reasons if applies]

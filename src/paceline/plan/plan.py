@@ -98,6 +98,11 @@ class Compression:
     error_feedback: bool = True  # the error of a message is added to the next one
     warmup: int = 0  # dgc: averagings during which more is sent
 
+    @property
+    def has_state(self) -> bool:
+        """Whether a message depends on those before it: by an error memory, or by random rounding."""
+        return self.error_feedback or self.codec in (Codec.INT8, Codec.DGC, Codec.POWERSGD)
+
 
 class OnNan(StrEnum):
     """Action when the mean of a step's gradients is not finite."""

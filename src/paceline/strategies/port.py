@@ -29,7 +29,16 @@ from paceline.sync.adaptive_setting import Adapted
 from paceline.sync.admission import Rule
 from paceline.sync.assignment import Assignment, WorkUnit
 from paceline.transport.arena import Arena
-from paceline.transport.ports import NO_TRAFFIC, Collective, ParameterStore, Peers, Rounds, Shards, Traffic
+from paceline.transport.ports import (
+    NO_TRAFFIC,
+    Collective,
+    LogicalRanks,
+    ParameterStore,
+    Peers,
+    Rounds,
+    Shards,
+    Traffic,
+)
 
 
 class Replica(Protocol):
@@ -108,6 +117,7 @@ class Links:
     peers: Peers | None = None
     shards: Shards | None = None
     rounds: Rounds | None = None
+    ranks: LogicalRanks | None = None  # for compressed means of shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

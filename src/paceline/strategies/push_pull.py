@@ -66,6 +66,11 @@ class PushPull:
         traffic = self._store.push(wants_stop=wants_stop)
         return Outcome(traffic=traffic + coding, version=self._version)
 
+    def reset_error_memory(self) -> None:
+        """The last push was refused, and its share is computed again: what it left out is void."""
+        if self._pusher is not None:
+            self._pusher.reset()
+
     def snapshot(self) -> dict[str, Tensor]:
         return {}
 

@@ -52,8 +52,7 @@ class ElasticStore(PrimaryConnection):
         super().__init__(route, token=token, clock=clock, timeout_s=timeout_s)
 
     def open(self, numel: int, dtype: torch.dtype, push_bytes: int | None = None) -> Slots:
-        assert push_bytes is None, "what is pushed here is not compressed"
-        self._slots = Slots.new(numel, dtype)
+        self._slots = Slots.new(numel, dtype, push_bytes)
         return self._slots
 
     def join(self, clock: StepClock) -> None:

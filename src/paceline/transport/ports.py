@@ -121,12 +121,54 @@ class Shards(Protocol):
 class Rounds(Shards, Protocol):
     """`Shards` with state per shard, from which any surviving worker can continue."""
 
+    memories: range  # entries of error memories, if they are kept here
+
     def commit(self, own: Mapping[int, bytes]) -> tuple[Traffic, list[Tensor]]:
-        """`mean`, and publish the bytes of this worker's shards; returns those of all shards, in order.
+        """`mean`, and publish the bytes of this worker's entries; returns those of all entries, in order.
+
+        Beside `LogicalRanks` no mean is computed, and there is an entry for each error memory, too.
 
         They stay valid until the call after the next one, and indefinitely without one: a worker
         that fails in a call still has the result of the previous one.
         """
+        ...
+
+
+class LogicalRanks(Protocol):
+    """Collective operations of logical ranks, several of which may belong to one worker.
+
+    Every worker has some ranks. A vector passed here is that of one of them, and stands for the vectors of
+    all ranks that were allocated with it. All workers make the same calls in the same order.
+    """
+
+    own: range
+    world_size: int  # all ranks
+
+    def allocate(self, rank: Rank, numel: int, dtype: torch.dtype) -> Tensor:
+        """The vector of one of this worker's ranks, zeroed. All ranks make the same calls."""
+        ...
+
+    def collect(self, slots: Sequence[Tensor], filled: Collection[int], *, everywhere: bool) -> Traffic:
+        """Each worker has filled the slots of the shards `filled`: bring them to who needs them.
+
+        These are all workers if `everywhere`, else the worker whose rank has the number of the shard.
+        """
+        ...
+
+    def all_reduce_mean(self, vector: Tensor) -> Traffic:
+        """Replace the vectors of all ranks by their mean, in the order of ranks."""
+        ...
+
+    def gather(self, vector: Tensor) -> tuple[list[Tensor], Traffic]:
+        """Copies of all ranks' vectors."""
+        ...
+
+    def swap(self, vector: Tensor) -> tuple[list[Tensor], Traffic]:
+        """`Collective.swap` of all ranks: what each of this worker's ranks received."""
+        ...
+
+    def plain_bytes(self, vector: Tensor) -> int:
+        """Bytes that each worker would send for the exact mean of as many vectors of this size."""
         ...
 
 

@@ -240,7 +240,7 @@ class ShmShards:
         self._calls = 0
         self._slots: list[Tensor] = []
         self._mean = torch.empty(0)
-        self._barrier = Barrier(world, rank, clock=clock, timeout_s=timeout_s)
+        self.barrier = Barrier(world, rank, clock=clock, timeout_s=timeout_s)
 
     def allocate(self, numel: int, dtype: torch.dtype) -> tuple[Sequence[Tensor], Tensor]:
         """A slot for every shard, and one for the mean; the same ones at every call."""
@@ -260,9 +260,9 @@ class ShmShards:
 
     def mean(self, own: Collection[int]) -> Traffic:
         """All slots are filled: compute the mean into its slot, where it stays until the next call."""
-        wait_ns = self._barrier.wait()
+        wait_ns = self.barrier.wait()
         self._average_own_piece()
-        wait_ns += self._barrier.wait()
+        wait_ns += self.barrier.wait()
         return Traffic(self._traffic_bytes, self._traffic_bytes, wait_ns)
 
     def _average_own_piece(self) -> None:
@@ -279,7 +279,7 @@ class ShmShards:
         return [shard for shard, slot in enumerate(self._slots) if is_non_finite(slot)]
 
     def settle(self) -> None:
-        self._barrier.wait()
+        self.barrier.wait()
 
     def close(self) -> None:
         self._slots = []
@@ -290,7 +290,10 @@ BANKS = 2
 
 
 class ShmRounds(ShmShards):
-    """The mean of shards, with each shard's own bytes. `word`: index of the word with a party's slot size."""
+    """The mean of shards, with each shard's own bytes. `word`: index of the word with a party's slot size.
+
+    `memories`: entries of error memories, if the mean is compressed (shm_ranks.py) and not computed here.
+    """
 
     def __init__(
         self,
@@ -301,31 +304,38 @@ class ShmRounds(ShmShards):
         clock: Clock,
         timeout_s: float,
         word: int,
+        memories: range = range(0),
     ) -> None:
         super().__init__(world, rank, shards=shards, clock=clock, timeout_s=timeout_s)
+        self.memories = memories
+        self._entries = max(shards, memories.stop)
         self._needed_bytes = world.words[:, word]
         self._banks: list[list[Tensor]] = [[] for _ in range(BANKS)]
         self._sizes: list[Tensor] = []
-        self._slot_bytes = 0
+        self._slot_bytes = -1  # none
         self._commits = 0
 
     def commit(self, own: Mapping[int, bytes]) -> tuple[Traffic, list[Tensor]]:
-        """All slots are filled: compute the mean, and return all shards' own bytes, in their order."""
+        """All slots are filled: compute the mean, and return the bytes of all entries, in their order."""
         self._needed_bytes[self.rank] = max(map(len, own.values()), default=0)
-        wait_ns = self._barrier.wait()
+        wait_ns = self.barrier.wait()
         self._grow_slots(int(self._needed_bytes.max()))
         bank = self._banks[self._commits % BANKS]
         sizes = self._sizes[self._commits % BANKS]
-        for shard, data in own.items():
-            bank[shard].numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-            sizes[shard] = len(data)
-        self._average_own_piece()
-        wait_ns += self._barrier.wait()
+        for entry, data in own.items():
+            bank[entry].numpy()[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+            sizes[entry] = len(data)
+        moved_bytes = 0
+        if not self.memories:
+            self._average_own_piece()
+            moved_bytes = self._traffic_bytes
+        wait_ns += self.barrier.wait()
         self._commits += 1
         kept = [slot[: int(size)] for slot, size in zip(bank, sizes, strict=True)]
-        bytes_out = sum(map(len, own.values()))
-        bytes_in = sum(slot.numel() for slot in kept) - bytes_out
-        traffic = Traffic(self._traffic_bytes + bytes_out, self._traffic_bytes + bytes_in, wait_ns)
+        # Memories are not counted: no other worker reads them, unless one is lost.
+        bytes_out = sum(len(data) for entry, data in own.items() if entry not in self.memories)
+        bytes_all = sum(slot.numel() for entry, slot in enumerate(kept) if entry not in self.memories)
+        traffic = Traffic(moved_bytes + bytes_out, moved_bytes + bytes_all - bytes_out, wait_ns)
         return traffic, kept
 
     def _grow_slots(self, needed_bytes: int) -> None:
@@ -333,9 +343,9 @@ class ShmRounds(ShmShards):
         if needed_bytes <= self._slot_bytes:
             return
         self._slot_bytes = -(-needed_bytes // PAGE) * PAGE + PAGE  # a number may get another digit
-        slots = self._world.map_vectors(BANKS * self.shards, self._slot_bytes, torch.uint8)
-        self._banks = [slots[number * self.shards : (number + 1) * self.shards] for number in range(BANKS)]
-        self._sizes = self._world.map_vectors(BANKS, self.shards, torch.int64)
+        slots = self._world.map_vectors(BANKS * self._entries, self._slot_bytes, torch.uint8)
+        self._banks = [slots[bank * self._entries : (bank + 1) * self._entries] for bank in range(BANKS)]
+        self._sizes = self._world.map_vectors(BANKS, self._entries, torch.int64)
 
     def close(self) -> None:
         super().close()

@@ -3,6 +3,9 @@
 A participant that listens makes a certificate for its address. The others receive it by a channel that is
 authenticated already, from the launcher or the coordinator, and accept no other. The key leaves the process
 only for a moment, in a private folder, because ssl reads it from a file.
+
+A certificate proves to a client that it talks to the participant that it means. It does not prove who the
+client is: each protocol checks that by the secret of the run, inside of the encrypted connection.
 """
 
 import ssl

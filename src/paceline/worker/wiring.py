@@ -11,6 +11,7 @@ elastic/fsdp.py) and a virtual one (entry/virtual.py) are assembled by their own
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ from paceline.plan.plan import Plan, Transport
 from paceline.strategies.batch_norm import normalises_own_batch
 from paceline.strategies.load import builtin_strategy
 from paceline.strategies.port import Links, ServerSide, Strategy
+from paceline.strategies.push_pull import PushPull
 from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
 from paceline.transport.elastic_store import ElasticStore
@@ -213,12 +215,28 @@ def build_served_worker(
     task = build_task(plan)
     replica = Replica(plan, task, cpu, clock)
     store = ElasticStore(route, rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
-    store.on_refused = lambda position, version: log.write("push_refused", position=position, version=version)
     links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
+    store.on_refused = partial(_take_refusal, plan, strategy, log, control)
     source = GradientSource(plan, task, cpu, clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
     return assemble_worker(process, replica=replica, strategy=strategy, saver=RowSaver(plan, log))
+
+
+def _take_refusal(
+    plan: Plan, strategy: Strategy, log: Log, control: Control, position: int, version: int
+) -> None:
+    log.write("push_refused", position=position, version=version)
+    if plan.compress is not None and plan.compress.has_state and isinstance(strategy, PushPull):
+        strategy.reset_error_memory()
+        record_memory_reset(log, control.note, f"its push of work unit {position} was rejected")
+
+
+def record_memory_reset(log: Log, note: Callable[[str], None], why: str) -> None:
+    """An error memory of compression is empty again."""
+    log.write("error_memory_reset", why=why)
+    log.flush()
+    note(f"error memory reset: {why}")
 
 
 def evaluator_for(

@@ -48,7 +48,7 @@ class Cluster:
         host = own_host()
         self.folder = folder
         self.addresses = {node: f"{host}:{7400 + node}" for node in range(1, nodes + 1)}
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, subprocess.Popen[str]] = {}
         self.control: Client
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -116,7 +116,12 @@ class Cluster:
         source = str(Path(paceline.__file__).parent.parent)
         with self.log(node).open("ab") as log:
             self.processes[node] = subprocess.Popen(
-                command, cwd=ROOT, env={**os.environ, "PYTHONPATH": source}, stdout=log, stderr=log
+                command,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": source},
+                stdout=log,
+                stderr=log,
+                text=True,
             )
 
     def kill(self, node: int) -> None:

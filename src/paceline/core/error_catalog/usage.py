@@ -361,4 +361,17 @@ MACHINE_ERRORS = (
         ),
         "Ray did not start within 180 s: The current node timed out during startup.",
     ),
+    ErrorEntry(
+        "E211",
+        _NOT,
+        "paceline.faults.hosts.requirements:NoHostsError",
+        "this machine cannot make test hosts, or not the fault that was requested of them",
+        (
+            "the command does not run as root",
+            "iproute2 or iptables is not installed",
+            "a container without the rights to make network namespaces",
+        ),
+        ("apt-get install iproute2 iptables", "run the command as root on a Linux machine"),
+        "test hosts cannot be made here: network namespaces need root, and this is another user",
+    ),
 )

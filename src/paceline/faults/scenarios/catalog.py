@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.faults.scenarios import coordinators, corruption, network, resize, workers
+from paceline.faults.scenarios import coordinators, corruption, hosts, network, resize, workers
 from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter
 
 Body = Callable[[Path, int, ScenarioReporter], list[Expectation]]
+HOSTS = "on hosts that are network namespaces; needs root"
 PROXIES = "by TCP proxies in front of the coordinators; needs no root"
 
 
@@ -17,6 +18,7 @@ class Scenario:
     body: Body
     times: int  # default number of faults
     how: str = ""  # how the fault is injected, where that depends on the machine
+    on_hosts: Callable[[int], Body] | None = None  # the body for a number of hosts, if it runs on hosts
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -94,5 +96,40 @@ SCENARIOS: dict[str, Scenario] = {
         "a coordinator node and half of the workers are lost at once, and rejoin",
         coordinators.lose_node,
         coordinators.LOSE_NODE_TIMES,
+    ),
+    "lose-host": Scenario(
+        "the host of the coordinator's leader is lost, with all its processes, and comes back",
+        hosts.lose_host(),
+        hosts.LOSE_TIMES,
+        HOSTS,
+        hosts.lose_host,
+    ),
+    "cut-host": Scenario(
+        "the host of the coordinator's leader is cut off from the other hosts",
+        hosts.cut_host(),
+        hosts.CUT_TIMES,
+        HOSTS,
+        hosts.cut_host,
+    ),
+    "one-way-cut": Scenario(
+        "the host of the coordinator's leader sends nothing, then receives nothing",
+        hosts.one_way_cut(),
+        hosts.ONE_WAY_TIMES,
+        HOSTS,
+        hosts.one_way_cut,
+    ),
+    "bad-links": Scenario(
+        "5 % of the packets to every host are lost, others delayed by 10 to 30 ms, for a second each time",
+        hosts.bad_links(),
+        hosts.BAD_LINKS_TIMES,
+        HOSTS,
+        hosts.bad_links,
+    ),
+    "flapping-link": Scenario(
+        "the link of the leader's host is down for 0.3 s",
+        hosts.flapping_link(),
+        hosts.FLAP_TIMES,
+        HOSTS,
+        hosts.flapping_link,
     ),
 }

@@ -113,6 +113,11 @@ ALWAYS = (
     "no process is left behind",
 )
 
+_ON_HOSTS = (
+    "training steps continue while hosts fail, longest delay",
+    "the run stays in one generation",
+)
+
 PROMISES: dict[str, tuple[str, ...]] = {
     "kill-worker": (
         "survivors commit their next step after a kill, p95",
@@ -173,4 +178,14 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "all workers train together again, maximum",
         "the node returns from a snapshot",
     ),
+    "lose-host": ("another node leads after the fault, maximum", *_ON_HOSTS),
+    "cut-host": (
+        "another node leads after the fault, maximum",
+        "a minority answers no request",
+        "a minority commits no entry",
+        *_ON_HOSTS,
+    ),
+    "one-way-cut": ("another node leads after the fault, maximum", *_ON_HOSTS),
+    "bad-links": _ON_HOSTS,
+    "flapping-link": _ON_HOSTS,
 }

@@ -160,7 +160,7 @@ def _request_of_minority(cluster: CoordinatorNodes, node: int) -> int:
 
 BAD_LINK_WORKERS = 3
 BAD_LINK_NODES = 3
-BAD_LINK_TIMES = 8  # seconds of bad weather
+BAD_LINK_TIMES = 8  # seconds of packet loss or delay
 SEED = 7
 
 

@@ -190,7 +190,7 @@ def check_eks_only(facts: EksFacts, need: Need) -> tuple[Snapshot, CheckResult]:
 # (401) and an unreachable server are errors.
 
 MAX_REQUESTS = 25
-_PAGE = 500  # as the door asks
+_PAGE = 500  # objects per request, as the client asks for
 _EVERYWHERE = (
     NODE,
     RESOURCE_SLICE,

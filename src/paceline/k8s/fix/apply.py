@@ -216,7 +216,7 @@ def _stamp() -> str:
 @dataclass(frozen=True, slots=True)
 class UndoneStep:
     step: Step
-    why: str  # empty: it is taken back
+    why: str  # why it stays; empty: it is undone
 
 
 def undo(context: FixContext, record: Record) -> list[UndoneStep]:
@@ -229,15 +229,15 @@ def undo(context: FixContext, record: Record) -> list[UndoneStep]:
         step = record.steps[number]
         if step.state == "undone":
             continue  # a kept step is checked again: it may be empty by now
-        why = _take_back(context, step, record.id)
+        why = _undo_step(context, step, record.id)
         record.steps[number] = replace(step, state="kept" if why else "undone")
         record.save()
         results.append(UndoneStep(step, why))
     return results
 
 
-def _take_back(context: FixContext, step: Step, fix: str) -> str:
-    """Why it stays as it is; empty: it is taken back."""
+def _undo_step(context: FixContext, step: Step, fix: str) -> str:
+    """Undo a step, and return "", or why it stays."""
     if step.verb == "remove":
         return "a finished pod is not recreated; its manifest is in the record's folder"
     if step.verb == "install":

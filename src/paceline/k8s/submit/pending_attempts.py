@@ -116,8 +116,7 @@ def make(
     wait: Callable[[], None],
     free: Callable[[Manifest], None],
 ) -> bool:
-    """Carries it out, for a job that is deleted. False when the decision was taken back meanwhile: `job stop`
-    does that."""
+    """Start the next attempt of a deleted job. False if it was cancelled meanwhile, by `job stop`."""
     manifest = cast("Manifest", dict(pending.manifest))
 
     def is_pending() -> bool:

@@ -39,6 +39,7 @@ _TEMPLATES: dict[str, tuple[str, str]] = {
     "server_restored": ("▲", "part {part} rolled back to version {version}"),
     "backup_placed": ("✚", "{backup} is the backup of part {part}"),
     "push_refused": ("▲", "{who}: work unit {position} had been reassigned, so its push was rejected"),
+    "error_memory_reset": ("▲", "{who}: error memory reset: {why}"),
     "supervision": ("●", "{decision}"),
     "slow_worker": ("▲", "{worker}: {reason}"),
     "shards_dealt": ("⇄", "shards are redistributed from step {step}: {reason}"),

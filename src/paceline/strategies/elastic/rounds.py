@@ -19,6 +19,7 @@ from paceline.core.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
 from paceline.plan.schedule import draws_of
+from paceline.strategies.elastic.slot_means import CompressedSlots
 from paceline.strategies.elastic.synchronous import EqualShares, ShardSharing
 from paceline.strategies.means import outer_step
 from paceline.strategies.port import Begun, Links, Outcome, OwnState, Replica
@@ -37,6 +38,7 @@ class ShardedRounds:
     def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
         assert links.rounds is not None, "the parameters of shards meet in slots, and so does what they keep"
         self._plan = plan
+        self._links = links
         self._rounds = links.rounds
         self._clock = links.clock
         equal = EqualShares(links.rank, workers=links.world_size, shards=links.rounds.shards)
@@ -64,6 +66,10 @@ class ShardedRounds:
         slots, self._mean = self._rounds.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots
         self._common = arena.state.clone()
+        self._compressed: CompressedSlots | None = None
+        if self._plan.compress is not None:
+            self._mean = torch.empty_like(arena.state)
+            self._compressed = CompressedSlots(self._plan, self._links, slots, arena.layout, self._saved)
         self._velocity = self._saved.get(_VELOCITY, torch.zeros_like(self._parameters(arena.state)))
         if self._saved:
             self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
@@ -110,6 +116,8 @@ class ShardedRounds:
         self._busy_ns = 0
         self._finished.clear()
         self._kept = [kept.clone() for kept in self._kept]  # else the generation's memory would stay mapped
+        if self._compressed is not None:
+            self._compressed.undo()
         self.settle()
 
     def settle(self) -> None:
@@ -128,7 +136,9 @@ class ShardedRounds:
     def snapshot(self) -> dict[str, Tensor]:
         """The state of the last committed round, without the common parameters."""
         own = {f"{_OWN}.{shard}": kept for shard, kept in enumerate(self._kept)}
-        return {**own, _VELOCITY: self._velocity} if self._has_outer_step else own
+        memories = {} if self._compressed is None else self._compressed.snapshot()
+        outer = {_VELOCITY: self._velocity} if self._has_outer_step else {}
+        return {**own, **memories, **outer}
 
     def restore(self, saved: dict[str, Tensor]) -> None:
         self._saved = saved
@@ -146,12 +156,14 @@ class ShardedRounds:
         slot = self._slots[shard]
         weight = self._weight(shard)
         slot.copy_(self._arena.state)
+        if self._compressed is not None:  # a lossy mean is taken of the differences from what is common
+            self._parameters(slot).sub_(self._parameters(self._common))
         if weight != 1.0:
             slot.mul_(weight)
 
     def _commit(self, apply_ns: int) -> Outcome:
         self._sharing.before_barrier(self.committed, self._busy_ns // self._at if self._at else None)
-        traffic, kept = self._rounds.commit(self._finished)
+        traffic, kept = self._averaged()
         self._sharing.after_barrier(self.committed)
         stop = bool(self._mean[self._arena.layout.tail_start + STOP_FLAG] > 0)
         traffic += self._before_end(stop=stop)
@@ -178,6 +190,14 @@ class ShardedRounds:
             shares_done=self.committed * len(self._slots),
             is_last=self._is_all_done(),
         )
+
+    def _averaged(self) -> tuple[Traffic, list[Tensor]]:
+        """The mean of all shards, and what each keeps."""
+        if self._compressed is None:
+            return self._rounds.commit(self._finished)
+        traffic, kept = self._compressed.commit(list(self._finished), self._finished, self._mean)
+        self._parameters(self._mean).add_(self._parameters(self._common))
+        return traffic, kept
 
     def _apply_mean(self, *, is_end: bool) -> None:
         common = self._common

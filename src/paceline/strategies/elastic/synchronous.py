@@ -3,9 +3,9 @@
 A step is V gradients, one for each shard, computed by the workers of the present
 generation; their mean is taken in the order of the shards. With as many workers as
 shards this equals ssgd, bit by bit; with fewer, some compute several shards in
-turn. `committed` is the number of steps that all surviving workers agree on: a step
-counts once its mean is complete and the update is made. A `ShardSharing` rule
-assigns the shards.
+turn. Compressed and robust means are in slot_means.py. `committed` is the number of
+steps that all surviving workers agree on: a step counts once its mean is complete
+and the update is made. A `ShardSharing` rule assigns the shards.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,12 @@ from paceline.core.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import OnNan, Plan
 from paceline.strategies.allreduce import describe_shards, non_finite_error
+from paceline.strategies.elastic.slot_means import slot_mean_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica
 from paceline.sync.assignment import WorkUnit
 from paceline.sync.averaging import mean_weight
 from paceline.sync.shard_balancing import shards_of
-from paceline.transport.arena import STOP_FLAG
+from paceline.transport.arena import STOP_FLAG, is_non_finite
 
 
 class ShardSharing(Protocol):
@@ -66,7 +67,9 @@ class Sharded:
     def __init__(self, plan: Plan, links: Links, sharing: ShardSharing | None = None) -> None:
         assert links.shards is not None, "the gradients of shards meet in slots"
         self._plan = plan
+        self._links = links
         self._slot_mean = links.shards
+        self._saved: dict[str, Tensor] = {}
         self._clock = links.clock
         equal = EqualShares(links.rank, workers=links.world_size, shards=links.shards.shards)
         self._sharing = equal if sharing is None else sharing
@@ -87,6 +90,9 @@ class Sharded:
         self._own = arena.gradients  # the arena's own vector, used outside a generation
         slots, self._mean = self._slot_mean.allocate(arena.layout.numel, arena.layout.dtype)
         self._slots: Sequence[Tensor] = slots
+        self._other_mean = slot_mean_of(self._plan, self._links, slots, arena.layout, self._saved)
+        if self._other_mean is not None:
+            self._mean = self._own
         self._slot_mean.checks_finite = self._plan.strategy.on_nan is not None
         self._buffers = list(arena.module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
@@ -96,7 +102,7 @@ class Sharded:
             return None
         self._slot_mean.check()  # a worker that never waits would not notice otherwise
         self._sharing.check()
-        self.undo()
+        self._restore_buffers()
         if not self._own_shards:
             return self._commit()
         self._begun_ns = self._clock.now_ns()
@@ -124,6 +130,12 @@ class Sharded:
         return self.committed
 
     def undo(self) -> None:
+        """Restore the replica to the last commit."""
+        self._restore_buffers()
+        if self._other_mean is not None:
+            self._other_mean.undo()
+
+    def _restore_buffers(self) -> None:
         """Restore the batch statistics from the start of the step, for the next shard or attempt."""
         for buffer, before in zip(self._buffers, self._before, strict=True):
             buffer.copy_(before)
@@ -131,7 +143,10 @@ class Sharded:
     def _commit(self) -> Outcome:
         arena = self._arena
         self._sharing.before_barrier(self.committed, self._busy_ns // self._at if self._at else None)
-        traffic = self._slot_mean.mean(self._own_shards)
+        if self._other_mean is None:
+            traffic = self._slot_mean.mean(self._own_shards)
+        else:
+            traffic = self._other_mean.reduce(self._own_shards, self._own)
         self._sharing.after_barrier(self.committed)
         stop = bool(self._mean[arena.layout.tail_start + STOP_FLAG] > 0)
         skipped = self._skipped()
@@ -158,14 +173,22 @@ class Sharded:
     def _skipped(self) -> str | None:
         """The shards whose gradients are not finite, if this step is to be skipped for them."""
         on_nan = self._plan.strategy.on_nan
-        if on_nan is None or self._slot_mean.is_finite():
+        if on_nan is None or self._is_mean_finite():
             return None
-        shards = describe_shards(self._slot_mean.non_finite(self._own_shards))
+        # After a mean that is not exact the slots hold something else, or the next gradients.
+        bad = self._slot_mean.non_finite(self._own_shards) if self._other_mean is None else []
+        shards = describe_shards(bad)
         if on_nan is OnNan.STOP:
             raise non_finite_error(self.committed, f"the gradient of shard {shards}")
-        self._slot_mean.settle()  # only then may any worker write its next gradient
-        self.undo()
+        if self._other_mean is None:
+            self._slot_mean.settle()  # only then may any worker write its next gradient
+        self._restore_buffers()
         return shards
+
+    def _is_mean_finite(self) -> bool:
+        if self._other_mean is None:
+            return self._slot_mean.is_finite()
+        return not is_non_finite(self._mean[: self._arena.layout.tail_start])
 
     def _take_mean(self) -> None:
         """Bind the mean as gradients, or a copy if the update may change it: other workers read it too."""
@@ -173,15 +196,16 @@ class Sharded:
         if self._replica.keeps_gradients:
             arena.place_gradients(self._mean)
         else:
-            self._own.copy_(self._mean)
+            if self._mean is not self._own:
+                self._own.copy_(self._mean)
             arena.place_gradients(self._own)
         arena.bind_gradients()
 
     def snapshot(self) -> dict[str, Tensor]:
-        return {}
+        return {} if self._other_mean is None else self._other_mean.snapshot()
 
     def restore(self, saved: dict[str, Tensor]) -> None:
-        assert not saved, "between two steps there is nothing but the replica's own state"
+        self._saved = saved
 
     def close(self) -> None:
         self._arena.place_gradients(self._own)

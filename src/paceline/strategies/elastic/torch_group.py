@@ -19,6 +19,7 @@ from paceline.core.errors import PeerLostError
 from paceline.core.ids import Clock, Step
 from paceline.plan.catalog import Channel
 from paceline.plan.plan import Plan
+from paceline.strategies.ddp import Hook, hook_of
 from paceline.strategies.port import Begun, Links, Outcome, Replica, Weighted
 from paceline.sync.assignment import SampleSlice, WorkUnit
 from paceline.sync.samples import slice_of
@@ -116,7 +117,7 @@ class TorchGeneration:
         polls = should_poll_stop(step_made, self._plan.steps)
         stop = polls and self._members.agree(wants_stop, self._replica.arena.state.device)
         return Outcome(
-            traffic=Traffic(self._moved, self._moved),
+            traffic=self._traffic(),
             apply_ns=apply_ns,
             synced=True,
             stop=stop,
@@ -126,6 +127,9 @@ class TorchGeneration:
     @property
     def steps_done(self) -> int:
         return self.committed
+
+    def _traffic(self) -> Traffic:
+        return Traffic(self._moved, self._moved)
 
     def _average_buffers(self) -> None:
         """Average the buffers that forward changes."""
@@ -155,9 +159,19 @@ class DdpGeneration(TorchGeneration):
     def _wrap(self, replica: Replica, module: nn.Module) -> int:
         layout = replica.arena.layout
         self._statistics = replica.arena.state[layout.buffers_start : layout.tail_start]
-        replica.forward = DistributedDataParallel(module, broadcast_buffers=False)
+        wrapped = DistributedDataParallel(module, broadcast_buffers=False)
+        replica.forward = wrapped
+        self._hook: Hook | None = None
+        if self._plan.compress is not None:
+            self._hook = hook_of(self._plan.compress, wrapped, seed=self._plan.seed)
         replica.arena.gathers_gradients = False
         return ring_bytes(sum(p.numel() * p.element_size() for p in module.parameters()), self._world)
+
+    def _traffic(self) -> Traffic:
+        if self._hook is None:
+            return super()._traffic()
+        sent = ring_bytes(self._hook.payload_bytes(), self._world)
+        return Traffic(sent, sent, bytes_saved=self._moved - sent)
 
     def _average_buffers(self) -> None:
         if self._statistics.numel():

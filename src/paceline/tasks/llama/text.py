@@ -1,9 +1,9 @@
 """Text as samples for a Llama: packed tokens, cut into windows of equal length.
 
-Documents are packed: a window ends where it ends, and continues in the next one.
-Window i is tokens i * length to (i + 1) * length, with the one behind: so where a
-run stands in its data is one number, on any number of workers, and going on
-after a stop takes exactly the samples that were not yet taken.
+Documents are packed: one that does not fit into a window continues in the next.
+Window i is tokens i * length to (i + 1) * length, inclusive. So the position of a
+run in its data is one number, on any number of workers, and a resumed run
+takes exactly the samples that were not yet taken.
 
 What a tokenizer (datasets/tokens.py) made of a text file is kept in the cache
 folder, as it takes a while. Data that is too large for that comes as a folder of

@@ -26,6 +26,7 @@ from paceline.transport.generation.memory import (
 )
 from paceline.transport.shm import BARRIER_SLOTS, Barrier
 from paceline.transport.shm_collective import ShmCollective, ShmRounds, ShmShards
+from paceline.transport.shm_ranks import ShmRanks
 
 POLL_S = 0.002
 EXCHANGED = 2  # numbers at most in an exchange
@@ -39,6 +40,7 @@ class MemoryGeneration:
     """One member's end of the generation's shared memory."""
 
     lost = ""  # memory has no connections
+    keeps_memories = True
 
     def __init__(
         self, fd: int, rank: int, *, parties: int, timeout_s: float, is_over: Callable[[], bool]
@@ -92,6 +94,18 @@ class MemoryGeneration:
         return ShmRounds(
             self._memory, Rank(self.rank), shards=count, clock=clock, timeout_s=self._timeout_s, word=_ROOM
         )
+
+    def ranked_rounds(self, count: int, clock: Clock, *, has_states: bool) -> tuple[ShmRounds, ShmRanks]:
+        rounds = ShmRounds(
+            self._memory,
+            Rank(self.rank),
+            shards=count,
+            clock=clock,
+            timeout_s=self._timeout_s,
+            word=_ROOM,
+            memories=range(count, 2 * count) if has_states else range(count),
+        )
+        return rounds, ShmRanks(self._memory, Rank(self.rank), rounds.barrier, ranks=count)
 
     def board(self) -> GenerationBoard:
         return GenerationBoard(self._memory, _BOARD)

@@ -8,8 +8,8 @@ memory is taken for it, and nothing is ever unpickled. So a message of another g
 another kind ends the connection.
 
 The training thread sends and receives on all connections at once, without further threads: no member can
-block another by sending first. A connection that ends is an error at once for whoever still needs it. A wait
-ends when the peer has been silent for the timeout, or by `wake`, which other threads call when the generation
+block another by sending first. A connection that ends is an error at once for every worker that needs it. A
+wait ends when the peer has been silent for the timeout, or by `wake`, which other threads call when the generation
 is over.
 """
 
@@ -44,6 +44,7 @@ class Kind(IntEnum):
     MEANS = 4
     FLAGS = 5
     VECTOR = 6
+    SLOTS = 7  # of whole shards, to the ranks that need them
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from paceline.core.ids import Rank
 from paceline.transport.arena import is_non_finite
 from paceline.transport.generation.listener import Member, MeshListener
 from paceline.transport.generation.mesh import Kind, Mesh, Message, expect_bytes
+from paceline.transport.generation.network_ranks import NetworkRanks
 from paceline.transport.generation.ports import BoardRow
 from paceline.transport.ports import Traffic
 from paceline.transport.shm_collective import PieceMean, mean_in_place, piece_of, pieces
@@ -40,6 +41,8 @@ _SAME_VERSION = "all workers must run the same version of paceline"
 
 class NetworkGeneration:
     """One member's end of the mesh."""
+
+    keeps_memories = False  # they are as large as the model, and would have to be sent at each commit
 
     def __init__(self, mesh: Mesh, rank: int, *, parties: int) -> None:
         self.rank = rank
@@ -96,6 +99,14 @@ class NetworkGeneration:
 
     def rounds(self, count: int, clock: Clock) -> "NetworkRounds":
         return NetworkRounds(self._mesh, self._rows, self.rank, self.parties, shards=count, clock=clock)
+
+    def ranked_rounds(
+        self, count: int, clock: Clock, *, has_states: bool
+    ) -> "tuple[NetworkRounds, NetworkRanks]":
+        rounds = self.rounds(count, clock)
+        rounds.averages = False
+        ranks = NetworkRanks(self._mesh, self.rank, self.parties, ranks=count, clock=clock)
+        return rounds, ranks
 
     def board(self) -> "NetworkBoard":
         return NetworkBoard(self._rows)
@@ -200,6 +211,8 @@ class NetworkRounds:
         self.world_size = parties
         self.shards = shards
         self.checks_finite = False
+        self.memories = range(0)  # error memories are with their members
+        self.averages = True  # otherwise a commit only publishes states
         self._mesh = mesh
         self._rows = rows
         self._clock = clock
@@ -218,9 +231,13 @@ class NetworkRounds:
         self._slots = [torch.zeros(numel, dtype=dtype) for _ in range(self.shards)]
         self._mean = torch.zeros(numel, dtype=dtype)
         self._max_own_bytes = OWN_PER_VECTOR * self._mean.nbytes + OWN_MORE_BYTES
-        self._piece: PieceMean | None = PieceMean(self._slots, self._mean, self.rank, self.world_size)
-        self._pieces = [self._pieces_of(slot) for slot in self._slots]  # by shard and rank
-        self._mean_pieces = self._pieces_of(self._mean)
+        averaged = numel if self.averages else 0
+        slots = [slot[:averaged] for slot in self._slots]
+        mean = self._mean[:averaged]
+        self._averaged_bytes = mean.nbytes
+        self._piece: PieceMean | None = PieceMean(slots, mean, self.rank, self.world_size)
+        self._pieces = [self._pieces_of(slot) for slot in slots]  # by shard and rank
+        self._mean_pieces = self._pieces_of(mean)
         return self._slots, self._mean
 
     def check(self) -> None:
@@ -348,7 +365,7 @@ class NetworkRounds:
         self, own: Sequence[int], own_bytes: int, kept: Mapping[int, Tensor], wait_ns: int
     ) -> Traffic:
         piece = len(self._mean_pieces[self.rank])
-        rest = self._mean.nbytes - piece
+        rest = self._averaged_bytes - piece
         others = len(self._others)
         received = sum(kept[shard].numel() for shard in kept if shard not in own)
         return Traffic(

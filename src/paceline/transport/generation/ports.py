@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from paceline.core.clock import Clock
-from paceline.transport.ports import Collective, Rounds, Shards
+from paceline.transport.ports import Collective, LogicalRanks, Rounds, Shards
 
 
 class BoardRow(NamedTuple):
@@ -75,9 +75,15 @@ class World(Protocol):
 class TrainingWorld(World, Protocol):
     """The world as strategies, sharing rules and evaluations use it."""
 
+    keeps_memories: bool  # the error memories of a lost worker's ranks are found by the others
+
     def shards(self, count: int, clock: Clock) -> Shards: ...
 
     def rounds(self, count: int, clock: Clock) -> Rounds: ...
+
+    def ranked_rounds(self, count: int, clock: Clock, *, has_states: bool) -> tuple[Rounds, LogicalRanks]:
+        """For a mean that is compressed or robust. `has_states`: shards have bytes of their own."""
+        ...
 
     def board(self) -> Board: ...
 

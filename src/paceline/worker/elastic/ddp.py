@@ -34,6 +34,7 @@ class DdpElasticWorker(ElasticWorker):
         return super()._heal(world, generation)
 
     def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
+        self._record_memory_reset("has a new process group")
         members = self._members()
         strategy = DdpGeneration(self.plan, self._links(world), members)
         strategy.committed = self.committed

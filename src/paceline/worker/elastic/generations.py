@@ -110,6 +110,8 @@ def strategy_in(
     plan: Plan, world: TrainingWorld, rank: Rank, clock: Clock, sharing: ShardSharing
 ) -> ElasticStrategy:
     count = plan.num_workers
+    if plan.compress is not None or plan.strategy.aggregate != "mean":
+        return _ranked_strategy_in(plan, world, rank, clock, sharing)
     if plan.mode == "ssgd":
         slots = world.shards(count, clock)
         return Sharded(plan, Links(rank=rank, world_size=world.parties, clock=clock, shards=slots), sharing)
@@ -118,6 +120,15 @@ def strategy_in(
     if isinstance(sharing, AdaptiveSharing):
         return ShardedAdaptive(plan, links, sharing)
     return _kind(plan)(plan, links, sharing)
+
+
+def _ranked_strategy_in(
+    plan: Plan, world: TrainingWorld, rank: Rank, clock: Clock, sharing: ShardSharing
+) -> ElasticStrategy:
+    has_states = plan.mode != "ssgd"
+    rounds, ranks = world.ranked_rounds(plan.num_workers, clock, has_states=has_states)
+    links = Links(rank=rank, world_size=world.parties, clock=clock, shards=rounds, rounds=rounds, ranks=ranks)
+    return (_kind(plan) if has_states else Sharded)(plan, links, sharing)
 
 
 def _kind(plan: Plan) -> type[ShardedRounds]:
@@ -319,7 +330,19 @@ class ElasticWorker:
         if self.evaluations is not None:
             self.evaluations.restore(saved)
 
+    def _record_memory_reset(self, reason: str) -> None:
+        """The error memories of compression are empty at the begin of this generation, in all workers."""
+        compress = self.plan.compress
+        if self.committed == 0 or compress is None or not compress.has_state:
+            return
+        why = f"generation {self.generation} begins at step {self.committed} and {reason}"
+        self._write("error_memory_reset", why=why)
+        if self.rank == 0:
+            self.listener.note(f"error memory reset: {why}")
+
     def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
+        if not world.keeps_memories:
+            self._record_memory_reset("shares no memory")
         strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock, sharing)
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))

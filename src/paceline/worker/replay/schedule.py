@@ -182,7 +182,7 @@ def replay(
 ) -> Verdict:
     """Raises NotRepeatableError, NothingRecordedError."""
     channel = channel_of(plan.mode)
-    _require_repeatable(plan, channel)
+    _require_repeatable(plan, channel, history)
     if not history.steps:
         raise NothingRecordedError(
             "this run recorded no steps, so there is nothing to replay",
@@ -200,7 +200,7 @@ def replay(
     return _run_again(plan, history, recorded_sha256)
 
 
-def _require_repeatable(plan: Plan, channel: Channel) -> None:
+def _require_repeatable(plan: Plan, channel: Channel, history: History) -> None:
     if plan.device is not Device.CPU:
         raise NotRepeatableError(
             "this run computed on a GPU, whose kernels are not deterministic",
@@ -229,10 +229,23 @@ def _require_repeatable(plan: Plan, channel: Channel) -> None:
             "it is not recorded",
             f"for a bitwise replay of a synchronous run, train with --mode {mode} --transport shm",
         )
+    if plan.elastic is not None and plan.compress is not None:
+        _require_whole_memories(history)
     if channel is Channel.TORCH and plan.compress is not None:
         raise NotRepeatableError(
             f"ddp compressed to {plan.compress.codec} by torch's own code, which only torch can repeat",
             "for a bitwise replay of a compressed run, train with --mode ssgd",
+        )
+
+
+def _require_whole_memories(history: History) -> None:
+    """Behind a server, and without shared memory, the error memory of a worker is lost with it."""
+    resets = sum(event.kind == "error_memory_reset" for event in history.plain)
+    if resets or history.rolled_back:
+        raise NotRepeatableError(
+            f"{resets} error memories were reset, and updates rolled back {len(history.rolled_back)} times, "
+            "so what the workers owed is not in the log",
+            "for a bitwise replay of a compressed run with losses, train with --mode ssgd --transport shm",
         )
 
 

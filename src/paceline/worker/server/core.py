@@ -254,6 +254,11 @@ class ParameterServer:
             self._mean.add_(vector)
         return self._mean.div_(len(pushed))
 
+    def _new_slots(self) -> Slots:
+        state = self.replica.arena.state
+        push_bytes = None if self._format is None else self._format.slot_bytes
+        return Slots.new(state.numel(), state.dtype, push_bytes)
+
     def _pushed(self, rank: Rank) -> torch.Tensor:
         slot = self._slots[rank].gradients
         if self._format is None:

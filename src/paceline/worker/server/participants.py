@@ -49,7 +49,13 @@ from paceline.worker.server.membership import (
 from paceline.worker.server.primary import PrimaryServer
 from paceline.worker.server.replication import record_row
 from paceline.worker.server.state_machine import ElasticServer
-from paceline.worker.wiring import build_served_worker, build_task, set_up_torch, strategy_class
+from paceline.worker.wiring import (
+    build_served_worker,
+    build_task,
+    record_memory_reset,
+    set_up_torch,
+    strategy_class,
+)
 
 FIRST = "a"  # of the two servers, the one that begins as primary
 RETRY_S = 0.01
@@ -289,6 +295,9 @@ def work_with_servers(index: int, context: WorkerContext, report: Callable[[Repo
 
     def loop() -> LoopResult:
         worker = build_served_worker(context, Rank(index), route, log=log, control=control)
+        if first and plan.compress is not None and plan.compress.has_state:
+            why = f"{name} starts again after {first} steps, and its former process kept what it owed"
+            record_memory_reset(log, control.note, why)
         worker.strategy.prepare(worker.replica, first)
         result = worker.run(first)
         worker.strategy.close()

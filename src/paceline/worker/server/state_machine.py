@@ -23,7 +23,7 @@ from paceline.plan.plan import Plan
 from paceline.strategies.port import ServerSide
 from paceline.sync.admission import Admission, DynamicBounded, Held, slowest
 from paceline.sync.assignment import FirstCome, FirstComeState
-from paceline.transport.ports import Answer, Reply, Slots
+from paceline.transport.ports import Answer, Reply
 from paceline.worker.evaluation import EvaluatedRow
 from paceline.worker.replica import Replica
 from paceline.worker.server.core import ParameterServer
@@ -106,12 +106,12 @@ class ElasticServer(ParameterServer):
 
     @property
     def numel(self) -> int:
-        """Number of elements that a worker pushes."""
-        return self.replica.arena.layout.numel
+        """Number of elements that a worker pushes; bytes of compressed gradients."""
+        return self._new_slots().gradients.numel()
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.replica.arena.layout.dtype
+        return self._new_slots().gradients.dtype
 
     @property
     def is_finished(self) -> bool:
@@ -190,8 +190,7 @@ class ElasticServer(ParameterServer):
         self.expected.discard(rank)
         self.members[rank] = Member(incarnation)
         if rank not in self._slots:
-            state = self.replica.arena.state
-            self.attach(rank, Slots(torch.zeros_like(state), torch.zeros_like(state)))
+            self.attach(rank, self._new_slots())
         return self._carry_out(self._admission.join(rank, self._minimum(rank)))
 
     def _minimum(self, rank: Rank) -> StepClock:
@@ -294,9 +293,11 @@ class ElasticServer(ParameterServer):
         self._assignment = self._shares_left = FirstCome.from_state(FirstComeState(*facts["shares"]))
         self._admission.is_exhausted = self._assignment.is_exhausted()
         for rank in self.members:
-            parameters = saved.tensors[f"read.{rank}"].clone()
-            gradients = saved.tensors.get(f"pushed.{rank}", torch.zeros_like(parameters)).clone()
-            self.attach(rank, Slots(parameters, gradients))
+            slots = self._new_slots()
+            slots.parameters.copy_(saved.tensors[f"read.{rank}"])
+            if f"pushed.{rank}" in saved.tensors:
+                slots.gradients.copy_(saved.tensors[f"pushed.{rank}"])
+            self.attach(rank, slots)
 
     def _take_admission(self, facts: dict[str, Any]) -> None:  # Any: JSON
         admission = self._admission

@@ -1,0 +1,244 @@
+"""Connections of a generation: strangers, replays, and messages that are not what they should be."""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from tests.fixtures.waiting import until
+from tests.fixtures.wording import Wording
+
+from paceline.core.clock import SystemClock
+from paceline.core.errors import NotReadyError, PeerLostError, ProtocolError, TrainingError
+from paceline.transport.generation import mesh as wire
+from paceline.transport.generation.listener import Claim, Member, MeshListener
+from paceline.transport.generation.mesh import Kind, Mesh, Message
+from paceline.transport.generation.network_world import NetworkGeneration, enter_network_world
+
+HOST = "127.0.0.1"
+SECRET = b"a secret"
+
+
+@contextmanager
+def listeners(*tokens: bytes, runs: tuple[str, ...] = ()) -> Iterator[list[MeshListener]]:
+    made = [
+        MeshListener(HOST, run=runs[rank] if runs else "a run", name=f"worker-{rank}", token=token)
+        for rank, token in enumerate(tokens)
+    ]
+    try:
+        yield made
+    finally:
+        for listener in made:
+            listener.close()
+
+
+def members_of(made: list[MeshListener], incarnations: tuple[int, ...] = (1, 2, 3)) -> list[Member]:
+    return [
+        Member(f"worker-{rank}", incarnations[rank], HOST, listener.port)
+        for rank, listener in enumerate(made)
+    ]
+
+
+def connect(
+    listener: MeshListener, rank: int, members: list[Member], *, generation: int = 1, timeout_s: float = 60.0
+) -> dict[int, socket.socket]:
+    return listener.connect(generation, rank, members, timeout_s=timeout_s, is_over=lambda: False)
+
+
+def close(connections: dict[int, socket.socket]) -> None:
+    for connection in connections.values():
+        connection.close()
+
+
+def test_a_worker_may_connect_before_the_other_has_learned_of_the_generation() -> None:
+    with listeners(SECRET, SECRET) as made:
+        members = members_of(made)
+        early = connect(made[1], 1, members, generation=5)
+        late = connect(made[0], 0, members, generation=5)
+        early[0].sendall(b"hello")
+        assert late[1].recv(5) == b"hello"
+        close(early)
+        close(late)
+
+
+def test_who_does_not_have_the_secret_is_not_admitted() -> None:
+    with listeners(SECRET, b"a guess") as made:
+        with pytest.raises(TrainingError):
+            connect(made[1], 1, members_of(made), timeout_s=0.5)
+        assert not made[0]._arrived
+
+
+def test_a_worker_of_another_run_is_not_admitted() -> None:
+    with listeners(SECRET, SECRET, runs=("a run", "another")) as made:
+        with pytest.raises(TrainingError):
+            connect(made[1], 1, members_of(made), timeout_s=0.5)
+        assert not made[0]._arrived
+
+
+def test_a_listener_does_not_accept_who_poses_as_it() -> None:
+    """The worker that connects verifies the other side too."""
+    with listeners(b"a guess", SECRET) as made, pytest.raises(TrainingError):
+        connect(made[1], 1, members_of(made), timeout_s=0.5)
+
+
+def test_a_process_that_the_coordinator_has_replaced_is_not_admitted(wording: Wording) -> None:
+    with listeners(SECRET, SECRET) as made:
+        former = connect(made[1], 1, members_of(made, (1, 2, 3)))
+        with wording.raises(TrainingError, hide=[str(made[1].port)]):
+            connect(made[0], 0, members_of(made, (1, 4, 3)), timeout_s=0.5)
+        assert former[0].recv(1) == b""
+        close(former)
+
+
+def test_an_earlier_generation_is_refused() -> None:
+    with listeners(SECRET, SECRET) as made:
+        members = members_of(made)
+        with ThreadPoolExecutor(2) as threads:
+            both = [threads.submit(connect, made[rank], rank, members, generation=6) for rank in (0, 1)]
+        with pytest.raises(TrainingError):
+            connect(made[1], 1, members, generation=5, timeout_s=0.5)
+        for connected in both:
+            close(connected.result())
+
+
+def test_a_recorded_handshake_is_worthless() -> None:
+    """Everything that the worker sent once is sent again: to the same listener, in the same generation."""
+    with listeners(SECRET, SECRET) as made, _recording(made[0].port) as (port, recorded):
+        members = members_of(made)
+        through = [Member("worker-0", 1, HOST, port), members[1]]
+        close(connect(made[1], 1, through))
+        until(lambda: len(made[0]._arrived) == 1, "the worker was admitted")
+        for _, admitted in made[0]._arrived.values():
+            admitted.close()
+        made[0]._arrived.clear()
+        with socket.create_connection((HOST, made[0].port)) as replay:
+            replay.sendall(bytes(recorded))
+            answer = b""
+            while part := replay.recv(1000):
+                answer += part
+        assert len(answer) == 32 + 32  # its nonce and its proof; then it hung up
+        assert not made[0]._arrived
+
+
+@contextmanager
+def _recording(port: int) -> Iterator[tuple[int, bytearray]]:
+    """A relay that keeps what the side that connects has sent."""
+    recorded = bytearray()
+    door = socket.create_server((HOST, 0))
+
+    def pump(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+        while data := source.recv(1000):
+            kept += data
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+    def relay() -> None:
+        near, _ = door.accept()
+        with near, socket.create_connection((HOST, port)) as far:
+            back = threading.Thread(target=pump, args=(far, near, bytearray()))
+            back.start()
+            pump(near, far, recorded)
+            back.join()
+
+    thread = threading.Thread(target=relay)
+    thread.start()
+    with door:
+        yield door.getsockname()[1], recorded
+    thread.join()
+
+
+def test_a_name_that_is_too_long_is_refused_before_it_is_read() -> None:
+    with listeners(SECRET) as made, socket.create_connection((HOST, made[0].port)) as stranger:
+        claim = Claim("r" * 60_000, 1, "worker-1", 2, "worker-0", 1).to_bytes()
+        stranger.sendall(claim[:34])
+        assert stranger.recv(1) == b""
+
+
+def test_every_part_of_a_claim_changes_its_key() -> None:
+    claim = Claim("a run", 1, "worker-1", 2, "worker-0", 1)
+    others = [
+        Claim("another", 1, "worker-1", 2, "worker-0", 1),
+        Claim("a run", 2, "worker-1", 2, "worker-0", 1),
+        Claim("a run", 1, "worker-2", 2, "worker-0", 1),
+        Claim("a run", 1, "worker-1", 3, "worker-0", 1),
+        Claim("a run", 1, "worker-1", 2, "worker-00", 1),
+        Claim("a run", 1, "worker-1", 2, "worker-0", 2),
+    ]
+    assert len({claim.key(SECRET), *(other.key(SECRET) for other in others)}) == 7
+    assert claim.key(SECRET) != claim.key(b"a guess")
+
+
+def test_beyond_loopback_there_is_no_connection_without_tls(wording: Wording) -> None:
+    with wording.raises(NotReadyError):
+        MeshListener("0.0.0.0", run="a run", name="worker-0", token=SECRET)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("!IIQQIQ", wire.MAGIC, Kind.NUMBERS, 8, 1, 8, 0),  # of an earlier generation
+        struct.pack("!IIQQIQ", wire.MAGIC, Kind.NUMBERS, 9, 2, 8, 0),  # out of order
+        struct.pack("!IIQQIQ", wire.MAGIC, Kind.MEANS, 9, 1, 8, 0),  # of another kind
+        struct.pack("!IIQQIQ", 0x12345678, Kind.NUMBERS, 9, 1, 8, 0),  # of another protocol
+        struct.pack("!IIQQIQ", wire.MAGIC, Kind.NUMBERS, 9, 1, 1 << 31, 0),  # more numbers than there can be
+        struct.pack("!IIQQIQ", wire.MAGIC, Kind.NUMBERS, 9, 1, 16, 0) + bytes(16),  # more than expected
+        struct.pack("!IIQQIQ", wire.MAGIC, Kind.NUMBERS, 9, 1, 8, 1 << 62) + bytes(8),  # a payload
+    ],
+)
+def test_a_message_that_is_not_the_expected_one_ends_the_connection(head: bytes) -> None:
+    own, other = socket.socketpair()
+    mesh = Mesh(9, ["worker-0", "worker-1"], {1: own}, timeout_s=60.0, is_over=lambda: False)
+    other.sendall(head)
+    with pytest.raises(ProtocolError):
+        NetworkGeneration(mesh, 0, parties=2).exchange((1,))
+    assert mesh.lost
+    mesh.close()
+    other.close()
+
+
+@pytest.mark.parametrize("announced", [1 << 41, 1 << 63])
+def test_a_state_that_is_too_large_is_not_received(announced: int) -> None:
+    own, other = socket.socketpair()
+    mesh = Mesh(9, ["worker-0", "worker-1"], {1: own}, timeout_s=60.0, is_over=lambda: False)
+    other.sendall(struct.pack("!IIQQIQ", wire.MAGIC, Kind.STATE, 9, 1, 32, announced) + bytes(32))
+    with pytest.raises(ProtocolError):
+        NetworkGeneration(mesh, 0, parties=2).copy_state({0: 1}, b"")
+    mesh.close()
+    other.close()
+
+
+def test_a_state_that_was_changed_on_the_way_is_not_taken(wording: Wording) -> None:
+    own, other = socket.socketpair()
+    mesh = Mesh(9, ["worker-0", "worker-1"], {1: own}, timeout_s=60.0, is_over=lambda: False)
+    theirs = Mesh(9, ["worker-0", "worker-1"], {0: other}, timeout_s=60.0, is_over=lambda: False)
+    message = Message(bytes(32), (memoryview(b"a state"),))
+    theirs.swap(Kind.STATE, {0: message}, [], lambda *_: (), SystemClock())
+    with wording.raises(TrainingError):
+        NetworkGeneration(mesh, 0, parties=2).copy_state({0: 1}, b"")
+    mesh.close()
+    theirs.close()
+
+
+def test_a_silent_peer_is_an_error_after_the_timeout(wording: Wording) -> None:
+    own, other = socket.socketpair()
+    mesh = Mesh(9, ["worker-0", "worker-1"], {1: own}, timeout_s=0.2, is_over=lambda: False)
+    with wording.raises(PeerLostError):
+        NetworkGeneration(mesh, 0, parties=2).exchange((1,))
+    mesh.close()
+    other.close()
+
+
+def test_waiting_for_a_member_that_never_comes_ends_with_the_generation() -> None:
+    over = threading.Event()
+    with listeners(SECRET, SECRET) as made, ThreadPoolExecutor(1) as threads:
+        members = members_of(made)
+        waiting = threads.submit(
+            enter_network_world, made[0], 1, members, 0, timeout_s=60.0, is_over=over.is_set
+        )
+        over.set()
+        made[0].wake()
+        with pytest.raises(PeerLostError):
+            waiting.result()
