@@ -7,6 +7,7 @@ shared with them.
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,14 +59,26 @@ class Fleet:
             agent.process.wait()
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    with three_nodes(tmp_path) as nodes:
+@contextmanager
+def fleet_of(folder: Path, *, with_tls: bool = False) -> Iterator[Fleet]:
+    with three_nodes(folder, with_tls=with_tls) as nodes:
         fleet = Fleet(nodes)
         try:
             yield fleet
         finally:
             fleet.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet_of(tmp_path) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def tls_fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet_of(tmp_path, with_tls=True) as fleet:
+        yield fleet
 
 
 def host_of(run: Running, who: str) -> str:
@@ -103,6 +116,7 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_machine(fleet: Fleet) -> None:
     assert fleet.nodes.at not in secret_free
 
 
+@pytest.mark.soak
 def test_a_worker_a_host_and_the_leader_are_lost_and_a_host_is_drained(fleet: Fleet) -> None:
     run_dir = fleet.nodes.folder / "run"
     fleet.start("a")
@@ -131,7 +145,8 @@ def test_a_worker_a_host_and_the_leader_are_lost_and_a_host_is_drained(fleet: Fl
     until(lambda: not fleet.left_over(), "the scratch folders of the run are removed")
 
 
-def test_a_host_that_joins_gets_a_further_worker(fleet: Fleet) -> None:
+def test_a_host_joins_with_tls_gets_a_further_worker_and_is_lost(tls_fleet: Fleet) -> None:
+    fleet = tls_fleet
     run_dir = fleet.nodes.folder / "run"
     more = ["--num-workers", "1", "--max-workers", "2", "--shards", "4"]
     fleet.start("a")
@@ -141,6 +156,10 @@ def test_a_host_that_joins_gets_a_further_worker(fleet: Fleet) -> None:
         assert host_of(run, "worker-1") == "b"
         listed = paceline("workers", "list", str(run_dir), "--json").data()
         assert {row["host"] for row in listed["workers"]} == {"a", "b"}
+        orphan = pid_of(run, "worker-1")
+        kill(fleet.agents["b"].process.pid)
+        until_gone([orphan])
+        until_all_are_in(run, after=0, workers=1)
         stop(run)
     assert_nothing_was_lost(run_dir)
 

@@ -1,4 +1,4 @@
-"""The port at which agents connect: who is admitted, and what may be written into the run folder."""
+"""The command's side of agents: who may connect, what may be written, and where participants are placed."""
 
 import asyncio
 import ssl
@@ -12,6 +12,7 @@ from tests.fixtures.waiting import until
 from paceline import __version__
 from paceline.core.errors import ProtocolError
 from paceline.launchers.agents.folder import RunFolder, Scratch, parts_of
+from paceline.launchers.agents.group import HostRoom, choose_host
 from paceline.launchers.agents.hub import Arrived, Hub, Received
 from paceline.launchers.agents.wire import HANDSHAKE_S, Message, Peer
 from paceline.plan.plan import Plan
@@ -131,3 +132,22 @@ def test_new_lines_of_a_scratch_folder_are_taken_once(tmp_path: Path) -> None:
         events.write(b'"b"}\n')
     assert [data for _, data in scratch.take_text()] == [b'{"kind":"b"}\n']
     assert list(scratch.take_text()) == []
+
+
+def test_participants_spread_over_hosts_with_room_and_avoid_those_that_lost_them() -> None:
+    full = HostRoom("full", 0)
+    small = HostRoom("small", 1)
+    large = HostRoom("large", 3)
+    leaving = HostRoom("leaving", 9, is_draining=True)
+    assert choose_host("worker-0", [full, small, large, leaving]) == "large"
+    large.lost = {"worker-0": 1}
+    assert choose_host("worker-0", [full, small, large, leaving]) == "small"
+    assert choose_host("worker-0", [large]) == "large"
+    assert choose_host("worker-0", [full, leaving]) is None
+
+
+def test_two_servers_are_on_two_hosts_if_there_are_two() -> None:
+    first = HostRoom("first", 8, {"server-0"})
+    second = HostRoom("second", 1)
+    assert choose_host("server-1", [first, second]) == "second"
+    assert choose_host("server-1", [first]) == "first"

@@ -230,3 +230,29 @@ def test_without_its_coordinator_a_run_that_stops_replaces_none_and_waits_for_no
     assert office.orders() == []
     office.exit("worker-1", 0)
     assert office.orders() == [{"op": "end"}]
+
+
+def test_a_worker_of_a_draining_host_leaves_and_is_replaced_without_a_mark_against_it() -> None:
+    office = Office(budget=6)
+    for _ in range(5):  # as often as would quarantine a worker that is lost
+        office.supervisor.evacuate("worker-1", "its host drains")
+        office.supervisor.evacuate("worker-1", "its host drains")  # reported again before it has left
+        assert office.orders() == [{"op": "leave", "index": 1}]
+        office.supervisor.left("worker-1")
+        office.exit("worker-1", 0)
+        until(lambda: {"op": "fork", "index": 1} in office.orders(), "it is started again")
+        office.supervisor.started("worker-1", 102)
+    assert office.registry.told == []
+
+
+def test_new_room_is_used_up_to_the_maximum_and_not_once_the_run_ends() -> None:
+    office = Office()
+    office.supervisor.grow(8, "a host has joined")
+    assert office.orders() == [{"op": "fork", "index": 2}]
+    office.supervisor.started("worker-2", 102)
+    office.supervisor.grow(8, "another host has joined")
+    assert office.orders() == []
+    office.exit("worker-2", 1)
+    office.supervisor.cancel()
+    office.supervisor.grow(8, "a third host has joined")
+    assert office.orders() == []

@@ -12,6 +12,7 @@ import click
 from paceline.cli.coordinator_options import PATH, coordinator_options, run_async, timeout_option
 from paceline.cli.options import common_options
 from paceline.cli.output import emit, print_message
+from paceline.core import environ
 from paceline.core.errors import ClusterOptionError, Problem
 from paceline.training.session import Session
 
@@ -61,6 +62,7 @@ def agent(
     Then the workers leave after a committed step, other hosts replace them, and the agent ends. A task's
     module is imported from the folder in which the agent is started.
     """
+    environ.set_default_variables(GRPC_VERBOSITY="ERROR")  # it writes a line for each idle connection
     from paceline.coordinator.client.endpoints import choose_coordinators
     from paceline.launchers.agents.agent import AgentSettings, run_agent
 

@@ -50,7 +50,8 @@ def monitor_self(context: WorkerContext, participant: str) -> Iterator[None]:
     machine = None
     if foreign is not None and foreign.looks_at_host:
         machine = context.folder.open_log(plan, f"watch@{socket.gethostname()}", context.clock)
-    monitor = _SelfMonitor(participant, context, log, machine, tells_process=foreign is not None)
+    is_elsewhere = foreign is not None or context.agent is not None
+    monitor = _SelfMonitor(participant, context, log, machine, tells_process=is_elsewhere)
     thread = threading.Thread(target=monitor.work, name="own look", daemon=True)
     thread.start()
     try:

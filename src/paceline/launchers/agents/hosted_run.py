@@ -134,6 +134,8 @@ class HostedRun:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             server.close()
+            for answer in self._answers.values():  # their participants end with the helper
+                answer.set_result({"failure": "the connection to the command has ended", "removed": []})
             peer.close()
             await helper.close()
             self.slots.used -= len(self._participants)

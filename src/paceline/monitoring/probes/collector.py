@@ -183,7 +183,8 @@ def collecting(
         yield
         return
     coordinator = None if plan.elastic is None else coordinator_probe(run_dir)
-    # Elastic workers share memory with the launcher, so they are on this machine.
-    is_local = plan.launcher is Launcher.LOCAL or plan.elastic is not None
+    # Elastic workers are on this machine, unless agents of other hosts start them.
+    is_elastic_here = plan.elastic is not None and plan.launcher is not Launcher.AGENTS
+    is_local = plan.launcher is Launcher.LOCAL or is_elastic_here
     with Collector(run_dir, note, has_local_workers=is_local, coordinator=coordinator):
         yield
