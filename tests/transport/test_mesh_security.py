@@ -242,3 +242,20 @@ def test_waiting_for_a_member_that_never_comes_ends_with_the_generation() -> Non
         made[0].wake()
         with pytest.raises(PeerLostError):
             waiting.result()
+
+
+def test_connecting_to_a_frozen_member_ends_with_the_generation() -> None:
+    """Its kernel accepts the connection, and no process answers."""
+    over = threading.Event()
+    with (
+        listeners(SECRET, SECRET) as made,
+        ThreadPoolExecutor(1) as threads,
+        socket.create_server((HOST, 0)) as frozen,
+    ):
+        members = [Member("worker-0", 1, HOST, frozen.getsockname()[1]), members_of(made)[1]]
+        waiting = threads.submit(made[1].connect, 1, 1, members, timeout_s=60.0, is_over=over.is_set)
+        accepted, _ = frozen.accept()
+        over.set()
+        made[1].wake()
+        with accepted, pytest.raises(PeerLostError):
+            waiting.result()

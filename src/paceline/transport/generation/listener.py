@@ -36,7 +36,7 @@ _CONNECTS = b"connects"
 _ACCEPTS = b"accepts"
 _ADMITTED = b"\x01"
 _REFUSED = b"\x00"
-CONNECT_TIMEOUT_S = 1.0  # for a member to accept and answer; a frozen one does not
+CONNECT_TIMEOUT_S = 5.0  # for a member to accept and answer; `wake` ends it earlier
 RETRY_S = 0.01
 POLL_S = 0.02  # how often a wait checks whether the generation is over
 
@@ -142,7 +142,9 @@ class MeshListener:
                 undialed = [other for other in range(rank) if other not in connections]
                 for other in undialed:
                     try:
-                        connections[other] = self._dial(generation, members[rank], members[other])
+                        connections[other] = self._dial(
+                            generation, members[rank], members[other], is_over=is_over
+                        )
                     except (OSError, PeerLostError) as error:
                         failure = error.what if isinstance(error, PeerLostError) else str(error)
                 connections |= self._take(generation, rank, members)
@@ -193,11 +195,15 @@ class MeshListener:
     def _has_arrived(self, generation: int) -> bool:
         return any(key[0] == generation for key in self._arrived)
 
-    def _dial(self, generation: int, own: Member, other: Member) -> socket.socket:
+    def _dial(
+        self, generation: int, own: Member, other: Member, *, is_over: Callable[[], bool]
+    ) -> socket.socket:
         connection = socket.socket(socket.AF_INET6 if ":" in other.host else socket.AF_INET)
         try:
             with self._changed:
                 self._dialing = connection
+            if is_over():  # from here on `wake` shuts the socket
+                raise PeerLostError(f"generation {generation} ended before it started", _NEXT)
             connection.settimeout(CONNECT_TIMEOUT_S)
             connection.connect((other.host, other.port))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
