@@ -9,9 +9,9 @@ from paceline.faults.hosts.requirements import can_make_hosts
 from paceline.faults.scenarios.catalog import SCENARIOS
 
 # How fast a busy machine is proves nothing; `paceline lab` itself judges that too.
-TIMED = (", maximum", "longest delay")
+TIMED = (", maximum", "longest delay", "longest pause")
 QUICK = ("flapping-link",)
-SLOW = ("lose-host", "cut-host", "one-way-cut", "bad-links")
+SLOW = ("lose-host", "cut-host", "one-way-cut", "bad-links", "lose-worker-host", "cut-worker-host")
 TIMES = {"one-way-cut": "2", "bad-links": "3"}
 
 

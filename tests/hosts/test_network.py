@@ -112,11 +112,18 @@ def test_monotonic_clocks_of_hosts_differ_and_a_wall_clock_can_be_stepped(tmp_pa
         one = _clocks(network, 1)
         other = _clocks(network, 2)
         assert abs(one[0] - other[0]) > 1000
+        assert _boot(network, 1) != _boot(network, 2), "what says whether two clocks are the same"
+        assert _boot(network, 1) == _boot(network, 1)
         assert abs(one[1] - other[1]) < 1000
         network.host(2).step_wall_clock(3600.0)
         stepped = _clocks(network, 2)
         assert 3000 < stepped[1] - other[1] < 4200
         assert abs(stepped[0] - other[0]) < 1000
+
+
+def _boot(network: HostNetwork, number: int) -> str:
+    program = "from paceline.core.clock import boot_id; print(boot_id())"
+    return network.host(number).run([sys.executable, "-c", program]).stdout
 
 
 def _clocks(network: HostNetwork, number: int) -> tuple[float, float]:

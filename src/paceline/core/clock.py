@@ -105,7 +105,18 @@ class ActiveTimeout:
 
 
 def boot_id() -> str:
-    """The same in all processes on this host since it was started; their clocks are then the same too."""
+    """The same in all processes on this host since it was started; their clocks are then the same too.
+
+    A container may have a time namespace, and then clocks of its own.
+    """
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {_time_namespace()}"
+    return ""
+
+
+def _time_namespace() -> str:
+    """Empty where the kernel has none."""
+    with suppress(OSError):
+        return str(Path("/proc/self/ns/time").readlink())
     return ""

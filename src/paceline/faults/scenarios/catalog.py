@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.faults.scenarios import coordinators, corruption, hosts, network, resize, workers
+from paceline.faults.scenarios import coordinators, corruption, hosts, network, resize, worker_hosts, workers
 from paceline.faults.scenarios.expectations import Expectation, ScenarioReporter
 
 Body = Callable[[Path, int, ScenarioReporter], list[Expectation]]
@@ -131,5 +131,19 @@ SCENARIOS: dict[str, Scenario] = {
         hosts.FLAP_TIMES,
         HOSTS,
         hosts.flapping_link,
+    ),
+    "lose-worker-host": Scenario(
+        "a host with a worker, its agent and a coordinator node is lost, and comes back",
+        worker_hosts.lose_worker_host(),
+        worker_hosts.LOSE_TIMES,
+        HOSTS,
+        worker_hosts.lose_worker_host,
+    ),
+    "cut-worker-host": Scenario(
+        "a host with a worker, its agent and a coordinator node sends nothing, then receives nothing",
+        worker_hosts.cut_worker_host(),
+        worker_hosts.CUT_TIMES,
+        HOSTS,
+        worker_hosts.cut_worker_host,
     ),
 }

@@ -118,6 +118,11 @@ _ON_HOSTS = (
     "the run stays in one generation",
 )
 
+_WITH_WORKERS = (
+    "the other hosts commit steps, longest pause",
+    "all workers train together again, maximum",
+)
+
 PROMISES: dict[str, tuple[str, ...]] = {
     "kill-worker": (
         "survivors commit their next step after a kill, p95",
@@ -188,4 +193,6 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "one-way-cut": ("another node leads after the fault, maximum", *_ON_HOSTS),
     "bad-links": _ON_HOSTS,
     "flapping-link": _ON_HOSTS,
+    "lose-worker-host": _WITH_WORKERS,
+    "cut-worker-host": _WITH_WORKERS,
 }

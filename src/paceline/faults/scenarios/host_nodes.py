@@ -5,7 +5,7 @@ Node n runs on host n. This process, and the run that it trains, call the nodes 
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,11 +91,11 @@ class HostNodes:
 
 
 @contextmanager
-def host_nodes(folder: Path, count: int) -> Iterator[HostNodes]:
-    """Running nodes, each on a host; raises NoHostsError where hosts cannot be made."""
-    with host_network(count, folder) as network:
-        addresses = {host.number: f"{host.address}:{PORT}" for host in network}
-        _make_certificates(folder, network)
+def host_nodes(folder: Path, count: int, *, more_hosts: int = 0) -> Iterator[HostNodes]:
+    """Running nodes, each on a host, and hosts without one; raises NoHostsError where none can be made."""
+    with host_network(count + more_hosts, folder) as network:
+        addresses = {node: f"{network.host(node).address}:{PORT}" for node in range(1, count + 1)}
+        _make_certificates(folder, network, addresses)
         with open_coordinators(_coordinators(folder, addresses)).blocking_client(PATIENCE_S) as client:
             nodes = HostNodes(folder, network, addresses, client)
             for node in addresses:
@@ -108,16 +108,18 @@ def _coordinators(folder: Path, addresses: dict[int, str]) -> Coordinators:
     return Coordinators(addresses=tuple(addresses.values()), credentials=TlsFolder(folder / "pki"))
 
 
-def _make_certificates(folder: Path, network: HostNetwork) -> None:
-    """Each host gets only its own certificate and key."""
-    holders = [tls.parse_node(f"{host.number}={host.address}") for host in network]
-    tls.init_pki(folder / "pki", holders, now_s=clock.unix_now_s(), days=CERTIFICATE_DAYS)
-    for host in network:
-        _copy_certificate(folder / "pki", host)
+def _make_certificates(folder: Path, network: HostNetwork, nodes: Iterable[int]) -> None:
+    """Each node gets only its own certificate and key; a client's is copied to hosts that need one."""
+    pki = folder / "pki"
+    holders = [tls.parse_node(f"{node}={network.host(node).address}") for node in nodes]
+    tls.init_pki(pki, holders, now_s=clock.unix_now_s(), days=CERTIFICATE_DAYS)
+    for node in nodes:
+        copy_certificate(pki, network.host(node), f"node-{node}")
 
 
-def _copy_certificate(pki: Path, host: Host) -> None:
+def copy_certificate(pki: Path, host: Host, name: str) -> None:
+    """Into the host's folder `pki`, with the authority's certificate."""
     own = host.folder / "pki"
-    own.mkdir()
-    for name in ("ca.crt", f"node-{host.number}.crt", f"node-{host.number}.key"):
-        shutil.copy(pki / name, own)
+    own.mkdir(exist_ok=True)
+    for file in ("ca.crt", f"{name}.crt", f"{name}.key"):
+        shutil.copy(pki / file, own)
