@@ -16,6 +16,8 @@ _PUBLIC = {
     "train": "paceline.api.train",
     "resume": "paceline.api.train",
     "compare": "paceline.api.compare",
+    "join": "paceline.worker.script.run",
+    "Run": "paceline.worker.script.run",
     "Comparison": "paceline.api.compare",
     "Cell": "paceline.comparison.schema",
     "Estimate": "paceline.comparison.schema",

@@ -9,9 +9,10 @@ from paceline.api.result import Evaluation as Evaluation, Losses as Losses, Trai
 from paceline.api.train import TrainStoppedError as TrainStoppedError
 from paceline.comparison.schema import Cell as Cell, Estimate as Estimate
 from paceline.core.errors import ConfigError as ConfigError, NotReadyError as NotReadyError, PacelineError as PacelineError, TrainingError as TrainingError
+from paceline.worker.script.run import Run as Run
 
 __version__: str
-__all__ = ["__version__", "train", "resume", "compare", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "metric", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
+__all__ = ["__version__", "train", "resume", "compare", "join", "Run", "Comparison", "Cell", "Estimate", "TrainStoppedError", "TrainResult", "Losses", "Evaluation", "metric", "PacelineError", "ConfigError", "NotReadyError", "TrainingError"]
 
 class _Settings(TypedDict, total=False):
     name: str
@@ -101,4 +102,5 @@ class _Settings(TypedDict, total=False):
 def train(task: str | type = 'xor', *, mode: str | type = 'ssgd', workers: int | None = None, progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> TrainResult: ...
 def resume(run_dir: str | Path, *, progress: bool = True) -> TrainResult: ...
 def compare(task: str | type = 'xor', *, modes: Sequence[str | type] = ('single', 'ssgd', 'asgd', 'ssp', 'localsgd'), workers: int | Sequence[int] = 2, repeats: int = 3, target_loss: float | None = None, target_accuracy: float | None = None, out: str | Path = 'comparison', progress: bool = True, config: str | Path | None = None, **settings: Unpack[_Settings]) -> Comparison: ...
+def join() -> Run: ...
 def metric(name: str, value: float) -> None: ...

@@ -11,23 +11,16 @@ from tests.fixtures.waiting import descendants, is_running, kill, until
 
 QUICK = "task_options={'hidden': 4}, steps=5, progress=False"
 ANYWHERE = f"""
-import asyncio, json, sys, threading
+import asyncio, json, sys
 import paceline
 assert "torch" not in sys.modules and "numpy" not in sys.modules, "importing is quick"
 found = {{}}
 found["plain"] = paceline.train("xor", {QUICK})
 
-def in_thread():
-    found["thread"] = paceline.train("xor", mode="asgd", {QUICK})
-
-thread = threading.Thread(target=in_thread)
-thread.start()
-thread.join()
-
 async def cell():
     # As in a notebook, where a loop is running while a cell is.
     found["loop"] = paceline.train("xor", elastic=True, {QUICK})
-    found["task"] = await asyncio.to_thread(paceline.train, "xor", {QUICK})
+    found["thread"] = await asyncio.to_thread(paceline.train, "xor", mode="asgd", {QUICK})
 
 asyncio.run(cell())
 assert "torch" not in sys.modules
@@ -53,9 +46,9 @@ def test_it_works_twice_in_a_row_in_a_thread_and_beside_a_running_loop(tmp_path:
     steps = {name: (mode, steps) for name, (_, mode, steps) in response.items()}
     # Under asgd one worker may have made all the steps before the other came.
     assert steps.pop("thread") in [("asgd", 5), ("asgd", 10)]
-    assert steps == {"plain": ("ssgd", 5), "loop": ("ssgd", 5), "task": ("ssgd", 5)}
+    assert steps == {"plain": ("ssgd", 5), "loop": ("ssgd", 5)}
     folders = [Path(folder) for folder, _, _ in response.values()]
-    assert len(set(folders)) == 4
+    assert len(set(folders)) == 3
     assert all(folder.parent == tmp_path / "runs" for folder in folders)
 
 

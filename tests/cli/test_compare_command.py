@@ -4,27 +4,32 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from tests.fixtures.wording import Wording
 
 from paceline.cli.main import run
+from paceline.launchers.local import LocalLauncher
 from paceline.training.session import Session
 
 Captured = pytest.CaptureFixture[str]
 QUICK = ["--launcher", "virtual", "--steps", "4", "--batch-size", "4", "--modes", "ssgd,asgd"]
 
 
-def test_it_answers_with_a_table_a_verdict_and_where_the_report_is(tmp_path: Path, capsys: Captured) -> None:
-    code = run(["compare", *QUICK, "--repeats", "1", "--out", "out"], Session(folder=tmp_path))
+def test_it_answers_with_a_table_a_verdict_and_where_the_report_is(
+    launcher: LocalLauncher, tmp_path: Path, capsys: Captured
+) -> None:
+    session = Session(folder=tmp_path, start_launcher=lambda: nullcontext(launcher))
+    code = run(["compare", *QUICK, "--repeats", "1", "--out", "out"], session)
     out, err = capsys.readouterr()
     assert code == 0
     assert [line.split()[0].strip("*") for line in out.splitlines()[2:5]] == ["single", "ssgd", "asgd"]
     assert f"report: {tmp_path / 'out' / 'report.html'}" in out
     assert "1/3" in err
     assert "3/3" in err
-    code = run(["compare", *QUICK, "--repeats", "1", "--out", "out", "--json"], Session(folder=tmp_path))
+    code = run(["compare", *QUICK, "--repeats", "1", "--out", "out", "--json"], session)
     out, err = capsys.readouterr()
     assert err == ""
     answer = json.loads(out)["data"]["comparison"]

@@ -1,7 +1,7 @@
 """`paceline train`: early start, choice of the run folder, output and exit codes."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -54,6 +54,11 @@ class FakeLauncher:
     def count_samples(self, task: str, *, options: Mapping[str, Option], seed: int, dtype: str) -> int:
         self.counted += 1
         return 640
+
+    def probe_script(
+        self, file: str, arguments: Sequence[str], *, folder: str, seed: int, dtype: str, num_workers: int
+    ) -> Message:
+        raise AssertionError("no script is run here")
 
     def stop(self) -> None: ...
 

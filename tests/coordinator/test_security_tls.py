@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.fixtures.coordinator.guarded_service import CREATE, GET, TALK, Service, raw, refusal, serving
 from tests.fixtures.wording import Wording
 
+from paceline.coordinator.client.aio import Client, UntrustedError
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.server.access_policy import Identity, Role, may_speak_for
 from paceline.coordinator.server.security import (
@@ -35,7 +36,7 @@ from paceline.coordinator.server.tls import (
     parse_client,
     parse_node,
 )
-from paceline.coordinator.server.tokens import Token
+from paceline.coordinator.server.tokens import Token, Tokens, load_or_create_tokens
 
 Code = grpc.StatusCode
 Test = Callable[[str, Service], Awaitable[None]]
@@ -180,6 +181,53 @@ def test_a_node_with_an_expired_certificate_is_not_trusted(tmp_path: Path) -> No
                 0
             ] is Code.UNAVAILABLE
             assert not service.served
+
+    asyncio.run(main())
+
+
+def node_secrets(folder: Path, problem: str) -> Certificate | Tokens:
+    """Of a node that a client with the certificates of `folder` must not trust."""
+    match problem:
+        case "expired":
+            identity = Identity("node-1", Role.NODE)
+            return issued(folder, identity, made_s=time.time() - 10 * DAYS_S, days=3)
+        case "of another authority":
+            return load_node_certificate(pki(folder.parent / "other"), 1)
+        case "for another address":
+            return load_node_certificate(folder, 2)
+        case _:
+            return load_or_create_tokens(folder.parent / "tokens.json")
+
+
+@pytest.mark.parametrize("problem", ["expired", "of another authority", "for another address", "no TLS"])
+def test_a_client_says_at_once_why_it_trusts_no_node(tmp_path: Path, problem: str) -> None:
+    folder = pki(tmp_path / "pki")
+    access = load_client_certificate(folder)
+
+    async def main() -> None:
+        async with (
+            serving(node_secrets(folder, problem)) as (address, service),
+            Client([address], lambda at: open_channel(at, access), patience_s=600) as client,
+        ):
+            with pytest.raises(UntrustedError) as raised:
+                await client.read("Runs.Get", pb.GetRun(run="r"), pb.RunView)
+            assert raised.value.code == "E511"
+            assert not service.served
+
+    asyncio.run(main())
+
+
+def test_one_node_that_is_trusted_is_enough(tmp_path: Path) -> None:
+    folder = pki(tmp_path / "pki")
+    access = load_client_certificate(folder)
+
+    async def main() -> None:
+        async with (
+            serving(node_secrets(folder, "expired")) as (expired, _),
+            serving(load_node_certificate(folder, 1)) as (address, _),
+            Client([expired, address], lambda at: open_channel(at, access), patience_s=60) as client,
+        ):
+            await client.read("Runs.Get", pb.GetRun(run="r"), pb.RunView)
 
     asyncio.run(main())
 

@@ -123,6 +123,41 @@ def test_compressed_and_robust_runs_keep_their_bits_when_workers_die(args: list[
     assert_nothing_was_lost(run_dir)
 
 
+def test_over_tcp_a_loss_resets_the_error_memories_and_says_so(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    args = ["--transport", "tcp", "--compress", "topk:0.1"]
+    with training(run_dir, *ELASTIC, *args, participants=3) as run:
+        first = until_all_are_in(run, 0)
+        run.until_it_trains()
+        strike(run, "worker-1")
+        until_all_are_in(run, first)
+        stop(run)
+        resets = events(run, "error_memory_reset")
+    assert {event.who for event in resets} == {"worker-0", "worker-1", "worker-2"}
+    assert paceline("verify", str(run_dir)).code == 0
+    assert "E305" in paceline("replay", str(run_dir)).err
+    moved = json.loads((run_dir / "result.json").read_text())["compression"]
+    assert moved["ratio"] > 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--mode", "ssgd", "--compress", "int8"],
+        pytest.param(["--mode", "ssgd", "--compress", "powersgd:1"], marks=SOAK),
+        pytest.param(["--mode", "fedavg", "--clients-per-round", "0.5", "--compress", "sign"], marks=SOAK),
+        pytest.param(["--mode", "diloco", "--sync-every", "3", "--compress", "topk:0.1"], marks=SOAK),
+        pytest.param(["--aggregate", "krum", "--byzantine-tolerance", "0"], marks=SOAK),
+    ],
+    ids=" ".join,
+)
+def test_means_over_tcp_have_the_bits_of_one_worker_for_each_shard(args: list[str], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    short = ["--steps", "12", "--transport", "tcp", "--run-dir", str(run_dir)]
+    assert paceline("train", *ELASTIC, *args, *short).code == 0
+    assert_nothing_was_lost(run_dir)
+
+
 @pytest.mark.parametrize(
     "args",
     [

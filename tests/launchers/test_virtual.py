@@ -78,8 +78,13 @@ def test_an_error_of_a_task_ends_the_run_with_its_reason(launcher: LocalLauncher
     assert "workers" in caught.value.what
 
 
-@pytest.mark.parametrize("mode", ["ssgd", "localsgd", "asgd", "ps", "gossip", "adpsgd", "backup"])
-@pytest.mark.parametrize("batch_norm", [False, True])
+STACKABLE = ["ssgd", "localsgd", "asgd", "ps", "gossip", "adpsgd", "backup"]
+
+
+# With buffers in every mode; without them once for all-reduce and once for a server.
+@pytest.mark.parametrize(
+    ("mode", "batch_norm"), [*((mode, True) for mode in STACKABLE), ("ssgd", False), ("asgd", False)]
+)
 def test_vmapped_gradients_are_those_of_one_after_another(
     mode: str, batch_norm: bool, launcher: LocalLauncher, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import click
 GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Train and compare": {
         "train": ("paceline.cli.train", "train", "Train a task with many workers."),
+        "run": ("paceline.cli.run", "run_script", "Run your own training script with many workers."),
         "compare": ("paceline.cli.compare", "compare", "Train under several strategies and compare them."),
         "benchmark": (
             "paceline.cli.benchmark",
@@ -73,6 +74,13 @@ RENAMED = {
 
 COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items()} | _UNLISTED
 
+# Commands that share a line of `paceline --help`, so that all fit on one screen.
+_SHARED_LINES = {
+    ("simulate", "advise"): "Predict every strategy; recommend one for a run.",
+    ("workers", "stop"): "Add, remove, pause or kill workers; stop a run.",
+    ("verify", "replay"): "Check the record of a run; re-execute it bit for bit.",
+}
+
 
 # `paceline --help` must answer at once, so names and help lines come from the
 # table, and a command's module is imported when the command is called.
@@ -126,15 +134,27 @@ class RootGroup(LazyGroup):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shows_all = bool(ctx.meta.get(HELP_ALL))
         formatter.write(f"Usage: {ctx.command_path} [OPTIONS] COMMAND [ARGS]...\n{self.help}\n\n")
-        width = max(map(len, COMMANDS)) + 2
-        for group, commands in GROUPS.items():
+        groups = {group: _help_lines(commands) for group, commands in GROUPS.items()}
+        width = max(len(names) for lines in groups.values() for names in lines) + 2
+        for group, lines in groups.items():
             formatter.write(f"{group}\n")
-            for name, (_, _, help_line) in commands.items():
-                formatter.write(f"  {name:<{width}}{help_line}\n")
+            for names, help_line in lines.items():
+                formatter.write(f"  {names:<{width}}{help_line}\n")
         if shows_all:
             click.Command.format_options(self, ctx, formatter)  # a group's also lists the commands
         else:
             formatter.write("Global options: paceline --help-all. Shell completion: paceline completion -h\n")
+
+
+def _help_lines(commands: Mapping[str, tuple[str, str, str]]) -> dict[str, str]:
+    """Text by the names of the commands that it describes."""
+    lines = {name: help_line for name, (_, _, help_line) in commands.items()}
+    for names, help_line in _SHARED_LINES.items():
+        if names[0] in lines:
+            lines = {", ".join(names) if name == names[0] else name: text for name, text in lines.items()}
+            lines[", ".join(names)] = help_line
+            del lines[names[1]]
+    return lines
 
 
 def _show_examples(path: str, command: click.Command) -> None:

@@ -15,6 +15,14 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("--resume runs/xor-ssgd", "Resume a stopped run"),
         ("--dry-run --mode ssp --num-workers 4", "Show the plan without training"),
     ),
+    "run": (
+        ("train.py --epochs 3", "One worker, like python train.py --epochs 3, with a record"),
+        ("--mode ssgd --num-workers 4 train.py --epochs 3", "Four workers share every batch of the script"),
+        (
+            "--mode asgd --num-workers 3 --straggler worker=1,factor=3 train.py",
+            "Three asynchronous workers, one of them three times slower",
+        ),
+    ),
     "compare": (
         ("--modes ssgd,asgd,ssp --num-workers 2 --steps 50", "Compare three strategies on equal work"),
         (

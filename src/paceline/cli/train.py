@@ -90,9 +90,24 @@ def start_run(
         print_message(session, f"training {plan.task} with {workers}, mode {plan.mode}, in {run_dir}")
         if scaled := announce_lr_scaling(plan):
             print_message(session, scaled)
-        result = _train(
+        return follow_run(
             launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
         )
+
+
+def follow_run(
+    launcher: "Launcher",
+    session: Session,
+    plan: "Plan",
+    run_dir: Path,
+    *,
+    with_dashboard: bool,
+    coordinators: "Coordinators | None" = None,
+) -> ExitCode:
+    """Start the plan in this folder, follow it to its end, and show its result."""
+    result = _train(
+        launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
+    )
     return conclude(session, plan, run_dir, result)
 
 
@@ -232,6 +247,7 @@ def _fetch_run(session: Session, url: str) -> Path:
 
 def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:
     from paceline.cli.train_summary import is_early_stop, summary_lines
+    from paceline.plan.catalog import SCRIPT_TASK
     from paceline.plan.codec import plan_hash
 
     emit(
@@ -245,7 +261,8 @@ def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, J
         if not session.common.json:
             emit_problems(session, error.problems, error.exit_code, as_json=False)
         return error.exit_code
-    if not result.get("stopped_early") or is_early_stop(result):
+    has_stopped_itself = plan.task == SCRIPT_TASK and "stopped_by" not in result  # by run.stop()
+    if not result.get("stopped_early") or is_early_stop(result) or has_stopped_itself:
         return ExitCode.OK
     is_terminated = result.get("stopped_by") in ("SIGTERM", "SIGHUP")
     return ExitCode.TERMINATED if is_terminated else ExitCode.INTERRUPTED

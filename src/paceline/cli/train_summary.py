@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.humanize import short_bytes, short_duration, short_number
 from paceline.events.schema import EARLY_STOP
-from paceline.plan.catalog import SYNTHETIC, hides_waiting, is_split
+from paceline.plan.catalog import SCRIPT_TASK, SYNTHETIC, hides_waiting, is_split
 from paceline.plan.plan import Device, EventDetail, Plan, Transport
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def is_early_stop(result: "dict[str, Json]") -> bool:
 def next_command(result: "dict[str, Json]", plan: Plan, run_dir: Path) -> str:
     if result.get("stopped_early") and not is_early_stop(result):
         return f"paceline train --resume {run_dir}"
+    if plan.task == SCRIPT_TASK:  # its objects exist only while the script runs: it has no replay
+        return f"paceline verify {run_dir}"
     if _can_replay(plan):
         return f"paceline replay {run_dir}"
     other = "ssgd" if plan.mode == "asgd" else "asgd"

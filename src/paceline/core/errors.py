@@ -194,6 +194,17 @@ class ClusterOptionError(ConfigError):
     code = "E114"
 
 
+class ScriptError(ConfigError):
+    """A training script does something that cannot be right with many workers."""
+
+    code = "E120"
+
+
+def script_error(code: str, what: str, hint: str) -> ScriptError:
+    """Its kinds have codes of their own."""
+    return ScriptError([Problem(what, hint, code=code)])
+
+
 class MissingPackageError(NotReadyError):
     """A package or a tool that the command needs is not installed."""
 

@@ -160,6 +160,19 @@ class LocalLauncher:
                 return counted
             self._note(RunOutcome(), message, Path(), None)
 
+    def probe_script(
+        self, file: str, arguments: Sequence[str], *, folder: str, seed: int, dtype: str, num_workers: int
+    ) -> Message:
+        """Run a training script until its second batch; what it prepared, as options of its task."""
+        order: Message = {"op": "probe", "file": file, "arguments": list(arguments), "folder": folder}
+        self._send({**order, "seed": seed, "dtype": dtype, "num_workers": num_workers})
+        while True:
+            message = self._receive(None)
+            assert message is not None, "without a timeout there is always a message"
+            if message["ev"] == "probed":
+                return message
+            self._note(RunOutcome(), message, Path(), None)
+
     @property
     def pid(self) -> int:
         """Pid of the helper process."""

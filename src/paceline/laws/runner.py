@@ -17,6 +17,7 @@ from paceline.laws import (
     performance,
     processes,
     robust,
+    scripts,
     ssp,
     synchronous,
     universal,
@@ -47,6 +48,7 @@ LAWS: tuple[Law, ...] = (
     *gossip.LAWS,
     *pairs.PAIRWISE_LAWS,
     *adaptive.LAWS,
+    *scripts.LAWS,
     *performance.LAWS,
     *processes.LAWS,
 )

@@ -57,6 +57,32 @@ class ValidatedTask(TinyTask):
         return {"valid_loss": float(loss), "random": float(torch.rand(1))}
 
 
+class ScriptedTask:
+    """Like TinyTask, in the terms of a training script: with dropout, and an optimizer of torch."""
+
+    def __init__(self, *, seed: int, dropout: float = 0.1) -> None:
+        self._samples = TinyTask(seed=seed).samples()
+        self._dropout = dropout
+
+    def model(self) -> nn.Sequential:
+        layers = (nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(self._dropout), nn.Linear(5, 2))
+        return nn.Sequential(*layers)
+
+    def samples(self) -> TensorSamples:
+        return self._samples
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        outputs: Tensor = model(inputs)
+        return (outputs - targets).square().mean()
+
+    def metrics(self, model: nn.Module) -> dict[str, float]:
+        return {}
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
 class LedgerTask(_LawTask):
     """Every sample owns one parameter, and its gradient is 1 there and 0 elsewhere.
 

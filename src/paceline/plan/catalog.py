@@ -274,6 +274,7 @@ TASKS: dict[str, str] = {
     "cifar10": "60,000 images of 10 classes (`paceline data fetch cifar10`), by a convolutional network",
     "llama": "the next token of any text (`--data FILE`), by a Llama of a published size (`--model`)",
 }
+SCRIPT_TASK = "paceline.tasks.script:ScriptTask"  # of a user's own training script (`paceline run`)
 # The option by which `--data` reaches a task; a task of your own gets it as `data`.
 DATA_OPTIONS: dict[str, str] = {"charlm": "file", "cifar10": "data", "llama": "data", "sp500": "npz_path"}
 # The options by which settings about the model reach a task; a task of your own gets them by these names too.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline.plan.catalog import MODES, TASKS, Channel, server_names
+from paceline.plan.catalog import MODES, SCRIPT_TASK, TASKS, Channel, server_names
 from paceline.plan.compression import CODECS
 from paceline.plan.compression import describe_codec as codec_in_words
 from paceline.plan.describe import (
@@ -41,7 +41,7 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
     """`cpu_count` adds a warning when workers must share processors."""
     lines = [
         Line("run", f"{plan.run}: task {plan.task}, mode {plan.mode}, seed {plan.seed}"),
-        Line("task", TASKS.get(plan.task, "your own class, imported by name") + _options(plan)),
+        Line("task", _task(plan)),
         Line("mode", MODES[plan.mode].summary if plan.mode in MODES else "your own class, imported by name"),
         Line("workers", _workers(plan)),
         Line("traffic", _travels(plan)),
@@ -66,6 +66,12 @@ def explain(plan: Plan, *, cpu_count: int | None = None) -> list[Line]:
         lines.append(Line("alerts", f"rules of {plan.alerts}, sent to its notifiers"))
     lines += [Line("remark", text) for text in remarks(plan, cpu_count=cpu_count)]
     return lines
+
+
+def _task(plan: Plan) -> str:
+    if plan.task == SCRIPT_TASK:
+        return f"the training loop of {plan.task_options['file']}"
+    return TASKS.get(plan.task, "your own class, imported by name") + _options(plan)
 
 
 def _options(plan: Plan) -> str:

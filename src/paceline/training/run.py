@@ -49,6 +49,7 @@ from paceline.training.progress import Progress, RecentSpeed, Watcher
 from paceline.training.request import SampleCounter
 from paceline.training.result import describe_evaluation, result_json
 from paceline.training.resume import discard_newer, newest_checkpoint, with_num_workers
+from paceline.training.script import ScriptProber
 
 if TYPE_CHECKING:
     from paceline.coordinator.admin.status import CoordinatorProbe
@@ -60,6 +61,10 @@ DISK_FULL_POLL_S = 0.5
 
 class Launcher(RunLauncher, SampleCounter, Protocol):
     """Launcher of `paceline train`: starts runs, and counts samples before the plan is made."""
+
+
+class LocalCommandLauncher(Launcher, ScriptProber, Protocol):
+    """Launcher of commands on this machine, which also start scripts (`paceline run`)."""
 
 
 def train(

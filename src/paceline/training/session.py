@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from paceline.core import environ
 
 if TYPE_CHECKING:
-    from paceline.training.run import Launcher
+    from paceline.training.run import LocalCommandLauncher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Common:
         )
 
 
-def start_local_launcher() -> "AbstractContextManager[Launcher]":
+def start_local_launcher() -> "AbstractContextManager[LocalCommandLauncher]":
     """Start the helper process of local workers. It imports torch while the command reads its settings."""
     from paceline.launchers.local import LocalLauncher  # not needed for --help
 
@@ -54,7 +54,7 @@ class Session:
     """Mutable only while flags are parsed: each command group adds its flags to `common`."""
 
     common: Common = field(default_factory=Common)
-    start_launcher: "Callable[[], AbstractContextManager[Launcher]]" = start_local_launcher
+    start_launcher: "Callable[[], AbstractContextManager[LocalCommandLauncher]]" = start_local_launcher
     variables: Mapping[str, str] = field(default_factory=dict)  # environ.config_variables()
     folder: Path = field(default_factory=Path)  # working directory: `runs/` and --run-dir are relative to it
 

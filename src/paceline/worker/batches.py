@@ -203,7 +203,7 @@ class _RequestDataset(Dataset[Any]):  # Any: batches
         if request is None:
             return None
         try:
-            _seed(request.seed)
+            seed_generators(request.seed)
             return self._samples.batch(request.indices)
         except TERMINATING_ERRORS as error:
             description = (
@@ -251,7 +251,7 @@ def _undisturbed(samples: Samples, request: Request) -> Batch:
     """Load the same batch as a loader process would; the generators of this process are restored."""
     before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
     try:
-        _seed(request.seed)
+        seed_generators(request.seed)
         return samples.batch(request.indices)
     finally:
         torch.default_generator.set_state(before[0])
@@ -259,7 +259,8 @@ def _undisturbed(samples: Samples, request: Request) -> Batch:
         np.random.set_state(before[2])
 
 
-def _seed(seed: int) -> None:
+def seed_generators(seed: int) -> None:
+    """Seed the generators of torch (CPU), `random` and numpy."""
     torch.default_generator.manual_seed(seed >> 1)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)

@@ -5,12 +5,17 @@ compute      samples → forward → backward, the gradient lands in the arena (
 delay        injected slowness, if the plan has any
 finish_step  gradients are exchanged, workers synchronize, the update is applied
 
+`Worker.steps` is the loop as a generator, which yields wherever a gradient is to be computed and where a
+step has ended. A task's loss is computed by `drive`; the training loop of a user's script drives the
+generator itself (worker/script), so both have the same loop.
+
 Under some modes the other workers may continue without a late step. Then the step is abandoned
 where it is, and the next attempt begins (`StepGuard`).
 """
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from paceline.core.clock import Clock
 from paceline.core.ids import Clock as StepClock
@@ -77,9 +82,47 @@ class LoopResult(NamedTuple):
     was_stopped: bool
 
 
+class Computation(NamedTuple):
+    """A step has begun: its gradient is to be computed in this replica, and its loss sent back."""
+
+    replica: Replica
+    begun: Begun
+    check: Callable[[], None]  # raises StepAbandonedError if the gradient is no longer needed
+
+
+class StepEnd(NamedTuple):
+    """A step has ended."""
+
+    outcome: Outcome | None  # None: it was abandoned, and had no effect
+
+
+Result = TypeVar("Result")
+# Receives the loss of each Computation; what is sent after a StepEnd is ignored.
+Steps: TypeAlias = Generator[Computation | StepEnd, float, Result]
+
+
+def drive(steps: Steps[Result], source: Source) -> Result:
+    """Run the loop to its end with gradients of `source`."""
+    try:
+        event = next(steps)
+        while True:
+            if isinstance(event, StepEnd):
+                event = next(steps)
+                continue
+            try:
+                loss = source.compute(event.replica, event.begun.share, event.check)
+            except BaseException as error:
+                event = steps.throw(error)  # raised where the loop waits for the gradient
+            else:
+                event = steps.send(loss)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Everything one worker has; `run` is the loop."""
+    """Everything one worker has; `steps` is the loop."""
 
     plan: Plan
     rank: Rank
@@ -94,6 +137,10 @@ class Worker:
 
     def run(self, first: StepClock) -> LoopResult:
         """Do this worker's steps from `first` on, until nothing is left or all agree to stop."""
+        return drive(self.steps(first), self.source)
+
+    def steps(self, first: StepClock) -> Steps[LoopResult]:
+        """The same as a generator: its driver computes the gradients."""
         stragglers = Stragglers(self.plan.stragglers, seed=self.plan.seed)
         # In runs whose workers share the shards of a step, a worker's number of shards per step varies.
         by_steps_of_the_run = self.plan.elastic is not None and not server_names(self.plan)
@@ -117,15 +164,18 @@ class Worker:
             at = start.share.step if by_steps_of_the_run else finished + abandoned
             slowness = stragglers.at(self.rank, at)
             try:
-                outcome = self._one_step(Step(finished), start, slowness, started_ns, guard)
+                loss = yield Computation(self.replica, start, guard.check)
+                outcome = self._finish(Step(finished), start, slowness, started_ns, guard, loss)
             except StepAbandonedError:
                 abandoned += 1
                 self._abandon(Step(finished), start, started_ns, guard)
+                yield StepEnd(None)
                 started_ns = self.clock.now_ns()
                 continue
             finished = StepClock(finished + 1)
             outcome = self.evaluator.after_step(finished, outcome)
             self.saver.maybe_save(finished, outcome)
+            yield StepEnd(outcome)
             if outcome.stop:
                 return LoopResult(finished, was_stopped=True)
             started_ns = self.clock.now_ns()
@@ -142,11 +192,11 @@ class Worker:
                 )
             )
 
-    def _one_step(
-        self, step: Step, start: Begun, slowness: Slowness, started_ns: int, guard: StepGuard
+    def _finish(
+        self, step: Step, start: Begun, slowness: Slowness, started_ns: int, guard: StepGuard, loss: float
     ) -> Outcome:
+        """Everything of a step that follows its gradient."""
         now = self.clock.now_ns
-        loss = self.source.compute(self.replica, start.share, guard.check)
         self._tamper(step, start.share)
         own_norm = self._own_norm(step)
         times = self.source.times_ns

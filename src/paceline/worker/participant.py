@@ -31,7 +31,7 @@ from paceline.plan.plan import Plan
 from paceline.tasks.port import LeavingFiles, Task, device_of
 from paceline.worker.checkpointing import EndSaver, WorkerSaver
 from paceline.worker.context import WorkerContext
-from paceline.worker.loop import LoopResult, Saver
+from paceline.worker.loop import LoopResult, Saver, Steps, drive
 from paceline.worker.reporting import Report
 from paceline.worker.self_monitor import device_usage, monitor_self, sample_cost, with_self_monitor
 from paceline.worker.server.core import ParameterServer
@@ -88,6 +88,37 @@ def run_participant(
     release: Callable[[], None] = _nothing,  # frees resources of training, also after a failure
     leave: Callable[[], None] = _nothing,  # frees resources of the report, also after any failure
 ) -> None:
+    """Life cycle of a participant that makes its steps itself, or has none."""
+
+    def training() -> Steps[Trained]:
+        return train()
+        yield  # a generator without steps
+
+    life = participant_steps(
+        log,
+        report,
+        clock=clock,
+        fields=fields,
+        train=training,
+        conclude=conclude,
+        release=release,
+        leave=leave,
+    )
+    for _ in life:
+        raise AssertionError("training is one call here, not a generator of steps")
+
+
+def participant_steps(
+    log: Log,
+    report: Callable[[Report], None],
+    *,
+    clock: int,
+    fields: Mapping[str, Scalar] = _NO_FIELDS,
+    train: Callable[[], Steps[Trained]],
+    conclude: Callable[[Trained], Ending],
+    release: Callable[[], None] = _nothing,
+    leave: Callable[[], None] = _nothing,
+) -> Steps[None]:
     """Life cycle of every participant: start event, training, end event, report.
 
     After a failure neither an end event nor a report is written: the entry point reports the error.
@@ -95,7 +126,7 @@ def run_participant(
     log.write("worker_started", pid=os.getpid(), clock=clock, **fields)
     try:
         try:
-            trained = train()
+            trained = yield from train()
         finally:
             release()
         ending = conclude(trained)
@@ -124,27 +155,46 @@ class TimedRun:
 
 def timed(clock: Clock, run: Callable[[], LoopResult]) -> TimedRun:
     started_ns = clock.now_ns()
-    result = run()
+    return _since(clock, started_ns, run())
+
+
+def timed_steps(clock: Clock, steps: Steps[LoopResult]) -> Steps[TimedRun]:
+    started_ns = clock.now_ns()
+    return _since(clock, started_ns, (yield from steps))
+
+
+def _since(clock: Clock, started_ns: int, result: LoopResult) -> TimedRun:
     return TimedRun(result.finished, result.was_stopped, (clock.now_ns() - started_ns) / 1e9)
+
+
+def build_fixed_worker(rank: Rank, context: WorkerContext, report: Callable[[Report], None]) -> BuiltWorker:
+    return build_worker(context, rank, lambda text: report({"ev": "note", "text": text}), report)
 
 
 def work(rank: Rank, context: WorkerContext, report: Callable[[Report], None]) -> None:
     """A worker of a run that keeps its workers."""
-    built = build_worker(context, rank, lambda text: report({"ev": "note", "text": text}), report)
+    built = build_fixed_worker(rank, context, report)
+    drive(work_steps(built, rank, context, report), built.worker.source)
+
+
+def work_steps(
+    built: BuiltWorker, rank: Rank, context: WorkerContext, report: Callable[[Report], None]
+) -> Steps[None]:
+    """Its life cycle, in which the driver of the generator computes the gradients."""
     worker = built.worker
     of_sample = sample_cost(built.task)
     tokens = {name: value for name, value in of_sample.items() if name == "tokens_per_sample"}
 
-    def loop() -> LoopResult:
+    def loop() -> Steps[LoopResult]:
         with monitor_self(context, f"worker-{rank}"):
-            return worker.run(built.first)
+            return (yield from worker.steps(built.first))
 
-    run_participant(
+    yield from participant_steps(
         worker.log,
         report,
         clock=built.first,
         fields={"node": socket.gethostname(), **tokens},
-        train=lambda: timed(worker.clock, loop),
+        train=lambda: timed_steps(worker.clock, loop()),
         release=lambda: _finish_writing(worker.saver),  # a lost peer must not lose what was saved
         conclude=lambda result: _conclude_work(built, rank, context, result, of_sample),
     )

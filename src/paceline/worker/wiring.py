@@ -31,6 +31,7 @@ from paceline.strategies.port import Links, ServerSide, Strategy
 from paceline.strategies.push_pull import PushPull
 from paceline.tasks.load import load_class, load_task
 from paceline.tasks.port import Task
+from paceline.tasks.script import ScriptTask
 from paceline.transport.elastic_store import ElasticStore
 from paceline.transport.elastic_wire import Route
 from paceline.transport.generation.ports import TrainingWorld
@@ -72,6 +73,7 @@ from paceline.worker.gradient import GradientSource, Source
 from paceline.worker.loop import Control, Saver, Worker
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report, ignore_report
+from paceline.worker.script.data import ScriptSource
 from paceline.worker.server.core import ParameterServer
 
 
@@ -112,6 +114,13 @@ def set_up_torch(plan: Plan) -> None:
 
 def build_task(plan: Plan) -> Task:
     return load_task(plan.task, seed=plan.seed, options=plan.task_options)
+
+
+def build_source(plan: Plan, task: Task, device: torch.device, clock: Clock) -> GradientSource | ScriptSource:
+    """Of a worker process, which may load batches ahead."""
+    if isinstance(task, ScriptTask):
+        return ScriptSource(plan, task.samples(), device)
+    return GradientSource(plan, task, device, clock, ahead=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +178,7 @@ def build_worker(
     task = build_task(plan)
     device = _device(plan, rank if context.foreign is None else context.foreign.local_rank)
     channel = channel_of(plan.mode)
-    source = GradientSource(plan, task, device, clock, ahead=True)
+    source = build_source(plan, task, device, clock)
     if context.foreign is not None:
         context.foreign.ready(source.num_samples)
     links = _links(context, rank, channel, device, clock)
@@ -218,7 +227,7 @@ def build_served_worker(
     links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     store.on_refused = partial(_take_refusal, plan, strategy, log, control)
-    source = GradientSource(plan, task, cpu, clock, ahead=True)
+    source = build_source(plan, task, cpu, clock)
     process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
     return assemble_worker(process, replica=replica, strategy=strategy, saver=RowSaver(plan, log))
 

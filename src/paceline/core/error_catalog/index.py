@@ -2,12 +2,14 @@
 
 from paceline.core.error_catalog.platforms import CLUSTER_ERRORS, DATA_ERRORS, IMAGE_ERRORS
 from paceline.core.error_catalog.runs import COORDINATOR_ERRORS, RUN_ERRORS, TRAINING_ERRORS
+from paceline.core.error_catalog.scripts import SCRIPT_ERRORS
 from paceline.core.error_catalog.usage import MACHINE_ERRORS, SETTINGS_ERRORS
 from paceline.core.errors import ErrorEntry, ExitCode
 
 # In this order in docs/reference/errors.md.
 _ENTRIES = (
     *SETTINGS_ERRORS,
+    *SCRIPT_ERRORS,
     *MACHINE_ERRORS,
     *RUN_ERRORS,
     *TRAINING_ERRORS,

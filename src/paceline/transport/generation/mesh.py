@@ -9,8 +9,8 @@ another kind ends the connection.
 
 The training thread sends and receives on all connections at once, without further threads: no member can
 block another by sending first. A connection that ends is an error at once for every worker that needs it. A
-wait ends when the peer has been silent for the timeout, or by `wake`, which other threads call when the generation
-is over.
+wait ends when the peer has been silent for the timeout, or by `wake`, which other threads call when the
+generation is over.
 """
 
 import os

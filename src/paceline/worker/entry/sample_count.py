@@ -1,7 +1,7 @@
-"""Sample count of a task: built by a child process, before workers are forked.
+"""Questions about a run that a child process answers before workers are forked: a task's sample count.
 
 It is a child because a task may read much data, which must not stay in the memory of the process that forks
-the workers. The child ends when the command does.
+the workers. The child ends when the command does. A script's facts are measured the same way (script.py).
 """
 
 import json
@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
@@ -35,10 +36,18 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
         task_class(str(order["task"]))  # imported here, once, as workers will need it too
     except PacelineError as error:
         return _refused(error)
+    subject = f"task {order['task']} could not be built"
+    return answer_in_child(order, orders, count_in_process, subject)
+
+
+def answer_in_child(
+    order: Answer, orders: socket.socket, answer_in_process: Callable[[Answer], Answer], subject: str
+) -> Answer:
+    """The answer of a child process; `subject` says what failed if it ends without one."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _answer_and_exit(order, orders, write_fd)
+        _answer_and_exit(order, orders, write_fd, answer_in_process)
     os.close(write_fd)
     with os.fdopen(read_fd, "rb") as answers:
         while not select.select([answers.fileno()], [], [], POLL_S)[0]:
@@ -52,8 +61,8 @@ def count_samples(order: Answer, orders: socket.socket) -> Answer:
         answer: Answer = json.loads(text)
         return answer
     code = os.waitstatus_to_exitcode(status)
-    message = f"task {order['task']} could not be built: its process ended with exit code {code}"
-    return _refused(_own_task(message, "build it in an interactive Python to see the error"))
+    message = f"{subject}: its process ended with exit code {code}"
+    return _refused(_own_task(message, "run it in an interactive Python to see the error"))
 
 
 def _is_unwanted(orders: socket.socket) -> bool:
@@ -72,13 +81,15 @@ def build_count_order(plan: Plan) -> Answer:
     return {"task": plan.task, "seed": plan.seed, "options": options, "dtype": plan.dtype.value}
 
 
-def _answer_and_exit(order: Answer, orders: socket.socket, write_fd: int) -> NoReturn:
+def _answer_and_exit(
+    order: Answer, orders: socket.socket, write_fd: int, answer_in_process: Callable[[Answer], Answer]
+) -> NoReturn:
     die_with_parent()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     orders.close()
     os.dup2(2, 1)  # stdout is the command's, and a task may print
-    os.write(write_fd, json.dumps(count_in_process(order)).encode())
+    os.write(write_fd, json.dumps(answer_in_process(order)).encode())
     os.close(write_fd)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from paceline.core.processes import (
     kill_each,
     reap,
 )
-from paceline.plan.catalog import Channel, data_of, server_names
+from paceline.plan.catalog import SCRIPT_TASK, Channel, data_of, server_names
 from paceline.plan.codec import Json, loads
 from paceline.plan.plan import Launcher, Plan, Transport
 from paceline.plan.urls import is_remote_data
@@ -44,7 +44,8 @@ from paceline.tasks.load import load_task, task_class
 from paceline.worker.agent_disk import AgentHost
 from paceline.worker.context import LOCAL_HOST, WorkerContext
 from paceline.worker.control import ControlBlock
-from paceline.worker.entry.sample_count import build_count_order, count_samples
+from paceline.worker.entry.sample_count import answer_in_child, build_count_order, count_samples
+from paceline.worker.entry.script import probe_in_process, script_body
 from paceline.worker.entry.virtual_workers import run_virtual_workers
 from paceline.worker.participant import elastic_body, serve, work
 from paceline.worker.rank_output import log_to
@@ -60,6 +61,7 @@ POLL_S = 0.01
 DONE = b'{"ev": "done"}'  # the last line of a participant whose body returned
 # torch imports them when a module is wrapped for DDP or FSDP, which takes as long as importing torch.
 WRAPPERS = ("torch.distributed.fsdp", "torch._dynamo")
+OPTIMIZERS = ("torch._dynamo",)  # likewise, when an optimizer of torch is built
 
 
 class Zygote:
@@ -137,6 +139,10 @@ class Zygote:
             case "count":
                 answer = count_samples(order, self._orders)
                 self._orders.sendall(json.dumps(answer).encode() + b"\n")
+            case "probe":
+                _import_once(OPTIMIZERS)
+                answer = answer_in_child(order, self._orders, probe_in_process, str(order["file"]))
+                self._orders.sendall(json.dumps(answer).encode() + b"\n")
             case "stop" if self._context is not None:
                 self._context.control.ask_to_stop()
             case "kill":
@@ -182,8 +188,9 @@ class Zygote:
         elif getattr(kind, "reads_files", False):  # likewise, and all workers share what it keeps of them
             load_task(plan.task, seed=plan.seed, options=plan.task_options)
         if channel is Channel.TORCH:  # likewise: once, and not in every worker and every replacement
-            for module in WRAPPERS:
-                importlib.import_module(module)
+            _import_once(WRAPPERS)
+        elif plan.task == SCRIPT_TASK:
+            _import_once(OPTIMIZERS)
         self._context = _make_context(plan, run_dir, channel, order)
         self._kill_at_s = None
         self._by_us = set()
@@ -206,6 +213,11 @@ class Zygote:
             self._context.listener.close()
 
     def _fork_each(self, plan: Plan, channel: Channel) -> None:
+        if plan.task == SCRIPT_TASK:
+            servers = ["server-0"] if channel is Channel.STORE else []
+            for participant in [*servers, *(f"worker-{rank}" for rank in range(plan.num_workers))]:
+                self._fork(participant, script_body(participant))
+            return
         if channel is Channel.STORE:
             self._fork("server-0", serve)
         for rank in range(plan.num_workers):
@@ -379,6 +391,12 @@ class Zygote:
 
     def _send(self, event: str, **fields: Json) -> None:
         self._orders.sendall(json.dumps({"ev": event, **fields}).encode() + b"\n")
+
+
+def _import_once(modules: Sequence[str]) -> None:
+    """Here, before processes are forked that need them."""
+    for module in modules:
+        importlib.import_module(module)
 
 
 def _make_context(plan: Plan, run_dir: Path, channel: Channel, order: dict[str, Json]) -> WorkerContext:

@@ -1,0 +1,64 @@
+"""`paceline run`: a user's own training script, started as every worker of a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from paceline.cli.options import SettingsCommand, common_options, config_options_without
+from paceline.cli.output import print_message
+from paceline.cli.train import follow_run, resume_run
+from paceline.config.values import RawSetting
+from paceline.core import environ
+from paceline.core.errors import ExitCode
+from paceline.core.humanize import pluralize
+from paceline.training.script import LEFT_OUT
+from paceline.training.session import Session
+
+
+@click.command("run", cls=SettingsCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("script", type=click.Path(path_type=Path), metavar="SCRIPT", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+@click.option(
+    "--resume",
+    metavar="RUN|URL",
+    help="Resume a run from its newest checkpoint, with its script and arguments.",
+)
+@click.option(
+    "--dashboard",
+    "with_dashboard",
+    is_flag=True,
+    help="Serve the dashboard during the run.",
+)
+@config_options_without(*LEFT_OUT)
+@common_options
+def run_script(
+    session: Session,
+    flags: Sequence[RawSetting],
+    script: Path | None,
+    arguments: Sequence[str],
+    resume: str | None,
+    with_dashboard: bool,
+) -> ExitCode:
+    """Run your own training script with many workers.
+
+    SCRIPT calls paceline.join(), run.prepare(...) and run.backward(loss); docs/guides/your-own-script.md.
+    Options of paceline come before SCRIPT, those of the script after it. Samples, batch, steps and
+    learning rate are in the script. The default is one worker, mode single.
+    """
+    if with_dashboard:
+        environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
+    if (script is None) == (resume is None):
+        raise click.UsageError("name a SCRIPT, or a run with --resume")
+    with session.start_launcher() as launcher:
+        if script is None:
+            return resume_run(launcher, session, flags, str(resume), with_dashboard=with_dashboard)
+        from paceline.training.request import claimed_run_dir
+        from paceline.training.script import read_script_request
+
+        request = read_script_request(session, flags, script, arguments, launcher)
+        plan = request.plan
+        with claimed_run_dir(request.first_dir, is_named=request.is_named) as run_dir:
+            workers = pluralize(plan.processes, "worker")
+            print_message(session, f"running {script} with {workers}, mode {plan.mode}, in {run_dir}")
+            return follow_run(launcher, session, plan, run_dir, with_dashboard=with_dashboard)

@@ -1,0 +1,210 @@
+"""Errors of training scripts (`paceline run`), E120 to E136."""
+
+from paceline.core.errors import ErrorEntry, ExitCode
+
+_BAD = ExitCode.BAD_CONFIG
+
+SCRIPT_ERRORS = (
+    ErrorEntry(
+        "E120",
+        _BAD,
+        "paceline.core.errors:ScriptError",
+        "a training script cannot be run",
+        (
+            "the file does not exist, or failed before its second batch",
+            "the script calls neither paceline.join() nor run.prepare(…)",
+            "an object was prepared that Paceline cannot prepare",
+        ),
+        (
+            "run it alone: python train.py",
+            "see the lines to add: docs/guides/your-own-script.md",
+        ),
+        "train.py ended before the second batch of its training",
+    ),
+    ErrorEntry(
+        "E121",
+        _BAD,
+        "",
+        "a training script has two optimizers that step in turn",
+        ("each optimizer was prepared on its own, as for a GAN",),
+        ("give all parameters to one optimizer, in two groups",),
+        "2 optimizers step in turn, and a run makes one update per batch",
+    ),
+    ErrorEntry(
+        "E122",
+        _BAD,
+        "",
+        "a training script changes gradients between backward and step",
+        ("torch.nn.utils.clip_grad_norm_ would clip the gradient of one worker, before the workers agree",),
+        ("use run.clip_grad_norm_ or run.clip_grad_value_",),
+        "the gradients of 16 parameters were changed after backward (clip_grad_norm_?)",
+    ),
+    ErrorEntry(
+        "E123",
+        _BAD,
+        "",
+        "a training script evaluates its loss inside of optimizer.step",
+        (
+            "the optimizer is LBFGS",
+            "optimizer.step got a closure",
+        ),
+        ("use an optimizer that makes one update per gradient, such as SGD or AdamW",),
+        "LBFGS evaluates the loss inside of step()",
+    ),
+    ErrorEntry(
+        "E124",
+        _BAD,
+        "",
+        "a mode does not run training scripts",
+        (
+            "onebit needs an optimizer of Paceline",
+            "ddp and fsdp wrap the module, and a script calls its own",
+        ),
+        ("use --mode ssgd, or another mode that the message lists",),
+        "ddp wraps the module for torch.distributed, and a script calls its own module",
+    ),
+    ErrorEntry(
+        "E125",
+        _BAD,
+        "",
+        "the dataset of a training script can only be read from its beginning",
+        ("the DataLoader has an IterableDataset, so samples have no positions",),
+        ("use a map-style dataset, which has __getitem__ and __len__",),
+        "Stream can only be read from its beginning",
+    ),
+    ErrorEntry(
+        "E126",
+        _BAD,
+        "",
+        "the learning-rate schedule of a training script is not a function of steps",
+        (
+            "ReduceLROnPlateau follows a number that each worker measures on its own",
+            "two schedulers were prepared",
+        ),
+        (
+            "use a schedule by steps or epochs",
+            "combine two with SequentialLR or ChainedScheduler",
+        ),
+        "ReduceLROnPlateau needs a number on which all workers agree",
+    ),
+    ErrorEntry(
+        "E127",
+        _BAD,
+        "",
+        "a training script makes sparse gradients",
+        ("an Embedding was created with sparse=True",),
+        ("create it with sparse=False",),
+        "0 of Sequential makes sparse gradients",
+    ),
+    ErrorEntry(
+        "E128",
+        _BAD,
+        "",
+        "a training script prepared a lazy module before its first forward pass",
+        ("parameters of LazyLinear and others have no shape before",),
+        ("call the model once with a batch before run.prepare",),
+        "0.weight of Sequential has no shape yet (a lazy module)",
+    ),
+    ErrorEntry(
+        "E129",
+        _BAD,
+        "",
+        "a step of a training script has fewer samples than workers",
+        ("batch_size of the loader is the batch of the whole run",),
+        (
+            "use a larger batch_size or fewer workers",
+            'use run.prepare(…, batch="per-worker")',
+        ),
+        "a step has 6 samples for 8 workers with 1 micro-batch each",
+    ),
+    ErrorEntry(
+        "E130",
+        _BAD,
+        "",
+        "the length of a training script is not known",
+        ("the loop counts epochs or steps with range()",),
+        (
+            "write  for epoch in run.epochs(30):",
+            "write  for step in run.steps(5000):",
+        ),
+        "the length of the training is not known: the loop counts without run",
+    ),
+    ErrorEntry(
+        "E131",
+        _BAD,
+        "",
+        "the loader of a training script cannot be shared by workers",
+        (
+            "it has a batch_sampler, or an __iter__ of its own",
+            "a second loader was prepared",
+        ),
+        ("prepare one plain DataLoader, that of the training data",),
+        "the DataLoader has a batch_sampler, or makes no batches",
+    ),
+    ErrorEntry(
+        "E132",
+        _BAD,
+        "",
+        "workers of a training script built different things",
+        (
+            "the model or the data depends on the rank, the time, or an unseeded generator",
+            "the script was changed after the run began",
+        ),
+        (
+            "seed every generator, and use run.seed instead of run.rank",
+            "restore the script, or start a new run",
+        ),
+        "worker-1 prepared model 1f3a9c, and the run was planned with 77b012",
+    ),
+    ErrorEntry(
+        "E133",
+        _BAD,
+        "",
+        "a worker of a training script left its loop early",
+        (
+            "the loop has a break that only some workers reach",
+            "the script ended with an error that it hides",
+        ),
+        ("call run.stop() instead: all workers leave their loops after the same step",),
+        "worker-2 left its loop at step 40, and the run has 100 steps",
+    ),
+    ErrorEntry(
+        "E134",
+        _BAD,
+        "",
+        "a training script changes what the server of its mode updates",
+        (
+            "the learning rate is set by hand",
+            "some parameters are clipped, but not all",
+        ),
+        (
+            "prepare a scheduler of torch, such as LambdaLR",
+            "use a mode without a server: --mode ssgd",
+        ),
+        "the script sets the learning rate by hand, and the server of asgd has its own",
+    ),
+    ErrorEntry(
+        "E135",
+        _BAD,
+        "",
+        "a training script does not make one optimizer.step for each batch",
+        (
+            "gradients are accumulated over several batches",
+            "a batch is skipped with continue",
+        ),
+        (
+            "declare the accumulation: run.prepare(…, accumulate=4)",
+            "call optimizer.step() once for each batch",
+        ),
+        "2 batches were taken before optimizer.step()",
+    ),
+    ErrorEntry(
+        "E136",
+        _BAD,
+        "",
+        "a training script does not report its loss",
+        ("loss.backward() is called instead of run.backward(loss)",),
+        ("write run.backward(loss)",),
+        "optimizer.step() was called, but run.backward was not",
+    ),
+)

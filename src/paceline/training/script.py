@@ -1,0 +1,201 @@
+"""Request for a run of a training script: the settings of the command, and what the script prepared.
+
+The script is started once in a process of its own, which makes one step alone and reports its facts: samples,
+batch, length, schedule. The plan is complete before the first worker starts.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from paceline.config.environment import probe_machine
+from paceline.config.load import from_set_flags, load
+from paceline.config.train_config import TrainConfig
+from paceline.config.values import RawSetting
+from paceline.core.errors import ConfigError, Mistake, Problem
+from paceline.plan import decide
+from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
+from paceline.plan.check import check
+from paceline.plan.codec import Json
+from paceline.plan.plan import Dtype, Option
+from paceline.plan.resolve import resolve
+from paceline.training.request import Request, choose_run_dir, run_dir_problems
+from paceline.training.session import Session
+
+# Settings that a script makes itself, in Python.
+OWN_SETTINGS = (
+    "task",
+    "task_options",
+    "data",
+    "data_cache",
+    "data_cache_mb",
+    "shuffle_block",
+    "steps",
+    "epochs",
+    "evaluate_every",
+    "early_stop_patience",
+    "early_stop_metric",
+    "batch_size",
+    "optimizer",
+    "lr",
+    "lr_schedule",
+    "lr_warmup",
+    "scale_lr",
+    "weight_decay",
+    "clip_norm",
+    "model",
+    "seq_len",
+    "tokenizer",
+    "activation_checkpointing",
+    "compile",
+    "grad_accumulation",
+)
+# Launchers that start no scripts yet.
+LAUNCHER_SETTINGS = ("vmap", "launcher", "address", "placement", "restarts")
+ELASTIC_SETTINGS = (
+    "elastic",
+    "shards",
+    "min_workers",
+    "max_workers",
+    "on_slow",
+    "on_give_up",
+    "max_replacements",
+)
+LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS, *ELASTIC_SETTINGS)
+
+
+class ScriptProber(Protocol):
+    def probe_script(
+        self, file: str, arguments: Sequence[str], *, folder: str, seed: int, dtype: str, num_workers: int
+    ) -> dict[str, Json]:
+        """Run the script until its second batch; `options` of its task, and what it does."""
+        ...
+
+
+def read_script_request(
+    session: Session,
+    flags: Sequence[RawSetting],
+    script: Path,
+    arguments: Sequence[str],
+    prober: ScriptProber,
+) -> Request:
+    """Resolve settings and the script's facts into a plan and a run folder.
+
+    Raises ConfigError with every problem of the settings, or with the first one of the script.
+    """
+    sets = from_set_flags(session.common.sets)
+    loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
+    config = loaded.config
+    if config.mode is None and config.num_workers is None:
+        config = replace(config, mode="single")
+    facts = probe_machine(config)
+    file = session.folder / script
+    problems = [
+        *sets.problems,
+        *loaded.problems,
+        *_unread(config),
+        *_file_problems(file),
+        *_mode_problems(config),
+        *run_dir_problems(config, session.folder),
+        *check(config, facts),
+    ]
+    if problems:
+        raise ConfigError(problems)
+    num_workers = decide.num_workers_of(config)
+    probed = prober.probe_script(
+        str(file.resolve()),
+        arguments,
+        folder=str(session.folder.resolve()),
+        seed=config.seed or 0,
+        dtype=config.dtype or Dtype.FLOAT32,
+        num_workers=num_workers,
+    )
+    _require_suited(config, probed)
+    config = _with_script(config, probed, script)
+    facts = replace(facts, modules=facts.modules | {SCRIPT_TASK.partition(":")[0]})
+    plan = resolve(config, facts)
+    is_named = config.run_dir is not None
+    first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
+    run_dir = first_dir if is_named else choose_run_dir(first_dir)
+    return Request(plan=plan, run_dir=run_dir, first_dir=first_dir, facts=facts, is_named=is_named)
+
+
+def _unread(config: TrainConfig) -> list[Problem]:
+    """Settings from a variable or a file that a run of a script does not read."""
+    problems = []
+    for name in LEFT_OUT:
+        if getattr(config, name) is not None:
+            what = "that is in the script" if name in OWN_SETTINGS else "which a script does not support yet"
+            message = f"{name} is set, but `paceline run` runs a script, and {what}"
+            problems.append(Problem(message, f"leave {name} out", config.origin(name), Mistake.CLASH))
+    return problems
+
+
+def _file_problems(file: Path) -> list[Problem]:
+    if file.is_file():
+        return []
+    hint = "name the file of a training script, such as  paceline run train.py"
+    return [Problem(f"there is no file {file}", hint, "SCRIPT", "E120")]
+
+
+def _mode_problems(config: TrainConfig) -> list[Problem]:
+    mode = decide.mode_of(config)
+    reason = None if mode is None else unoffered_reason(mode)
+    if reason is None:
+        return []
+    offered = ", ".join(name for name, other in MODES.items() if unoffered_reason(other) is None)
+    return [Problem(reason, f"use one of {offered}", config.origin("mode"), "E124")]
+
+
+def unoffered_reason(mode: Mode) -> str | None:
+    """Why a script cannot be run in this mode; None: it can."""
+    if mode.optimizers:
+        return f"{mode.name} freezes Adam's second moment, and an optimizer of torch does not let it"
+    if mode.channel is Channel.TORCH:
+        return f"{mode.name} wraps the module for torch.distributed, and a script calls its own module"
+    return None
+
+
+def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
+    """Refuse what the script does in its first step, where the run has several workers or a server."""
+    options = _options_of(probed)
+    mode = decide.mode_of(config)
+    problems = []
+    if probed["changes_gradients"] and decide.num_workers_of(config) > 1:
+        message = "the script changes gradients after backward (clip_grad_norm_?): each worker its own"
+        hint = "use run.clip_grad_norm_, which acts on the gradient on which the workers agree"
+        problems.append(Problem(message, hint, code="E122"))
+    if mode is not None and mode.channel is Channel.STORE:
+        if options["clips_some"]:
+            message = f"the script clips some of the parameters, and the server of {mode.name} clips all"
+            problems.append(Problem(message, "clip model.parameters(), or use --mode ssgd", code="E134"))
+        if probed["sets_rates"]:
+            message = f"the script sets the learning rate by hand, and the server of {mode.name} has its own"
+            hint = "use a scheduler of torch and prepare it: LambdaLR(optimizer, fn); or use --mode ssgd"
+            problems.append(Problem(message, hint, code="E134"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _with_script(config: TrainConfig, probed: dict[str, Json], script: Path) -> TrainConfig:
+    sizes = probed["batch_sizes"]
+    assert isinstance(sizes, list), "one batch size per worker"
+    name = f"{script.stem}-{decide.mode_name_of(config).partition(':')[2] or decide.mode_name_of(config)}"
+    options = _options_of(probed)
+    return replace(
+        config,
+        name=config.name or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:100] or "script",
+        task=SCRIPT_TASK,
+        task_options=options,
+        steps=int(str(probed["steps"])),
+        batch_size=tuple(int(str(size)) for size in sizes),
+        grad_accumulation=int(options["accumulate"]) if options["num_samples"] else None,
+    )
+
+
+def _options_of(probed: dict[str, Json]) -> dict[str, Option]:
+    options = probed["options"]
+    assert isinstance(options, dict), "the probe reports options by name"
+    return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}

@@ -1,0 +1,140 @@
+"""Script entry: a participant runs the user's file, and a probe runs it until its second batch.
+
+The file is run as `__main__`, with its own arguments and in the user's folder, like `python script.py`. Its
+standard output goes to the participant's log; that of the main worker is also shown by the command.
+"""
+
+import io
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+from paceline.core.errors import PacelineError, script_error
+from paceline.core.ids import Rank
+from paceline.plan.codec import Json
+from paceline.plan.plan import Dtype
+from paceline.tasks.load import in_one_line, raised_at
+from paceline.worker.batches import seed_generators
+from paceline.worker.context import WorkerContext
+from paceline.worker.participant import ParticipantBody
+from paceline.worker.reporting import TERMINATING_ERRORS, Report
+from paceline.worker.script.facts import ScriptFacts, ScriptFile, file_of
+from paceline.worker.script.hosts import ParticipantHost, ProbeHost, ServerHost
+from paceline.worker.script.run import enter
+from paceline.worker.script.session import ScriptDoneError, ScriptHost, ScriptSession
+from paceline.worker.wiring import set_up_torch
+
+Answer = dict[str, Json]
+
+
+def script_body(participant: str) -> ParticipantBody:
+    """What this participant of a script's run does."""
+    if participant.startswith("server-"):
+        return _serve
+    return partial(_work, Rank(int(participant.removeprefix("worker-"))))
+
+
+def _work(rank: Rank, context: WorkerContext, report: Callable[[Report], None]) -> None:
+    set_up_torch(context.plan)
+    options = dict(context.plan.task_options)
+    host = ParticipantHost(rank, context, ScriptFacts.read(options), report)
+    if rank == 0:
+        sys.stdout = _Shown(sys.stdout, report)
+    run_file(file_of(options), host)
+
+
+def _serve(context: WorkerContext, report: Callable[[Report], None]) -> None:
+    set_up_torch(context.plan)
+    options = dict(context.plan.task_options)
+    run_file(file_of(options), ServerHost(context, ScriptFacts.read(options), report))
+
+
+def run_file(file: ScriptFile, host: ScriptHost) -> ScriptSession:
+    """Run the script to its end, in this process."""
+    session = ScriptSession(host)
+    if isinstance(host, ProbeHost):
+        host.session = session
+    os.chdir(file.folder)
+    sys.argv = [file.path, *file.arguments]
+    sys.path.insert(0, str(Path(file.path).parent))
+    seed_generators(host.seed)  # models without a seed of their own are equal in all workers
+    torch.manual_seed(host.seed)
+    enter(session)
+    try:
+        runpy.run_path(file.path, run_name="__main__")
+    except ScriptDoneError:
+        return session
+    except BaseException as error:
+        session.close(error)
+        raise
+    finally:
+        enter(None)
+    session.close(None)
+    return session
+
+
+class _Shown(io.TextIOBase):
+    """Standard output of the main worker: into its log, and line by line to the command."""
+
+    def __init__(self, log: TextIO, report: Callable[[Report], None]) -> None:
+        self._log = log
+        self._report = report
+        self._pid = os.getpid()
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        written = self._log.write(text)
+        if os.getpid() != self._pid:  # a loader process, which must not write into the worker's pipe
+            return written
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._report({"ev": "note", "text": line})
+        return written
+
+    def flush(self) -> None:
+        self._log.flush()
+
+
+def probe_in_process(order: Answer) -> Answer:
+    """Run the script until its second batch, and answer with its facts."""
+    arguments = order["arguments"]
+    assert isinstance(arguments, list), "arguments are a list"
+    file = ScriptFile(
+        path=str(order["file"]), arguments=tuple(map(str, arguments)), folder=str(order["folder"])
+    )
+    torch.set_default_dtype(torch.float64 if order["dtype"] == Dtype.FLOAT64 else torch.float32)
+    try:
+        host = ProbeHost(file, seed=int(str(order["seed"])), num_workers=int(str(order["num_workers"])))
+        run_file(file, host)
+        if host.facts is None:
+            raise script_error(
+                "E120",
+                f"{file.name} ended before the second batch of its training",
+                "run.prepare(…) the loader, and make at least one optimizer.step()",
+            )
+        sizes: list[Json] = list(host.facts.batch_sizes(host.num_workers))
+        options: dict[str, Json] = dict(host.facts.options(file))
+        return {
+            "ev": "probed",
+            "options": options,
+            "batch_sizes": sizes,
+            "steps": host.facts.total_steps(host.num_workers),
+            "changes_gradients": host.changes_gradients,
+            "sets_rates": host.sets_rates,
+        }
+    except PacelineError as error:
+        return _refused(error)
+    except TERMINATING_ERRORS as error:
+        message = f"{file.name} failed before its second batch: {in_one_line(error)}"
+        return _refused(script_error("E120", message, f"it was raised in {raised_at(error)}"))
+
+
+def _refused(error: PacelineError) -> Answer:
+    problems: list[Json] = [dict(problem) for problem in error.to_dicts()]
+    return {"ev": "refused", "problems": problems, "exit_code": int(error.exit_code)}

@@ -1,0 +1,221 @@
+"""Hosts of scripts: a process that Python started, a worker or server of a run, a command's probe."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from paceline.config.environment import probe_machine
+from paceline.config.train_config import TrainConfig
+from paceline.core.clock import SystemClock
+from paceline.core.errors import script_error
+from paceline.core.ids import Clock as StepClock
+from paceline.core.ids import Rank
+from paceline.events.log import EventLog
+from paceline.plan.catalog import SCRIPT_TASK
+from paceline.plan.plan import Option, Plan
+from paceline.plan.resolve import resolve
+from paceline.strategies.port import Links, Strategy
+from paceline.tasks.script import ScriptParts, provide
+from paceline.worker.checkpointing import NoSaver
+from paceline.worker.context import WorkerContext
+from paceline.worker.loop import StepEnd, Steps
+from paceline.worker.participant import build_fixed_worker, serve, work_steps
+from paceline.worker.replica import Replica
+from paceline.worker.reporting import Report
+from paceline.worker.script.data import ScriptSource
+from paceline.worker.script.facts import ScriptFacts, ScriptFile
+from paceline.worker.script.session import OpenLoop, ScriptDoneError, ScriptSession
+from paceline.worker.wiring import WorkerProcess, assemble_worker, build_task, strategy_class
+
+SERVER = -1  # rank of a parameter server, in a script
+
+
+def config_with_facts(
+    config: TrainConfig, facts: ScriptFacts, file: ScriptFile, *, num_workers: int
+) -> TrainConfig:
+    """The settings of a run of this script."""
+    sizes = facts.batch_sizes(num_workers)
+    options: dict[str, Option] = facts.options(file)
+    return dataclasses.replace(
+        config,
+        task=SCRIPT_TASK,
+        task_options=options,
+        steps=facts.total_steps(num_workers),
+        batch_size=sizes,
+        grad_accumulation=facts.accumulate if facts.num_samples else None,
+    )
+
+
+class _AloneControl:
+    """A script without a launcher: only the script itself asks for a stop."""
+
+    def __init__(self) -> None:
+        self.is_stopping = False
+
+    def wants_stop(self) -> bool:
+        return self.is_stopping
+
+    def finished_step(self, steps: int, loss: float) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class AloneHost:
+    """`python script.py`: one worker, mode single, no run folder."""
+
+    rank = 0
+    name = "the script"
+    schedule = ""
+    plan: Plan | None = None
+    limits: ScriptFacts | None = None
+
+    def __init__(self, file: ScriptFile, seed: int = 0) -> None:
+        self.seed = seed
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._file = file
+        self._control = _AloneControl()
+
+    def open_loop(self, parts: ScriptParts, facts: ScriptFacts) -> OpenLoop:
+        plan = self._resolve(facts)
+        clock = SystemClock()
+        provide(parts)
+        task = build_task(plan)
+        device = next(parts.module.parameters()).device
+        replica = Replica(plan, task, device, clock)
+        replica.prepare_optimizer()
+        links = Links(rank=Rank(0), world_size=1, clock=clock)
+        strategy: Strategy = strategy_class(plan.mode)(plan, links)
+        strategy.prepare(replica, StepClock(0))
+        source = ScriptSource(plan, task.samples(), device)
+        process = WorkerProcess(
+            plan=plan,
+            rank=Rank(0),
+            source=source,
+            clock=clock,
+            log=EventLog(None, who="worker-0", clock=clock),
+            control=self._control,
+        )
+        worker = assemble_worker(process, replica=replica, strategy=strategy, saver=NoSaver())
+        return OpenLoop(plan, worker.steps(StepClock(0)), source, clock)
+
+    def _resolve(self, facts: ScriptFacts) -> Plan:
+        config = TrainConfig(mode="single", seed=self.seed, checkpoint_every=0, events="off")
+        config = config_with_facts(config, facts, self._file, num_workers=1)
+        return resolve(config, probe_machine(config))
+
+    def run_dir(self) -> Path:
+        return Path.cwd()
+
+    def request_stop(self, reason: str) -> None:
+        self._control.is_stopping = True
+
+
+class ProbeHost(AloneHost):
+    """One step alone, with the batch of one worker; then the script ends, and `facts` are known."""
+
+    name = "the probe"
+
+    def __init__(self, file: ScriptFile, seed: int, num_workers: int) -> None:
+        super().__init__(file, seed)
+        self.rank = SERVER  # of several processes that run the script, it is not the main one
+        self.facts: ScriptFacts | None = None
+        self.changes_gradients = False
+        self.session: ScriptSession | None = None
+        self.sets_rates = False
+        self.num_workers = num_workers
+
+    def open_loop(self, parts: ScriptParts, facts: ScriptFacts) -> OpenLoop:
+        opened = super().open_loop(parts, facts)
+        return opened._replace(steps=self._one_step(opened.steps))
+
+    def _resolve(self, facts: ScriptFacts) -> Plan:
+        sizes = facts.batch_sizes(self.num_workers)
+        facts.total_steps(self.num_workers)  # refused here, once
+        plan = super()._resolve(facts)
+        return dataclasses.replace(plan, batch_sizes=(max(sizes),))
+
+    def _one_step(self, steps: Steps[object]) -> Steps[object]:
+        event = next(steps)
+        while not isinstance(event, StepEnd):
+            event = steps.send((yield event))
+        yield event
+        assert self.session is not None, "the session has this host"
+        self.facts = self.session.facts_so_far()
+        self.changes_gradients = self.session.changes_gradients
+        self.sets_rates = self.session.sets_rates
+        raise ScriptDoneError
+
+
+class ParticipantHost:
+    """A worker of a run."""
+
+    def __init__(
+        self, rank: Rank, context: WorkerContext, facts: ScriptFacts, report: Callable[[Report], None]
+    ) -> None:
+        self.plan: Plan | None = context.plan
+        self.rank = int(rank)
+        self.seed = context.plan.seed
+        self.device = _device_of(context.plan, rank)
+        self.schedule = facts.schedule
+        self.limits: ScriptFacts | None = None
+        self.name = f"worker-{rank}"
+        self._context = context
+        self._facts = facts
+        self._report = report
+
+    def open_loop(self, parts: ScriptParts, facts: ScriptFacts) -> OpenLoop:
+        require_equal(self.name, facts, self._facts)
+        provide(parts)
+        return self._open()
+
+    def _open(self) -> OpenLoop:
+        context = self._context
+        rank = Rank(self.rank)
+        built = build_fixed_worker(rank, context, self._report)
+        source = built.worker.source
+        assert isinstance(source, ScriptSource), "the task is a script"
+        steps = work_steps(built, rank, context, self._report)
+        return OpenLoop(context.plan, steps, source, built.worker.clock)
+
+    def run_dir(self) -> Path:
+        return self._context.run_dir
+
+    def request_stop(self, reason: str) -> None:
+        self._context.control.ask_to_stop()
+
+
+class ServerHost(ParticipantHost):
+    """The parameter server: it runs the script up to its first batch, for the model and the optimizer."""
+
+    def __init__(self, context: WorkerContext, facts: ScriptFacts, report: Callable[[Report], None]) -> None:
+        super().__init__(Rank(0), context, facts, report)
+        self.rank = SERVER
+        self.name = "server-0"
+        self.limits = facts
+
+    def _open(self) -> OpenLoop:
+        serve(self._context, self._report)
+        raise ScriptDoneError
+
+
+def require_equal(name: str, own: ScriptFacts, planned: ScriptFacts) -> None:
+    """What this worker prepared is what the plan was made for."""
+    for field in ("model", "num_samples", "batch_size", "accumulate", "epochs", "steps", "optimizer"):
+        if field == "batch_size" and not planned.num_samples:
+            continue  # measured in the first step
+        mine = getattr(own, field)
+        theirs = getattr(planned, field)
+        if mine != theirs:
+            raise script_error(
+                "E132",
+                f"{name} prepared {field.replace('_', ' ')} {mine}, and the run was planned with {theirs}",
+                "build the same on every worker: use run.seed, not run.rank, and seed every generator",
+            )
+
+
+def _device_of(plan: Plan, rank: Rank) -> torch.device:
+    if plan.device.value == "cuda":
+        return torch.device("cuda", rank % torch.cuda.device_count())
+    return torch.device("cpu")

@@ -1,0 +1,126 @@
+"""`paceline run SCRIPT`: a loop of the user's own computes what a task computes, or is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fixtures.processes.command import CommandResult
+from tests.fixtures.processes.warm_command import warm_paceline
+
+from paceline.launchers.local import LocalLauncher
+
+SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "own_script.py"
+TWIN = ("--task", "tests.fixtures.tasks.script_twin:ScriptTwin")
+
+
+def run_script(
+    launcher: LocalLauncher, folder: Path, *flags: str, arguments: tuple[str, ...] = ()
+) -> CommandResult:
+    return warm_paceline(
+        launcher, "run", "--run-dir", "run", *flags, "--json", str(SCRIPT), *arguments, folder=folder
+    )
+
+
+def result_of(done: CommandResult, folder: Path) -> dict[str, object]:
+    assert done.code == 0, done.out + done.err
+    result: dict[str, object] = json.loads((folder / "run" / "result.json").read_text())
+    return result
+
+
+def codes_of(done: CommandResult) -> set[str]:
+    return {problem["code"] for problem in json.loads(done.out)["error"]["problems"]}
+
+
+@pytest.mark.parametrize("mode", ["single", "ssgd", "ps", "localsgd", "diloco"])
+def test_a_script_ends_with_the_bits_of_the_same_task(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """Dropout, BatchNorm and the order of samples included; the samples are shared by 3 workers."""
+    workers = 1 if mode == "single" else 3
+    flags = ("--mode", mode, "--num-workers", str(workers), "--seed", "5")
+    script = result_of(run_script(launcher, tmp_path, *flags), tmp_path)
+    own = ("--task", TWIN[1], "--steps", "16", "--batch-size", str(12 // workers), "--run-dir", "twin")
+    twin = warm_paceline(launcher, "train", *flags, *own, folder=tmp_path)
+    assert twin.code == 0, twin.err
+    expected = json.loads((tmp_path / "twin" / "result.json").read_text())
+    assert script["state_sha256"] == expected["state_sha256"]
+
+
+@pytest.mark.parametrize("mode", ["asgd", "backup", "gossip"])
+def test_every_sample_is_used_once_also_where_workers_differ(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    result_of(run_script(launcher, tmp_path, "--mode", mode, "--num-workers", "3"), tmp_path)
+    verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
+    assert verified.code == 0, verified.out
+
+
+@pytest.mark.parametrize("unit", ["step", "epoch"])
+def test_the_server_has_the_rate_that_a_worker_would_have(
+    unit: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    hashes = []
+    for mode in ("ssgd", "ps"):
+        folder = tmp_path / mode
+        folder.mkdir()
+        flags = ("--mode", mode, "--num-workers", "2")
+        result = result_of(run_script(launcher, folder, *flags, arguments=(f"rate={unit}", "flat=1")), folder)
+        states = result["state_sha256"]
+        assert isinstance(states, dict)
+        hashes.append(set(states.values()))
+    assert hashes[0] == hashes[1]
+
+
+def test_loader_processes_and_accumulation_do_not_change_the_samples(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    done = run_script(launcher, tmp_path, "--num-workers", "2", arguments=("loaders=1", "accumulate=4"))
+    assert result_of(done, tmp_path)["steps"] == 4
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "asgd"])
+def test_a_script_that_stopped_is_resumed_with_its_optimizer_and_rate(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    flags = ("--mode", mode, "--num-workers", "2")
+    stopped = result_of(run_script(launcher, tmp_path, *flags, arguments=("rate=step", "stop=5")), tmp_path)
+    assert stopped["stopped_early"]
+    assert warm_paceline(launcher, "run", "--resume", "run", folder=tmp_path).code == 0
+    resumed = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert warm_paceline(launcher, "verify", "run", folder=tmp_path).code == 0
+    if mode == "asgd":  # first come: bits depend on speeds
+        return
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    uninterrupted = result_of(run_script(launcher, whole, *flags, arguments=("rate=step",)), whole)
+    assert resumed["state_sha256"] == uninterrupted["state_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags", "code"),
+    [
+        (("clip=1",), ("--num-workers", "2"), "E122"),
+        (("raw=1",), ("--num-workers", "2"), "E136"),
+        (("every=2",), ("--num-workers", "2"), "E135"),
+        ((), ("--mode", "ddp"), "E124"),
+        ((), ("--mode", "onebit"), "E124"),
+        ((), ("--num-workers", "13"), "E129"),
+        (("leave=3",), ("--num-workers", "2"), "E133"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(
+    arguments: tuple[str, ...], flags: tuple[str, ...], code: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    done = run_script(launcher, tmp_path, *flags, arguments=arguments)
+    assert done.code == 3
+    assert code in codes_of(done)
+
+
+def test_a_missing_file_and_settings_of_the_script_are_reported_together(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("lr: 0.1\n")
+    done = warm_paceline(launcher, "run", "-c", str(settings), "--json", "none.py", folder=tmp_path)
+    assert done.code == 3
+    assert codes_of(done) == {"E105", "E120"}
