@@ -154,9 +154,10 @@ def join_run(context: ApplyContext, request: pb.JoinRun) -> pb.Worker | pb.Refus
         joined_ms=context.now_ms,
     )
     record.workers[request.worker] = worker
+    if request.run not in context.state.runs:  # the first agent opens the fleet
+        context.state.runs[request.run] = record
+        context.changed(record.run)
     context.changed(worker)
-    if request.run == FLEET:
-        context.state.runs[FLEET] = record
     return worker
 
 
