@@ -65,6 +65,8 @@ def python_page() -> list[str]:
             lines += _function(name, thing)
         elif isinstance(thing, type) and dataclasses.is_dataclass(thing):
             lines += _dataclass(name, thing)
+        elif isinstance(thing, type) and not issubclass(thing, Exception):
+            lines += _class(name, thing)
     errors = [n for n in _names() if inspect.isclass(getattr(paceline, n)) and n.endswith("Error")]
     rows = [(code(f"paceline.{n}"), inspect.cleandoc(getattr(paceline, n).__doc__ or "")) for n in errors]
     return [*lines, "", "## Errors", "", *table(("error", "meaning"), rows)]
@@ -130,6 +132,21 @@ def _dataclass(name: str, kind: type) -> list[str]:
         if inspect.isfunction(f) and not m.startswith("_") and f.__doc__
     ]
     return [*lines, "", *table(("method", "returns"), methods)] if methods else lines
+
+
+def _class(name: str, kind: type) -> list[str]:
+    """Its public attributes and methods, each with its description."""
+    rows = []
+    for member, thing in vars(kind).items():
+        if member.startswith("_"):
+            continue
+        if isinstance(thing, property):
+            rows.append((code(member), inspect.cleandoc(thing.__doc__ or "")))
+        elif inspect.isfunction(thing):
+            call = f"{member}{_signature(thing)}".replace("(self, ", "(").replace("(self)", "()")
+            rows.append((code(call), inspect.cleandoc(thing.__doc__ or "").replace("\n", " ")))
+    about = inspect.cleandoc(kind.__doc__ or "")
+    return ["", f"## paceline.{name}", "", about, "", *table(("member", "meaning"), rows)]
 
 
 def _fields(kind: type) -> Iterator[tuple[str, str, str]]:

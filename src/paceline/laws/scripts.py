@@ -21,7 +21,8 @@ from paceline.plan.plan import Plan
 from paceline.sync.samples import SampleStream
 from paceline.tasks.script import ScriptParts, provide
 from paceline.worker.entry.virtual import Incidents, VirtualCluster, VirtualRun
-from paceline.worker.loop import LoopResult, Source, Steps, Worker
+from paceline.worker.gradient import Source
+from paceline.worker.loop import LoopResult, Steps, Worker
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
 from paceline.worker.script.hosts import SERVER, AloneHost
@@ -56,7 +57,7 @@ def training(
     """The loop of ScriptedTask, written by hand."""
     torch.manual_seed(run.seed)
     task = ScriptedTask(seed=run.seed, dropout=dropout)
-    model = task.model()
+    model: nn.Module = task.model()
     optimizer = task.optimizer(model.parameters())
     loader = DataLoader(TensorDataset(*task.samples().columns), batch_size=batch // accumulate, shuffle=True)
     model, optimizer, loader = run.prepare(model, optimizer, loader, accumulate=accumulate)
