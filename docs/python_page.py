@@ -65,6 +65,8 @@ def python_page() -> list[str]:
             lines += _function(name, thing)
         elif isinstance(thing, type) and dataclasses.is_dataclass(thing):
             lines += _dataclass(name, thing)
+        elif isinstance(thing, type) and not issubclass(thing, BaseException):
+            lines += _class(name, thing)
     errors = [n for n in _names() if inspect.isclass(getattr(paceline, n)) and n.endswith("Error")]
     rows = [(code(f"paceline.{n}"), inspect.cleandoc(getattr(paceline, n).__doc__ or "")) for n in errors]
     return [*lines, "", "## Errors", "", *table(("error", "meaning"), rows)]
@@ -130,6 +132,22 @@ def _dataclass(name: str, kind: type) -> list[str]:
         if inspect.isfunction(f) and not m.startswith("_") and f.__doc__
     ]
     return [*lines, "", *table(("method", "returns"), methods)] if methods else lines
+
+
+def _class(name: str, kind: type) -> list[str]:
+    """A class whose objects Paceline makes: its methods and properties."""
+    lines = ["", f"## paceline.{name}", "", inspect.cleandoc(kind.__doc__ or "")]
+    for member, value in vars(kind).items():
+        if member.startswith("_"):
+            continue
+        is_property = isinstance(value, property)
+        call = f"run.{member}" if is_property else f"run.{member}{_method_signature(value)}"
+        lines += ["", "```python", call, "```", "", inspect.cleandoc(value.__doc__ or "")]
+    return lines
+
+
+def _method_signature(method: Callable[..., object]) -> str:
+    return re.sub(r"\(self(, )?", "(", re.sub(r"\btorch(\.\w+)*\.(?=[A-Z])", "", _signature(method)))
 
 
 def _fields(kind: type) -> Iterator[tuple[str, str, str]]:
