@@ -56,7 +56,7 @@ def python_page() -> list[str]:
     lines = [
         "# Python",
         "",
-        "`import paceline` is fast: each name is loaded on first use, and torch is never imported.",
+        "`import paceline` is fast: each name is loaded on first use, and only `join` imports torch.",
         "How to use them: [the guide](../guides/python-api.md).",
     ]
     for name in _names():
