@@ -56,7 +56,7 @@ def python_page() -> list[str]:
     lines = [
         "# Python",
         "",
-        "`import paceline` is fast: each name is loaded on first use, and torch is never imported.",
+        "`import paceline` is fast: each name is loaded on first use, and only `join` imports torch.",
         "How to use them: [the guide](../guides/python-api.md).",
     ]
     for name in _names():
@@ -65,7 +65,7 @@ def python_page() -> list[str]:
             lines += _function(name, thing)
         elif isinstance(thing, type) and dataclasses.is_dataclass(thing):
             lines += _dataclass(name, thing)
-        elif isinstance(thing, type) and not issubclass(thing, Exception):
+        elif isinstance(thing, type) and not issubclass(thing, BaseException):
             lines += _class(name, thing)
     errors = [n for n in _names() if inspect.isclass(getattr(paceline, n)) and n.endswith("Error")]
     rows = [(code(f"paceline.{n}"), inspect.cleandoc(getattr(paceline, n).__doc__ or "")) for n in errors]
@@ -135,18 +135,19 @@ def _dataclass(name: str, kind: type) -> list[str]:
 
 
 def _class(name: str, kind: type) -> list[str]:
-    """Its public attributes and methods, each with its description."""
-    rows = []
-    for member, thing in vars(kind).items():
+    """A class whose objects Paceline makes: its methods and properties."""
+    lines = ["", f"## paceline.{name}", "", inspect.cleandoc(kind.__doc__ or "")]
+    for member, value in vars(kind).items():
         if member.startswith("_"):
             continue
-        if isinstance(thing, property):
-            rows.append((code(member), inspect.cleandoc(thing.__doc__ or "")))
-        elif inspect.isfunction(thing):
-            call = f"{member}{_signature(thing)}".replace("(self, ", "(").replace("(self)", "()")
-            rows.append((code(call), inspect.cleandoc(thing.__doc__ or "").replace("\n", " ")))
-    about = inspect.cleandoc(kind.__doc__ or "")
-    return ["", f"## paceline.{name}", "", about, "", *table(("member", "meaning"), rows)]
+        is_property = isinstance(value, property)
+        call = f"run.{member}" if is_property else f"run.{member}{_method_signature(value)}"
+        lines += ["", "```python", call, "```", "", inspect.cleandoc(value.__doc__ or "")]
+    return lines
+
+
+def _method_signature(method: Callable[..., object]) -> str:
+    return re.sub(r"\(self(, )?", "(", re.sub(r"\btorch(\.\w+)*\.(?=[A-Z])", "", _signature(method)))
 
 
 def _fields(kind: type) -> Iterator[tuple[str, str, str]]:

@@ -16,10 +16,11 @@ from paceline.core.ids import Rank
 from paceline.laws.lab import RANDOM_SPEEDS, Finding, Lab, Law, equal_states, report_of, run, within
 from paceline.laws.lab import distance as distance_of
 from paceline.laws.tasks import ScriptedTask
-from paceline.plan.catalog import SCRIPT_TASK
+from paceline.plan.catalog import MODES, SCRIPT_TASK
 from paceline.plan.plan import Plan
 from paceline.sync.samples import SampleStream
 from paceline.tasks.script import ScriptParts, provide
+from paceline.training.script import unoffered_reason
 from paceline.worker.entry.virtual import Incidents, VirtualCluster, VirtualRun
 from paceline.worker.gradient import Source
 from paceline.worker.loop import LoopResult, Steps, Worker
@@ -31,22 +32,7 @@ from paceline.worker.script.session import OpenLoop, ScriptDoneError, ScriptSess
 
 Script = Callable[[Run], object]
 TASK = "paceline.laws.tasks:ScriptedTask"
-SCRIPTED = (
-    "single",
-    "ssgd",
-    "ps",
-    "backup",
-    "asgd",
-    "ssp",
-    "dssp",
-    "easgd",
-    "localsgd",
-    "fedavg",
-    "diloco",
-    "gossip",
-    "adpsgd",
-    "adaptive",
-)
+SCRIPTED = tuple(name for name, mode in MODES.items() if unoffered_reason(mode) is None)
 _NO_FILE = ScriptFile(path="a function")
 EPOCHS = 99  # more than a plan has: its steps end the loop
 
