@@ -45,8 +45,9 @@ async def greet(hub: Hub, message: Message, *, certificate: str | None = None) -
         for _ in range(int(str(answer.get("rounds", 0)))):
             peer.send({"ev": "clock"})
             await peer.receive(HANDSHAKE_S)
-        peer.send({"ev": "draining"})
-        await peer.drain()
+        if answer["op"] == "welcome":
+            peer.send({"ev": "draining"})
+            await peer.drain()
         return answer
     finally:
         peer.close()
