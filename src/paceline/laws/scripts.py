@@ -17,7 +17,7 @@ from paceline.laws.lab import RANDOM_SPEEDS, Finding, Lab, Law, equal_states, re
 from paceline.laws.lab import distance as distance_of
 from paceline.laws.tasks import ScriptedTask
 from paceline.plan.catalog import MODES, SCRIPT_TASK
-from paceline.plan.plan import Plan
+from paceline.plan.plan import Dtype, Plan
 from paceline.sync.samples import SampleStream
 from paceline.tasks.script import ScriptParts, provide
 from paceline.training.script import unoffered_reason
@@ -127,6 +127,7 @@ def t5_the_objects_stay_the_same(lab: Lab) -> Finding:
 
 def run_script(plan: Plan, script: Script) -> VirtualRun:
     """The script in every worker of this plan, in virtual time; an error of any worker is an error here."""
+    torch.set_default_dtype(torch.float64 if plan.dtype is Dtype.FLOAT64 else torch.float32)
     outline = _Outline(plan)
     try:
         script(Run(ScriptSession(outline)))  # for the server: up to its first batch
