@@ -1,4 +1,4 @@
-"""F: what a training loop of the user's own must obey, next to the task that says the same.
+"""T: what a training loop of the user's own must obey, next to the task that says the same.
 
 The loop is a function here, run by every virtual worker; everything below it is what `paceline run` has.
 """
@@ -17,7 +17,7 @@ from paceline.laws.lab import RANDOM_SPEEDS, Finding, Lab, Law, equal_states, re
 from paceline.laws.lab import distance as distance_of
 from paceline.laws.tasks import ScriptedTask
 from paceline.plan.catalog import MODES, SCRIPT_TASK
-from paceline.plan.plan import Plan
+from paceline.plan.plan import Dtype, Plan
 from paceline.sync.samples import SampleStream
 from paceline.tasks.script import ScriptParts, provide
 from paceline.training.script import unoffered_reason
@@ -59,7 +59,7 @@ def training(
     return model
 
 
-def f1_a_script_is_the_task(lab: Lab) -> Finding:
+def t1_a_script_is_the_task(lab: Lab) -> Finding:
     """With dropout, batch normalisation and random speeds: the same bits, from the same shares."""
     plan = replace(lab.plan(stragglers=RANDOM_SPEEDS), task=TASK)
     task = run(plan)
@@ -69,7 +69,7 @@ def f1_a_script_is_the_task(lab: Lab) -> Finding:
     return equal_states(script.final_state(), task.final_state(), of="a script, and the task")
 
 
-def f2_one_worker_is_the_plain_loop(lab: Lab) -> Finding:
+def t2_one_worker_is_the_plain_loop(lab: Lab) -> Finding:
     """Without random numbers and in the run's order of samples: what torch alone computes."""
     plan = replace(lab.plan(), task=TASK, task_options={"dropout": 0.0})
     script = run_script(plan, partial(training, batch=plan.global_batch, dropout=0.0))
@@ -88,7 +88,7 @@ def f2_one_worker_is_the_plain_loop(lab: Lab) -> Finding:
     return equal_states(script.final_state(), plain, of="a script with one worker, and the plain loop")
 
 
-def f3_every_share_counts_once(lab: Lab) -> Finding:
+def t3_every_share_counts_once(lab: Lab) -> Finding:
     """Also where steps are abandoned, or a worker has no part in an epoch."""
     plan = replace(lab.plan(stragglers=RANDOM_SPEEDS, steps=24), task=TASK)
     script = run_script(plan, training)
@@ -101,7 +101,7 @@ def f3_every_share_counts_once(lab: Lab) -> Finding:
     )
 
 
-def f4_micro_batches_and_a_limit(lab: Lab) -> Finding:
+def t4_micro_batches_and_a_limit(lab: Lab) -> Finding:
     """Four micro-batches and a clipped mean are those of the task; torch's limit adds 1e-6 to the norm."""
     plan = lab.plan(grad_accumulation=4, batch_sizes=(8, 8, 8), task_options={"dropout": 0.0})
     plan = replace(plan, task=TASK)
@@ -110,7 +110,7 @@ def f4_micro_batches_and_a_limit(lab: Lab) -> Finding:
     return within(distance_of(script, task), 1e-5)
 
 
-def f11_the_objects_stay_the_same(lab: Lab) -> Finding:
+def t5_the_objects_stay_the_same(lab: Lab) -> Finding:
     """`prepare` returns the model that it was given, and its state has the names that it had."""
     names: list[list[str]] = []
 
@@ -127,6 +127,7 @@ def f11_the_objects_stay_the_same(lab: Lab) -> Finding:
 
 def run_script(plan: Plan, script: Script) -> VirtualRun:
     """The script in every worker of this plan, in virtual time; an error of any worker is an error here."""
+    torch.set_default_dtype(torch.float64 if plan.dtype is Dtype.FLOAT64 else torch.float32)
     outline = _Outline(plan)
     try:
         script(Run(ScriptSession(outline)))  # for the server: up to its first batch
@@ -198,23 +199,21 @@ class _ScriptCluster(VirtualCluster):
 
 LAWS = (
     Law(
-        "F1",
+        "T1",
         "a script and the task that says the same end with the same bits",
         SCRIPTED,
-        f1_a_script_is_the_task,
+        t1_a_script_is_the_task,
         per_mode=True,
     ),
     Law(
-        "F2",
+        "T2",
         "a script with one worker computes what the plain loop computes",
         ("single",),
-        f2_one_worker_is_the_plain_loop,
+        t2_one_worker_is_the_plain_loop,
     ),
     Law(
-        "F3", "every share of a script's run counts once", SCRIPTED, f3_every_share_counts_once, per_mode=True
+        "T3", "every share of a script's run counts once", SCRIPTED, t3_every_share_counts_once, per_mode=True
     ),
-    Law("F4", "micro-batches and a limit are those of the task", ("ssgd",), f4_micro_batches_and_a_limit),
-    Law(
-        "F11", "prepare returns the same model with the same names", ("ssgd",), f11_the_objects_stay_the_same
-    ),
+    Law("T4", "micro-batches and a limit are those of the task", ("ssgd",), t4_micro_batches_and_a_limit),
+    Law("T5", "prepare returns the same model with the same names", ("ssgd",), t5_the_objects_stay_the_same),
 )
