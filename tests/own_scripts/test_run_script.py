@@ -78,7 +78,7 @@ def test_loader_processes_and_accumulation_do_not_change_the_samples(
     assert result_of(done, tmp_path)["steps"] == 4
 
 
-@pytest.mark.parametrize("mode", ["ssgd", "asgd"])
+@pytest.mark.parametrize("mode", ["ssgd", "ps"])
 def test_a_script_that_stopped_is_resumed_with_its_optimizer_and_rate(
     mode: str, launcher: LocalLauncher, tmp_path: Path
 ) -> None:
@@ -88,8 +88,6 @@ def test_a_script_that_stopped_is_resumed_with_its_optimizer_and_rate(
     assert warm_paceline(launcher, "run", "--resume", "run", folder=tmp_path).code == 0
     resumed = json.loads((tmp_path / "run" / "result.json").read_text())
     assert warm_paceline(launcher, "verify", "run", folder=tmp_path).code == 0
-    if mode == "asgd":  # first come: bits depend on speeds
-        return
     whole = tmp_path / "whole"
     whole.mkdir()
     uninterrupted = result_of(run_script(launcher, whole, *flags, arguments=("rate=step",)), whole)
