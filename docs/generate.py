@@ -131,7 +131,8 @@ def _command(path: str, command: click.Command, context: click.Context) -> list[
     own = [option for option in options if option.name not in KEYS or len(options) < len(KEYS)]
     is_group = isinstance(command, click.Group)
     what = ["COMMAND"] if is_group else arguments
-    lines = ["", f"## {path}", "", code(" ".join([path, *what, "[OPTIONS]"])), ""]
+    usage = [*what, "[OPTIONS]"] if command.allow_interspersed_args else ["[OPTIONS]", *what]
+    lines = ["", f"## {path}", "", code(" ".join([path, *usage])), ""]
     lines += [inspect.cleandoc(command.help or "").replace("\b\n", ""), "", *_examples(path)]
     if isinstance(command, click.Group):
         found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]

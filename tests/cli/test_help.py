@@ -71,3 +71,17 @@ def test_an_example_works(
 def test_json_and_quiet_are_everywhere(path: str) -> None:
     flags = {name for p in COMMANDS[path].params for name in p.opts}
     assert {"--json", "-q", "--quiet", "-v", "--color"} <= flags
+
+
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_help_of_run_has_the_defaults_of_run_and_lists_only_options(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", flag], Session(folder=Path())) == 0
+    usage, _, options = capsys.readouterr().out.partition("\nRun:\n")
+    text = " ".join(options.split())
+    assert "[default: single; ssgd with --num-workers]" in text
+    assert "[default: 1; 2 with a --mode other than single]" in text
+    assert "[default: ssgd]" not in text
+    assert "[OPTIONS] SCRIPT [ARGUMENTS]..." in usage
+    assert not [line for line in options.splitlines() if line.strip() in ("SCRIPT", "[ARGUMENTS]...")]

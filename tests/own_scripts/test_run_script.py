@@ -104,6 +104,8 @@ def test_a_script_that_stopped_is_resumed_with_its_optimizer_and_rate(
         ((), ("--mode", "onebit"), "E124"),
         ((), ("--num-workers", "13"), "E129"),
         (("leave=3",), ("--num-workers", "2"), "E133"),
+        (("scaler=1",), ("--num-workers", "2"), "E122"),
+        (("twice=1",), ("--num-workers", "2"), "E135"),
     ],
 )
 def test_what_cannot_be_right_is_refused(
@@ -112,6 +114,23 @@ def test_what_cannot_be_right_is_refused(
     done = run_script(launcher, tmp_path, *flags, arguments=arguments)
     assert done.code == 3
     assert code in codes_of(done)
+
+
+@pytest.mark.parametrize("argument", ["raw=1", "twice=1"])  # refused before the first step; by a worker
+def test_a_refusal_names_the_line_of_the_script(
+    argument: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    done = run_script(launcher, tmp_path, "--num-workers", "2", arguments=(argument,))
+    (problem,) = json.loads(done.out)["error"]["problems"]
+    call = "scaler.step(optimizer)" if argument == "raw=1" else "for x, y in loader]"
+    lines = SCRIPT.read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, start=1) if call in text)
+    assert f"{SCRIPT.name}:{line} " in problem["what"]
+
+
+def test_a_script_may_end_with_sys_exit(launcher: LocalLauncher, tmp_path: Path) -> None:
+    done = run_script(launcher, tmp_path, "--num-workers", "2", arguments=("exit=1",))
+    assert result_of(done, tmp_path)["steps"] == 16
 
 
 def test_a_missing_file_and_settings_of_the_script_are_reported_together(

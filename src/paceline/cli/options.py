@@ -3,6 +3,7 @@
 The config table is imported only for a command that has a flag per key: `paceline --help` does not need it.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -172,11 +173,20 @@ def config_options(body: Callable[..., object]) -> Callable[..., object]:
     return config_options_without()(body)
 
 
-def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """The same without these keys, which a command handles itself, or not at all."""
+def config_options_without(
+    *left_out: str, **defaults: str
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """The same without these keys, which a command handles itself, or not at all.
+
+    `defaults`: in words, those that differ in this command.
+    """
     from paceline.config.keys import KEYS
 
-    keys = [key for name, key in KEYS.items() if name not in left_out]
+    keys = [
+        _with_default(key, defaults[name]) if name in defaults else key
+        for name, key in KEYS.items()
+        if name not in left_out
+    ]
 
     def with_options(body: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(body)
@@ -189,6 +199,11 @@ def config_options_without(*left_out: str) -> Callable[[Callable[..., object]], 
         return help_all_option(with_flags)
 
     return with_options
+
+
+def _with_default(key: "Key", default: str) -> "Key":
+    brief = key.brief.partition(" [default:")[0]
+    return dataclasses.replace(key, default=default, brief=brief and f"{brief} [default: {default}]")
 
 
 _OWN_SECTION = "Options"
@@ -227,7 +242,7 @@ class SettingsCommand(click.Command):
         omitted = 0
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is None:
+            if record is None or isinstance(parameter, click.Argument):  # the usage line has it
                 continue
             if shows_all:
                 sections[_section(parameter)].append(record)

@@ -30,7 +30,12 @@ from paceline.training.session import Session
     is_flag=True,
     help="Serve the dashboard during the run.",
 )
-@config_options_without(*LEFT_OUT)
+@config_options_without(
+    *LEFT_OUT,
+    name="SCRIPT-MODE",
+    mode="single; ssgd with --num-workers",
+    num_workers="1; 2 with a --mode other than single",
+)
 @common_options
 def run_script(
     session: Session,

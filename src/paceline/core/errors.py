@@ -201,8 +201,10 @@ class ScriptError(ConfigError):
 
 
 def script_error(code: str, what: str, hint: str) -> ScriptError:
-    """Its kinds have codes of their own."""
-    return ScriptError([Problem(what, hint, code=code)])
+    """Its kinds have codes of their own. The hint is in the traceback, too: of `python script.py`."""
+    error = ScriptError([Problem(what, hint, code=code)])
+    error.add_note(f"{code}: {error.hint}")
+    return error
 
 
 class MissingPackageError(NotReadyError):

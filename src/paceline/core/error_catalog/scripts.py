@@ -35,8 +35,11 @@ SCRIPT_ERRORS = (
         _BAD,
         "",
         "a training script changes gradients between backward and step",
-        ("torch.nn.utils.clip_grad_norm_ would clip the gradient of one worker, before the workers agree",),
-        ("use run.clip_grad_norm_ or run.clip_grad_value_",),
+        (
+            "torch.nn.utils.clip_grad_norm_ would clip the gradient of one worker, before the workers agree",
+            "a GradScaler would scale each worker's gradient by its own factor, and leave out steps",
+        ),
+        ("use run.clip_grad_norm_ or run.clip_grad_value_", "use bf16 without a GradScaler"),
         "the gradients of 16 parameters were changed after backward (clip_grad_norm_?)",
     ),
     ErrorEntry(
@@ -191,10 +194,12 @@ SCRIPT_ERRORS = (
         (
             "gradients are accumulated over several batches",
             "a batch is skipped with continue",
+            "the prepared loader is iterated again, for an evaluation",
         ),
         (
             "declare the accumulation: run.prepare(…, accumulate=4)",
             "call optimizer.step() once for each batch",
+            "evaluate with a DataLoader that is not prepared",
         ),
         "2 batches were taken before optimizer.step()",
     ),

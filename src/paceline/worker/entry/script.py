@@ -9,17 +9,18 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import torch
 
-from paceline.core.errors import PacelineError, script_error
+from paceline.core.errors import PacelineError, ScriptError, script_error
 from paceline.core.ids import Rank
 from paceline.plan.codec import Json
 from paceline.plan.plan import Dtype
-from paceline.tasks.load import in_one_line, raised_at
+from paceline.tasks.load import in_one_line, raised_at, user_frames
 from paceline.worker.batches import seed_generators
 from paceline.worker.context import WorkerContext
 from paceline.worker.participant import ParticipantBody
@@ -71,12 +72,23 @@ def run_file(file: ScriptFile, host: ScriptHost) -> ScriptSession:
     except ScriptDoneError:
         return session
     except BaseException as error:
-        session.close(error)
-        raise
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):  # sys.exit(main())
+            session.close(error)
+            if isinstance(error, ScriptError):
+                raise _located(error) from error
+            raise
     finally:
         enter(None)
     session.close(None)
     return session
+
+
+def _located(error: ScriptError) -> ScriptError:
+    """The same, with the line of the script that it is about."""
+    if not user_frames(error):
+        return error
+    where = raised_at(error)
+    return ScriptError([replace(problem, what=f"{problem.what} ({where})") for problem in error.problems])
 
 
 class _Shown(io.TextIOBase):

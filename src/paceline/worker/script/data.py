@@ -231,12 +231,25 @@ class PreparedLoader:
     def __init__(self, session: "ScriptSession", loader: "DataLoader[Any]") -> None:  # Any: batches
         self._session = session
         self._loader = loader
+        self._finished_epoch: int | None = None  # of run.epochs
 
     def __len__(self) -> int:
         """Batches of an epoch, whatever the number of workers."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
+        session = self._session
+        if session.loop_epoch is not None and session.loop_epoch == self._finished_epoch:
+            raise script_error(
+                "E135",
+                f"the prepared loader was iterated a second time in epoch {session.loop_epoch}",
+                "it has the training batches of the epoch, once; to evaluate, make a DataLoader that is not "
+                "prepared:  DataLoader(loader.dataset, loader.batch_size)",
+            )
+        yield from self._batches()
+        self._finished_epoch = session.loop_epoch
+
+    def _batches(self) -> Iterator[Batch]:
         session = self._session
         if not session.begin():
             return

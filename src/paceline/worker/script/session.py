@@ -130,6 +130,8 @@ class ScriptSession:
             own.clips = _limits(self.host.limits, prepared.parameters)
         self._own = own
         replace_step(prepared.optimizer, self._optimizer_step)
+        # So that a GradScaler calls every step, and says so (`found_inf`), instead of leaving some out.
+        prepared.optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]  # torch looks for it
         if prepared.scheduler is not None:
             replace_step(prepared.scheduler, self._scheduler_step)
         parts = ScriptParts(module, own.started, prepared.samples(self.host.seed))
@@ -250,6 +252,12 @@ class ScriptSession:
                 "E136",
                 "optimizer.step() was called, but run.backward was not",
                 "write  run.backward(loss)  instead of  loss.backward()",
+            )
+        if hasattr(self._prepared.optimizer, "found_inf"):
+            raise script_error(
+                "E122",
+                "a GradScaler makes the step: it would scale each worker's gradient by its own factor",
+                "use bf16, and leave the GradScaler out, or create it with enabled=False",
             )
         if self._prepared.loader is not None and self._taken < self._prepared.accumulate:
             raise script_error(
