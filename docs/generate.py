@@ -131,7 +131,8 @@ def _command(path: str, command: click.Command, context: click.Context) -> list[
     own = [option for option in options if option.name not in KEYS or len(options) < len(KEYS)]
     is_group = isinstance(command, click.Group)
     what = ["COMMAND"] if is_group else arguments
-    usage = [*what, "[OPTIONS]"] if command.allow_interspersed_args else ["[OPTIONS]", *what]
+    options_first = not command.context_settings.get("allow_interspersed_args", True)
+    usage = ["[OPTIONS]", *what] if options_first else [*what, "[OPTIONS]"]
     lines = ["", f"## {path}", "", code(" ".join([path, *usage])), ""]
     lines += [inspect.cleandoc(command.help or "").replace("\b\n", ""), "", *_examples(path)]
     if isinstance(command, click.Group):

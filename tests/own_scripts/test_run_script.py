@@ -10,14 +10,19 @@ from tests.fixtures.processes.warm_command import warm_paceline
 from paceline.launchers.local import LocalLauncher
 
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "own_script.py"
+DRAWING_SCRIPT = SCRIPT.with_name("drawing_script.py")
 TWIN = ("--task", "tests.fixtures.tasks.script_twin:ScriptTwin")
 
 
 def run_script(
-    launcher: LocalLauncher, folder: Path, *flags: str, arguments: tuple[str, ...] = ()
+    launcher: LocalLauncher,
+    folder: Path,
+    *flags: str,
+    arguments: tuple[str, ...] = (),
+    script: Path = SCRIPT,
 ) -> CommandResult:
     return warm_paceline(
-        launcher, "run", "--run-dir", "run", *flags, "--json", str(SCRIPT), *arguments, folder=folder
+        launcher, "run", "--run-dir", "run", *flags, "--json", str(script), *arguments, folder=folder
     )
 
 
@@ -106,6 +111,7 @@ def test_a_script_that_stopped_is_resumed_with_its_optimizer_and_rate(
         (("leave=3",), ("--num-workers", "2"), "E133"),
         (("scaler=1",), ("--num-workers", "2"), "E122"),
         (("twice=1",), ("--num-workers", "2"), "E135"),
+        (("limit=1", "some=1"), ("--mode", "asgd"), "E134"),
     ],
 )
 def test_what_cannot_be_right_is_refused(
@@ -126,6 +132,29 @@ def test_a_refusal_names_the_line_of_the_script(
     lines = SCRIPT.read_text().splitlines()
     line = next(number for number, text in enumerate(lines, start=1) if call in text)
     assert f"{SCRIPT.name}:{line} " in problem["what"]
+
+
+def test_a_server_clips_a_model_with_frozen_layers(launcher: LocalLauncher, tmp_path: Path) -> None:
+    done = run_script(launcher, tmp_path, "--mode", "asgd", arguments=("limit=1", "frozen=1"))
+    assert result_of(done, tmp_path)["steps"] == 16
+
+
+@pytest.mark.parametrize("mode", ["ssgd", "ps"])
+def test_workers_share_the_samples_that_a_script_draws_itself(
+    mode: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    done = run_script(launcher, tmp_path, "--mode", mode, script=DRAWING_SCRIPT)
+    result = result_of(done, tmp_path)
+    assert (result["steps"], result["gradients"], result["samples"]) == (10, 20, 80)
+
+
+@pytest.mark.parametrize(("argument", "code"), [("epochs", "E120"), ("all", "E129")])
+def test_a_script_without_a_loader_needs_steps_and_shares(
+    argument: str, code: str, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    done = run_script(launcher, tmp_path, "--num-workers", "2", arguments=(argument,), script=DRAWING_SCRIPT)
+    assert done.code == 3
+    assert codes_of(done) == {code}
 
 
 def test_a_script_may_end_with_sys_exit(launcher: LocalLauncher, tmp_path: Path) -> None:

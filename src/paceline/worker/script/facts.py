@@ -65,7 +65,9 @@ class ScriptFacts:
                 "E129",
                 f"a step has {total} samples for {num_workers} workers with {self.accumulate} "
                 f"micro-batch{'es' if self.accumulate > 1 else ''} each",
-                f'use a batch_size of at least {num_workers}, or run.prepare(…, batch="per-worker")',
+                f'use a batch_size of at least {num_workers}, or run.prepare(…, batch="per-worker")'
+                if self.num_samples
+                else "draw run.share(64) samples in each step, where the script alone draws 64",
             )
         return sizes
 
@@ -77,6 +79,12 @@ class ScriptFacts:
                 "E130",
                 "the length of the training is not known: the loop counts without run",
                 "write  for epoch in run.epochs(30):  or  for step in run.steps(5000):",
+            )
+        if not self.num_samples:
+            raise script_error(
+                "E120",
+                "run.epochs was called, but no DataLoader was prepared",
+                "call  run.prepare(model, optimizer, loader), or count steps:  for step in run.steps(5000):",
             )
         return steps_of_epochs(self.epochs, self.num_samples, self.global_batch(num_workers))
 

@@ -131,9 +131,11 @@ class ProbeHost(AloneHost):
         return opened._replace(steps=self._one_step(opened.steps))
 
     def _resolve(self, facts: ScriptFacts) -> Plan:
-        sizes = facts.batch_sizes(self.num_workers)
         facts.total_steps(self.num_workers)  # refused here, once
         plan = super()._resolve(facts)
+        if not facts.num_samples:
+            return plan  # run.share will tell the samples of a step
+        sizes = facts.batch_sizes(self.num_workers)
         return dataclasses.replace(plan, batch_sizes=(max(sizes),))
 
     def _one_step(self, steps: Steps[object]) -> Steps[object]:

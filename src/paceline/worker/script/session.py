@@ -110,9 +110,9 @@ class ScriptSession:
         facts = prepared.facts(self._length, "" if prepared.scheduler is None else self._seen_schedule())
         if prepared.loader is None:
             facts = replace(facts, batch_size=max(1, self._drawn // prepared.accumulate))
-        everything = {id(parameter) for parameter in prepared.parameters}
+        everything = _trainable(prepared.parameters)
         for clip in self._clipped:
-            clips_some = facts.clips_some or {id(p) for p in clip.parameters} != everything
+            clips_some = facts.clips_some or _trainable(clip.parameters) != everything
             facts = replace(facts, clips_some=clips_some)
             if clip.by_norm:
                 facts = replace(facts, clip_norm=clip.limit)
@@ -258,6 +258,12 @@ class ScriptSession:
                 "E122",
                 "a GradScaler makes the step: it would scale each worker's gradient by its own factor",
                 "use bf16, and leave the GradScaler out, or create it with enabled=False",
+            )
+        if self._prepared.loader is not None and self._taken == 0:
+            raise script_error(
+                "E135",
+                "optimizer.step() was called, but no batch of the prepared loader was taken",
+                "iterate over the loader that run.prepare returned:  model, optimizer, loader = run.prepare(…)",
             )
         if self._prepared.loader is not None and self._taken < self._prepared.accumulate:
             raise script_error(
@@ -418,6 +424,11 @@ def _limits(facts: ScriptFacts, parameters: tuple[nn.Parameter, ...]) -> list[Cl
     """The limits of every update, for all parameters."""
     limits = [(facts.clip_norm, True), (facts.clip_value, False)]
     return [Clip(parameters, limit, by_norm, torch.zeros(())) for limit, by_norm in limits if limit]
+
+
+def _trainable(parameters: Iterable[nn.Parameter]) -> set[int]:
+    """Identities of those that have a gradient; frozen ones are in model.parameters(), too."""
+    return {id(parameter) for parameter in parameters if parameter.requires_grad}
 
 
 def refuse_rates(mode: str) -> PacelineError:
