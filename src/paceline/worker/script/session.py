@@ -263,7 +263,7 @@ class ScriptSession:
             raise script_error(
                 "E135",
                 "optimizer.step() was called, but no batch of the prepared loader was taken",
-                "iterate over the loader that run.prepare returned:  model, optimizer, loader = run.prepare(…)",
+                "iterate over the loader that it returned:  model, optimizer, loader = run.prepare(…)",
             )
         if self._prepared.loader is not None and self._taken < self._prepared.accumulate:
             raise script_error(
