@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.core import by_machine, by_others, by_runs, by_settings, by_training
+from tests.core import by_machine, by_others, by_runs, by_scripts, by_settings, by_training
 from tests.core.provoked import Provocation
 
 import paceline
@@ -25,10 +25,15 @@ HERE: dict[str, Provocation] = {
     **by_machine.PROVOCATIONS,
     **by_runs.PROVOCATIONS,
     **by_training.PROVOCATIONS,
+    **by_scripts.PROVOCATIONS,
     **by_others.PROVOCATIONS,
 }
 # These need a cluster, a store or a run, which other tests have: file, test, and what it expects there.
 ELSEWHERE: dict[str, tuple[str, str, str]] = {
+    **{
+        code: ("own_scripts/test_run_script.py", "test_what_cannot_be_right_is_refused", code)
+        for code in ("E122", "E124", "E129", "E133", "E134", "E135", "E136")
+    },
     "E309": ("checkpoints/test_export.py", "test_a_state_that_cannot_be_exported_is_an_error", "E309"),
     "E324": (
         "e2e/test_workers_command.py",
@@ -101,7 +106,8 @@ def test_it_is_provoked_elsewhere(code: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
     ]
     assert results, f"{file} has no {name}"
-    assert word in (ast.get_source_segment(text, results[0]) or "")
+    first = min(node.lineno for node in (results[0], *results[0].decorator_list))  # with its parameters
+    assert word in "\n".join(text.splitlines()[first - 1 : results[0].end_lineno])
 
 
 @pytest.mark.parametrize("row", ERROR_CATALOG.values(), ids=list(ERROR_CATALOG))

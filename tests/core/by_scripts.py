@@ -1,0 +1,91 @@
+"""Provocations of E12 and E13, training scripts that cannot be run with many workers."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tests.core.provoked import Codes, Provocation, printed_codes, raised
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+from paceline.worker.script.facts import ScriptFacts, ScriptFile, file_of
+from paceline.worker.script.prepared import Prepared
+
+FACTS = ScriptFacts(num_samples=12, batch_size=4, epochs=1)
+
+
+class _Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterable[int]:  # type: ignore[override]  # never called
+        return range(3)
+
+
+def _prepare(*objects: object) -> Codes:
+    def prepare() -> None:
+        Prepared().add(objects, accumulate=1, batch="global", wrap=lambda loader: loader)
+
+    return raised(prepare)
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def no_such_script(folder: Path) -> Codes:
+    return printed_codes(folder, "run", "missing.py")
+
+
+def two_optimizers(_: Path) -> Codes:
+    model = nn.Linear(2, 1)
+    return _prepare(model, _sgd(model), _sgd(model))
+
+
+def a_closure(_: Path) -> Codes:
+    return _prepare(torch.optim.LBFGS(nn.Linear(2, 1).parameters()))
+
+
+def a_stream(_: Path) -> Codes:
+    return _prepare(DataLoader(_Stream()))
+
+
+def a_plateau(_: Path) -> Codes:
+    return _prepare(torch.optim.lr_scheduler.ReduceLROnPlateau(_sgd(nn.Linear(2, 1))))
+
+
+def sparse_gradients(_: Path) -> Codes:
+    return _prepare(nn.Embedding(3, 2, sparse=True))
+
+
+def a_lazy_module(_: Path) -> Codes:
+    return _prepare(nn.LazyLinear(2))
+
+
+def no_length(_: Path) -> Codes:
+    return raised(lambda: replace(FACTS, epochs=0).total_steps(2))
+
+
+def drawing_with_replacement(_: Path) -> Codes:
+    samples = TensorDataset(torch.zeros(3))
+    return _prepare(DataLoader(samples, sampler=RandomSampler(samples, replacement=True)))
+
+
+def a_changed_file(folder: Path) -> Codes:
+    script = folder / "train.py"
+    script.write_text("import paceline\n")
+    options = FACTS.options(ScriptFile(path=str(script)))
+    script.write_text("import torch\n")
+    return raised(lambda: file_of(options))
+
+
+PROVOCATIONS: dict[str, Provocation] = {
+    "E120": no_such_script,
+    "E121": two_optimizers,
+    "E123": a_closure,
+    "E125": a_stream,
+    "E126": a_plateau,
+    "E127": sparse_gradients,
+    "E128": a_lazy_module,
+    "E130": no_length,
+    "E131": drawing_with_replacement,
+    "E132": a_changed_file,
+}
