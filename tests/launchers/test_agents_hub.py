@@ -1,21 +1,31 @@
 """The command's side of agents: who may connect, what may be written, and where participants are placed."""
 
 import asyncio
+import json
+import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import closing
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.fixtures.waiting import until
 
 from paceline import __version__
-from paceline.core.errors import ProtocolError
+from paceline.coordinator.proto import cluster_pb2 as pb
+from paceline.coordinator.run_endpoint import Coordinators, TokenFile
+from paceline.core.clock import boot_id
+from paceline.core.errors import NotReadyError, ProtocolError
+from paceline.launchers.agents.agent import AgentSettings, run_agent
 from paceline.launchers.agents.folder import RunFolder, Scratch, parts_of
-from paceline.launchers.agents.group import HostRoom, choose_host
-from paceline.launchers.agents.hub import Arrived, Hub, Received
+from paceline.launchers.agents.group import AgentGroup, HostRoom, choose_host
+from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
+from paceline.launchers.agents.hub import Arrived, Gone, Hub, Received
 from paceline.launchers.agents.wire import HANDSHAKE_S, Message, Peer
-from paceline.plan.plan import Plan
+from paceline.launchers.elastic import ElasticSupervisor
+from paceline.launchers.supervision import RestartPolicy
+from paceline.plan.plan import Elastic, Plan
 from paceline.worker.tls import client_tls_context, server_tls_context
 
 PLAN = Plan(run="r", task="xor", mode="ssgd", num_workers=2, steps=5, batch_sizes=(8, 8))
@@ -152,3 +162,226 @@ def test_two_servers_are_on_two_hosts_if_there_are_two() -> None:
     second = HostRoom("second", 1)
     assert choose_host("server-1", [first, second]) == "second"
     assert choose_host("server-1", [first]) == "first"
+
+
+def frame(text: bytes, blob: bytes = b"") -> bytes:
+    return struct.pack("!4sII", b"PLA1", len(text), len(blob)) + text + blob
+
+
+@contextmanager
+def agent_of(hub: Hub) -> Iterator[ssl.SSLSocket]:
+    """A connection that the hub has admitted."""
+    host, _, port = hub.address.rpartition(":")
+    context = client_tls_context(hub.certificate)
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        context.wrap_socket(plain, server_hostname=host) as connection,
+    ):
+        greeting = hello(hub, boot=boot_id(), scratch="/scratch")
+        connection.sendall(frame(json.dumps(greeting).encode()))
+        yield connection
+
+
+def until_gone(hub: Hub) -> Gone:
+    gone: list[Gone] = []
+
+    def is_gone() -> bool:
+        event = hub.next_event(0.1)
+        if isinstance(event, Gone):
+            gone.append(event)
+        return bool(gone)
+
+    until(is_gone, "the connection ended")
+    return gone[0]
+
+
+@pytest.mark.parametrize("text", [b"not JSON", b"[" * 8000, b'{"no": "kind"}', b"[1]"])
+def test_the_reason_why_a_host_is_gone_is_what_it_sent(hub: Hub, text: bytes) -> None:
+    with agent_of(hub) as connection:
+        connection.sendall(frame(text))
+        assert "a message" in until_gone(hub).why
+
+
+def test_the_reason_why_a_host_is_gone_is_the_error_of_its_connection(hub: Hub) -> None:
+    """TLS and the network report errors that are no ConnectionError."""
+    with agent_of(hub) as connection:
+        until(lambda: isinstance(hub.next_event(0.1), Arrived), "it was admitted")
+        with socket.socket(fileno=connection.detach()) as plain:
+            plain.sendall(b"no TLS" * 100)
+            gone = until_gone(hub)
+    assert "command" not in gone.why
+    assert gone.why
+
+
+def test_a_line_of_the_event_log_may_come_in_two_messages(tmp_path: Path) -> None:
+    with closing(RunFolder(PLAN, tmp_path)) as folder:
+        folder.append_events("a", b'{"kind":"first"}\n{"kind":')
+        folder.append_events("b", b'{"kind":"other"}\n{"kind":"lo')
+        folder.append_events("a", b'"second"}\n')
+        folder.forget("b")
+    lines = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["first", "other", "second"]
+
+
+def test_the_rest_of_a_file_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(bytes(3 << 20))
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "checkpoints").write_text("in the way")
+    with closing(RunFolder(PLAN, run_dir)) as folder:
+        first, *rest = parts_of(source, "checkpoints/at-5/worker-0.safetensors")
+        with pytest.raises(OSError, match="checkpoints"):
+            folder.receive("a", *first)
+        for part in rest:
+            folder.receive("a", *part)
+    assert [path.name for path in run_dir.iterdir() if path.name != "events.jsonl"] == ["checkpoints"]
+
+
+def test_only_logs_of_participants_are_sent(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path, "r")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker-0.log").write_bytes(b"own")
+    (tmp_path / "logs" / "my_library.log").write_bytes(b"a task's")
+    assert [data for _, data in scratch.take_text()] == [b"own"]
+
+
+class Registry:
+    def lost(self, participant: str, pid: int, reason: str) -> None: ...
+
+    def give_up(self) -> None: ...
+
+
+def group_of(hub: Hub, folder: RunFolder, on_message: Callable[[Message], None]) -> AgentGroup:
+    supervisor = ElasticSupervisor(
+        coordinator={},
+        registry=Registry(),
+        restarts=RestartPolicy(budget=1, min_workers=1),
+        say=lambda _: None,
+        elastic=Elastic(workers=1, min_workers=1, max_workers=1),
+        shards=2,
+    )
+    return AgentGroup(PLAN, hub, folder, on_message, lambda: False, supervisor)
+
+
+def test_a_message_that_breaks_the_protocol_ends_the_connection_and_not_the_run(
+    hub: Hub, tmp_path: Path
+) -> None:
+    notes: list[Message] = []
+    with closing(RunFolder(PLAN, tmp_path)) as folder, agent_of(hub) as connection:
+        group = group_of(hub, folder, notes.append)
+        connection.sendall(frame(b'{"ev": "log", "who": "../x"}', b"text"))
+
+        def has_noted(text: str) -> bool:
+            group._handle_events(0.1)
+            return any(text in str(note.get("text")) for note in notes)
+
+        until(lambda: has_noted("is ended"), "its connection is closed")
+        while connection.recv(1000):
+            pass
+        connection.close()
+        until(lambda: has_noted("is gone"), "it is gone")
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_run(hub: Hub, tmp_path: Path) -> None:
+    notes: list[Message] = []
+    (tmp_path / "logs").write_text("in the way")
+    with closing(RunFolder(PLAN, tmp_path)) as folder, agent_of(hub) as connection:
+        group = group_of(hub, folder, notes.append)
+        for _ in range(3):
+            connection.sendall(frame(b'{"ev": "log", "who": "worker-0"}', b"text"))
+        connection.sendall(frame(b'{"ev": "draining"}'))
+
+        def is_draining() -> bool:
+            group._handle_events(0.1)
+            return any("is draining" in str(note.get("text")) for note in notes)
+
+        until(is_draining, "the messages behind it were taken")
+    assert sum("warning" in str(note["text"]) for note in notes) == 1
+
+
+def test_an_agent_that_returns_at_the_end_of_the_run_does_not_hold_it_up(hub: Hub, tmp_path: Path) -> None:
+    notes: list[Message] = []
+    with closing(RunFolder(PLAN, tmp_path)) as folder, agent_of(hub) as connection:
+        group = group_of(hub, folder, notes.append)
+        group._is_over = True  # it waits for other hosts
+
+        def is_there() -> bool:
+            group._handle_events(0.1)
+            return bool(group._hosts)
+
+        until(is_there, "it is there")
+        assert all(host.is_over for host in group._hosts.values())
+        while connection.recv(1000):
+            pass
+    assert notes == []
+
+
+def hosted_run(hub: Hub, folder: Path, take_helper: Callable[[], Helper]) -> HostedRun:
+    return HostedRun(
+        offer=pb.OfferRun(run="r", address=hub.address, certificate=hub.certificate, secret=hub.secret),
+        name="a",
+        folder=folder,
+        take_helper=take_helper,
+        slots=Slots(2),
+        coordinator={},
+        address="127.0.0.1",
+        note=lambda _: None,
+        is_draining=lambda: False,
+    )
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/x", "checkpoints/../x", "checkpoints/at-5/../x", "events.jsonl"]
+)
+def test_the_command_writes_no_other_files_on_a_host(hub: Hub, tmp_path: Path, path: str) -> None:
+    hosted = hosted_run(hub, tmp_path, Helper)
+    with pytest.raises(ProtocolError):
+        hosted._write_file({"path": path, "is_first": True, "is_last": True}, b"x")
+    hosted._write_file({"path": "checkpoints/at-5/worker-0.json", "is_first": True, "is_last": True}, b"x")
+    assert (tmp_path / "checkpoints" / "at-5" / "worker-0.json").read_bytes() == b"x"
+
+
+def test_a_participant_ordered_after_the_plan_was_refused_takes_no_slot(hub: Hub, tmp_path: Path) -> None:
+    hosted = hosted_run(hub, tmp_path, Helper)
+
+    async def refuse() -> None:
+        peer, _ = await hosted._connect()
+        hosted._peer = peer
+        hosted._scratch = Scratch(tmp_path, "r")
+        await hosted._pass_on({"ev": "refused", "problems": [], "exit_code": 2})
+        await hosted._fork({"op": "fork", "who": "worker-0", "index": 0})
+        peer.close()
+
+    asyncio.run(refuse())
+    assert hosted.slots.free == 2
+
+
+def test_a_run_that_cannot_start_on_a_host_ends_its_connection(hub: Hub, tmp_path: Path) -> None:
+    def no_helper() -> Helper:
+        raise OSError("no process can be started")
+
+    with pytest.raises(OSError, match="no process"):
+        asyncio.run(_run_and_wait(hosted_run(hub, tmp_path, no_helper), hub))
+
+
+async def _run_and_wait(hosted: HostedRun, hub: Hub) -> None:
+    try:
+        await hosted.run()
+    finally:
+        assert "closed" in (await asyncio.to_thread(until_gone, hub)).why
+
+
+def test_an_agent_without_a_scratch_folder_says_so_before_it_joins(tmp_path: Path) -> None:
+    coordinators = Coordinators(addresses=("127.0.0.1:9",), credentials=TokenFile(tmp_path / "token"))
+    settings = AgentSettings(
+        coordinators=coordinators,
+        name="a",
+        slots=1,
+        labels={},
+        scratch=tmp_path / "missing",
+        drain_timeout_s=1.0,
+    )
+    with pytest.raises(NotReadyError) as caught:
+        run_agent(settings, lambda _: None)
+    assert "--scratch" in caught.value.hint

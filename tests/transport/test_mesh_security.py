@@ -5,7 +5,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from tests.fixtures.waiting import until
@@ -14,9 +14,11 @@ from tests.fixtures.wording import Wording
 from paceline.core.clock import SystemClock
 from paceline.core.errors import NotReadyError, PeerLostError, ProtocolError, TrainingError
 from paceline.transport.generation import mesh as wire
-from paceline.transport.generation.listener import Claim, Member, MeshListener
+from paceline.transport.generation.listener import CONNECT_TIMEOUT_S, Claim, Member, MeshListener, MeshTls
 from paceline.transport.generation.mesh import Kind, Mesh, Message
 from paceline.transport.generation.network_world import NetworkGeneration, enter_network_world
+from paceline.transport.tcp_wire import HANDSHAKE_TIMEOUT_S, MAX_UNAUTHENTICATED
+from paceline.worker.tls import client_tls_context, server_tls_context
 
 HOST = "127.0.0.1"
 SECRET = b"a secret"
@@ -242,6 +244,57 @@ def test_waiting_for_a_member_that_never_comes_ends_with_the_generation() -> Non
         made[0].wake()
         with pytest.raises(PeerLostError):
             waiting.result()
+
+
+def encrypted() -> MeshTls:
+    server, certificate = server_tls_context(HOST)
+    return MeshTls(server, certificate, client_tls_context)
+
+
+def test_a_frozen_member_behind_tls_does_not_hold_up_the_end_of_a_generation() -> None:
+    over = threading.Event()
+    tls = encrypted()
+    own = MeshListener(HOST, run="a run", name="worker-1", token=SECRET, tls=tls)
+    with ThreadPoolExecutor(1) as threads, socket.create_server((HOST, 0)) as frozen:
+        port = frozen.getsockname()[1]
+        members = [Member("worker-0", 1, HOST, port, tls.certificate), Member("worker-1", 2, HOST, own.port)]
+        waiting = threads.submit(own.connect, 1, 1, members, timeout_s=60.0, is_over=over.is_set)
+        accepted, _ = frozen.accept()
+        with accepted:
+            accepted.settimeout(CONNECT_TIMEOUT_S / 2)
+            assert accepted.recv(1)  # it is in the middle of the handshake
+            over.set()
+            own.wake()
+            while accepted.recv(4096):
+                pass  # it has hung up
+            with pytest.raises(PeerLostError):
+                waiting.result()
+    own.close()
+
+
+def test_connections_that_never_begin_tls_are_limited_in_number() -> None:
+    own = MeshListener(HOST, run="a run", name="worker-0", token=SECRET, tls=encrypted())
+    with ExitStack() as opened:
+        first = opened.enter_context(socket.create_connection((HOST, own.port)))
+        until(lambda: len(own._unauthenticated._since_s) == 1, "it was accepted")
+        for _ in range(MAX_UNAUTHENTICATED):
+            opened.enter_context(socket.create_connection((HOST, own.port)))
+        first.settimeout(HANDSHAKE_TIMEOUT_S / 2)
+        assert first.recv(1) == b""
+    own.close()
+
+
+def test_workers_connect_by_ipv6() -> None:
+    made = [MeshListener("::1", run="a run", name=f"worker-{rank}", token=SECRET) for rank in (0, 1)]
+    members = [Member(f"worker-{rank}", rank, "::1", made[rank].port) for rank in (0, 1)]
+    early = connect(made[1], 1, members)
+    late = connect(made[0], 0, members)
+    early[0].sendall(b"hello")
+    assert late[1].recv(5) == b"hello"
+    for connections in (early, late):
+        close(connections)
+    for listener in made:
+        listener.close()
 
 
 def test_connecting_to_a_frozen_member_ends_with_the_generation() -> None:

@@ -28,7 +28,7 @@ from paceline.coordinator.state.model import FLEET
 from paceline.coordinator.state.runs import AGENT_ROLE
 from paceline.core import environ
 from paceline.core.clock import boot_id, monotonic_s
-from paceline.core.errors import AlreadyThereError, PeerLostError
+from paceline.core.errors import AlreadyThereError, NotReadyError, PeerLostError
 from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
 from paceline.launchers.agents.hub import own_address
 from paceline.worker.elastic.membership import Membership
@@ -86,11 +86,16 @@ class Agent:
         for number in environ.stop_signals():
             loop.add_signal_handler(number, self._stop)
         self._address = own_address(self.settings.coordinators.addresses[0])
+        self._folder = _make_folder(self.settings.scratch)
+        try:
+            await self._serve(loop)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         await asyncio.to_thread(self._check_name)
         membership = self._join(loop)
         self._spare = Helper()
-        # Only this user can read it.
-        self._folder = Path(tempfile.mkdtemp(prefix="paceline-agent-", dir=self.settings.scratch))
         free = self._slots.free
         try:
             while not self._draining.is_set():
@@ -111,7 +116,6 @@ class Agent:
             if self._spare is not None:
                 await self._spare.close()
             await asyncio.to_thread(membership.close, "the agent was stopped")
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _stop(self) -> None:
         if self._draining.is_set():
@@ -222,6 +226,17 @@ class Agent:
             await asyncio.sleep(POLL_S)
         left = [who for run in self._runs.values() for who in run.participants]
         self.note(f"{', '.join(left)} did not leave in time, and end now" if left else "drained")
+
+
+def _make_folder(scratch: Path | None) -> Path:
+    """A new folder that only this user can read."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="paceline-agent-", dir=scratch))
+    except OSError as error:
+        raise NotReadyError(
+            f"no folder can be made in {scratch or tempfile.gettempdir()}: {error.strerror}",
+            "name another one with --scratch FOLDER",
+        ) from error
 
 
 def host_facts(settings: AgentSettings) -> dict[str, str]:

@@ -6,10 +6,9 @@ file gets its name when it is whole. Only names that participants of a run write
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from paceline.checkpoints.catalog import (
     DAMAGED,
@@ -39,16 +38,26 @@ def is_result_file(name: str) -> bool:
     return bool(_PLAIN.fullmatch(name)) and name not in _OWN and not name.startswith(("events.", "watch."))
 
 
+def is_checkpoint_file(name: str) -> bool:
+    """Whether the command may send a file of this name to a host."""
+    folder, *names = name.split("/")
+    return folder == "checkpoints" and len(names) == 2 and all(map(_PLAIN.fullmatch, names))
+
+
 class RunFolder:
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
         self._run_dir = run_dir
         path = None if plan.events is EventDetail.OFF else run_dir / "events.jsonl"
         self._events = EventLog(path, who="launcher", clock=SystemClock())
-        self._drafts: dict[tuple[str, str], BinaryIO] = {}  # by host and path
+        self._drafts: dict[tuple[str, str], FileIO] = {}  # by host and path
+        self._begun_lines: dict[str, bytes] = {}  # by host: what came of its next line of the event log
 
-    def append_events(self, lines: bytes) -> None:
-        self._events.append_lines(lines)
+    def append_events(self, host: str, data: bytes) -> None:
+        """A line may come in two messages; other hosts' lines may arrive between them."""
+        lines, newline, rest = (self._begun_lines.get(host, b"") + data).rpartition(b"\n")
+        self._begun_lines[host] = rest
+        self._events.append_lines(lines + newline)
 
     def append_log(self, participant: str, text: bytes) -> None:
         if not _LOG.fullmatch(participant):
@@ -59,7 +68,7 @@ class RunFolder:
             file.write(text)
 
     def receive(self, host: str, message: Message, data: bytes) -> None:
-        """One part of a file; OSError when it cannot be written."""
+        """One part of a file; OSError when it cannot be written, and then its other parts are ignored."""
         name = str(message["path"])
         if not (_CHECKPOINT.fullmatch(name) or is_result_file(name)):
             raise ProtocolError(f"{name!r} is not a file of a run", "upgrade paceline on that host")
@@ -69,18 +78,25 @@ class RunFolder:
         if message["is_first"]:
             make_folder(path.parent)
             self._drop(key)
-            self._drafts[key] = draft.open("wb")
-        self._drafts[key].write(data)
-        if message["is_last"]:
-            file = self._drafts.pop(key)
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            draft.rename(path)
-            sync_folder(path.parent)
+            self._drafts[key] = draft.open("wb", buffering=0)
+        file = self._drafts.get(key)
+        if file is None:
+            return
+        try:
+            _write_all(file, data)
+            if message["is_last"]:
+                os.fsync(file.fileno())
+                draft.rename(path)
+                del self._drafts[key]
+                file.close()
+                sync_folder(path.parent)
+        except OSError:
+            self._drop(key)
+            raise
 
     def forget(self, host: str) -> None:
         """Its connection has ended: remove what was not whole."""
+        self._begun_lines.pop(host, None)
         for key in [key for key in self._drafts if key[0] == host]:
             self._drop(key)
 
@@ -113,7 +129,13 @@ class RunFolder:
         file = self._drafts.pop(key, None)
         if file is not None:
             file.close()
-            Path(file.name).unlink(missing_ok=True)
+            Path(str(file.name)).unlink(missing_ok=True)
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def parts_of(path: Path, name: str) -> Iterator[tuple[Message, bytes]]:
@@ -153,6 +175,8 @@ class Scratch:
             self._sent_events += len(data)
             yield {"ev": "events"}, data
         for path in sorted((self.folder / "logs").glob("*.log")):
+            if not _LOG.fullmatch(path.stem):
+                continue  # a task's own file
             with path.open("rb") as file:
                 file.seek(self._sent_logs.get(path.stem, 0))
                 while data := file.read(MAX_BLOB_BYTES):
@@ -171,6 +195,3 @@ class Scratch:
                 self._sent_files[path.name] = state
                 new.append(path)
         return new
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.core.clock import monotonic_s
-from paceline.core.errors import ExitCode, PacelineError, TrainingError
+from paceline.core.errors import ExitCode, PacelineError, ProtocolError, TrainingError
 from paceline.launchers.agents.folder import RunFolder, parts_of
-from paceline.launchers.agents.hub import Arrived, Gone, Hub, Received
+from paceline.launchers.agents.hub import MAX_WAITING, Arrived, Gone, Hub, Received
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
 from paceline.plan.catalog import server_names
@@ -63,6 +63,7 @@ class Host:
     is_usable: bool = True  # False: it refused the plan
     is_over: bool = False
     is_new: bool = True  # its free slots were not offered to the supervisor yet
+    has_lost_lines: bool = False  # of its participants' logs
     alive: int = 0
     loss: float | None = None
     refusal: PacelineError | None = None  # why it is not
@@ -135,17 +136,18 @@ class AgentGroup:
         return POLL_S if due_s is None else min(POLL_S, due_s)
 
     def _handle_events(self, timeout_s: float) -> None:
-        """The next event, and all that wait behind it."""
-        event = self._hub.next_event(timeout_s)
-        while event is not None:
+        """The next event, and those that wait behind it; not more, or busy hosts would hold up all else."""
+        for number in range(MAX_WAITING):
+            event = self._hub.next_event(timeout_s if number == 0 else 0.0)
             match event:
                 case Arrived(host, hello):
                     self._arrived(host, hello)
                 case Received(host, message, blob):
-                    self._received(self._hosts[host], host, message, blob)
+                    self._take(host, message, blob)
                 case Gone(host, why):
                     self._gone(host, why)
-            event = self._hub.next_event(0.0)
+                case None:
+                    return
 
     # Hosts.
 
@@ -153,7 +155,10 @@ class AgentGroup:
         name = str(hello["name"])
         lost = self._lost.setdefault(name, {})
         room = HostRoom(host, int(str(hello["free"])), lost=lost)
-        self._hosts[host] = Host(room, name, str(hello["scratch"]))
+        self._hosts[host] = Host(room, name, str(hello["scratch"]), is_over=self._is_over)
+        if self._is_over:  # it has ended the run, and found the offer again
+            self._hub.drop(host)
+            return
         self._note(f"host {name} joined with {room.free} of {hello['total']} slots free")
         start: Message = {
             "op": "start",
@@ -181,14 +186,21 @@ class AgentGroup:
             self._supervisor.failed(participant, gone_with, f"see the agent of {gone.name}")
             self._exited(gone, participant, _FAILED)
 
+    def _take(self, key: str, message: Message, blob: bytes) -> None:
+        try:
+            self._received(self._hosts[key], key, message, blob)
+        except ProtocolError as error:  # the run continues on the other hosts
+            self._note(f"the connection of host {self._hosts[key].name} is ended: {error.what}; {error.hint}")
+            self._hub.drop(key)
+
     def _received(self, host: Host, key: str, message: Message, blob: bytes) -> None:
         if "free" in message and host.is_usable:
             host.room.free = int(str(message["free"]))
         match message["ev"]:
             case "events":
-                self._folder.append_events(blob)
+                self._folder.append_events(key, blob)
             case "log":
-                self._folder.append_log(str(message["who"]), blob)
+                self._append_log(host, str(message["who"]), blob)
             case "file":
                 self._receive_file(host, key, message, blob)
             case "stored":
@@ -213,6 +225,15 @@ class AgentGroup:
                 self._take_progress(host, message)
             case _:
                 self._handle_message(host, key, message)
+
+    def _append_log(self, host: Host, participant: str, text: bytes) -> None:
+        try:
+            self._folder.append_log(participant, text)
+        except OSError as error:
+            if not host.has_lost_lines:
+                host.has_lost_lines = True
+                why = error.strerror or str(error)
+                self._note(f"warning: the log of {participant} on {host.name} misses lines: {why}")
 
     def _receive_file(self, host: Host, key: str, message: Message, blob: bytes) -> None:
         try:
@@ -342,7 +363,8 @@ class AgentGroup:
         if folder.name in sent:
             return
         sent.add(folder.name)
-        for path in sorted(folder.iterdir(), key=lambda path: path.suffix == ".json"):  # the JSON is last
+        files = [path for path in folder.iterdir() if not path.name.startswith(".")]  # without drafts
+        for path in sorted(files, key=lambda path: path.suffix == ".json"):  # the JSON is last
             for message, data in parts_of(path, f"checkpoints/{folder.name}/{path.name}"):
                 self._hub.send(host, {"op": "file", **message}, data)
                 self._hub.flush(host)

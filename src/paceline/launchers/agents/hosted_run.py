@@ -9,6 +9,7 @@ trains on beside its replacement.
 import asyncio
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -24,7 +25,7 @@ from paceline.core import environ
 from paceline.core.clock import SystemClock, boot_id
 from paceline.core.errors import PeerLostError, ProtocolError
 from paceline.core.processes import kill_each, members_of_session
-from paceline.launchers.agents.folder import Scratch, parts_of
+from paceline.launchers.agents.folder import Scratch, is_checkpoint_file, parts_of
 from paceline.launchers.agents.wire import (
     AGENT_SILENCE_S,
     HANDSHAKE_S,
@@ -104,6 +105,8 @@ class HostedRun:
     _numbers: int = 0
     _folder_fd: int = -1
     _is_told_draining: bool = False
+    _has_ended: bool = False  # nothing is sent any more
+    _is_refused: bool = False  # the plan cannot be run here
     _is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -114,7 +117,20 @@ class HostedRun:
         """Until the run is over, or the connection ends: ConnectionError."""
         peer, ahead_ns = await self._connect()
         self._peer = peer
-        self._helper = helper = self.take_helper()
+        try:
+            self._helper = self.take_helper()
+            await self._serve(peer, ahead_ns)
+        finally:
+            peer.close()
+            if self._helper is not None:
+                await self._helper.close()
+            self.slots.used -= len(self._participants)
+            self._participants.clear()
+            if self._folder_fd >= 0:
+                os.close(self._folder_fd)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _serve(self, peer: Peer, ahead_ns: int) -> None:
         self._scratch = Scratch(self.folder, self.offer.run)
         server = await asyncio.start_unix_server(self._save_for, sock=self._listen())
         tasks = [
@@ -134,14 +150,9 @@ class HostedRun:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             server.close()
+            self._has_ended = True
             for answer in self._answers.values():  # their participants end with the helper
                 answer.set_result({"failure": "the connection to the command has ended", "removed": []})
-            peer.close()
-            await helper.close()
-            self.slots.used -= len(self._participants)
-            self._participants.clear()
-            os.close(self._folder_fd)
-            self._scratch.remove()
 
     def _listen(self) -> socket.socket:
         """A socket in the folder, which only this user can open. A path by way of /proc is never too long."""
@@ -162,6 +173,14 @@ class HostedRun:
         except (OSError, ssl.SSLError, TimeoutError) as error:
             raise ConnectionError(f"no connection to {self.offer.address}: {error}") from error
         peer = Peer(reader, writer)
+        try:
+            return peer, await self._greet(peer)
+        except BaseException:
+            peer.close()
+            raise
+
+    async def _greet(self, peer: Peer) -> int:
+        """How far the clock of the command is ahead."""
         peer.send(
             {
                 "name": self.name,
@@ -176,7 +195,7 @@ class HostedRun:
         welcome, _ = await peer.receive(HANDSHAKE_S)
         if welcome["op"] == "refused":
             raise ProtocolError(str(welcome["why"]), "install the same version of paceline on all hosts")
-        return peer, await _clock_difference(peer, int(str(welcome["rounds"])))
+        return await _clock_difference(peer, int(str(welcome["rounds"])))
 
     def _tick(self) -> Message:
         return {"ev": "tick"}
@@ -234,7 +253,7 @@ class HostedRun:
 
     async def _fork(self, order: Message) -> None:
         participant = str(order["who"])
-        if not self.slots.free or self.is_draining():
+        if not self.slots.free or self._is_refused or self.is_draining():
             assert self._peer is not None, "orders come over the connection"
             self._peer.send({"ev": "full", "who": participant, "free": 0})
             return
@@ -255,7 +274,10 @@ class HostedRun:
 
     def _write_file(self, order: Message, blob: bytes) -> None:
         """A part of a checkpoint to resume from."""
-        path = self.folder / str(order["path"])
+        name = str(order["path"])
+        if not is_checkpoint_file(name):
+            raise ProtocolError(f"{name!r} is not a file of a checkpoint", "upgrade paceline on all hosts")
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.part")
         with draft.open("wb" if order["is_first"] else "ab") as file:
@@ -288,7 +310,8 @@ class HostedRun:
         if kind == "exited" and self._participants.pop(str(message["who"]), None) is not None:
             self.slots.used -= 1
             self.note(f"{message['who']} of {self.offer.run} ended with exit code {message['code']}")
-        if kind == "refused":  # none of those that were ordered will start
+        if kind == "refused":  # none of those that were ordered will start, nor any that is ordered later
+            self._is_refused = True
             self.slots.used -= len(self._participants)
             self._participants.clear()
         if len(json.dumps(message)) > MAX_JSON_BYTES // 2:
@@ -345,6 +368,8 @@ class HostedRun:
         for suffix in ("safetensors", "json"):
             name = f"{participant}.{suffix}"
             await self._send_file(folder / name, f"checkpoints/{folder.name}/{name}")
+        if self._has_ended:
+            raise ConnectionError("the connection to the command has ended")
         number = self._numbers
         self._numbers += 1
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()

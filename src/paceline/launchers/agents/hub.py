@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from paceline import __version__
 from paceline.core.clock import SystemClock, boot_id
-from paceline.core.errors import PeerLostError, PortError
+from paceline.core.errors import PeerLostError, PortError, ProtocolError
 from paceline.launchers.agents.wire import (
     COMMAND_SILENCE_S,
     HANDSHAKE_S,
@@ -99,11 +99,13 @@ class Hub:
         self._numbers = itertools.count()
         self._unauthenticated = 0
         self._is_closing = False
+        self._has_begun = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._serve, args=(listener, context), name="agents", daemon=True
         )
         self._thread.start()
+        self._has_begun.wait()  # `close` must not stop the loop before
 
     def next_event(self, timeout_s: float) -> Event | None:
         try:
@@ -162,6 +164,7 @@ class Hub:
                 self._connected, sock=listener, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
             )
         )
+        self._has_begun.set()
         try:
             self._loop.run_forever()
         finally:
@@ -193,6 +196,10 @@ class Hub:
             peer.keep_alive(lambda: {"op": "tick"})
             while True:
                 message, blob = await peer.receive(COMMAND_SILENCE_S)
+                if "ev" not in message:
+                    raise ProtocolError(
+                        "a message has no kind", "run the same version of paceline on all hosts"
+                    )
                 if message["ev"] != "tick":
                     await self._put(Received(host, message, blob))
         except (ConnectionError, PeerLostError) as error:

@@ -50,7 +50,10 @@ class Peer:
 
     async def drain(self) -> None:
         """Wait until the connection accepts more."""
-        await self._writer.drain()
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise _as_connection_error(error) from error
 
     async def receive(self, silence_s: float, *, max_bytes: int = MAX_JSON_BYTES) -> tuple[Message, bytes]:
         """The next message; ConnectionError when the peer has ended, or is silent for this long."""
@@ -65,6 +68,10 @@ class Peer:
             blob = await self._read(blob_bytes, silence_s)
         except asyncio.IncompleteReadError as error:
             raise ConnectionError("the connection was closed") from error
+        except OSError as error:  # of TLS, or the network reports that the host is away
+            raise _as_connection_error(error) from error
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError("a message is not JSON", "look for who connects to this port") from error
         if not isinstance(message, dict):
             raise ProtocolError("a message is not an object", "run the same version of paceline on all hosts")
         return message, blob
@@ -96,3 +103,7 @@ class Peer:
         if self._ticking is not None:
             self._ticking.cancel()
         self._writer.close()
+
+
+def _as_connection_error(error: OSError) -> ConnectionError:
+    return error if isinstance(error, ConnectionError) else ConnectionError(error.strerror or str(error))

@@ -98,7 +98,8 @@ class MeshListener:
         self._name = name
         self._token = token
         self._tls = tls
-        self._listener = socket.create_server((host, 0), backlog=128)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=128)
         self.host = host
         self.port: int = self._listener.getsockname()[1]
         self._unauthenticated = tcp_wire.UnauthenticatedConnections()
@@ -210,6 +211,10 @@ class MeshListener:
             secured = self._secure(connection, other)
             with self._changed:
                 self._dialing = secured
+            if is_over():  # `wake` may have come for the plain socket
+                raise PeerLostError(f"generation {generation} ended before it started", _NEXT)
+            if isinstance(secured, ssl.SSLSocket):
+                secured.do_handshake()
             claim = _claim(self._run, generation, own, other)
             secured.sendall(claim.to_bytes())
             key = claim.key(self._token)
@@ -234,7 +239,9 @@ class MeshListener:
             raise ProtocolError(
                 f"{other.name} has published no certificate", "start all workers with the same options"
             )
-        return self._tls.trusting(other.certificate).wrap_socket(connection, server_hostname=other.host)
+        return self._tls.trusting(other.certificate).wrap_socket(
+            connection, server_hostname=other.host, do_handshake_on_connect=False
+        )
 
     # Threads: one accepts, and one for each connection until it is authenticated.
 
@@ -252,10 +259,12 @@ class MeshListener:
             connection.settimeout(tcp_wire.HANDSHAKE_TIMEOUT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
-                connection = self._tls.server.wrap_socket(plain, server_side=True)
+                secured = self._tls.server.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
                 # The limits on time and number go on for what the plain socket has become.
                 self._unauthenticated.remove(plain)
-                self._unauthenticated.add(connection)
+                self._unauthenticated.add(secured)
+                connection = secured
+                secured.do_handshake()
             claim = self._receive_claim(connection)
             tcp_wire.prove_token(connection, claim.key(self._token), side=_ACCEPTS, other=_CONNECTS)
             self._unauthenticated.remove(connection)
