@@ -77,7 +77,7 @@ def problem(words: list[str], root: click.Command, *, loosely: bool = False) -> 
 
 
 def _parse(command: click.Command, name: str, args: list[str], parent: click.Context | None) -> None:
-    context = click.Context(command, info_name=name, parent=parent)
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     values, left, _ = command.make_parser(context).parse_args(args=list(args))
     for param in command.params:
         _try(param, values.get(param.name or ""), context)

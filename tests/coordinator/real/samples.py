@@ -47,6 +47,7 @@ def commands() -> list[pb.Command]:
         ("report_action", pb.ReportAction(action=15, phase=pb.ACTION_ACCEPTED, note="n")),
         ("acknowledge_alert", pb.AcknowledgeAlert(run="run", alert="slow/a", note="seen")),
         ("forget_alert", pb.ForgetAlert(run="run", alert="slow/a")),
+        ("offer_run", pb.OfferRun(run="run", address="x:9", certificate="-", secret=b"s")),
         ("revoke_generation", pb.RevokeGeneration(run="run", generation=1, reason="r")),
         ("lose_worker", pb.LoseWorker(run="run", worker="b", incarnation=5, reason="silent")),
         ("leave", pb.LeaveRun(run="run", worker="a", incarnation=4, reason="done")),
