@@ -6,7 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,10 +43,10 @@ def hello(hub: Hub, **changes: object) -> Message:
     return {**fields, **changes}  # type: ignore[dict-item]  # JSON
 
 
-async def greet(hub: Hub, message: Message, *, certificate: str | None = None) -> Message:
+async def greet(hub: Hub, message: Message) -> Message:
     """The hub's first answer."""
     host, _, port = hub.address.rpartition(":")
-    context = client_tls_context(certificate or hub.certificate)
+    context = client_tls_context(hub.certificate)
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=host)
     peer = Peer(reader, writer)
     try:
@@ -60,7 +60,14 @@ async def greet(hub: Hub, message: Message, *, certificate: str | None = None) -
             await peer.drain()
         return answer
     finally:
-        peer.close()
+        await end(peer)
+
+
+async def end(peer: Peer) -> None:
+    """Close the connection, also the socket: the event loop ends next."""
+    peer.close()
+    with suppress(OSError):  # the hub may have ended the connection first
+        await peer._writer.wait_closed()
 
 
 def test_an_agent_with_the_secret_is_admitted_and_measures_the_clock(hub: Hub) -> None:
@@ -95,8 +102,9 @@ def test_another_version_is_refused_with_the_reason(hub: Hub) -> None:
 
 def test_an_agent_accepts_no_other_certificate(hub: Hub) -> None:
     _, other = server_tls_context("127.0.0.1")
-    with pytest.raises(ssl.SSLError):
-        asyncio.run(greet(hub, hello(hub), certificate=other))
+    host, _, port = hub.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection, pytest.raises(ssl.SSLError):
+        client_tls_context(other).wrap_socket(connection, server_hostname=host)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +359,7 @@ def test_a_participant_ordered_after_the_plan_was_refused_takes_no_slot(hub: Hub
         hosted._scratch = Scratch(tmp_path, "r")
         await hosted._pass_on({"ev": "refused", "problems": [], "exit_code": 2})
         await hosted._fork({"op": "fork", "who": "worker-0", "index": 0})
-        peer.close()
+        await end(peer)
 
     asyncio.run(refuse())
     assert hosted.slots.free == 2
@@ -370,6 +378,8 @@ async def _run_and_wait(hosted: HostedRun, hub: Hub) -> None:
         await hosted.run()
     finally:
         assert "closed" in (await asyncio.to_thread(until_gone, hub)).why
+        assert hosted._peer is not None
+        await end(hosted._peer)
 
 
 def test_an_agent_without_a_scratch_folder_says_so_before_it_joins(tmp_path: Path) -> None:
