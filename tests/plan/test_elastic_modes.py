@@ -9,7 +9,7 @@ from tests.fixtures.wording import Wording
 from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ConfigError
-from paceline.plan.plan import Elastic, Plan, StrategyOptions
+from paceline.plan.plan import Device, Elastic, Plan, StrategyOptions
 from paceline.plan.remarks import remarks
 from paceline.plan.resolve import resolve
 from paceline.plan.schedule import is_whole, longest_commit
@@ -38,6 +38,20 @@ def test_an_update_of_backup_counts_workers_and_not_shards(wording: Wording) -> 
 def test_an_option_that_a_mode_already_implies_is_refused(wording: Wording) -> None:
     wording(refused(mode="adaptive", on_slow="rebalance"))
     wording(refused(mode="backup", on_slow="replace"))
+
+
+WITH_GPU = Facts(cuda_devices=1)
+
+
+def test_an_elastic_run_uses_a_gpu_where_its_means_are_exact() -> None:
+    for mode in ("ssgd", "localsgd", "diloco", "fedavg", "adaptive"):
+        plan = resolve(TrainConfig(elastic=True, steps=20, mode=mode, num_workers=2), WITH_GPU)
+        assert plan.device is Device.CUDA, mode
+    for options in ({"mode": "asgd"}, {"mode": "ddp"}, {"mode": "ssgd", "compress": "fp16"}):
+        config = TrainConfig(elastic=True, steps=20, num_workers=2, **options)  # type: ignore[arg-type]  # names
+        assert resolve(config, WITH_GPU).device is Device.CPU, options
+        with pytest.raises(ConfigError):
+            resolve(replace(config, device="cuda"), WITH_GPU)
 
 
 def test_a_commit_is_as_long_as_a_round_may_be() -> None:

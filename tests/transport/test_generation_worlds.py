@@ -15,16 +15,21 @@ from paceline.core.clock import SystemClock
 from paceline.core.errors import PeerLostError
 from paceline.core.ids import Rank
 from paceline.sync.shard_balancing import shards_of
+from paceline.transport.generation.device_slots import DeviceRounds, DeviceShards
 from paceline.transport.generation.listener import Member, MeshListener, MeshTls
 from paceline.transport.generation.memory_world import enter_memory_world
 from paceline.transport.generation.network_world import enter_network_world
 from paceline.transport.generation.ports import BoardRow, TrainingWorld
+from paceline.transport.ports import Rounds, Shards
 from paceline.transport.shm_collective import BLOCK
 from paceline.worker.tls import client_tls_context, server_tls_context
 
 SHARDS = 4
 NUMEL = BLOCK + 100
 KINDS = pytest.mark.parametrize("kind", ["memory", "network", "tls"])
+# Vectors of the model's own device beside those of the world; on a machine without a GPU that is the CPU.
+KINDS_OF_MEANS = pytest.mark.parametrize("kind", ["memory", "network", "tls", "device"])
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HOST = "127.0.0.1"
 TIMEOUT_S = 60.0
 T = TypeVar("T")
@@ -39,7 +44,7 @@ class Worlds:
         self._folder = folder
         self._names = [f"worker-{rank}" for rank in range(parties)]
         self._listeners: list[MeshListener] = []
-        if kind != "memory":
+        if kind in ("network", "tls"):
             self._listeners = [self._listen(name, with_tls=kind == "tls") for name in self._names]
         self._members = [
             Member(name, 7, HOST, listener.port, listener.certificate)
@@ -87,6 +92,16 @@ class Worlds:
             listener.close()
 
 
+def shards_in(world: TrainingWorld, kind: str) -> Shards:
+    shards = world.shards(SHARDS, SystemClock())
+    return DeviceShards(shards, DEVICE) if kind == "device" else shards
+
+
+def rounds_in(world: TrainingWorld, kind: str) -> Rounds:
+    rounds = world.rounds(SHARDS, SystemClock())
+    return DeviceRounds(rounds, DEVICE) if kind == "device" else rounds
+
+
 def gradient(shard: int, step: int) -> Tensor:
     return torch.randn(NUMEL, generator=torch.Generator().manual_seed(100 * step + shard))
 
@@ -98,11 +113,11 @@ def in_shard_order(step: int) -> Tensor:
     return total / SHARDS
 
 
-@KINDS
+@KINDS_OF_MEANS
 @pytest.mark.parametrize("parties", [1, 2, 3])
 def test_means_have_the_same_bits_in_every_world(kind: str, parties: int, tmp_path: Path) -> None:
     def body(world: TrainingWorld) -> bytes:
-        shards = world.shards(SHARDS, SystemClock())
+        shards = shards_in(world, kind)
         slots, mean = shards.allocate(NUMEL, torch.float32)
         own = shards_of(world.rank, workers=parties, shards=SHARDS)
         for step in range(3):
@@ -111,7 +126,7 @@ def test_means_have_the_same_bits_in_every_world(kind: str, parties: int, tmp_pa
             traffic = shards.mean(own)
             assert parties == 1 or (traffic.bytes_out > 0 and traffic.bytes_in > 0)
             shards.settle()
-        result: bytes = mean.numpy().tobytes()
+        result: bytes = mean.cpu().numpy().tobytes()
         shards.close()
         return result
 
@@ -120,16 +135,16 @@ def test_means_have_the_same_bits_in_every_world(kind: str, parties: int, tmp_pa
     worlds.close()
 
 
-@KINDS
+@KINDS_OF_MEANS
 def test_a_shard_may_be_filled_by_another_worker_at_every_step(kind: str, tmp_path: Path) -> None:
     def body(world: TrainingWorld) -> bytes:
-        shards = world.shards(SHARDS, SystemClock())
+        shards = shards_in(world, kind)
         slots, mean = shards.allocate(NUMEL, torch.float32)
         for step, own_of in enumerate(([[0, 1, 2, 3], []], [[], [0, 1, 2, 3]], [[1], [3, 0, 2]])):
             for shard in own_of[world.rank]:
                 slots[shard].copy_(gradient(shard, step))
             shards.mean(own_of[world.rank])
-            assert torch.equal(mean, in_shard_order(step))
+            assert torch.equal(mean.cpu(), in_shard_order(step))
             shards.settle()
         return b""
 
@@ -143,10 +158,10 @@ def own_bytes(shard: int, commit: int) -> bytes:
     return bytes([shard + 10 * commit]) * (shard * (1 + 3000 * commit))
 
 
-@KINDS
+@KINDS_OF_MEANS
 def test_rounds_give_every_worker_the_bytes_of_all_shards(kind: str, tmp_path: Path) -> None:
     def body(world: TrainingWorld) -> list[bytes]:
-        rounds = world.rounds(SHARDS, SystemClock())
+        rounds = rounds_in(world, kind)
         slots, _ = rounds.allocate(100, torch.float64)
         mine = shards_of(world.rank, workers=3, shards=SHARDS)
         before: list[Tensor] = []
@@ -170,10 +185,10 @@ def as_bytes(vector: Tensor) -> bytes:
     return data
 
 
-@KINDS
+@KINDS_OF_MEANS
 def test_all_workers_learn_which_shard_was_not_finite(kind: str, tmp_path: Path) -> None:
     def body(world: TrainingWorld) -> list[object]:
-        shards = world.shards(SHARDS, SystemClock())
+        shards = shards_in(world, kind)
         shards.checks_finite = True
         slots, _ = shards.allocate(NUMEL, torch.float32)
         own = shards_of(world.rank, workers=2, shards=SHARDS)

@@ -130,8 +130,8 @@ def _check_alone(checked: _Check, key: Key) -> None:
 
 
 def _check_device(checked: _Check) -> None:
-    if checked.config.launcher == Launcher.RAY:
-        return  # the GPUs are those of its nodes, which are queried before the start
+    if checked.config.launcher in (Launcher.RAY, Launcher.AGENTS):
+        return  # the GPUs are those of other machines
     if checked.config.device == Device.CUDA and checked.facts.cuda_devices == 0:
         hint = "set device to cpu or auto, or install a torch that is built for CUDA"
         checked.add("device", "device is cuda, but torch has no GPU to use on this machine", hint)

@@ -70,6 +70,7 @@ def _combinations(config: TrainConfig) -> list[Problem]:
     options = decide.strategy_options_of(config)
     is_streaming = options.fragments > 1 or options.sync_delay > 0 or options.mixing > 0
     aggregate = decide.aggregate_of(config)
+    not_on_gpu = decide.not_on_gpu(config)
     why_not = "" if row is None or not row.not_elastic else f": {row.not_elastic}"
     other_modes = f"use --mode {' or '.join(name for name, other in MODES.items() if other.is_elastic)}"
     reasons = [
@@ -130,7 +131,12 @@ def _combinations(config: TrainConfig) -> list[Problem]:
             f"a run of mode {mode} cannot be paused for an operator",
             "leave on_give_up out, and resume it from its checkpoint",
         ),
-        ("device", config.device == Device.CUDA, "an elastic run trains on the CPU", "use --device cpu"),
+        (
+            "device",
+            config.device == Device.CUDA and not_on_gpu != "",
+            not_on_gpu,
+            "use --device cpu; elastic ssgd, localsgd, diloco, fedavg and adaptive with exact means use GPUs",
+        ),
         (
             "mode",
             config.launcher == Launcher.AGENTS and (is_served or is_torchs),

@@ -102,8 +102,7 @@ def averages_unweighted(mode: Mode | None) -> bool:
 def needs_shm(config: TrainConfig) -> bool:
     """Vectors that other processes may change at any moment lie in shared memory, and only there."""
     mode = mode_of(config)
-    is_shared = elastic_of(config) is not None or (mode is not None and mode.channel is Channel.PEERS)
-    return is_shared and not is_virtual(config)
+    return mode is not None and mode.channel is Channel.PEERS and not is_virtual(config)
 
 
 def num_workers_of(config: TrainConfig) -> int:
@@ -154,8 +153,20 @@ def device_of(config: TrainConfig, facts: Facts) -> Device:
     if config.device in (Device.CPU, Device.CUDA):
         return Device(config.device)
     # Shared memory holds tensors of the CPU only: a run that names it, or needs it, uses the CPU.
-    wants_cpu = config.transport == Transport.SHM or needs_shm(config)
+    wants_cpu = config.transport == Transport.SHM or needs_shm(config) or not_on_gpu(config) != ""
     return Device.CUDA if facts.cuda_devices > 0 and not wants_cpu else Device.CPU
+
+
+def not_on_gpu(config: TrainConfig) -> str:
+    """Why an elastic run of these settings trains on CPUs only; empty: it can use GPUs, or is not elastic."""
+    mode = mode_of(config)
+    if elastic_of(config) is None or mode is None:
+        return ""
+    if mode.channel is not Channel.COLLECTIVE:
+        return f"an elastic run in mode {mode.name} trains on CPUs"
+    if config.compress is not None or aggregate_of(config) != "mean":
+        return "an elastic run with a codec or a robust aggregate trains on CPUs"
+    return ""
 
 
 def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...]:

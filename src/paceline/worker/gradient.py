@@ -76,7 +76,10 @@ class GradientSource:
         started = now()
         replica.step = share.step
         # Dropout and the like draw the same numbers in a replay, and in any worker.
-        torch.default_generator.manual_seed(draw_u64(self._plan.seed, share.rank, share.step) >> 1)
+        seed = draw_u64(self._plan.seed, share.rank, share.step) >> 1
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.default_generators[self._device.index].manual_seed(seed)
         if self._plan.grad_accumulation > 1:
             return self._in_parts(replica, share, started)
         batch = self.batch_of(share)

@@ -9,6 +9,7 @@ chosen here; the exceptions are listed in pyproject.toml.
 elastic/fsdp.py) and a virtual one (entry/virtual.py) are assembled by their owners.
 """
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +20,12 @@ from torch import nn
 from paceline.checkpoints.snapshot import Snapshot
 from paceline.compression.push import push_format
 from paceline.core.clock import Clock, SystemClock
-from paceline.core.errors import ConfigError, Problem
+from paceline.core.errors import ConfigError, NoGpuError, Problem
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.events.log import EventLog, Log
 from paceline.plan.catalog import MODES, Channel, is_split
-from paceline.plan.plan import Plan, Transport
+from paceline.plan.plan import Device, Plan, Transport
 from paceline.strategies.batch_norm import normalises_own_batch
 from paceline.strategies.load import builtin_strategy
 from paceline.strategies.port import Links, ServerSide, Strategy
@@ -176,7 +177,7 @@ def build_worker(
     folder = context.folder
     set_up_torch(plan)
     task = build_task(plan)
-    device = _device(plan, rank if context.foreign is None else context.foreign.local_rank)
+    device = device_of(plan, rank if context.foreign is None else context.foreign.local_rank)
     channel = channel_of(plan.mode)
     source = build_source(plan, task, device, clock)
     if context.foreign is not None:
@@ -387,10 +388,16 @@ def build_server(context: WorkerContext, report: Callable[[Report], None] = igno
     return BuiltServer(server, replica, task, _host(context, replica), saver, log)
 
 
-def _device(plan: Plan, rank: int) -> torch.device:
-    if plan.device.value == "cuda":
-        return torch.device("cuda", rank % torch.cuda.device_count())
-    return torch.device("cpu")
+def device_of(plan: Plan, rank: int) -> torch.device:
+    """The device of a worker; workers share GPUs in turn where there are fewer."""
+    if plan.device is Device.CPU:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise NoGpuError(
+            f"device is cuda, but worker-{rank} on {socket.gethostname()} has no GPU that torch can use",
+            "set device to cpu, or install a torch that is built for CUDA there",
+        )
+    return torch.device("cuda", rank % torch.cuda.device_count())
 
 
 def _links(context: WorkerContext, rank: Rank, channel: Channel, device: torch.device, clock: Clock) -> Links:

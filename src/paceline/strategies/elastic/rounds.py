@@ -70,7 +70,8 @@ class ShardedRounds:
         if self._plan.compress is not None:
             self._mean = torch.empty_like(arena.state)
             self._compressed = CompressedSlots(self._plan, self._links, slots, arena.layout, self._saved)
-        self._velocity = self._saved.get(_VELOCITY, torch.zeros_like(self._parameters(arena.state)))
+        zeros = torch.zeros_like(self._parameters(arena.state))
+        self._velocity = self._saved.get(_VELOCITY, zeros).to(arena.state.device)
         if self._saved:
             self._kept = [self._saved[f"{_OWN}.{shard}"] for shard in range(len(slots))]
         else:

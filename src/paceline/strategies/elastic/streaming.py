@@ -69,11 +69,12 @@ class ShardedStreaming(ShardedRounds):
         self._size = size
         zeros = torch.zeros_like(state[:size])
         self._vectors = {
-            _THETA: saved.get(_THETA, state[:size]).clone(),
-            _VELOCITY: saved.get(_VELOCITY, zeros).clone(),
-            _MEANS: saved.get(_MEANS, zeros).clone(),
+            _THETA: torch.empty_like(zeros).copy_(saved.get(_THETA, state[:size])),
+            _VELOCITY: torch.empty_like(zeros).copy_(saved.get(_VELOCITY, zeros)),
+            _MEANS: torch.empty_like(zeros).copy_(saved.get(_MEANS, zeros)),
         }
-        self._shared_buffers = saved.get(_BUFFERS, state[size : layout.tail_start]).clone()
+        buffers = state[size : layout.tail_start]
+        self._shared_buffers = torch.empty_like(buffers).copy_(saved.get(_BUFFERS, buffers))
         bounds = split_fragments(size, self._plan.strategy.fragments)
         due = [_NEVER] * len(bounds)
         follow: list[int] = [_Follow.NOTHING] * len(bounds)
@@ -141,7 +142,7 @@ class ShardedStreaming(ShardedRounds):
 
     def _own_state(self) -> bytes:
         own = self._own.own_state()
-        vector: bytes = self._arena.state.numpy().tobytes()
+        vector: bytes = self._arena.state.cpu().numpy().tobytes()
         return len(own).to_bytes(_SIZE, "little") + own + vector
 
     def _update(self) -> int:

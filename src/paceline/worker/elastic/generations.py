@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from paceline.checkpoints.snapshot import Snapshot, from_bytes, to_bytes
@@ -29,6 +30,7 @@ from paceline.strategies.elastic.streaming import ShardedStreaming
 from paceline.strategies.elastic.synchronous import Sharded, ShardSharing
 from paceline.strategies.port import Links, Strategy
 from paceline.sync.adaptive_policy import WINDOW_STEPS
+from paceline.transport.generation.device_slots import DeviceRounds, DeviceShards
 from paceline.transport.generation.ports import EnterWorld, TrainingWorld, World
 from paceline.worker.checkpointing import strategy_tensors, with_strategy
 from paceline.worker.elastic.sharing import (
@@ -107,15 +109,19 @@ class ElasticStrategy(Strategy, Protocol):
 
 
 def strategy_in(
-    plan: Plan, world: TrainingWorld, rank: Rank, clock: Clock, sharing: ShardSharing
+    plan: Plan, world: TrainingWorld, rank: Rank, clock: Clock, sharing: ShardSharing, device: torch.device
 ) -> ElasticStrategy:
     count = plan.num_workers
+    is_on_host = device.type == "cpu"
     if plan.compress is not None or plan.strategy.aggregate != "mean":
+        assert is_on_host, "the plan's check rejects codecs and robust means on GPUs"
         return _ranked_strategy_in(plan, world, rank, clock, sharing)
     if plan.mode == "ssgd":
-        slots = world.shards(count, clock)
+        shards = world.shards(count, clock)
+        slots = shards if is_on_host else DeviceShards(shards, device)
         return Sharded(plan, Links(rank=rank, world_size=world.parties, clock=clock, shards=slots), sharing)
-    rounds = world.rounds(count, clock)
+    of_host = world.rounds(count, clock)
+    rounds = of_host if is_on_host else DeviceRounds(of_host, device)
     links = Links(rank=rank, world_size=world.parties, clock=clock, shards=rounds, rounds=rounds)
     if isinstance(sharing, AdaptiveSharing):
         return ShardedAdaptive(plan, links, sharing)
@@ -343,7 +349,9 @@ class ElasticWorker:
     def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
         if not world.keeps_memories:
             self._record_memory_reset("shares no memory")
-        strategy = strategy_in(self.plan, world, Rank(self.rank), self.clock, sharing)
+        strategy = strategy_in(
+            self.plan, world, Rank(self.rank), self.clock, sharing, self.replica.arena.state.device
+        )
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
         try:
@@ -389,7 +397,7 @@ class ElasticWorker:
     def _fingerprint(self) -> int:
         """Hash of all parameters and buffers; equal in all workers that enter a generation."""
         arena = self.replica.arena
-        return zlib.crc32(arena.state[: arena.layout.tail_start].numpy().tobytes())
+        return zlib.crc32(arena.state[: arena.layout.tail_start].cpu().numpy().tobytes())
 
     def _write(self, kind: str, **fields: str | int | None) -> None:
         self.log.write(kind, **fields)

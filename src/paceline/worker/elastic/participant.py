@@ -5,8 +5,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from paceline.checkpoints.snapshot import read_snapshot
 from paceline.coordinator.client.aio import Client, RefusedError, UnreachableError
 from paceline.coordinator.client.endpoints import open_coordinators
@@ -41,6 +39,7 @@ from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
     build_task,
+    device_of,
     generation_evaluator,
     set_up_torch,
 )
@@ -119,11 +118,12 @@ def _build(
     clock = context.clock
     endpoint = context.coordinator
     name = f"worker-{index}"
-    replica = Replica(plan, task, torch.device("cpu"), clock)
+    device = device_of(plan, index)
+    replica = Replica(plan, task, device, clock)
     replica.prepare_optimizer()
     log = open_log(plan, context.run_dir, name, clock)
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
-    source = GradientSource(plan, task, torch.device("cpu"), clock, ahead=True)
+    source = GradientSource(plan, task, device, clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
     membership, enter = open_membership(context, name, control)
     writer = writer_for(

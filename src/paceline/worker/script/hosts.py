@@ -27,7 +27,13 @@ from paceline.worker.reporting import Report
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
 from paceline.worker.script.session import OpenLoop, ScriptDoneError, ScriptSession
-from paceline.worker.wiring import WorkerProcess, assemble_worker, build_task, strategy_class
+from paceline.worker.wiring import (
+    WorkerProcess,
+    assemble_worker,
+    build_task,
+    device_of,
+    strategy_class,
+)
 
 SERVER = -1  # rank of a parameter server, in a script
 
@@ -159,7 +165,7 @@ class ParticipantHost:
         self.plan: Plan | None = context.plan
         self.rank = int(rank)
         self.seed = context.plan.seed
-        self.device = _device_of(context.plan, rank)
+        self.device = device_of(context.plan, rank)
         self.schedule = facts.schedule
         self.limits: ScriptFacts | None = None
         self.name = f"worker-{rank}"
@@ -215,9 +221,3 @@ def require_equal(name: str, own: ScriptFacts, planned: ScriptFacts) -> None:
                 f"{name} prepared {field.replace('_', ' ')} {mine}, and the run was planned with {theirs}",
                 "build the same on every worker: use run.seed, not run.rank, and seed every generator",
             )
-
-
-def _device_of(plan: Plan, rank: Rank) -> torch.device:
-    if plan.device.value == "cuda":
-        return torch.device("cuda", rank % torch.cuda.device_count())
-    return torch.device("cpu")
