@@ -6,6 +6,8 @@ from tests.e2e.test_workers_command import stop_and_prove
 from tests.fixtures.processes.command import Running, training
 from tests.fixtures.runs.elastic_runs import events
 
+from paceline.events.read import PlainEvent
+
 RUN = ["--task", "digits", "--batch-size", "8", "--num-workers", "3", "--shards", "12", "--pace", "10ms"]
 
 
@@ -26,18 +28,30 @@ def test_the_shards_are_dealt_by_speed_and_the_bits_stay_the_same(tmp_path: Path
         assert "shards" in str(flagged.fields["reason"])
 
 
+def test_a_worker_without_shards_keeps_the_counters_of_batch_norm(tmp_path: Path) -> None:
+    """It makes no forward pass, and its model must still equal that of the others."""
+    model = ["--task", "paceline.laws.tasks:TinyTask", "--task-option", "batch_norm=true"]
+    slow = ["--straggler", "worker=1,factor=20,from=20", "--on-slow", "rebalance"]
+    shape = ["--batch-size", "8", "--num-workers", "3", "--shards", "3", "--pace", "10ms"]
+    with training(tmp_path / "run", *model, *shape, *slow, participants=3) as run:
+        run.until(
+            lambda: any(_counts(event)["worker-1"] == 0 for event in events(run, "shards_dealt")), "none"
+        )
+        stop_and_prove(run)
+
+
 def _has_fewest(run: Running) -> bool:
     dealt = events(run, "shards_dealt")
     if not dealt:
         return False
-    by_name = dict(
-        zip(
-            str(dealt[-1].fields["workers"]).split(","),
-            map(int, str(dealt[-1].fields["counts"]).split(",")),
-            strict=True,
-        )
-    )
+    by_name = _counts(dealt[-1])
     return by_name["worker-1"] < min(by_name["worker-0"], by_name["worker-2"])
+
+
+def _counts(event: PlainEvent) -> dict[str, int]:
+    """Shards by worker."""
+    counts = map(int, str(event.fields["counts"]).split(","))
+    return dict(zip(str(event.fields["workers"]).split(","), counts, strict=True))
 
 
 def test_a_worker_that_became_slow_is_replaced_once_and_the_reason_is_reported(tmp_path: Path) -> None:

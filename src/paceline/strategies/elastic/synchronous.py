@@ -11,7 +11,8 @@ and the update is made. A `ShardSharing` rule assigns the shards.
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from paceline.core.ids import Clock, Rank, Step
 from paceline.plan.catalog import Channel
@@ -61,6 +62,35 @@ class EqualShares:
     def check(self) -> None: ...
 
 
+class _Counters:
+    """Integer buffers, such as BatchNorm's `num_batches_tracked`: a mean of floats does not carry them.
+
+    A worker without shards makes no forward pass, so it adds what a forward pass of its own last added.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        buffers = list(module.named_buffers())
+        self._places = [
+            place
+            for place, (_, buffer) in enumerate(buffers)
+            if not (buffer.is_floating_point() or buffer.is_complex() or buffer.dtype == torch.bool)
+        ]
+        self._counters = [buffers[place][1] for place in self._places]
+        # Until it is measured: what BatchNorm adds.
+        self._increments = [
+            torch.full_like(buffers[place][1], int(buffers[place][0].endswith("num_batches_tracked")))
+            for place in self._places
+        ]
+
+    def measure(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+        """All buffers of the module around one forward pass."""
+        self._increments = [after[place] - before[place] for place in self._places]
+
+    def advance(self) -> None:
+        for counter, increment in zip(self._counters, self._increments, strict=True):
+            counter.add_(increment)
+
+
 class Sharded:
     channel: ClassVar[Channel] = Channel.COLLECTIVE
 
@@ -96,6 +126,7 @@ class Sharded:
         self._slot_mean.checks_finite = self._plan.strategy.on_nan is not None
         self._buffers = list(arena.module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
+        self._counters = _Counters(arena.module)
 
     def begin_step(self, step: Step) -> Begun | Outcome | None:
         if self.committed >= self._plan.steps:
@@ -154,11 +185,16 @@ class Sharded:
         if skipped is None:
             self._take_mean()
             arena.buffers_from_gradients()
+            if not self._at:
+                self._counters.advance()
             apply_ns = self._replica.update()
+        was_computed = self._at > 0 and skipped is None
         self.committed += 1
         self._at = 0
         self._busy_ns = 0
         self._own_shards = self._sharing.own_shards()
+        if was_computed and not self._own_shards:
+            self._counters.measure(self._before, self._buffers)
         for buffer, before in zip(self._buffers, self._before, strict=True):
             before.copy_(buffer)
         return Outcome(
