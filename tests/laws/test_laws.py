@@ -15,14 +15,7 @@ ROOT = Path(__file__).parents[2]
 ALL = list(cases(None))
 
 
-TIMED = {"M3.local"}  # against the clock, so only where nothing else runs
-
-
-def _marked(case: Case) -> object:
-    return pytest.param(case, id=case.id, marks=[pytest.mark.soak] if case.id in TIMED else [])
-
-
-@pytest.mark.parametrize("case", [_marked(case) for case in ALL])
+@pytest.mark.parametrize("case", ALL, ids=[case.id for case in ALL])
 def test_law(case: Case, launcher: LocalLauncher) -> None:
     result = check(case, Lab(case.mode, case.subject, launcher))
     assert result.ok, f"{result.what}: {result.measured}"

@@ -12,7 +12,7 @@ from paceline.core.errors import PacelineError
 from paceline.events.read import History
 from paceline.events.summary import summarise
 from paceline.launchers.local import LocalLauncher
-from paceline.laws.performance import sleeping_plan, slotted_plan
+from paceline.laws.performance import UPDATE_ERROR, sleeping_plan, slotted_plan, update_error
 from paceline.plan.plan import EventDetail, Plan, StrategyOptions
 from paceline.simulate.predict import outline
 from paceline.simulate.profile import (
@@ -40,7 +40,7 @@ def predicted_s(profile: Profile, plan: Plan) -> float:
     )
 
 
-@pytest.mark.soak  # it is timed; law M3.local shows the same with a few attempts
+@pytest.mark.soak  # it is timed; law M3.local predicts from the recording alone, which load does not upset
 @pytest.mark.parametrize("mode", ["ssgd", "asgd", "ssp", "localsgd", "diloco"])
 def test_eight_sleepy_processes_take_as_long_as_plan_and_recording_predict(
     mode: str, launcher: LocalLauncher, tmp_path: Path
@@ -56,6 +56,16 @@ def test_eight_sleepy_processes_take_as_long_as_plan_and_recording_predict(
         )
         assert not applied or result.trace.ranks.tolist() == applied
         assert result.total_ns / 1e9 == pytest.approx(took_s, rel=0.05)
+
+
+@pytest.mark.parametrize(("staleness", "is_found"), [(0, False), (1, True), (2, False), (4, False)])
+def test_the_law_about_recorded_updates_rejects_another_bound(staleness: int, is_found: bool) -> None:
+    plan = sleeping_plan(small_plan("ssp", num_workers=8))
+    history = virtual(plan).history
+    assert plan.strategy.staleness == 1
+    off = update_error(history, plan, replace(plan.strategy, staleness=staleness))
+    assert (off <= UPDATE_ERROR / 10) is is_found
+    assert (off > 2 * UPDATE_ERROR) is not is_found
 
 
 def eight_sleepers(mode: str) -> Plan:

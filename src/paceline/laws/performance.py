@@ -19,13 +19,15 @@ from paceline.simulate.profile import (
     mean_s,
     profile_from_plan,
 )
+from paceline.simulate.recording import profile_of
 from paceline.simulate.strategy_models import BackupWorkers, candidates, strategy_model_of
 from paceline.sync.fault_rules import StragglerRule
 
 WORKERS = 8
 MEAN_S = 0.01
 ROUNDS = 20_000
-ATTEMPTS = 3
+UPDATE_ERROR = 0.03  # of a recorded run
+PLAN_ERROR = 0.01  # clocks of sleeping processes
 SLEEPERS = 8
 SLEEPS_S = 0.04
 SLEEPER_STEPS = 16
@@ -91,20 +93,44 @@ def m3_virtual_runs_are_predicted_to_the_nanosecond(lab: Lab) -> Finding:
 
 
 def m3_a_real_run_is_predicted(lab: Lab) -> Finding:
-    """A machine with other work to do may disturb a run of processes, so it has a few attempts."""
+    """Independent of the machine's load: that lengthens steps, and the recorded step times contain it.
+
+    From the times of the steps alone, the simulator must find when each update was made, which the
+    admission rule decides: with another bound the updates are off by 6 % of the run and more. A loaded
+    machine swaps updates that nearly tie, so their times are compared, and not their order.
+    """
     plan = sleeping_plan(lab.plan(num_workers=SLEEPERS))
+    history = lab.really_run(plan).history
+    off = update_error(history, plan, plan.strategy)
+    planned_s = _predicted(plan, lab.mode).total_ns / 1e9
+    took_s = summarise(history).training_s
+    updates = len(_applied(history))
+    measured = f"{updates} updates of {SLEEPERS} processes, off by {off:.2%} of the run on average"
+    measured += f"; {took_s:.2f} s, at least {planned_s:.2f} s by the plan"
+    return Finding(off <= UPDATE_ERROR and took_s >= (1 - PLAN_ERROR) * planned_s, measured)
+
+
+def update_error(history: History, plan: Plan, strategy: StrategyOptions) -> float:
+    """Mean distance between recorded and simulated updates, worker by worker, as a share of the run."""
     prediction = outline(
-        profile_from_plan(plan), strategy_model_of(lab.mode, plan.strategy), steps=plan.steps, seed=plan.seed
+        profile_of(history, plan), strategy_model_of(plan.mode, strategy), steps=plan.steps, seed=plan.seed
     )
-    for attempt in range(1, ATTEMPTS + 1):
-        history = lab.really_run(plan).history
-        order = [rank for rank, _ in _applied(history)]
-        error = prediction.total_ns / 1e9 / summarise(history).training_s - 1
-        same = order == prediction.trace.ranks.tolist()
-        measured = f"{len(order)} updates of {SLEEPERS} processes, order equal: {same}; {error:+.1%} in time"
-        if same and abs(error) <= 0.05:
-            return Finding(True, f"{measured} (attempt {attempt} of at most {ATTEMPTS})")
-    return Finding(False, f"{measured} (in the last of {ATTEMPTS} attempts)")
+    began_ns = min(rows[0].start_ns + rows[0].wait_ns for rows in history.steps.values())
+    recorded = _by_worker([(rank, at_ns - began_ns) for rank, at_ns in _applied(history)])
+    simulated = _by_worker(_foretold(prediction))
+    distances = [
+        abs(mine_ns - theirs_ns)
+        for rank, times_ns in simulated.items()
+        for mine_ns, theirs_ns in zip(times_ns, recorded.get(rank, []), strict=True)
+    ]
+    return sum(distances) / len(distances) / prediction.total_ns
+
+
+def _by_worker(updates: list[tuple[int, int]]) -> dict[int, list[int]]:
+    times_ns: dict[int, list[int]] = {}
+    for rank, at_ns in updates:
+        times_ns.setdefault(rank, []).append(at_ns)
+    return times_ns
 
 
 def sleeping_plan(plan: Plan) -> Plan:
@@ -181,7 +207,8 @@ LAWS = (
     ),
     Law(
         "M3.local",
-        "the simulator predicts a run of real processes, from its plan, within 5 % and in the same order",
+        "the simulator finds the updates of real processes from their step times, within 3 % of the run, "
+        "and none is faster than its plan",
         ("ssp",),
         m3_a_real_run_is_predicted,
         starts_processes=True,
