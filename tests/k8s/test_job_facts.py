@@ -113,3 +113,39 @@ def test_a_rank_is_never_a_number_of_chance(
 ) -> None:
     spec = {"containers": [{"env": [{"name": env}] if env else []}]}
     assert rank_of({"metadata": {"name": name, "labels": labels}, "spec": spec}) == rank
+
+
+def _made(
+    kind: str, name: str, uid: str, created: str, owner: dict[str, str] | None = None
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name, "uid": uid, "creationTimestamp": f"2026-11-16T10:00:{created}Z"}
+    if kind == "Pod":
+        metadata["labels"] = {"job-name": "demo", "batch.kubernetes.io/job-name": "demo"}
+    if owner is not None:
+        metadata["ownerReferences"] = [owner]
+    return {"kind": kind, "metadata": metadata}
+
+
+def test_uids_decide_which_pods_and_events_are_of_a_job_that_had_a_namesake() -> None:
+    """A job of this name was deleted; its pods are terminating, and carry the same names and labels."""
+
+    def happened(kind: str, name: str, uid: str) -> dict[str, Any]:
+        subject = {"kind": kind, "name": name, "uid": uid}
+        return {"kind": "Event", "metadata": {"name": f"e-{uid}"}, "involvedObject": subject}
+
+    mine = {"kind": "Job", "name": "demo", "uid": "new"}
+    former = {"kind": "Job", "name": "demo", "uid": "former"}
+    unseen = {"kind": "ReplicaSet", "name": "demo-between", "uid": "unseen"}
+    root = _made("Job", "demo", "new", "30")
+    pods = [
+        _made("Pod", "demo-0", "own", "31", mine),
+        _made("Pod", "demo-1", "left", "10", former),
+        _made("Pod", "demo-2", "late", "40", former),  # its operator made it after the new job
+        _made("Pod", "demo-3", "behind", "35", unseen),  # an owner between is not in the snapshot
+        _made("Pod", "demo-4", "before", "20", unseen),
+    ]
+    told = [happened("Pod", pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in pods]
+    told += [happened("Job", "demo", "new"), happened("Job", "demo", "former")]
+    seen = narrow_to_job(Snapshot(at_s=NOW_S, objects=(root, *pods, *told)), "demo")
+    assert [pod["metadata"]["uid"] for pod in seen.pods] == ["own", "behind"]  # type: ignore[index]
+    assert [event["metadata"]["name"] for event in seen.events] == ["e-own", "e-behind", "e-new"]  # type: ignore[index]
