@@ -6,7 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from paceline.launchers.agents.agent import AgentSettings, run_agent
 from paceline.launchers.agents.folder import RunFolder, Scratch, parts_of
 from paceline.launchers.agents.group import AgentGroup, HostRoom, choose_host
 from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
-from paceline.launchers.agents.hub import Arrived, Gone, Hub, Received
+from paceline.launchers.agents.hub import MAX_UNAUTHENTICATED, Arrived, Gone, Hub, Received
 from paceline.launchers.agents.wire import HANDSHAKE_S, Message, Peer
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.supervision import RestartPolicy
@@ -92,6 +92,27 @@ def test_a_stranger_gets_no_answer(hub: Hub, secret: str) -> None:
     with pytest.raises(ConnectionError):
         asyncio.run(greet(hub, hello(hub, secret=secret)))
     assert hub.next_event(0.2) is None
+
+
+@pytest.mark.parametrize("begins_tls", [False, True])
+def test_half_open_connections_of_strangers_do_not_keep_an_agent_out(hub: Hub, begins_tls: bool) -> None:
+    host, _, port = hub.address.rpartition(":")
+    context = client_tls_context(hub.certificate)
+    with ExitStack() as opened:
+
+        def connect() -> socket.socket:
+            plain = opened.enter_context(socket.create_connection((host, int(port))))
+            if not begins_tls:
+                return plain
+            return opened.enter_context(context.wrap_socket(plain, server_hostname=host))
+
+        first = connect()
+        for _ in range(MAX_UNAUTHENTICATED + 5):
+            connect()
+        assert asyncio.run(greet(hub, hello(hub)))["op"] == "welcome"
+        first.settimeout(HANDSHAKE_S / 2)
+        with suppress(ConnectionError):
+            assert first.recv(1) == b"", "the oldest was ended"
 
 
 def test_another_version_is_refused_with_the_reason(hub: Hub) -> None:

@@ -146,6 +146,27 @@ def test_the_metrics_are_for_this_machine_and_continue_after_a_damaged_line(fold
     assert name_of("[::1]:9464") == "::1"
 
 
+def test_beyond_loopback_every_request_for_metrics_needs_the_token(folder: Path, wording: Wording) -> None:
+    token = "a-token-of-many-letters"
+    with MetricsServer(folder / "runs" / "one", "0.0.0.0", 0, token=token) as server:
+        for value in ("", "Bearer", "Bearer another", f"Basic {token}", token):
+            requested = urllib.request.Request(server.url, headers={"Authorization": value})
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+                urllib.request.urlopen(requested, timeout=60)
+            refused.value.close()
+        requested = urllib.request.Request(server.url, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(requested, timeout=60) as answer:
+            assert b"paceline_health_score_ratio" in answer.read()
+    with wording.raises(ConfigError):
+        CliRunner().invoke(
+            cli,
+            ["metrics", "serve", "runs/one", "--host", "0.0.0.0"],
+            obj=Session(folder=folder),
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
+
+
 def test_all_events_are_printed_however_many_and_an_unknown_kind_is_refused(
     folder: Path, wording: Wording
 ) -> None:

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
+import torch
 from tests.fixtures.waiting import until
 from tests.fixtures.wording import Wording
 
@@ -123,6 +125,30 @@ def test_a_recorded_handshake_is_worthless() -> None:
                 answer += part
         assert len(answer) == 32 + 32  # its nonce and its proof; then it hung up
         assert not made[0]._arrived
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_tensors_are_readable_on_the_way_only_without_tls(is_encrypted: bool) -> None:
+    tls = encrypted() if is_encrypted else None
+    made = [MeshListener(HOST, run="r", name=f"worker-{n}", token=SECRET, tls=tls) for n in (0, 1)]
+    members = [Member(f"worker-{n}", n, HOST, made[n].port, made[n].certificate) for n in (0, 1)]
+    tensor = torch.full((50_000,), 1.2345)
+    with _recording(made[0].port) as (port, recorded), ThreadPoolExecutor(2) as threads:
+        through = [replace(members[0], port=port), members[1]]
+        waiting = [
+            threads.submit(enter_network_world, made[n], 1, through, n, timeout_s=60.0, is_over=lambda: False)
+            for n in (0, 1)
+        ]
+        worlds = [each.result() for each in waiting]
+        sums = [threads.submit(each.collective(SystemClock()).all_reduce_mean, tensor) for each in worlds]
+        for each in sums:
+            each.result()
+        for world in worlds:
+            world.close()
+    for listener in made:
+        listener.close()
+    assert len(recorded) > tensor.nbytes
+    assert (tensor[:8].numpy().tobytes() in recorded) is not is_encrypted
 
 
 @contextmanager

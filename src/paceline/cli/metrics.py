@@ -10,6 +10,7 @@ import click
 
 from paceline.cli.options import common_options, optional_run_argument
 from paceline.cli.output import emit, print_message
+from paceline.core.errors import ConfigError, Problem
 from paceline.training.session import Session
 
 if TYPE_CHECKING:
@@ -34,21 +35,32 @@ def metrics(session: Session) -> None:
     show_default=True,
     help="Port to listen on (0 = any free port).",
 )
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="File with the token that each request must carry; created if missing.",
+)
 @common_options
-def serve(session: Session, run: Path | None, host: str, port: int) -> None:
-    """Serve `/metrics` of RUN (default: the newest under runs/) until Ctrl-C."""
+def serve(session: Session, run: Path | None, host: str, port: int, token_file: Path | None) -> None:
+    """Serve `/metrics` of RUN (default: the newest under runs/) until Ctrl-C.
+
+    Beyond loopback only with --token-file: Prometheus sends the token as a bearer (`authorization`,
+    `credentials_file`).
+    """
+    from paceline.dashboard.auth import load_or_create_token
     from paceline.monitoring.metrics.http_server import MetricsServer, is_for_this_machine
     from paceline.monitoring.view.feed import find_run
 
+    if token_file is None and not is_for_this_machine(host):
+        problem = f"any client that reaches {host} could read the metrics"
+        raise ConfigError(
+            [Problem(problem, "give --token-file FILE: every request must carry that token", "--host")]
+        )
     run_dir = find_run(session.folder, run)
-    with MetricsServer(run_dir, host, port) as server:
+    token = None if token_file is None else load_or_create_token(session.folder / token_file)
+    with MetricsServer(run_dir, host, port, token=token) as server:
         emit(session, "metrics.serve", {"url": server.url, "run": str(run_dir)}, [server.url])
         sys.stdout.flush()
-        if not is_for_this_machine(host):
-            print_message(
-                session,
-                f"warning: any client that reaches {host} can read the metrics without authentication",
-            )
         print_message(session, "stop with Ctrl-C; the run is not affected")
         threading.Event().wait()
 

@@ -2,7 +2,8 @@
 
 The thread authenticates connections and moves messages; the launcher, in the main thread, decides. Messages
 of one agent stay in order. The queue is bounded: an agent that sends faster than the run folder can be
-written waits.
+written waits. Of the connections that have not proven the secret, the oldest is ended when there are too
+many, so strangers neither take all file descriptors nor keep agents out.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from paceline import __version__
@@ -33,6 +35,7 @@ from paceline.worker.tls import server_tls_context
 MAX_WAITING = 64  # messages that the launcher has not taken
 MAX_UNAUTHENTICATED = 64
 LISTEN_BACKLOG = 128
+BACK_OFF_S = 0.05
 Result = TypeVar("Result")
 
 
@@ -97,7 +100,7 @@ class Hub:
         self._events: queue.Queue[Event] = queue.Queue(MAX_WAITING)
         self._peers: dict[str, Peer] = {}  # by host
         self._numbers = itertools.count()
-        self._unauthenticated = 0
+        self._unauthenticated: dict[asyncio.Task[None], None] = {}  # oldest first
         self._is_closing = False
         self._has_begun = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -159,16 +162,13 @@ class Hub:
 
     def _serve(self, listener: socket.socket, context: ssl.SSLContext) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(
-            asyncio.start_server(
-                self._connected, sock=listener, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
-            )
-        )
+        listener.setblocking(False)
+        accepting = self._loop.create_task(self._accept(listener, context))
         self._has_begun.set()
         try:
             self._loop.run_forever()
         finally:
-            server.close()
+            accepting.cancel()
             for peer in list(self._peers.values()):
                 peer.close()
             tasks = asyncio.all_tasks(self._loop)
@@ -178,16 +178,60 @@ class Hub:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        with listener:
+            while True:
+                try:
+                    connection, _ = await self._loop.sock_accept(listener)
+                except OSError:  # no file descriptor is free, or the connection has ended already
+                    self._end_oldest()
+                    await asyncio.sleep(BACK_OFF_S)
+                    continue
+                task = self._loop.create_task(self._connected(connection, context))
+                self._unauthenticated[task] = None
+                task.add_done_callback(partial(self._ended, connection))
+                if len(self._unauthenticated) > MAX_UNAUTHENTICATED:
+                    self._end_oldest()
+
+    def _ended(self, connection: socket.socket, task: "asyncio.Task[None]") -> None:
+        self._unauthenticated.pop(task, None)
+        if task.cancelled():
+            connection.close()  # also of a task that was cancelled before it began
+
+    def _end_oldest(self) -> None:
+        """End the oldest connection that has not proven the secret."""
+        oldest = next(iter(self._unauthenticated), None)
+        if oldest is not None:
+            del self._unauthenticated[oldest]
+            oldest.cancel()
+
+    async def _connected(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except OSError:  # not TLS, or it has ended
+            connection.close()
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         with suppress(asyncio.CancelledError):  # the hub is closed: asyncio would report it as an error
             await self._follow(reader, writer)
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer(reader, writer)
-        hello = await self._admit(peer)
+        try:
+            hello = await self._admit(peer)
+        except asyncio.CancelledError:
+            peer.close()
+            raise
         if hello is None:
             peer.close()
             return
+        task = asyncio.current_task()
+        assert task is not None, "a connection is followed by a task"
+        self._unauthenticated.pop(task, None)
         host = f"{hello['name']}#{next(self._numbers)}"  # a host that connects again is another one
         self._peers[host] = peer
         why = "the command ended"
@@ -218,9 +262,6 @@ class Hub:
 
     async def _admit(self, peer: Peer) -> Message | None:
         """The first message of an agent that holds the secret; None for any other."""
-        if self._unauthenticated >= MAX_UNAUTHENTICATED:
-            return None
-        self._unauthenticated += 1
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 hello, _ = await peer.receive(HANDSHAKE_S, max_bytes=MAX_HELLO_BYTES)
@@ -236,8 +277,6 @@ class Hub:
                 return hello
         except (ConnectionError, PeerLostError, TimeoutError, ValueError, KeyError):
             return None
-        finally:
-            self._unauthenticated -= 1
 
 
 CLOCK_ROUNDS = 5

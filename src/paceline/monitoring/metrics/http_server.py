@@ -1,9 +1,11 @@
 """HTTP server of `/metrics` for a run without a dashboard; it follows the run's log.
 
 By default it listens on loopback. There it also refuses requests whose Host header is another
-name: a web page could make its own name resolve to this machine (DNS rebinding).
+name: a web page could make its own name resolve to this machine (DNS rebinding). Beyond loopback
+every request must carry a token.
 """
 
+import hmac
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,11 +63,12 @@ class MetricsPage:
 class MetricsServer:
     """Serves `/metrics` inside a `with` block."""
 
-    def __init__(self, run_dir: Path, host: str, port: int) -> None:
+    def __init__(self, run_dir: Path, host: str, port: int, *, token: str | None = None) -> None:
+        assert token or is_for_this_machine(host), "beyond loopback there is a token"
         page = MetricsPage(run_dir)
         try:
             self._server = ThreadingHTTPServer(
-                (host, port), _handler(page, is_guarded=is_for_this_machine(host))
+                (host, port), _handler(page, is_guarded=is_for_this_machine(host), token=token)
             )
         except OSError as error:
             raise PortError(
@@ -93,17 +96,23 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _handler(page: MetricsPage, *, is_guarded: bool) -> type[BaseHTTPRequestHandler]:
+def _handler(page: MetricsPage, *, is_guarded: bool, token: str | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = SILENT_S
 
         def do_GET(self) -> None:  # the base class names it so
             if is_guarded and name_of(self.headers.get("Host", "")) not in LOOPBACK:
                 self.send_error(403, "This machine only")
+            elif token is not None and not self._carries(token):
+                self.send_error(401, "Authorization: Bearer TOKEN is missing or wrong")
             elif self.path.partition("?")[0] != "/metrics":
                 self.send_error(404)
             else:
                 self._answer()
+
+        def _carries(self, token: str) -> bool:
+            scheme, _, value = self.headers.get("Authorization", "").partition(" ")
+            return scheme.lower() == "bearer" and hmac.compare_digest(value.encode(), token.encode())
 
         def _answer(self) -> None:
             from paceline.monitoring.metrics.prometheus import CONTENT_TYPE
