@@ -86,6 +86,9 @@ def test_the_speed_shown_is_the_present_one() -> None:
     for second in range(1, 101):
         speed.take(float(second), 1000.0 * second, float(second))
         speed.begin(float(second))  # a replacement that starts does not restart the clock
+        assert speed.samples_per_s == pytest.approx(1000.0)
+    speed.take(100.5, 100_500.0, 100.5)
+    assert speed.samples_per_s == pytest.approx(1000.0)
     for second in range(101, 201):
         speed.take(float(second), 100_000.0 + 10.0 * (second - 100), 100.0 + 0.01 * (second - 100))
     assert speed.samples_per_s == pytest.approx(10.0)

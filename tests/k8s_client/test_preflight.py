@@ -61,6 +61,31 @@ def test_every_reference_of_a_pod_is_found_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("volume", "reference"),
+    [
+        ({"persistentVolumeClaim": {"claimName": "x"}}, ("PersistentVolumeClaim", "x", True)),
+        ({"secret": {"secretName": "x"}}, ("Secret", "x", True)),
+        ({"configMap": {"name": "x", "optional": True}}, ("ConfigMap", "x", False)),
+        ({"projected": {"sources": [{"secret": {"name": "x"}}]}}, ("Secret", "x", True)),
+        ({"projected": {"sources": [{"configMap": {"name": "x"}}]}}, ("ConfigMap", "x", True)),
+    ],
+)
+def test_every_kind_of_volume_is_a_reference(volume: Object, reference: tuple[str, str, bool]) -> None:
+    (result,) = references([job(volumes=[{"name": "a", **volume}])])
+    assert (result.kind, result.name, result.is_required) == reference
+
+
+def test_a_trainjob_refers_to_the_secrets_of_its_initializers_and_of_its_trainer() -> None:
+    spec = {
+        "initializer": {"dataset": {"secretRef": {"name": "data"}}, "model": {"secretRef": {"name": "hub"}}},
+        "trainer": {"env": ENV},
+    }
+    manifest = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "spec": spec}
+    results = {reference.name for reference in references([manifest])}
+    assert results == {"data", "hub", "tokens", "maybe"}
+
+
+@pytest.mark.parametrize(
     ("pod", "named"),
     [
         ({"container": {"env": ENV}}, "Secret tokens"),

@@ -368,6 +368,18 @@ def test_the_best_loss_is_never_above_the_final_one() -> None:
     assert loss["best"] <= loss["final"] < loss["smooth"]
 
 
+def test_the_final_loss_of_a_run_resumed_on_fewer_workers_is_theirs() -> None:
+    log = ScriptedLog()
+    for rank in range(4):
+        log.steps(f"worker-{rank}", 0, [n * 0.1 for n in range(30)], loss=50.0)
+    log.tell(10.0, "launcher", "run_started", plan="p", launcher="local", unix_s=UNIX_S + 10.0)
+    log.tell(10.0, "launcher", "run_resumed", version=30, clocks="30,30")
+    for rank in range(2):
+        log.steps(f"worker-{rank}", 30, [10.0 + n * 0.1 for n in range(3)], loss=2.0)
+    log.tell(11.0, "launcher", "run_finished", outcome="finished")
+    assert shot(view_of(log, 2))["loss"]["final"] == pytest.approx(2.0)
+
+
 def test_time_to_go_follows_the_present_speed_and_not_a_pause_before_a_resume() -> None:
     log = ScriptedLog()
     log.steps("worker-0", 0, [n * 0.1 for n in range(100)])

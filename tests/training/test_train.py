@@ -7,11 +7,15 @@ from pathlib import Path
 from tests.fixtures.runs.plans import small_plan
 from tests.fixtures.runs.run_plans import Watching, real, resumed, virtual_hash
 from tests.fixtures.strategies.scripted import MODE
+from tests.fixtures.waiting import until
 
+from paceline.core.clock import monotonic_s
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json, plan_hash, read
+from paceline.plan.plan import Elastic
+from paceline.training.checkpoints import CheckpointUploader
 from paceline.training.progress import Progress
-from paceline.training.run import load_resumable, train
+from paceline.training.run import MessageFollower, load_resumable, train
 
 
 @dataclass
@@ -64,6 +68,23 @@ def test_a_resumed_runs_progress_begins_where_it_stopped(launcher: LocalLauncher
     assert steps[0] >= result
     assert steps == sorted(steps)
     assert steps[-1] == 80
+
+
+def test_an_elastic_run_counts_its_workers_and_a_replacement_does_not_raise_its_speed(tmp_path: Path) -> None:
+    crew = Elastic(workers=4, min_workers=1, max_workers=4)
+    plan = replace(small_plan("ssgd", num_workers=8, batch_sizes=(1,) * 8, steps=1000), elastic=crew)
+    watcher = Listening()
+    follow = MessageFollower(plan, watcher, 0.0, None, CheckpointUploader(plan, tmp_path, None, watcher.note))
+    follow({"ev": "started"})
+    began_s = monotonic_s()
+    until(lambda: monotonic_s() > began_s + 0.2, "a moment of training")
+    follow({"ev": "started"})  # a replacement
+    took_s = monotonic_s() - began_s
+    follow({"ev": "progress", "steps": [100] * 8, "alive": 4, "loss": 1.0})
+    (progress,) = watcher.heard
+    assert (progress.workers_alive, progress.num_workers) == (4, 4)
+    assert progress.samples_per_s is not None
+    assert progress.samples_per_s * took_s <= 800
 
 
 def test_a_run_started_from_a_thread_is_an_ordinary_run(launcher: LocalLauncher, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def _run(
             collecting(plan, run_dir, watcher.note, _coordinator_probe),
             alerting(plan.alerts, run_dir, watcher.note),
         ):
-            follow = _Follower(plan, watcher, started_s, resume_from, uploader)
+            follow = MessageFollower(plan, watcher, started_s, resume_from, uploader)
             folder = None if resume_from is None else resume_from.folder
             if plan.elastic is None:
                 outcome = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
@@ -217,7 +217,7 @@ def _run_elastic(
     plan: Plan,
     run_dir: Path,
     resume_from: Path | None,
-    follow: "_Follower",
+    follow: "MessageFollower",
     log: EventLog,
     watcher: Watcher,
     coordinators: "Coordinators | None",
@@ -307,7 +307,7 @@ def _begin_log(
     return log
 
 
-class _Follower:
+class MessageFollower:
     """Turns the launcher's messages into progress and notes."""
 
     def __init__(
