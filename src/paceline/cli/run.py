@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.coordinator_options import run_coordinator_options
 from paceline.cli.options import SettingsCommand, common_options, config_options_without
 from paceline.cli.output import print_message
 from paceline.cli.train import follow_run, resume_run
@@ -14,6 +16,9 @@ from paceline.core.errors import ExitCode
 from paceline.core.humanize import pluralize
 from paceline.training.script import LEFT_OUT
 from paceline.training.session import Session
+
+if TYPE_CHECKING:
+    from paceline.coordinator.run_endpoint import Coordinators
 
 
 @click.command("run", cls=SettingsCommand, context_settings={"allow_interspersed_args": False})
@@ -37,6 +42,7 @@ from paceline.training.session import Session
     num_workers="1; 2 with a --mode other than single",
 )
 @common_options
+@run_coordinator_options("Coordinator nodes of an elastic run. [default: PACELINE_COORDINATOR]")
 def run_script(
     session: Session,
     flags: Sequence[RawSetting],
@@ -44,6 +50,7 @@ def run_script(
     arguments: Sequence[str],
     resume: str | None,
     with_dashboard: bool,
+    coordinators: "Coordinators | None",
 ) -> ExitCode:
     """Run your own training script with many workers.
 
@@ -57,7 +64,14 @@ def run_script(
         raise click.UsageError("name a SCRIPT, or a run with --resume")
     with session.start_launcher() as launcher:
         if script is None:
-            return resume_run(launcher, session, flags, str(resume), with_dashboard=with_dashboard)
+            return resume_run(
+                launcher,
+                session,
+                flags,
+                str(resume),
+                with_dashboard=with_dashboard,
+                coordinators=coordinators,
+            )
         from paceline.training.request import claimed_run_dir
         from paceline.training.script import read_script_request
 
@@ -66,4 +80,6 @@ def run_script(
         with claimed_run_dir(request.first_dir, is_named=request.is_named) as run_dir:
             workers = pluralize(plan.processes, "worker")
             print_message(session, f"running {script} with {workers}, mode {plan.mode}, in {run_dir}")
-            return follow_run(launcher, session, plan, run_dir, with_dashboard=with_dashboard)
+            return follow_run(
+                launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
+            )

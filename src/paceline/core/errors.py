@@ -138,6 +138,7 @@ class PeerLostError(TrainingError):
     """Another participant of the run died or stopped answering within the timeout."""
 
     code = "E402"
+    is_in_step = False  # it was raised in a step whose gradient was computed
 
 
 class RunFolderError(ConfigError):

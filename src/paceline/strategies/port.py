@@ -46,6 +46,7 @@ class Replica(Protocol):
 
     arena: Arena
     forward: nn.Module  # the module that computes the loss; a strategy may wrap it
+    step: int  # step of the run that is computed or updated
 
     @property
     def keeps_gradients(self) -> bool:

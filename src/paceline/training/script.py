@@ -19,7 +19,7 @@ from paceline.plan import decide
 from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
 from paceline.plan.check import check
 from paceline.plan.codec import Json
-from paceline.plan.plan import Dtype, Option
+from paceline.plan.plan import Dtype, OnSlow, Option
 from paceline.plan.resolve import resolve
 from paceline.training.request import Request, choose_run_dir, run_dir_problems
 from paceline.training.session import Session
@@ -54,16 +54,7 @@ OWN_SETTINGS = (
 )
 # Launchers that start no scripts yet.
 LAUNCHER_SETTINGS = ("vmap", "launcher", "address", "placement", "restarts")
-ELASTIC_SETTINGS = (
-    "elastic",
-    "shards",
-    "min_workers",
-    "max_workers",
-    "on_slow",
-    "on_give_up",
-    "max_replacements",
-)
-LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS, *ELASTIC_SETTINGS)
+LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 
 class ScriptProber(Protocol):
@@ -175,6 +166,10 @@ def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
             message = f"the script sets the learning rate by hand, and the server of {mode.name} has its own"
             hint = "use a scheduler of torch and prepare it: LambdaLR(optimizer, fn); or use --mode ssgd"
             problems.append(Problem(message, hint, code="E134"))
+    if config.on_slow == OnSlow.REBALANCE and probed["sets_rates"]:
+        message = "the script sets the learning rate by hand, and a worker may have no share of a step"
+        hint = "use a scheduler of torch and prepare it: LambdaLR(optimizer, fn); or leave --on-slow out"
+        problems.append(Problem(message, hint, code="E134"))
     if problems:
         raise ConfigError(problems)
 

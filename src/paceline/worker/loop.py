@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from paceline.core.clock import Clock
+from paceline.core.errors import PeerLostError
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank, Step
 from paceline.events import custom_metrics
@@ -93,7 +94,7 @@ class Computation(NamedTuple):
 class StepEnd(NamedTuple):
     """A step has ended."""
 
-    outcome: Outcome | None  # None: it was abandoned, and had no effect
+    outcome: Outcome | None  # None: it was abandoned, or lost with a generation, and had no effect
 
 
 Result = TypeVar("Result")
@@ -172,6 +173,9 @@ class Worker:
                 yield StepEnd(None)
                 started_ns = self.clock.now_ns()
                 continue
+            except PeerLostError as error:
+                error.is_in_step = True  # elastic: the driver still waits for the end of this step
+                raise
             finished = StepClock(finished + 1)
             outcome = self.evaluator.after_step(finished, outcome)
             self.saver.maybe_save(finished, outcome)

@@ -216,19 +216,23 @@ def build_worker(
 
 
 def build_served_worker(
-    context: WorkerContext, rank: Rank, route: Route, *, log: Log, control: Control
+    context: WorkerContext,
+    rank: Rank,
+    route: Route,
+    task: Task,
+    source: Source,
+    *,
+    log: Log,
+    control: Control,
 ) -> Worker:
     """A worker behind elastic parameter servers; `route` finds the primary."""
     plan = context.plan
     clock = SystemClock()
-    cpu = torch.device("cpu")
-    task = build_task(plan)
-    replica = Replica(plan, task, cpu, clock)
+    replica = Replica(plan, task, torch.device("cpu"), clock)
     store = ElasticStore(route, rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
     links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     store.on_refused = partial(_take_refusal, plan, strategy, log, control)
-    source = build_source(plan, task, cpu, clock)
     process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
     return assemble_worker(process, replica=replica, strategy=strategy, saver=RowSaver(plan, log))
 

@@ -135,6 +135,7 @@ class Sharded:
         self._sharing.check()
         self._restore_buffers()
         if not self._own_shards:
+            self._replica.step = self.committed  # no gradient is computed here, which would set it
             return self._commit()
         self._begun_ns = self._clock.now_ns()
         self._arena.place_gradients(

@@ -21,7 +21,7 @@ from paceline.transport.generation.ports import TrainingWorld
 from paceline.transport.torch_dist import AbortableGroup, is_lost_peer
 from paceline.worker.elastic.generations import ElasticWorker
 from paceline.worker.elastic.sharing import AgreedShares
-from paceline.worker.loop import LoopResult
+from paceline.worker.loop import LoopResult, Steps
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,7 @@ class DdpElasticWorker(ElasticWorker):
         self._names = list(generation.workers)
         return super()._heal(world, generation)
 
-    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
+    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> Steps[LoopResult]:
         self._record_memory_reset("has a new process group")
         members = self._members()
         strategy = DdpGeneration(self.plan, self._links(world), members)
@@ -42,7 +42,7 @@ class DdpElasticWorker(ElasticWorker):
             with self._group(world):
                 strategy.prepare(self.replica, StepClock(self.committed))
                 try:
-                    return self.worker_for(strategy, world).run(StepClock(self.finished))
+                    return (yield from self.worker_for(strategy, world).steps(StepClock(self.finished)))
                 finally:
                     strategy.close()
         except PeerLostError:

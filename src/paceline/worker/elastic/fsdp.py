@@ -34,8 +34,8 @@ from paceline.worker.elastic.generations import ElasticStrategy
 from paceline.worker.elastic.participant import ReportSink, elastic_ending, open_membership, revoke
 from paceline.worker.elastic.sharing import AgreedShares, NoListener
 from paceline.worker.evaluation import Evaluations
-from paceline.worker.gradient import GradientSource
-from paceline.worker.loop import LoopResult, Worker
+from paceline.worker.gradient import GradientSource, Source
+from paceline.worker.loop import LoopResult, Steps, Worker
 from paceline.worker.participant import Ending, TimedRun, evaluate, run_participant, state_hash, timed
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
@@ -76,6 +76,7 @@ class FsdpSaver(WorkerSaver):
 @dataclass(kw_only=True)
 class FsdpElasticWorker(DdpElasticWorker):
     task: Task
+    source: Source
     root: Path  # of the checkpoints
     saver_for: Callable[[ShardedReplica, Strategy, int, int], FsdpSaver]  # by rank and number of ranks
     final: Report = field(default_factory=dict)  # the report about the final model
@@ -106,7 +107,7 @@ class FsdpElasticWorker(DdpElasticWorker):
         self._why = generation.reason
         return []  # no worker has state that others lack
 
-    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
+    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> Steps[LoopResult]:
         members = self._members()
         strategy = FsdpGeneration(self.plan, self._links(world), members)
         try:
@@ -120,7 +121,7 @@ class FsdpElasticWorker(DdpElasticWorker):
                 self.saver.begin_at(StepClock(self.committed))
                 strategy.prepare(replica, StepClock(self.committed))
                 try:
-                    result = self.worker_for(strategy, world).run(StepClock(self.finished))
+                    result = yield from self.worker_for(strategy, world).steps(StepClock(self.finished))
                     self._end(replica, strategy.committed)
                     return result
                 finally:
@@ -189,7 +190,7 @@ def work_fsdp(index: int, context: WorkerContext, report: ReportSink) -> None:
         report,
         clock=elastic.committed,
         fields={"node": context.node},
-        train=lambda: timed(elastic.clock, elastic.run),
+        train=lambda: timed(elastic.clock, lambda: elastic.run(elastic.source)),
         release=release,
         conclude=lambda result: _conclude(elastic, result),
     )
@@ -243,6 +244,7 @@ def _build(index: int, context: WorkerContext, task: Task, report: ReportSink) -
         revoke=partial(revoke, membership, endpoint.run),
         finished=control.finished,  # a replacement continues the count of the lost worker
         task=task,
+        source=source,
         root=context.checkpoints,
         saver_for=saver_for,
     )

@@ -41,7 +41,8 @@ from paceline.worker.elastic.sharing import (
     initial_policy,
 )
 from paceline.worker.evaluation import Evaluations
-from paceline.worker.loop import LoopResult, Worker
+from paceline.worker.gradient import Source
+from paceline.worker.loop import LoopResult, StepEnd, Steps, Worker, drive
 from paceline.worker.replica import Replica
 
 # Each worker publishes how many steps it has committed. A worker with fewer than the maximum receives the
@@ -223,7 +224,11 @@ class ElasticWorker:
         """The one that we are in, or were last."""
         return self._after
 
-    def run(self) -> LoopResult:
+    def run(self, source: Source) -> LoopResult:
+        return drive(self.steps(), source)
+
+    def steps(self) -> Steps[LoopResult]:
+        """The steps of all generations. One that is lost ends in the replica's last commit."""
         while True:
             generation = self._next_generation()
             if generation is None:
@@ -232,14 +237,17 @@ class ElasticWorker:
             self._after = generation.number
             self._lost = ""
             try:
-                result = self._take_part(generation)
+                result = yield from self._take_part(generation)
                 self.requests.report_end(self.committed)
                 return result
             except PeerLostError as error:
                 why = error.what
+                is_in_step = error.is_in_step
             if self._lost:
                 self._see_to_the_end(generation.number, self._lost)
             self._write("generation_lost", number=generation.number, committed=self.committed, why=why)
+            if is_in_step:
+                yield StepEnd(None)
             if self.has_left:
                 return LoopResult(StepClock(self.finished), was_stopped=False)
             gc.collect()  # the old world stays mapped as long as anything refers to it
@@ -271,7 +279,7 @@ class ElasticWorker:
         self.is_late = self.committed < self.requests.ended_at() - longest_commit(self.plan)
         return self.is_late
 
-    def _take_part(self, generation: pb.Generation) -> LoopResult:
+    def _take_part(self, generation: pb.Generation) -> Steps[LoopResult]:
         """Train until all is done; PeerLostError if the generation ends, with the replica at a whole step."""
         number = generation.number
         self.rank = list(generation.workers).index(self.name)
@@ -280,7 +288,7 @@ class ElasticWorker:
         self.membership.when_over(world.wake_all)
         try:
             behind = self._heal(world, generation)
-            return self._train(world, self._sharing(world, generation, behind))
+            return (yield from self._train(world, self._sharing(world, generation, behind)))
         finally:
             self.membership.when_over(lambda: None)
             self._lost = world.lost
@@ -346,7 +354,7 @@ class ElasticWorker:
         if self.rank == 0:
             self.listener.note(f"error memory reset: {why}")
 
-    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> LoopResult:
+    def _train(self, world: TrainingWorld, sharing: AgreedShares) -> Steps[LoopResult]:
         if not world.keeps_memories:
             self._record_memory_reset("shares no memory")
         strategy = strategy_in(
@@ -355,7 +363,7 @@ class ElasticWorker:
         strategy.restore(self.carried)
         strategy.prepare(self.replica, StepClock(self.committed))
         try:
-            return self.worker_for(strategy, world).run(StepClock(self.finished))
+            return (yield from self.worker_for(strategy, world).steps(StepClock(self.finished)))
         except PeerLostError:
             strategy.undo()
             self.has_left = sharing.has_left

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from paceline.checkpoints.snapshot import read_snapshot
 from paceline.coordinator.client.aio import Client, RefusedError, UnreachableError
@@ -30,14 +31,22 @@ from paceline.worker.elastic.generations import ElasticStrategy, ElasticWorker
 from paceline.worker.elastic.membership import Membership
 from paceline.worker.elastic.worlds import address_of, enter_world, facts_of, open_listener
 from paceline.worker.evaluation import Evaluations
-from paceline.worker.gradient import GradientSource
-from paceline.worker.loop import Saver, Worker
-from paceline.worker.participant import Ending, TimedRun, evaluate, run_participant, state_hash, timed
+from paceline.worker.gradient import Source
+from paceline.worker.loop import Saver, Steps, Worker, drive
+from paceline.worker.participant import (
+    Ending,
+    TimedRun,
+    evaluate,
+    participant_steps,
+    state_hash,
+    timed_steps,
+)
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.wiring import (
     WorkerProcess,
     assemble_worker,
+    build_source,
     build_task,
     device_of,
     generation_evaluator,
@@ -49,14 +58,28 @@ POLL_S = 0.002
 REVOKE_S = 3.0  # how long the coordinator's answer is waited for
 
 
-def work_elastic(index: int, context: WorkerContext, report: ReportSink) -> None:
+class ElasticWork(NamedTuple):
     """A worker that trains in generations, with the same replica."""
+
+    worker: ElasticWorker
+    source: Source
+    steps: Steps[None]  # of its whole life, from joining the run to its report
+
+
+def work_elastic(index: int, context: WorkerContext, report: ReportSink) -> None:
+    work = open_elastic(index, context, report)
+    drive(work.steps, work.source)
+
+
+def open_elastic(index: int, context: WorkerContext, report: ReportSink) -> ElasticWork:
+    """Join the run, and take the newest checkpoint if there is one."""
     set_up_torch(context.plan)
     task = build_task(context.plan)
-    elastic, saver, control = _build(index, context, task, report)
+    source = build_source(context.plan, task, device_of(context.plan, index), context.clock)
+    elastic, saver, control = _build(index, context, task, source, report)
 
-    def train() -> TimedRun:
-        result = timed(elastic.clock, elastic.run)
+    def train() -> Steps[TimedRun]:
+        result = yield from timed_steps(elastic.clock, elastic.steps())
         _await_last_checkpoint(elastic, saver, control)
         return result
 
@@ -64,7 +87,7 @@ def work_elastic(index: int, context: WorkerContext, report: ReportSink) -> None
         saver.close()
         elastic.membership.close("it was asked to" if elastic.has_left else "it has finished")
 
-    run_participant(
+    steps = participant_steps(
         elastic.log,
         report,
         clock=elastic.committed,
@@ -73,6 +96,7 @@ def work_elastic(index: int, context: WorkerContext, report: ReportSink) -> None
         release=release,
         conclude=lambda result: _conclude(elastic, task, context, result),
     )
+    return ElasticWork(elastic, source, steps)
 
 
 def _conclude(elastic: ElasticWorker, task: Task, context: WorkerContext, result: TimedRun) -> Ending:
@@ -111,7 +135,7 @@ def _await_last_checkpoint(elastic: ElasticWorker, saver: SharedSaver, control: 
 
 
 def _build(
-    index: int, context: WorkerContext, task: Task, report: ReportSink
+    index: int, context: WorkerContext, task: Task, source: Source, report: ReportSink
 ) -> tuple[ElasticWorker, SharedSaver, WorkerControl]:
     assert context.coordinator is not None, "an elastic run has a coordinator"
     plan = context.plan
@@ -123,7 +147,6 @@ def _build(
     replica.prepare_optimizer()
     log = open_log(plan, context.run_dir, name, clock)
     control = WorkerControl(context.control, index, lambda text: report({"ev": "note", "text": text}))
-    source = GradientSource(plan, task, device, clock, ahead=True)
     process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
     membership, enter = open_membership(context, name, control)
     writer = writer_for(

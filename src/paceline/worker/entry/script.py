@@ -19,41 +19,43 @@ import torch
 from paceline.core.errors import PacelineError, ScriptError, script_error
 from paceline.core.ids import Rank
 from paceline.plan.codec import Json
-from paceline.plan.plan import Dtype
+from paceline.plan.plan import Dtype, Plan
 from paceline.tasks.load import in_one_line, raised_at, user_frames
 from paceline.worker.batches import seed_generators
 from paceline.worker.context import WorkerContext
 from paceline.worker.participant import ParticipantBody
 from paceline.worker.reporting import TERMINATING_ERRORS, Report
 from paceline.worker.script.facts import ScriptFacts, ScriptFile, file_of
-from paceline.worker.script.hosts import ParticipantHost, ProbeHost, ServerHost
+from paceline.worker.script.hosts import ElasticHost, ParticipantHost, ProbeHost, ServerHost
 from paceline.worker.script.run import enter
 from paceline.worker.script.session import ScriptDoneError, ScriptHost, ScriptSession
+from paceline.worker.self_monitor import with_self_monitor
 from paceline.worker.wiring import set_up_torch
 
 Answer = dict[str, Json]
 
 
-def script_body(participant: str) -> ParticipantBody:
+def script_body(plan: Plan, participant: str) -> ParticipantBody:
     """What this participant of a script's run does."""
     if participant.startswith("server-"):
-        return _serve
-    return partial(_work, Rank(int(participant.removeprefix("worker-"))))
+        return partial(_serve, participant)
+    body = partial(_work, Rank(int(participant.removeprefix("worker-"))))
+    return body if plan.elastic is None else with_self_monitor(participant, body)
 
 
 def _work(rank: Rank, context: WorkerContext, report: Callable[[Report], None]) -> None:
     set_up_torch(context.plan)
     options = dict(context.plan.task_options)
-    host = ParticipantHost(rank, context, ScriptFacts.read(options), report)
-    if rank == 0:
-        sys.stdout = _Shown(sys.stdout, report)
+    kind = ParticipantHost if context.plan.elastic is None else ElasticHost
+    host = kind(rank, context, ScriptFacts.read(options), report)
+    sys.stdout = _Shown(sys.stdout, report, is_shown=lambda: host.rank == 0)
     run_file(file_of(options), host)
 
 
-def _serve(context: WorkerContext, report: Callable[[Report], None]) -> None:
+def _serve(participant: str, context: WorkerContext, report: Callable[[Report], None]) -> None:
     set_up_torch(context.plan)
     options = dict(context.plan.task_options)
-    run_file(file_of(options), ServerHost(context, ScriptFacts.read(options), report))
+    run_file(file_of(options), ServerHost(participant, context, ScriptFacts.read(options), report))
 
 
 def run_file(file: ScriptFile, host: ScriptHost) -> ScriptSession:
@@ -92,11 +94,14 @@ def _located(error: ScriptError) -> ScriptError:
 
 
 class _Shown(io.TextIOBase):
-    """Standard output of the main worker: into its log, and line by line to the command."""
+    """Standard output of a worker: into its log, and the main worker's line by line to the command."""
 
-    def __init__(self, log: TextIO, report: Callable[[Report], None]) -> None:
+    def __init__(
+        self, log: TextIO, report: Callable[[Report], None], *, is_shown: Callable[[], bool]
+    ) -> None:
         self._log = log
         self._report = report
+        self._is_shown = is_shown
         self._pid = os.getpid()
         self._line = ""
 
@@ -105,7 +110,7 @@ class _Shown(io.TextIOBase):
         if os.getpid() != self._pid:  # a loader process, which must not write into the worker's pipe
             return written
         *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
+        for line in lines if self._is_shown() else ():
             self._report({"ev": "note", "text": line})
         return written
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from paceline.coordinator.run_endpoint import CoordinatorEndpoint
+from paceline.core import environ
 from paceline.core.clock import ActiveTimeout
 from paceline.core.errors import ExitCode, PacelineError, TrainingError
 from paceline.core.ids import Rank
@@ -47,7 +48,7 @@ from paceline.worker.control import ControlBlock
 from paceline.worker.entry.sample_count import answer_in_child, build_count_order, count_samples
 from paceline.worker.entry.script import probe_in_process, script_body
 from paceline.worker.entry.virtual_workers import run_virtual_workers
-from paceline.worker.participant import elastic_body, serve, work
+from paceline.worker.participant import ParticipantBody, elastic_body, serve, work
 from paceline.worker.rank_output import log_to
 from paceline.worker.reporting import TERMINATING_ERRORS, ChildReports, Report, fault_of, log_error
 from paceline.worker.wiring import channel_of, shared_world
@@ -216,7 +217,7 @@ class Zygote:
         if plan.task == SCRIPT_TASK:
             servers = ["server-0"] if channel is Channel.STORE else []
             for participant in [*servers, *(f"worker-{rank}" for rank in range(plan.num_workers))]:
-                self._fork(participant, script_body(participant))
+                self._fork(participant, script_body(plan, participant))
             return
         if channel is Channel.STORE:
             self._fork("server-0", serve)
@@ -227,11 +228,11 @@ class Zygote:
         assert self._context is not None, "a run was started"
         self._context.control.ask_nothing(index)
         participant = f"worker-{index}"
-        self._fork(participant, elastic_body(self._context.plan, participant))
+        self._fork(participant, _elastic_body(self._context.plan, participant))
 
     def _fork_server(self, participant: str) -> None:
         assert self._context is not None, "a run was started"
-        self._fork(participant, elastic_body(self._context.plan, participant))
+        self._fork(participant, _elastic_body(self._context.plan, participant))
 
     def _fork(
         self, participant: str, body: Callable[[WorkerContext, Callable[[Report], None]], None]
@@ -393,6 +394,11 @@ class Zygote:
         self._orders.sendall(json.dumps({"ev": event, **fields}).encode() + b"\n")
 
 
+def _elastic_body(plan: Plan, participant: str) -> ParticipantBody:
+    body = script_body if plan.task == SCRIPT_TASK else elastic_body
+    return body(plan, participant)
+
+
 def _import_once(modules: Sequence[str]) -> None:
     """Here, before processes are forked that need them."""
     for module in modules:
@@ -465,6 +471,8 @@ def run_process(
 
 def main() -> None:
     gc.freeze()  # collections in the children then neither visit nor copy what was imported here
+    # Participants fork loader processes beside the threads of gRPC; these processes never use it.
+    environ.set_default_variables(GRPC_ENABLE_FORK_SUPPORT="0")
     torch.set_num_threads(1)  # a thread pool made before the fork would be dead in the children
     Zygote(socket.socket(fileno=int(sys.argv[1]))).run()
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,13 +14,14 @@ from paceline.core.errors import script_error
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
 from paceline.events.log import EventLog
-from paceline.plan.catalog import SCRIPT_TASK
+from paceline.plan.catalog import SCRIPT_TASK, server_names
 from paceline.plan.plan import Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.strategies.port import Links, Strategy
 from paceline.tasks.script import ScriptParts, provide
 from paceline.worker.checkpointing import NoSaver
 from paceline.worker.context import WorkerContext
+from paceline.worker.gradient import Source
 from paceline.worker.loop import StepEnd, Steps
 from paceline.worker.participant import build_fixed_worker, serve, work_steps
 from paceline.worker.replica import Replica
@@ -34,6 +36,9 @@ from paceline.worker.wiring import (
     device_of,
     strategy_class,
 )
+
+if TYPE_CHECKING:
+    from paceline.worker.elastic.generations import ElasticWorker
 
 SERVER = -1  # rank of a parameter server, in a script
 
@@ -163,15 +168,19 @@ class ParticipantHost:
         self, rank: Rank, context: WorkerContext, facts: ScriptFacts, report: Callable[[Report], None]
     ) -> None:
         self.plan: Plan | None = context.plan
-        self.rank = int(rank)
+        self._rank = int(rank)
         self.seed = context.plan.seed
         self.device = device_of(context.plan, rank)
         self.schedule = facts.schedule
-        self.limits: ScriptFacts | None = None
+        self.limits: ScriptFacts | None = facts
         self.name = f"worker-{rank}"
         self._context = context
         self._facts = facts
         self._report = report
+
+    @property
+    def rank(self) -> int:
+        return self._rank
 
     def open_loop(self, parts: ScriptParts, facts: ScriptFacts) -> OpenLoop:
         require_equal(self.name, facts, self._facts)
@@ -180,7 +189,7 @@ class ParticipantHost:
 
     def _open(self) -> OpenLoop:
         context = self._context
-        rank = Rank(self.rank)
+        rank = Rank(self._rank)
         built = build_fixed_worker(rank, context, self._report)
         source = built.worker.source
         assert isinstance(source, ScriptSource), "the task is a script"
@@ -194,17 +203,65 @@ class ParticipantHost:
         self._context.control.ask_to_stop()
 
 
-class ServerHost(ParticipantHost):
-    """The parameter server: it runs the script up to its first batch, for the model and the optimizer."""
+class ElasticHost(ParticipantHost):
+    """A worker of an elastic run. Its rank is the one in its newest generation."""
 
-    def __init__(self, context: WorkerContext, facts: ScriptFacts, report: Callable[[Report], None]) -> None:
-        super().__init__(Rank(0), context, facts, report)
-        self.rank = SERVER
-        self.name = "server-0"
-        self.limits = facts
+    def __init__(
+        self, rank: Rank, context: WorkerContext, facts: ScriptFacts, report: Callable[[Report], None]
+    ) -> None:
+        super().__init__(rank, context, facts, report)
+        self._worker: ElasticWorker | None = None  # None: before the first batch, or behind servers
+
+    @property
+    def rank(self) -> int:
+        has_entered = self._worker is not None and self._worker.generation > 0
+        return self._worker.rank if self._worker is not None and has_entered else self._rank
 
     def _open(self) -> OpenLoop:
-        serve(self._context, self._report)
+        context = self._context
+        source: Source
+        if server_names(context.plan):
+            # Imported on demand: runs without a coordinator do not need it.
+            from paceline.worker.server.participants import open_with_servers
+
+            source, steps = open_with_servers(self._rank, context, self._report)
+        else:
+            from paceline.worker.elastic.participant import open_elastic
+
+            self._worker, source, steps = open_elastic(self._rank, context, self._report)
+        assert isinstance(source, ScriptSource), "the task is a script"
+        return OpenLoop(context.plan, self._until_left(steps), source, context.clock)
+
+    def _until_left(self, steps: Steps[None]) -> Steps[None]:
+        yield from steps
+        if self._worker is not None and (self._worker.has_left or self._worker.is_late):
+            raise ScriptDoneError  # its model is not the one that the run ends with
+
+
+class ServerHost(ParticipantHost):
+    """A parameter server: it runs the script up to its first batch, for the model and the optimizer."""
+
+    def __init__(
+        self,
+        participant: str,
+        context: WorkerContext,
+        facts: ScriptFacts,
+        report: Callable[[Report], None],
+    ) -> None:
+        super().__init__(Rank(0), context, facts, report)
+        self.name = participant
+
+    @property
+    def rank(self) -> int:
+        return SERVER
+
+    def _open(self) -> OpenLoop:
+        if self._context.plan.elastic is None:
+            serve(self._context, self._report)
+        else:
+            from paceline.worker.server.participants import serve_elastic
+
+            serve_elastic(self.name, self._context, self._report)
         raise ScriptDoneError
 
 

@@ -62,7 +62,10 @@ class ScriptOptimizer(Scheduled):
         self._has_schedule = scheduler is not None
         self._count_at = count_at
         self._was_used = False
-        self.clips: list[Clip] = []  # of the next update
+        self.clips: list[Clip] = []  # of the present share
+        self.usual_clips: list[Clip] = []  # of an update whose gradients other workers computed
+        self._is_in_share = False
+        self.updates = 0  # made by this process
         self._rates = self._present_rates()
 
     def begin(self, step: int) -> None:
@@ -81,10 +84,25 @@ class ScriptOptimizer(Scheduled):
     def _present_rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.param_groups]
 
+    def begin_share(self) -> None:
+        """The script computes a gradient from here on."""
+        self._is_in_share = True
+        self.clips = []
+
+    def end_share(self) -> None:
+        """The other workers may make steps without a gradient of this one."""
+        self._is_in_share = False
+        self.usual_clips = self.clips
+
     def step(self) -> None:
-        for clip in self.clips:
+        for clip in self.clips if self._is_in_share else self.usual_clips:
             clip.apply()
         self._own_step()
+        self.updates += 1
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: as torch declares it
+        super().load_state_dict(state_dict)
+        self._rates = self._present_rates()
 
     def started(self) -> "ScriptOptimizer":
         """Itself; without its state, if a strategy starts it another time."""

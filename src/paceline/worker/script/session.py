@@ -47,13 +47,17 @@ class OpenLoop(NamedTuple):
 class ScriptHost(Protocol):
     """What a script runs in: a plain process, a worker of a run, or a probe."""
 
-    rank: int
     seed: int
     device: torch.device
     name: str  # of the participant, for messages
     plan: Plan | None  # None: it is built from the first batch on
     schedule: str  # facts.schedule; empty: not known yet, or there is no scheduler
-    limits: ScriptFacts | None  # whose clipping is that of every update; a server, which computes no gradient
+    limits: ScriptFacts | None  # whose clipping is that of an update for which no gradient was computed here
+
+    @property
+    def rank(self) -> int:
+        """0: the main worker. It may change in an elastic run."""
+        ...
 
     def open_loop(self, parts: ScriptParts, facts: ScriptFacts) -> OpenLoop:
         """The step loop over what the script prepared. A server serves here, and does not return."""
@@ -70,6 +74,7 @@ class ScriptSession:
     def __init__(self, host: ScriptHost) -> None:
         self.host = host
         self.committed = False  # whether the last optimizer.step() had an effect
+        self._is_applied = False  # the last optimizer.step() has made its update, or the server has
         self.is_over = False  # the run has no more work for this worker
         self.loop_epoch: int | None = None  # that run.epochs gave out last
         self._prepared = Prepared()
@@ -127,7 +132,7 @@ class ScriptSession:
         module = prepared.close()
         own = ScriptOptimizer(prepared.optimizer, prepared.scheduler, self._count_at)
         if self.host.limits is not None:
-            own.clips = _limits(self.host.limits, prepared.parameters)
+            own.usual_clips = _limits(self.host.limits, prepared.parameters)
         self._own = own
         replace_step(prepared.optimizer, self._optimizer_step)
         # So that a GradScaler calls every step, and says so (`found_inf`), instead of leaving some out.
@@ -155,6 +160,8 @@ class ScriptSession:
         assert isinstance(event, Computation), "a step ends before the next one begins"
         self._computation = event
         self._share = event.begun.share
+        assert self._own is not None, "the loop is open"
+        self._own.begin_share()
         self._started_ns = loop.clock.now_ns()
         event.replica.step = self._share.step
         self._batches_left = None
@@ -228,13 +235,25 @@ class ScriptSession:
         loop.source.times_ns = Times(
             self._started_ns, self._data_end_ns, self._forward_end_ns, self._backward_end_ns
         )
+        updates = self._own.updates
         event = self._sent(loop.steps, computation)
-        self._own.clips = []
+        self._own.end_share()
         self._computation = None
         self._finished = self._share
         self._steps_done += 1
-        self.committed = event.outcome is not None and event.outcome.skipped is None
+        self._took_effect(event, is_updated=self._own.updates > updates)
         arena.expect_backward()  # the vector may be another worker's by now: nothing may write to it
+
+    def _took_effect(self, event: StepEnd, *, is_updated: bool) -> None:
+        """Whether the step counts, and whether its update is made: elsewhere, or by this worker."""
+        is_done = event.outcome is not None and event.outcome.skipped is None
+        if self._is_served():
+            self._is_applied = self.committed = is_done
+            return
+        self._is_applied = is_done and is_updated
+        # Elastic: a share is lost with its generation until all shares of the step, or round, are done.
+        is_agreed = self._opened.plan.elastic is None or (event.outcome is not None and event.outcome.synced)
+        self.committed = is_done and is_agreed
 
     def _sent(self, steps: Steps[object], computation: Computation) -> StepEnd:
         try:
@@ -289,7 +308,7 @@ class ScriptSession:
 
     def _scheduler_step(self, *_: object, **__: object) -> None:
         """What `scheduler.step()` of the script does: the rate follows the steps of the run."""
-        if self._loop is None or self._own is None or not self.committed:
+        if self._loop is None or self._own is None or not self._is_applied:
             return
         self._has_scheduled = True
         if self._schedule == EPOCH_SCHEDULE:

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -32,8 +33,16 @@ from paceline.worker.control import WorkerControl
 from paceline.worker.elastic.catalogue import ServerCatalogue
 from paceline.worker.elastic.participant import coordinator_client
 from paceline.worker.evaluation import Validation
-from paceline.worker.loop import LoopResult
-from paceline.worker.participant import Ending, evaluate, run_participant, state_hash, timed
+from paceline.worker.gradient import Source
+from paceline.worker.loop import LoopResult, Steps, drive
+from paceline.worker.participant import (
+    Ending,
+    evaluate,
+    participant_steps,
+    run_participant,
+    state_hash,
+    timed_steps,
+)
 from paceline.worker.replica import Replica
 from paceline.worker.reporting import Report
 from paceline.worker.server.backup import BackupEnd, BackupServer
@@ -51,6 +60,7 @@ from paceline.worker.server.replication import record_row
 from paceline.worker.server.state_machine import ElasticServer
 from paceline.worker.wiring import (
     build_served_worker,
+    build_source,
     build_task,
     record_memory_reset,
     set_up_torch,
@@ -274,8 +284,20 @@ def _build_server(plan: Plan, task: Task) -> ElasticServer:
     return ElasticServer(plan, replica, strategy_class(plan.mode))
 
 
-def work_with_servers(index: int, context: WorkerContext, report: Callable[[Report], None]) -> None:
+class ServedWork(NamedTuple):
     """A worker behind elastic parameter servers."""
+
+    source: Source
+    steps: Steps[None]  # of its whole life
+
+
+def work_with_servers(index: int, context: WorkerContext, report: Callable[[Report], None]) -> None:
+    work = open_with_servers(index, context, report)
+    drive(work.steps, work.source)
+
+
+def open_with_servers(index: int, context: WorkerContext, report: Callable[[Report], None]) -> ServedWork:
+    """Join the run."""
     assert context.coordinator is not None, "an elastic run has a coordinator"
     plan = context.plan
     endpoint = context.coordinator
@@ -292,28 +314,31 @@ def work_with_servers(index: int, context: WorkerContext, report: Callable[[Repo
     )
     first = _first_step(context, control, Rank(index))
     route = PrimaryRoute(membership, plan.timeout_s)
+    task = build_task(plan)
+    source = build_source(plan, task, torch.device("cpu"), SystemClock())
 
-    def loop() -> LoopResult:
-        worker = build_served_worker(context, Rank(index), route, log=log, control=control)
+    def loop() -> Steps[LoopResult]:
+        worker = build_served_worker(context, Rank(index), route, task, source, log=log, control=control)
         if first and plan.compress is not None and plan.compress.has_state:
             why = f"{name} starts again after {first} steps, and its former process kept what it owed"
             record_memory_reset(log, control.note, why)
         worker.strategy.prepare(worker.replica, first)
-        result = worker.run(first)
+        result = yield from worker.steps(first)
         worker.strategy.close()
         return result
 
-    run_participant(
+    steps = participant_steps(
         log,
         report,
         clock=first,
         fields={"node": socket.gethostname()},
-        train=lambda: timed(SystemClock(), loop),
+        train=lambda: timed_steps(SystemClock(), loop()),
         release=lambda: membership.close("it has finished"),
         conclude=lambda result: Ending(
             steps=result.finished, reason="done", facts=lambda: {**result.facts, "stopped": False}
         ),
     )
+    return ServedWork(source, steps)
 
 
 def _first_step(context: WorkerContext, control: WorkerControl, rank: Rank) -> StepClock:

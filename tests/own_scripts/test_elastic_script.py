@@ -1,0 +1,64 @@
+"""`paceline run --elastic`: workers that are killed change neither a bit nor a sample."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fixtures.processes.command import Running, running_script
+from tests.fixtures.processes.warm_command import warm_paceline
+from tests.fixtures.runs.elastic_runs import events, strike, until_all_are_in
+from tests.fixtures.waiting import until_gone
+
+from paceline.launchers.local import LocalLauncher
+
+SCRIPT = Path(__file__).parents[1] / "fixtures" / "tasks" / "gated_script.py"
+SHARDS = 4
+ELASTIC = ("--elastic", "--num-workers", "2", "--shards", str(SHARDS), "--seed", "3")
+
+
+def hashes_of(run_dir: Path) -> set[str]:
+    return set(json.loads((run_dir / "result.json").read_text())["state_sha256"].values())
+
+
+def undisturbed(launcher: LocalLauncher, folder: Path, *flags: str, arguments: tuple[str, ...]) -> set[str]:
+    """The hashes of a run that keeps its workers, one for each shard."""
+    workers = ("--num-workers", str(SHARDS), "--seed", "3", "--run-dir", "plain")
+    done = warm_paceline(
+        launcher, "run", *workers, *flags, str(SCRIPT), "gates=0:/", *arguments, folder=folder
+    )
+    assert done.code == 0, done.err
+    return hashes_of(folder / "plain")
+
+
+def replaced(run: Running) -> bool:
+    """Whether a replacement has started."""
+    return len(events(run, "worker_started")) > 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments"),
+    [
+        (("--mode", "ssgd"), ("loaders=2",)),
+        pytest.param(("--mode", "ssgd"), (), marks=pytest.mark.soak),
+        pytest.param(("--mode", "localsgd", "--sync-every", "5"), ("loaders=1",), marks=pytest.mark.soak),
+        pytest.param(("--mode", "diloco", "--sync-every", "5"), (), marks=pytest.mark.soak),
+    ],
+)
+def test_a_killed_worker_is_replaced_and_the_bits_stay_the_same(
+    flags: tuple[str, ...], arguments: tuple[str, ...], launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    gates = f"gates=6:{tmp_path}/killed,22:{tmp_path}/joined"
+    with running_script(run_dir, SCRIPT, gates, *arguments, flags=(*ELASTIC, *flags), participants=2) as run:
+        until_all_are_in(run, 0, workers=2)
+        strike(run, "worker-1")
+        (tmp_path / "killed").touch()
+        run.until(lambda: replaced(run), "the lost worker is replaced")
+        (tmp_path / "joined").touch()
+        processes = run.processes()
+        done = run.end()
+        assert done.code == 0, done.err
+        until_gone(processes)
+    assert hashes_of(run_dir) == undisturbed(launcher, tmp_path, *flags, arguments=arguments)
+    verified = warm_paceline(launcher, "verify", "run", folder=tmp_path)
+    assert verified.code == 0, verified.out
