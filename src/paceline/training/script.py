@@ -52,8 +52,9 @@ OWN_SETTINGS = (
     "compile",
     "grad_accumulation",
 )
-# Launchers that start no scripts yet.
-LAUNCHER_SETTINGS = ("vmap", "launcher", "address", "placement", "restarts")
+# Settings of launchers that start no scripts yet.
+LAUNCHER_SETTINGS = ("vmap", "address", "placement", "restarts")
+LAUNCHERS = ("local", "agents")
 LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 
@@ -121,6 +122,10 @@ def _unread(config: TrainConfig) -> list[Problem]:
             what = "that is in the script" if name in OWN_SETTINGS else "which a script does not support yet"
             message = f"{name} is set, but `paceline run` runs a script, and {what}"
             problems.append(Problem(message, f"leave {name} out", config.origin(name), Mistake.CLASH))
+    if config.launcher not in (None, *LAUNCHERS):
+        message = f"launcher is {config.launcher}, which starts no scripts"
+        hint = f"use {' or '.join(LAUNCHERS)}"
+        problems.append(Problem(message, hint, config.origin("launcher"), Mistake.CLASH))
     return problems
 
 

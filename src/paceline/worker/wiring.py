@@ -19,7 +19,7 @@ from torch import nn
 
 from paceline.checkpoints.snapshot import Snapshot
 from paceline.compression.push import push_format
-from paceline.core.clock import Clock, SystemClock
+from paceline.core.clock import Clock
 from paceline.core.errors import ConfigError, NoGpuError, Problem
 from paceline.core.ids import Clock as StepClock
 from paceline.core.ids import Rank
@@ -215,26 +215,18 @@ def build_worker(
     return BuiltWorker(worker, task, first, channel)
 
 
-def build_served_worker(
-    context: WorkerContext,
-    rank: Rank,
-    route: Route,
-    task: Task,
-    source: Source,
-    *,
-    log: Log,
-    control: Control,
-) -> Worker:
+def build_served_worker(context: WorkerContext, process: WorkerProcess, route: Route, task: Task) -> Worker:
     """A worker behind elastic parameter servers; `route` finds the primary."""
-    plan = context.plan
-    clock = SystemClock()
+    plan = process.plan
+    rank = process.rank
+    clock = process.clock
     replica = Replica(plan, task, torch.device("cpu"), clock)
     store = ElasticStore(route, rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
     links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
-    store.on_refused = partial(_take_refusal, plan, strategy, log, control)
-    process = WorkerProcess(plan=plan, rank=rank, source=source, clock=clock, log=log, control=control)
-    return assemble_worker(process, replica=replica, strategy=strategy, saver=RowSaver(plan, log))
+    store.on_refused = partial(_take_refusal, plan, strategy, process.log, process.control)
+    saver = RowSaver(plan, process.log)
+    return assemble_worker(process, replica=replica, strategy=strategy, saver=saver)
 
 
 def _take_refusal(

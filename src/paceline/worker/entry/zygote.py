@@ -51,6 +51,7 @@ from paceline.worker.entry.virtual_workers import run_virtual_workers
 from paceline.worker.participant import ParticipantBody, elastic_body, serve, work
 from paceline.worker.rank_output import log_to
 from paceline.worker.reporting import TERMINATING_ERRORS, ChildReports, Report, fault_of, log_error
+from paceline.worker.script.facts import file_of
 from paceline.worker.wiring import channel_of, shared_world
 
 PROGRESS_S = 0.1
@@ -191,6 +192,7 @@ class Zygote:
         if channel is Channel.TORCH:  # likewise: once, and not in every worker and every replacement
             _import_once(WRAPPERS)
         elif plan.task == SCRIPT_TASK:
+            file_of(plan.task_options)  # on each host: one without the file takes no part
             _import_once(OPTIMIZERS)
         self._context = _make_context(plan, run_dir, channel, order)
         self._kill_at_s = None

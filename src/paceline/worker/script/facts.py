@@ -8,6 +8,7 @@ step 0.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,16 +105,19 @@ class ScriptFacts:
         return cls(**{name: value for name, value in options.items() if name in names})  # type: ignore[arg-type]  # written by `options`
 
 
-def file_of(options: dict[str, Option]) -> ScriptFile:
-    """The script of a plan; an error if the file was changed since the run began."""
+def file_of(options: Mapping[str, Option]) -> ScriptFile:
+    """The script of a plan; an error if the file is not here, or was changed since the run began."""
     arguments = tuple(str(argument) for argument in json.loads(str(options["arguments"])))
     file = ScriptFile(path=str(options["file"]), arguments=arguments, folder=str(options["folder"]))
     if sha256_of(file) != options["sha256"]:
         raise script_error(
             "E132",
-            f"{file.path} was changed after the run began",
-            "restore the file, or start a new run",
+            f"{file.path} is not the file that the run was planned with",
+            "restore it, or start a new run; on several hosts it must be the same at the same path",
         )
+    if not Path(file.folder).is_dir():
+        message = f"there is no folder {file.folder}, in which the run was started"
+        raise script_error("E120", message, "on several hosts the script and its folder are at the same path")
     return file
 
 

@@ -59,6 +59,7 @@ from paceline.worker.server.primary import PrimaryServer
 from paceline.worker.server.replication import record_row
 from paceline.worker.server.state_machine import ElasticServer
 from paceline.worker.wiring import (
+    WorkerProcess,
     build_served_worker,
     build_source,
     build_task,
@@ -315,10 +316,12 @@ def open_with_servers(index: int, context: WorkerContext, report: Callable[[Repo
     first = _first_step(context, control, Rank(index))
     route = PrimaryRoute(membership, plan.timeout_s)
     task = build_task(plan)
-    source = build_source(plan, task, torch.device("cpu"), SystemClock())
+    clock = SystemClock()
+    source = build_source(plan, task, torch.device("cpu"), clock)
+    process = WorkerProcess(plan=plan, rank=Rank(index), source=source, clock=clock, log=log, control=control)
 
     def loop() -> Steps[LoopResult]:
-        worker = build_served_worker(context, Rank(index), route, task, source, log=log, control=control)
+        worker = build_served_worker(context, process, route, task)
         if first and plan.compress is not None and plan.compress.has_state:
             why = f"{name} starts again after {first} steps, and its former process kept what it owed"
             record_memory_reset(log, control.note, why)
@@ -332,7 +335,7 @@ def open_with_servers(index: int, context: WorkerContext, report: Callable[[Repo
         report,
         clock=first,
         fields={"node": socket.gethostname()},
-        train=lambda: timed_steps(SystemClock(), loop()),
+        train=lambda: timed_steps(clock, loop()),
         release=lambda: membership.close("it has finished"),
         conclude=lambda result: Ending(
             steps=result.finished, reason="done", facts=lambda: {**result.facts, "stopped": False}
