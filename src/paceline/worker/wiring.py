@@ -218,11 +218,10 @@ def build_worker(
 def build_served_worker(context: WorkerContext, process: WorkerProcess, route: Route, task: Task) -> Worker:
     """A worker behind elastic parameter servers; `route` finds the primary."""
     plan = process.plan
-    rank = process.rank
     clock = process.clock
     replica = Replica(plan, task, torch.device("cpu"), clock)
-    store = ElasticStore(route, rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
-    links = Links(rank=rank, world_size=plan.num_workers, clock=clock, store=store)
+    store = ElasticStore(route, process.rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
+    links = Links(rank=process.rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     store.on_refused = partial(_take_refusal, plan, strategy, process.log, process.control)
     saver = RowSaver(plan, process.log)
