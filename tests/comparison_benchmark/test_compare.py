@@ -52,6 +52,20 @@ def test_accuracy_that_was_lost_beyond_two_points_is_warned_of(wording: Wording)
     wording(warning)
 
 
+def test_accuracy_lost_by_a_slower_contender_was_not_traded_for_speed(wording: Wording) -> None:
+    """The same loss is told of a faster one as the cost of its speed."""
+    base = run("baseline", 1, 100.0, 50.0)
+
+    def warned(total_s: float, accuracy: float) -> set[str]:
+        ray = run("ray", 2, total_s, 90.0, on_ray=True, accuracy=accuracy)
+        return set(compared({"baseline": [base], "ray": [ray]}).warnings)
+
+    (slower,) = warned(120.0, 0.66) - warned(120.0, 0.69)
+    (faster,) = warned(80.0, 0.66) - warned(80.0, 0.69)
+    assert slower != faster
+    wording(slower)
+
+
 def test_another_global_batch_is_reported_with_a_warning(wording: Wording) -> None:
     benchmark = compared({"baseline": [run("baseline", 1, 9, 9)], "ray": [run("ray", 2, 9, 9, batch=200)]})
     assert benchmark.global_batch is None
