@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -148,11 +149,12 @@ def test_a_full_disk_keeps_the_old_file_and_leaves_no_draft(tmp_path: Path) -> N
 def test_two_writers_of_one_file_never_share_a_draft(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
 
-    def parts() -> "list[bytes]":
+    def parts() -> Iterator[bytes]:
+        yield b"fi"
         write_durably(path, [b"second"])  # while the first is in the middle of its own
-        return [b"fi", b"rst"]
+        yield b"rst"
 
-    write_durably(path, (part for part in parts()))
+    write_durably(path, parts())
     assert path.read_bytes() == b"first"
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 

@@ -266,6 +266,23 @@ def test_findings_diffs_and_logs_hold_no_secret() -> None:
     assert not any(secret in text for secret in SECRETS.values())
 
 
+@pytest.mark.parametrize("secret", [f"CONFIG={SECRETS['hf']}", f"INDEX=https://me:{SECRETS['index']}@host/"])
+def test_the_diff_of_a_fix_beside_a_secret_does_not_repeat_it(secret: str) -> None:
+    lines = (
+        "FROM nvidia/cuda:11.8.0-devel-ubuntu22.04",
+        f"ENV {secret}",
+        "RUN pip install torch==2.6.0 ninja",
+    )
+    source = Source(
+        "Dockerfile", "\n".join([*lines, "RUN pip install --no-build-isolation flash-attn==2.7.4"])
+    )
+    project = Project(files=(source,))
+    diffs = [redacted_diff(project, finding) for finding in check(project, TARGET)]
+    name, _, value = secret.partition("=")
+    assert any(f"ENV {name}=" in diff for diff in diffs), diffs
+    assert not any(value in diff for diff in diffs)
+
+
 @pytest.mark.parametrize("secret", SECRETS.values())
 def test_errors_events_and_trees_hold_no_secret(secret: str, tmp_path: Path) -> None:
     message = f"the store s3://key:{secret}@bucket refuses: token={secret}"

@@ -280,6 +280,16 @@ def test_what_clusters_accept_is_no_problem_outside_the_strict_profile(text: str
     assert validate(text, "x.yaml", Profile.COMPAT).problems == ()
 
 
+def test_the_nodes_of_torchrun_beside_an_elastic_policy_are_not_compared_with_its_pods() -> None:
+    fixed = ELASTIC.replace("--nnodes=1:2", "--nnodes=2")
+    assert fixed != ELASTIC
+    assert validate(fixed, "x.yaml", Profile.COMPAT).problems == ()
+    alone = fixed.replace(
+        "  elasticPolicy: {rdzvBackend: c10d, minReplicas: 1, maxReplicas: 2, maxRestarts: 10}\n", ""
+    )
+    assert any("2 nodes" in problem.what for problem in validate(alone, "x.yaml", Profile.COMPAT).problems)
+
+
 def test_what_may_be_a_mistake_is_a_warning_and_a_problem_in_the_strict_profile(wording: Wording) -> None:
     checked = validate(ELASTIC, "x.yaml", Profile.COMPAT)
     text = " ".join(warning.what for warning in checked.warnings)
