@@ -19,9 +19,11 @@ from paceline.core.clock import boot_id
 from paceline.core.errors import NotReadyError, ProtocolError
 from paceline.launchers.agents.agent import AgentSettings, run_agent
 from paceline.launchers.agents.folder import RunFolder, Scratch, parts_of
-from paceline.launchers.agents.group import AgentGroup, HostRoom, choose_host
+from paceline.launchers.agents.group import AgentGroup
 from paceline.launchers.agents.hosted_run import Helper, HostedRun, Slots
 from paceline.launchers.agents.hub import MAX_UNAUTHENTICATED, Arrived, Gone, Hub, Received
+from paceline.launchers.agents.launcher import Agents
+from paceline.launchers.agents.placement import HostRoom, choose_host
 from paceline.launchers.agents.wire import HANDSHAKE_S, Message, Peer
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.supervision import RestartPolicy
@@ -290,7 +292,7 @@ def group_of(hub: Hub, folder: RunFolder, on_message: Callable[[Message], None])
         elastic=Elastic(workers=1, min_workers=1, max_workers=1),
         shards=2,
     )
-    return AgentGroup(PLAN, hub, folder, on_message, lambda: False, supervisor)
+    return AgentGroup(PLAN, hub, folder, on_message, lambda: False, supervisor, Agents())
 
 
 def test_a_message_that_breaks_the_protocol_ends_the_connection_and_not_the_run(

@@ -16,7 +16,7 @@ from paceline.launchers.ray.resources import (
     fits,
     placement_of,
 )
-from paceline.plan.plan import Device, Elastic, OnRay, Placement, Transport
+from paceline.plan.plan import Device, Elastic, Launcher, OnRay, Placement, Transport
 
 TWO = [Node(name="a", cpus=2), Node(name="b", cpus=2)]
 
@@ -79,3 +79,12 @@ def test_elastic_workers_are_refused_where_a_node_is_another_machine(wording: Wo
     with wording.raises(NotReadyError):
         check_nodes(plan, "auto", [here, there])
     check_nodes(replace(plan, elastic=None), "auto", [here, there])
+
+
+def test_elastic_workers_over_tcp_may_be_anywhere_and_begin_with_the_fewest(wording: Wording) -> None:
+    crew = Elastic(workers=3, min_workers=2, max_workers=3)
+    plan = small_plan("ssgd", num_workers=3, elastic=crew, transport=Transport.TCP, launcher=Launcher.RAY)
+    here, there = Node(name="127.0.0.1", cpus=1), Node(name="192.0.2.1", cpus=1)
+    check_nodes(plan, "auto", [here, there])
+    with wording.raises(NotReadyError):
+        check_nodes(plan, "auto", [there])

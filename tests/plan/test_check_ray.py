@@ -55,8 +55,16 @@ def test_what_only_ray_reads_is_refused_without_it(wording: Wording) -> None:
     wording(_problems(restarts=1, launcher="local"))
 
 
-def test_an_elastic_run_shares_memory_on_ray_as_it_does_without() -> None:
+def test_an_elastic_run_shares_memory_on_this_machine_and_uses_tcp_on_a_cluster(wording: Wording) -> None:
     assert _plan(elastic=True).transport is Transport.SHM
+    for loopback in ("127.0.0.1:6379", "ray://localhost:10001"):
+        assert _plan(elastic=True, address=loopback).transport is Transport.SHM
+    for cluster in ("auto", "10.0.0.1:6379", "ray://head:10001"):
+        assert _plan(elastic=True, address=cluster).transport is Transport.TCP
+        assert _plan(elastic=True, address=cluster, transport="shm").transport is Transport.SHM
+    strict = {"launcher": "ray", "elastic": True, "placement": "strict_spread"}
+    wording(_problems(**strict, address="auto"))
+    assert _plan(elastic=True, placement="strict_spread").transport is Transport.SHM
     assert _plan(elastic=True, mode="asgd").transport is Transport.TCP
     assert _plan(elastic=True, mode="fsdp").elastic is not None
 

@@ -8,7 +8,7 @@ what a row leaves out is as for the same class named as `module:Class`.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paceline.plan.plan import Codec, Plan, Transport
+from paceline.plan.plan import Codec, Launcher, Plan, Transport
 
 
 class Channel(StrEnum):
@@ -305,6 +305,16 @@ def server_names(plan: Plan) -> tuple[str, ...]:
     if plan.elastic is None or MODES[plan.mode].channel is not Channel.STORE:
         return ()
     return ("server-0-a", "server-0-b")
+
+
+def spans_hosts(plan: Plan) -> bool:
+    """Whether the workers of an elastic run may be on other hosts, sharing nothing with the command."""
+    if plan.launcher is Launcher.AGENTS:
+        return True
+    is_in_memory = plan.elastic is None or plan.transport is not Transport.TCP
+    return (
+        plan.launcher is Launcher.RAY and not is_in_memory and MODES[plan.mode].channel is Channel.COLLECTIVE
+    )
 
 
 def min_workers_for(aggregate: str, tolerance: int) -> int:

@@ -8,7 +8,7 @@ from paceline.config.train_config import TrainConfig
 from paceline.core.errors import Problem
 from paceline.plan import decide
 from paceline.plan.catalog import MODES, Channel
-from paceline.plan.plan import Device, Launcher, Transport
+from paceline.plan.plan import Device, Launcher, Placement, Transport
 
 
 def check_elastic(config: TrainConfig, are_sound: Callable[..., bool]) -> list[Problem]:
@@ -194,7 +194,16 @@ def _address(config: TrainConfig) -> list[Problem]:
 
 
 def _ray_elastic(config: TrainConfig) -> list[Problem]:
-    if decide.elastic_of(config) is None or not config.restarts:
+    if decide.elastic_of(config) is None:
+        return []
+    is_strict = config.placement in (Placement.STRICT_PACK, Placement.STRICT_SPREAD)
+    if is_strict and decide.is_on_ray_nodes(config):
+        message = (
+            f"placement is {config.placement}, but workers of this elastic run are started, moved and added "
+            "one by one"
+        )
+        return [_problem(config, "placement", message, "use --placement spread or pack")]
+    if not config.restarts:
         return []
     message = (
         f"restarts is {config.restarts}, but an elastic run replaces a lost worker while the others continue"

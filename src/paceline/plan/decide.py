@@ -45,6 +45,7 @@ _DEFAULT_SYNC_EVERY = 8
 _DEFAULT_DC_LAMBDA = 0.04
 _VIRTUAL_PACE_S = 0.01
 _ON_THE_GPU = frozenset({Transport.NCCL, Transport.CUDA_IPC})
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _ONE_PARENT = frozenset({Transport.SHM, Transport.CUDA_IPC})  # memory that is inherited by a fork
 _DGC_WARMUP_SHARE = 20  # 1 of 20 steps (Lin 2017 uses 4 of 70 to 160 epochs)
 _ADAM_LIKE = frozenset({"adam", "adamw"})
@@ -179,7 +180,10 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     if elastic_of(config) is not None and mode is not None and mode.channel is Channel.STORE:
         return (Transport.TCP,)  # a server that takes over was not there when the others began
     if elastic_of(config) is not None and mode is not None and mode.channel is Channel.COLLECTIVE:
-        return (Transport.TCP,) if config.launcher == Launcher.AGENTS else (Transport.SHM, Transport.TCP)
+        if config.launcher == Launcher.AGENTS:
+            return (Transport.TCP,)
+        # Nodes of a Ray cluster may be on several machines.
+        return (Transport.TCP, Transport.SHM) if _is_ray_cluster(config) else (Transport.SHM, Transport.TCP)
     every = tuple(t for t in Transport if t is not Transport.NONE)
     usable: tuple[Transport, ...] = every if mode is None else TRANSPORTS[mode.channel]
     if config.launcher in (Launcher.TORCHRUN, Launcher.RAY) and elastic_of(config) is None:
@@ -196,6 +200,22 @@ def usable_transports(config: TrainConfig, facts: Facts) -> tuple[Transport, ...
     if config.compress is not None:
         refused.add(Transport.CUDA_IPC)  # within one GPU's memory nothing travels
     return tuple(sorted((t for t in usable if t not in refused), key=lambda t: t not in _ON_THE_GPU))
+
+
+def _is_ray_cluster(config: TrainConfig) -> bool:
+    """Whether the address is that of a Ray cluster which may have nodes on other machines."""
+    address = config.address or "local"
+    host = address.removeprefix("ray://").rpartition(":")[0]
+    return config.launcher == Launcher.RAY and address != "local" and host not in _LOOPBACK
+
+
+def is_on_ray_nodes(config: TrainConfig) -> bool:
+    """Whether the workers of an elastic run may be on several machines of a Ray cluster."""
+    mode = mode_of(config)
+    if config.launcher != Launcher.RAY or mode is None or mode.channel is not Channel.COLLECTIVE:
+        return False
+    is_chosen = config.transport not in (None, "auto")
+    return config.transport == Transport.TCP if is_chosen else _is_ray_cluster(config)
 
 
 def transport_of(config: TrainConfig, facts: Facts) -> Transport:

@@ -24,9 +24,8 @@ from paceline.coordinator.client.aio import RefusedError, UnreachableError
 from paceline.coordinator.client.blocking import BlockingClient
 from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
-from paceline.coordinator.run_endpoint import CoordinatorEndpoint, Coordinators, TokenFile
+from paceline.coordinator.run_endpoint import CoordinatorEndpoint, Coordinators
 from paceline.coordinator.server.access_policy import Role
-from paceline.coordinator.server.tokens import TOKENS_NAME
 from paceline.events.log import EventLog
 from paceline.launchers.elastic import ElasticSupervisor
 from paceline.launchers.held_processes import is_held as is_held_in
@@ -180,8 +179,13 @@ def supervised(
     log: EventLog,
     note: Callable[[str], None],
     coordinators: Coordinators | None = None,
+    *,
+    host: str = "127.0.0.1",
 ) -> Iterator[tuple[ElasticSupervisor, RunRegistry]]:
-    """The supervisor and the registry entry of an elastic run, while it runs."""
+    """The supervisor and the registry entry of an elastic run, while it runs.
+
+    `host`: where a coordinator of its own listens.
+    """
     assert plan.elastic is not None, "the run is elastic"
 
     def log_decision(text: str) -> None:
@@ -189,7 +193,7 @@ def supervised(
         log.write("supervision", decision=text)
 
     with ExitStack() as stack:
-        connection = stack.enter_context(_connect(run_dir, coordinators))
+        connection = stack.enter_context(_connect(run_dir, coordinators, host))
         # A resumed run counts its generations from 1 again; old rendezvous folders must not be reused.
         with suppress(FileNotFoundError):
             shutil.rmtree(run_dir / "generations")
@@ -244,13 +248,11 @@ class _Connection:
 
 
 @contextmanager
-def _connect(run_dir: Path, coordinators: Coordinators | None) -> Iterator[_Connection]:
+def _connect(run_dir: Path, coordinators: Coordinators | None, host: str) -> Iterator[_Connection]:
     """The given coordinators, or a node embedded in this process."""
     if coordinators is None:
-        with EmbeddedNode(run_dir) as node:
-            embedded = Coordinators(
-                addresses=(node.address,), credentials=TokenFile(node.folder / TOKENS_NAME)
-            )
+        with EmbeddedNode(run_dir, host=host) as node:
+            embedded = Coordinators(addresses=(node.address,), credentials=node.credentials)
             yield _Connection(node.client, embedded, open_coordinators(embedded), node.take_messages)
         return
     found = open_coordinators(coordinators)

@@ -90,9 +90,9 @@ def train(
             require_no_run(run_dir)
         remove_drafts(run_dir)
         if plan.launcher is LauncherKind.AGENTS:
-            from paceline.launchers.agents.launcher import AgentsLauncher  # imports grpc
+            from paceline.launchers.agents.launcher import HostsLauncher, offered_to_agents  # imports grpc
 
-            on_agents = AgentsLauncher()
+            on_agents = HostsLauncher(offered_to_agents)
             with exporting(plan, run_dir, watcher.note):
                 return _run(plan, run_dir, watcher, on_agents, resume_from, coordinators)
         if plan.ray is None or not (warm is None or isinstance(warm, LocalLauncher)):
@@ -102,7 +102,7 @@ def train(
 
         # Connect before anything starts, so that problems with Ray leave no half-started run.
         with closing(RayLauncher(plan)) as on_ray, exporting(plan, run_dir, watcher.note):
-            return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators)
+            return _run(plan, run_dir, watcher, on_ray, resume_from, coordinators, host=on_ray.address)
 
 
 def _reachable(coordinators: "Coordinators | None", launcher: LauncherKind) -> "Coordinators | None":
@@ -138,6 +138,8 @@ def _run(
     warm: RunLauncher | None,
     resume_from: Checkpoint | None,
     coordinators: "Coordinators | None",
+    *,
+    host: str = "127.0.0.1",
 ) -> dict[str, Json]:
     started_ns = SystemClock().now_ns()
     started_s = monotonic_s()
@@ -161,7 +163,9 @@ def _run(
             if plan.elastic is None:
                 outcome = launcher.run(plan, run_dir, on_message=follow, resume_from=folder)
             else:
-                outcome = _run_elastic(launcher, plan, run_dir, folder, follow, log, watcher, coordinators)
+                outcome = _run_elastic(
+                    launcher, plan, run_dir, folder, follow, log, watcher, coordinators, host
+                )
             uploader.close(wait=True)
     except BaseException:
         uploader.close(wait=False)
@@ -221,10 +225,11 @@ def _run_elastic(
     log: EventLog,
     watcher: Watcher,
     coordinators: "Coordinators | None",
+    host: str,
 ) -> RunOutcome:
     from paceline.training.elastic import supervised  # imports grpc
 
-    with supervised(plan, run_dir, log, watcher.note, coordinators) as (supervisor, registry):
+    with supervised(plan, run_dir, log, watcher.note, coordinators, host=host) as (supervisor, registry):
         with follow.uploader.reporting_removals(registry.drop):
             try:
                 outcome = launcher.run(

@@ -4,7 +4,9 @@
         node.client.write("Runs.Create", pb.CreateRun(run="a"), pb.Run)
 
 An embedded node runs the same code as any node, as a group of one: its data is in
-RUN_DIR/coordinator, survives the process, and is shown by `paceline coordinator status --dir`.
+RUN_DIR/coordinator, survives the process, and is shown by `paceline coordinator status --dir`. On loopback
+it requires a token; at another address, for workers on other hosts, TLS with certificates that it makes for
+this run, by an authority whose key is not kept.
 
 A node stops when its disk fails, because it cannot know what the disk holds. The embedded node
 is then reopened under the same address, from the data on disk, until it succeeds; no command
@@ -16,6 +18,7 @@ import gc
 import os
 import queue
 import resource
+import shutil
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
@@ -28,11 +31,23 @@ from paceline.coordinator.client import nodes_file
 from paceline.coordinator.client.blocking import Background, BlockingClient
 from paceline.coordinator.client.nodes_file import NodesFile
 from paceline.coordinator.raft.types import NodeId
+from paceline.coordinator.run_endpoint import Credentials, TlsFolder, TokenFile
 from paceline.coordinator.server import tokens
-from paceline.coordinator.server.access_policy import Role
+from paceline.coordinator.server.access_policy import Identity, Role, node_name
 from paceline.coordinator.server.node import Pace
+from paceline.coordinator.server.security import is_loopback
 from paceline.coordinator.server.server import Coordinator, Note, Settings
+from paceline.coordinator.server.tls import (
+    CA_NAME,
+    Certificate,
+    CertificateHolder,
+    init_pki,
+    load_client_certificate,
+    load_node_certificate,
+)
+from paceline.coordinator.server.tokens import Token, Tokens
 from paceline.core import environ
+from paceline.core.clock import unix_now_s
 from paceline.core.errors import PacelineError
 
 
@@ -102,6 +117,7 @@ def _allow_many_files() -> None:
 EMBEDDED_FOLDER = "coordinator"
 EMBEDDED_NODE = NodeId(1)
 EMBEDDED_CLUSTER = "embedded"
+PKI_FOLDER = "pki"
 # A group of one elects itself after one tick.
 EMBEDDED_PACE = Pace(tick_s=0.02, election_ticks=1, heartbeat_ticks=1)
 FIRST_PAUSE_S = 0.2  # before it is reopened
@@ -111,14 +127,24 @@ MAX_PAUSE_S = 10.0
 class EmbeddedNode:
     """A node that leads when the constructor returns; `client` has the role admin."""
 
-    def __init__(self, run_dir: Path, *, patience_s: float = 10.0) -> None:
+    def __init__(self, run_dir: Path, *, host: str = "127.0.0.1", patience_s: float = 10.0) -> None:
         self.folder = run_dir / EMBEDDED_FOLDER
         self.folder.mkdir(parents=True, exist_ok=True)
-        proof = tokens.load_or_create_tokens(self.folder / tokens.TOKENS_NAME)
+        self.credentials: Credentials
+        proof: Tokens | Certificate
+        if is_loopback(host):
+            self.credentials = TokenFile(self.folder / tokens.TOKENS_NAME)
+            proof = tokens.load_or_create_tokens(self.credentials.path)
+            access: Token | Certificate = proof.of(Role.ADMIN)
+        else:
+            self.credentials = TlsFolder(self.folder / PKI_FOLDER)
+            proof = _make_certificates(self.credentials.folder, host)
+            access = load_client_certificate(self.credentials.folder)
+        listen = f"[{host}]:0" if ":" in host else f"{host}:0"
         self._settings = Settings(
             node=EMBEDDED_NODE,
-            listen="127.0.0.1:0",
-            peers={EMBEDDED_NODE: "127.0.0.1:0"},
+            listen=listen,
+            peers={EMBEDDED_NODE: listen},
             data_dir=self.folder / "node-1",
             proof=proof,
             cluster=EMBEDDED_CLUSTER,
@@ -135,9 +161,7 @@ class EmbeddedNode:
             stack.callback(lambda: background.call(self._stop()))
             NodesFile(cluster=EMBEDDED_CLUSTER, nodes={EMBEDDED_NODE: self.address}).write(self.folder)
             stack.callback((self.folder / nodes_file.FILE_NAME).unlink, missing_ok=True)
-            self.client = stack.enter_context(
-                BlockingClient([self.address], proof.of(Role.ADMIN), patience_s=patience_s)
-            )
+            self.client = stack.enter_context(BlockingClient([self.address], access, patience_s=patience_s))
             self.client.find_leader()
             self._stack = stack.pop_all()
 
@@ -206,3 +230,12 @@ class EmbeddedNode:
                 continue
             self._coordinator = coordinator
             return
+
+
+def _make_certificates(folder: Path, host: str) -> Certificate:
+    """New ones for each start: the address may be another. Returns that of the node."""
+    shutil.rmtree(folder, ignore_errors=True)
+    node = CertificateHolder(Identity(node_name(EMBEDDED_NODE), Role.NODE), (host,))
+    init_pki(folder, [node], now_s=unix_now_s())
+    (folder / f"{CA_NAME}.key").unlink()  # no more certificates will be made
+    return load_node_certificate(folder, EMBEDDED_NODE)

@@ -68,18 +68,21 @@ class HostFleet:
         """Start `paceline train` with these options on the command's host."""
         host = self.nodes.network.host(self.command_host)
         command = host.start([*PACELINE, "train", *args, *self.train_flags], log=self.log_of("train"))
-        log = LogFollower(self.run_dir / "events.jsonl", rows=LIVE_ROWS)
-        return FleetRun(self, command, log)
+        return FleetRun(fleet=self, command=command, run_dir=self.run_dir, said=self.log_of("train"))
 
 
-@dataclass(slots=True)
-class FleetRun:
+@dataclass(slots=True, kw_only=True)
+class HostRun:
     """A run that is observed through its event log, from outside of the hosts."""
 
-    fleet: HostFleet
     command: HostProcess
-    log: LogFollower
+    run_dir: Path
+    said: Path  # the command's output
+    log: LogFollower = field(init=False)
     _clock: SystemClock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        self.log = LogFollower(self.run_dir / "events.jsonl", rows=LIVE_ROWS)
 
     def now_ns(self) -> int:
         return self._clock.now_ns()
@@ -88,7 +91,7 @@ class FleetRun:
         self._clock.sleep(duration_s)
 
     def output(self) -> str:
-        return self.fleet.log_of("train").read_text(errors="replace")
+        return self.said.read_text(errors="replace")
 
     def until(self, is_true: Callable[[History], bool], description: str) -> None:
         deadline_s = monotonic_s() + MAX_WAIT_S
@@ -96,11 +99,11 @@ class FleetRun:
             if self.command.has_ended():
                 raise TrainingError(
                     f"the run ended before {description}: {self.output()[-2000:]}",
-                    f"see {self.fleet.run_dir}",
+                    f"see {self.run_dir}",
                 )
             if monotonic_s() > deadline_s:
                 raise TrainingError(
-                    f"waited {MAX_WAIT_S:g} s in vain for: {description}", f"see {self.fleet.run_dir}"
+                    f"waited {MAX_WAIT_S:g} s in vain for: {description}", f"see {self.run_dir}"
                 )
             self.wait(POLL_S)
 
@@ -113,7 +116,12 @@ class FleetRun:
         """In good order, as by Ctrl-C; returns its history."""
         self.command.signal(signal.SIGINT)
         self.command.wait(STOP_S)
-        return read_history(self.fleet.run_dir / "events.jsonl")
+        return read_history(self.run_dir / "events.jsonl")
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetRun(HostRun):
+    fleet: HostFleet
 
 
 @contextmanager

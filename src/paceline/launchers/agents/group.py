@@ -1,19 +1,20 @@
-"""Participants of an elastic run on the hosts of its agents: placed, followed, and placed again.
+"""Participants of an elastic run on several hosts: placed, followed, and placed again.
 
 To the supervisor (launchers/elastic.py) this is what the zygote is on one machine: it starts the
 participants that it is ordered to start, and reports those that ended. A participant without a free slot
 waits for one. When the connection of a host ends, its participants are lost with it: the agent ends them
 before the command stops waiting for it (wire.py), so a replacement never trains beside its predecessor.
+Hosts come by themselves (`paceline agent`), or are started by a `HostSource` (launchers/ray/hosts.py).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.core.clock import monotonic_s
 from paceline.core.errors import ExitCode, PacelineError, ProtocolError, TrainingError
 from paceline.launchers.agents.folder import RunFolder, parts_of
 from paceline.launchers.agents.hub import MAX_WAITING, Arrived, Gone, Hub, Received
+from paceline.launchers.agents.placement import Host, HostRoom, HostSource, Placed, choose_host
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
 from paceline.plan.catalog import server_names
@@ -26,59 +27,6 @@ NO_HOST_S = 10.0  # without a host until a note about it
 _FAILED = int(ExitCode.TRAINING_FAILED)
 
 
-# Workers spread over the hosts. A parameter server avoids the host of another server, so that a primary and
-# its backup are not lost together. A participant avoids a host that lost it before, where another has room.
-
-
-@dataclass(slots=True)
-class HostRoom:
-    """What one host offers, and what of this run it has."""
-
-    name: str
-    free: int  # slots that no run uses
-    participants: set[str] = field(default_factory=set)
-    is_draining: bool = False
-    lost: Mapping[str, int] = field(default_factory=dict)  # how often it lost each participant
-
-
-def choose_host(participant: str, hosts: Collection[HostRoom]) -> str | None:
-    """The host to start it on; None: no host has a free slot."""
-    open_hosts = [host for host in hosts if host.free > 0 and not host.is_draining]
-    if not open_hosts:
-        return None
-    return min(open_hosts, key=lambda host: _cost(participant, host)).name
-
-
-def _cost(participant: str, host: HostRoom) -> tuple[bool, int, int, str]:
-    is_server = participant.startswith("server-")
-    shares_server = is_server and any(other.startswith("server-") for other in host.participants)
-    return (shares_server, host.lost.get(participant, 0), -host.free, host.name)
-
-
-@dataclass(slots=True)
-class Host:
-    room: HostRoom
-    name: str  # of the agent
-    scratch: str
-    is_usable: bool = True  # False: it refused the plan
-    is_over: bool = False
-    is_new: bool = True  # its free slots were not offered to the supervisor yet
-    has_lost_lines: bool = False  # of its participants' logs
-    alive: int = 0
-    loss: float | None = None
-    refusal: PacelineError | None = None  # why it is not
-    sent_checkpoints: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Placed:
-    """A participant that was ordered to start, or runs."""
-
-    host: str
-    pid: int = 0
-    first_steps: int = 0  # its count when it was started
-
-
 class AgentGroup:
     def __init__(
         self,
@@ -88,8 +36,10 @@ class AgentGroup:
         on_message: Callable[[Message], None],
         is_stopping: Callable[[], bool],
         supervisor: Supervisor,
+        source: HostSource,
     ) -> None:
         self._plan = plan
+        self._source = source
         self._hub = hub
         self._folder = folder
         self._on_message = on_message
@@ -113,7 +63,7 @@ class AgentGroup:
     def run(self, run_dir: Path, resume_from: Path | None) -> RunOutcome:
         self._run_dir = run_dir
         self._resume_from = resume_from
-        assert self._plan.elastic is not None, "only elastic runs have agents"
+        assert self._plan.elastic is not None, "only elastic runs have hosts"
         for participant in [*server_names(self._plan), *_workers(self._plan.elastic.workers)]:
             self._queue_start(participant)
         while not self._is_over:
@@ -124,6 +74,7 @@ class AgentGroup:
             if self._is_ending:
                 self._send_away_latecomers()
             else:
+                self._update_source()
                 self._place_due()
                 self._offer_new_slots()
                 self._check_waiting()
@@ -159,6 +110,7 @@ class AgentGroup:
         if self._is_over:  # it has ended the run, and found the offer again
             self._hub.drop(host)
             return
+        self._source.arrived(host, hello)
         self._note(f"host {name} joined with {room.free} of {hello['total']} slots free")
         start: Message = {
             "op": "start",
@@ -314,6 +266,10 @@ class AgentGroup:
         for participant in sorted(host.room.participants):
             self._supervisor.evacuate(participant, f"its host {host.name} is draining")
 
+    def _update_source(self) -> None:
+        rooms = {key: host.room for key, host in self._hosts.items()}
+        self._source.update(len(self._due) + len(self._placed), rooms)
+
     # Participants.
 
     def _queue_start(self, participant: str) -> None:
@@ -396,16 +352,17 @@ class AgentGroup:
         refusals = [host.refusal for host in self._hosts.values() if host.refusal is not None]
         if refusals and len(refusals) == len(self._hosts) and waited_s > NO_HOST_S:
             raise refusals[0]
-        if waited_s > self._plan.timeout_s or (self._is_stopping() and self._due and not self._living()):
+        limit_s = max(self._plan.timeout_s, self._source.start_s)
+        if waited_s > limit_s or (self._is_stopping() and self._due and not self._living()):
             hosts = self._describe_hosts()
             raise TrainingError(
                 f"no worker is alive, and none could be started for {waited_s:.0f} s: {hosts}",
-                "start `paceline agent` on more hosts, then resume:  paceline train --resume RUN",
+                f"{self._source.hint}, then resume:  paceline train --resume RUN",
             )
 
     def _describe_hosts(self) -> str:
         if not self._hosts:
-            return "no agent is connected"
+            return "no host is connected"
         return ", ".join(
             f"{host.name} has {host.room.free} free slots"
             + (" and is draining" if host.room.is_draining else "")

@@ -97,6 +97,7 @@ class HostedRun:
     address: str  # at which participants here listen for those of other hosts
     note: Callable[[str], None]
     is_draining: Callable[[], bool]
+    slot: str = ""  # by which the command knows this host, if it started it
     _participants: dict[str, int] = field(default_factory=dict)  # and their pids; 0: not started yet
     _peer: Peer | None = None
     _helper: Helper | None = None
@@ -190,6 +191,7 @@ class HostedRun:
                 "free": self.slots.free,
                 "total": self.slots.total,
                 "scratch": str(self.folder),
+                "slot": self.slot,
             }
         )
         welcome, _ = await peer.receive(HANDSHAKE_S)

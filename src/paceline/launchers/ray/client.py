@@ -23,6 +23,7 @@ from paceline.plan.plan import Plan
 
 MIN_VERSION = (2, 60)
 REACHABLE_TIMEOUT_S = 3.0
+GCS_TIMEOUT_S = 10
 NODE_LOST = "its node was lost"
 INSTALL = "pip install 'paceline[ray]'"
 Handle = NewType("Handle", object)  # an actor
@@ -202,7 +203,8 @@ class RayClient:
                 has = node["Resources"]
                 cpus = float(has.get("CPU", 0))
                 gpus = float(has.get("GPU", 0))
-                nodes.append(Node(name=str(node["NodeManagerAddress"]), cpus=cpus, gpus=gpus))
+                name = str(node["NodeManagerAddress"])
+                nodes.append(Node(name=name, cpus=cpus, gpus=gpus, id=str(node["NodeID"])))
         return nodes
 
     def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> "Reservation":
@@ -225,6 +227,17 @@ class RayClient:
             max_concurrency=calls_at_once,
             max_restarts=0,
             scheduling_strategy=strategy,
+        )
+        return Handle(actor_class.remote(*args))
+
+    def start_anywhere(self, kind: type, args: Sequence[object], *, cpus: int, is_spread: bool) -> Handle:
+        """An actor of this class on any node with room; it waits for one."""
+        import ray
+
+        actor_class = ray.remote(kind).options(
+            num_cpus=cpus,
+            max_restarts=0,
+            scheduling_strategy="SPREAD" if is_spread else "DEFAULT",
         )
         return Handle(actor_class.remote(*args))
 
@@ -293,6 +306,18 @@ def own_address() -> str:
     import ray
 
     return str(ray.util.get_node_ip_address())
+
+
+def is_node_draining() -> bool:
+    """Whether Ray drains this node, before it is preempted or removed; only inside an actor."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    gcs = ray._private.worker.global_worker.gcs_client  # Ray has no public call for it
+    try:
+        return here in gcs.get_draining_nodes(timeout=GCS_TIMEOUT_S)
+    except Exception:  # the head is busy or gone: what it says counts once it answers
+        return False
 
 
 def describe_actor_death(text: str) -> str:

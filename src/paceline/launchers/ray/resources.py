@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.core.errors import NotReadyError
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import server_names, spans_hosts
 from paceline.plan.plan import Device, Placement, Plan, Transport
 
 
@@ -18,6 +18,7 @@ class Node:
     name: str
     cpus: float
     gpus: float = 0.0
+    id: str = ""  # Ray's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ def placement_of(plan: Plan, nodes: Sequence[Node]) -> Placement:
     placement = None if plan.ray is None else plan.ray.placement
     if placement is not None:
         return placement
-    return Placement.SPREAD if has_server(plan) and len(nodes) > 1 else Placement.PACK
+    is_spread = has_server(plan) or spans_hosts(plan)
+    return Placement.SPREAD if is_spread and len(nodes) > 1 else Placement.PACK
 
 
 def fits(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement) -> bool:
@@ -92,19 +94,24 @@ def fits(bundles: Sequence[Bundle], nodes: Sequence[Node], placement: Placement)
 def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
     """NotReadyError unless the plan can run there."""
     bundles = bundles_of(plan)
+    if spans_hosts(plan):  # the others start when there is room
+        assert plan.elastic is not None, "only elastic runs span hosts"
+        bundles = bundles[: plan.elastic.min_workers]
     placement = placement_of(plan, nodes)
     if not fits(bundles, nodes, placement):
         raise NotReadyError(
             f"the Ray at {address} is too small\n" + capacity_table(bundles, nodes, placement),
             "use fewer workers, --threads-per-worker 1 or another --placement, or add nodes",
         )
-    elsewhere = [] if plan.elastic is None else [node.name for node in nodes if not is_own_address(node.name)]
+    is_bound = plan.elastic is not None and not spans_hosts(plan)
+    elsewhere = [] if not is_bound else [node.name for node in nodes if not is_own_address(node.name)]
     if elsewhere:
         raise NotReadyError(
             f"the Ray at {address} has nodes on other machines, {', '.join(elsewhere[:8])},"
-            " but the workers of an elastic run share the memory of this one",
-            "use --restarts 3 instead of --elastic: after a loss all workers resume from the newest "
-            "checkpoint",
+            f" but elastic workers of mode {plan.mode} with transport {plan.transport.value} share memory or"
+            " the run folder of this one",
+            "use --mode ssgd, localsgd, diloco, fedavg or adaptive with --transport tcp; or --restarts 3"
+            " instead of --elastic: after a loss all workers resume from the newest checkpoint",
         )
 
 

@@ -20,6 +20,7 @@ from paceline.events.schema import CoordinatorRow
 from paceline.monitoring.log_maintenance import LogMaintenance
 from paceline.monitoring.probes.gpu import GpuProbe
 from paceline.monitoring.probes.host import HostProbe
+from paceline.plan.catalog import spans_hosts
 from paceline.plan.plan import EventDetail, Launcher, Plan
 
 EVERY_S = 1.0
@@ -183,8 +184,7 @@ def collecting(
         yield
         return
     coordinator = None if plan.elastic is None else coordinator_probe(run_dir)
-    # Elastic workers are on this machine, unless agents of other hosts start them.
-    is_elastic_here = plan.elastic is not None and plan.launcher is not Launcher.AGENTS
+    is_elastic_here = plan.elastic is not None and not spans_hosts(plan)
     is_local = plan.launcher is Launcher.LOCAL or is_elastic_here
     with Collector(run_dir, note, has_local_workers=is_local, coordinator=coordinator):
         yield

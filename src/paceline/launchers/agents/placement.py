@@ -1,0 +1,74 @@
+"""On which host of an elastic run a participant is started, and what brings hosts to the run.
+
+Workers spread over the hosts. A parameter server avoids the host of another server, so that a primary and its
+backup are not lost together. A participant avoids a host that lost it before, where another has room.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from paceline.core.errors import PacelineError
+from paceline.launchers.agents.wire import Message
+
+
+@dataclass(slots=True)
+class HostRoom:
+    """What one host offers, and what of this run it has."""
+
+    name: str
+    free: int  # slots that no run uses
+    participants: set[str] = field(default_factory=set)
+    is_draining: bool = False
+    lost: Mapping[str, int] = field(default_factory=dict)  # how often it lost each participant
+
+
+@dataclass(slots=True)
+class Host:
+    room: HostRoom
+    name: str  # of the agent
+    scratch: str
+    is_usable: bool = True  # False: it refused the plan
+    is_over: bool = False
+    is_new: bool = True  # its free slots were not offered to the supervisor yet
+    has_lost_lines: bool = False  # of its participants' logs
+    alive: int = 0
+    loss: float | None = None
+    refusal: PacelineError | None = None  # why it is not
+    sent_checkpoints: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Placed:
+    """A participant that was ordered to start, or runs."""
+
+    host: str
+    pid: int = 0
+    first_steps: int = 0  # its count when it was started
+
+
+def choose_host(participant: str, hosts: Collection[HostRoom]) -> str | None:
+    """The host to start it on; None: no host has a free slot."""
+    open_hosts = [host for host in hosts if host.free > 0 and not host.is_draining]
+    if not open_hosts:
+        return None
+    return min(open_hosts, key=lambda host: _cost(participant, host)).name
+
+
+def _cost(participant: str, host: HostRoom) -> tuple[bool, int, int, str]:
+    is_server = participant.startswith("server-")
+    shares_server = is_server and any(other.startswith("server-") for other in host.participants)
+    return (shares_server, host.lost.get(participant, 0), -host.free, host.name)
+
+
+class HostSource(Protocol):
+    """What brings hosts to a run."""
+
+    hint: str  # how a user brings more
+    start_s: float  # how long a host may take to start
+
+    def arrived(self, host: str, hello: Message) -> None: ...
+
+    def update(self, wanted: int, rooms: Mapping[str, HostRoom]) -> None:
+        """So many participants run or wait for a slot; bring hosts, and end those that are not needed."""
+        ...
