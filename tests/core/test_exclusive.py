@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -123,6 +124,12 @@ def test_of_many_processes_that_claim_one_name_each_gets_its_own_folder(tmp_path
     ]
     names = [process.communicate()[0].strip() for process in started]
     assert sorted(names) == ["xor", "xor-2", "xor-3", "xor-4"]
+
+
+def test_of_many_threads_that_claim_one_name_each_gets_its_own_folders(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        claims = [threads.submit(claim_run_dir, tmp_path / "xor", is_named=False) for _ in range(100)]
+    assert len({claim.result() for claim in claims}) == 100
 
 
 def test_a_name_whose_run_never_began_is_free_again(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def test_every_reader_skips_lines_that_are_no_text_or_no_event(tmp_path: Path) -
         b'{"kind":"steps","who":"worker-0","rows":2,"columns":{"step":[1]}}\n',
         b'{"kind":"steps","who":"worker-x","rows":1,"columns":{"step":1}}\n',
         b'{"kind":"action"}\n',
+        b'{"kind":"action","who":}\n',
     ]
     for number, raw in enumerate(damage):
         log.write("action", id=number)
@@ -149,7 +150,7 @@ def test_every_reader_skips_lines_that_are_no_text_or_no_event(tmp_path: Path) -
     log.write("action", id=len(damage))
     history = read_history(path)
     assert _ids(history) == list(range(len(damage) + 1))
-    assert history.torn.first == [3, 5, 7, 9, 11, 13]
+    assert history.torn.first == [3, 5, 7, 9, 11, 13, 15]
     assert _ids(following.read()) == _ids(history)
     lines = NewLines(path)
     assert all("action" in line or "steps" in line or "schema" in line for line in lines.read())

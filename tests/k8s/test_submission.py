@@ -124,6 +124,15 @@ def test_a_node_that_takes_no_pods_now_is_no_room(state: dict[str, Any], wording
     assert {row.where for row in rows if not row.is_enough} == {"all nodes"}
 
 
+def test_a_node_that_is_tainted_against_the_pods_is_no_room() -> None:
+    taint = {"key": "team", "value": "b", "effect": "NoSchedule"}
+    tainted = {**node("a"), "spec": {"taints": [taint]}}
+    requested = job(replicas=1)
+    assert not all(row.is_enough for row in check_capacity(roles([requested]), [tainted]))
+    requested["spec"]["template"]["spec"]["tolerations"] = [{"key": "team", "operator": "Exists"}]
+    assert all(row.is_enough for row in check_capacity(roles([requested]), [tainted]))
+
+
 def test_a_missing_node_label_is_reported(wording: Wording) -> None:
     requested = job()
     requested["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "b"}
