@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.fixtures.processes.command import assert_nothing_was_lost
-from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, kill_worker
+from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, kill_participant
 from tests.fixtures.servers.listening import (
     Answer,
     Capture,
@@ -221,7 +221,7 @@ def check_floods(made: Product, found: list[ListeningSocket]) -> None:
         for each in found:
             if kind_of(each) not in HTTP:
                 stack.enter_context(flood(each.place, HALF_OPEN))
-        kill_worker(made.run, "worker-1")
+        kill_participant(made.run, "worker-1")
         made.run.until_in(2, after=generation)
 
 
