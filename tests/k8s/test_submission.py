@@ -294,6 +294,19 @@ def test_a_pod_is_removed_by_force_only_when_its_node_is_lost(
     assert bool(reason_to_force(body, None, NOW_S)) is leaving
 
 
+@pytest.mark.parametrize("key", ["node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service"])
+@pytest.mark.parametrize(("tainted_s", "is_forced"), [(600.0, True), (5.0, False)])
+def test_a_taint_that_says_that_a_node_is_lost_counts_like_its_silence(
+    key: str, tainted_s: float, is_forced: bool
+) -> None:
+    body = pod(phase="Running")
+    body["metadata"]["deletionTimestamp"] = write_time(NOW_S)
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": write_time(NOW_S)}
+    taint = {"key": key, "effect": "NoExecute", "timeAdded": write_time(NOW_S - tainted_s)}
+    machine = {"kind": "Node", "metadata": {"name": "node-a"}, "status": {"conditions": [ready]}}
+    assert bool(reason_to_force(body, {**machine, "spec": {"taints": [taint]}}, NOW_S)) is is_forced
+
+
 def test_a_prefix_has_rank_and_pod() -> None:
     labels = {"training.kubeflow.org/replica-index": "0", "training.kubeflow.org/replica-type": "worker"}
     assert prefix_of({"metadata": {"name": "demo-worker-0", "labels": labels}}, "demo") == "[r1 worker-0]"
