@@ -220,6 +220,32 @@ def test_a_job_without_pods_is_never_called_healthy(kind: str, event: str | None
     assert finding.failure.patience_s is None, "a job that has not failed is left alone"
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("where", ["status.message", "driver's log"])
+def test_a_failed_rayjob_is_explained_by_its_message_or_by_its_drivers_log_alone(
+    where: str, known: bool
+) -> None:
+    """Its submitter's pod succeeds, whatever happened."""
+    text = "Traceback (most recent call last):\nKeyError: 'loss'" if known else "words that no rule knows"
+    is_in_message = where == "status.message"
+    status = {"jobStatus": "FAILED", "jobDeploymentStatus": "Failed", "reason": "AppFailed"}
+    job = {"kind": "RayJob", "metadata": {"name": "demo", "namespace": "ml"}}
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-16T10:04:00Z"}}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "demo-x", "namespace": "ml", "labels": {"job-name": "demo"}},
+        "status": {"phase": "Succeeded", "containerStatuses": [{"name": "submitter", "state": ended}]},
+    }
+    record = {
+        "at": "2026-11-16T10:05:00Z",
+        "objects": [{**job, "status": {**status, "message": text if is_in_message else ""}}, pod],
+        "logs": [] if is_in_message else [{"pod": "demo-x", "text": text}],
+    }
+    finding = diagnose(read_record(record, "x"))
+    assert finding is not None
+    assert finding.failure.name == ("user-exception" if known else "unknown")
+
+
 PLACES = re.compile(
     r"<[a-z][^>]*>|\b(?:NAME|POD|NAMESPACE|FILE|MODEL|KEY|VALUE|CLUSTER|RUN|NODE|IMAGE)\b(?!:)|\{\w+\}"
 )
