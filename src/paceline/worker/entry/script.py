@@ -29,6 +29,7 @@ from paceline.worker.script.facts import ScriptFacts, ScriptFile, file_of
 from paceline.worker.script.hosts import ElasticHost, ParticipantHost, ProbeHost, ServerHost
 from paceline.worker.script.run import enter
 from paceline.worker.script.session import ScriptDoneError, ScriptHost, ScriptSession
+from paceline.worker.script.trial import TrialHost
 from paceline.worker.self_monitor import with_self_monitor
 from paceline.worker.wiring import set_up_torch
 
@@ -127,7 +128,8 @@ def probe_in_process(order: Answer) -> Answer:
     )
     torch.set_default_dtype(torch.float64 if order["dtype"] == Dtype.FLOAT64 else torch.float32)
     try:
-        host = ProbeHost(file, seed=int(str(order["seed"])), num_workers=int(str(order["num_workers"])))
+        kind = TrialHost if order["has_trials"] else ProbeHost
+        host = kind(file, seed=int(str(order["seed"])), num_workers=int(str(order["num_workers"])))
         run_file(file, host)
         if host.facts is None:
             raise script_error(
@@ -144,12 +146,23 @@ def probe_in_process(order: Answer) -> Answer:
             "steps": host.facts.total_steps(host.num_workers),
             "changes_gradients": host.changes_gradients,
             "sets_rates": host.sets_rates,
+            "trials": _trials_of(host) if isinstance(host, TrialHost) else None,
         }
     except PacelineError as error:
         return _refused(error)
     except TERMINATING_ERRORS as error:
         message = f"{file.name} failed before its second batch: {in_one_line(error)}"
         return _refused(script_error("E120", message, f"it was raised in {raised_at(error)}"))
+
+
+def _trials_of(host: TrialHost) -> Answer:
+    return {
+        "model": host.model,
+        "num_parameters": host.num_parameters,
+        "repeated": host.repeated.value,
+        "halved": host.halved.value,
+        "has_batch_statistics": host.has_batch_statistics,
+    }
 
 
 def _refused(error: PacelineError) -> Answer:
