@@ -30,6 +30,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "compare": (
         ("--modes ssgd,asgd,ssp --num-workers 2 --steps 50", "Compare three strategies on equal work"),
         (
+            "--modes ssgd,asgd,localsgd --num-workers 4 --target-accuracy 0.9 -- train.py --epochs 5",
+            "Compare three strategies for your own training script",
+        ),
+        (
             "--modes ssgd,localsgd --task digits --repeats 3",
             "Repeat each strategy three times, with confidence intervals",
         ),

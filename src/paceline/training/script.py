@@ -97,7 +97,7 @@ def read_script_request(
         *loaded.problems,
         *unread_problems(config),
         *file_problems(file),
-        *_mode_problems(config),
+        *mode_problems(config),
         *run_dir_problems(config, session.folder),
         *check(config, facts),
     ]
@@ -161,7 +161,7 @@ def file_problems(file: Path) -> list[Problem]:
     return [Problem(f"there is no file {file}", hint, "SCRIPT", "E120")]
 
 
-def _mode_problems(config: TrainConfig) -> list[Problem]:
+def mode_problems(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
     reason = None if mode is None else unoffered_reason(mode)
     if reason is None:
