@@ -176,7 +176,7 @@ class RunStore:
         return CheckpointStore(self._objects, session.name)
 
     def checkpoints(self) -> dict[int, CheckpointStore]:
-        """Every checkpoint that belongs to the history of the newest session, with its place; oldest first."""
+        """Every checkpoint in the history of the newest session, by number, with its place."""
         found: dict[int, CheckpointStore] = {}
         limit: int | None = None
         for session in reversed(self.sessions()):

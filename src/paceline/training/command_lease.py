@@ -9,12 +9,12 @@ import hashlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
 from paceline.coordinator.client.aio import RefusedError
-from paceline.coordinator.client.blocking import BlockingClient
+from paceline.coordinator.client.blocking import Background, BlockingClient
 from paceline.coordinator.client.endpoints import Endpoints, open_coordinators
 from paceline.coordinator.proto import cluster_pb2 as pb
 from paceline.coordinator.run_endpoint import Coordinators
@@ -67,18 +67,19 @@ def held_lease(coordinators: Coordinators, url: str, note: Note) -> Iterator[Com
     name = lease_name(url)
     until_s = monotonic_s() + ACQUIRE_S
     endpoints = open_coordinators(coordinators)
-    while (membership := _join(endpoints, name, url, note)) is None:
-        if monotonic_s() > until_s:
-            raise _held(endpoints, name, url)
-        SystemClock().sleep(POLL_S)
-    lease = CommandLease(membership, url)
-    try:
-        yield lease
-    finally:
-        membership.close(lease.ending)
+    with closing(Background()) as background:
+        while (membership := _join(endpoints, background, name, url, note)) is None:
+            if monotonic_s() > until_s:
+                raise _held(endpoints, name, url)
+            SystemClock().sleep(POLL_S)
+        lease = CommandLease(membership, url)
+        try:
+            yield lease
+        finally:
+            membership.close(lease.ending)
 
 
-def _join(endpoints: Endpoints, name: str, url: str, note: Note) -> Membership | None:
+def _join(endpoints: Endpoints, background: Background, name: str, url: str, note: Note) -> Membership | None:
     """None: another command holds it."""
     has_joined = threading.Event()
     membership = Membership(
@@ -89,6 +90,7 @@ def _join(endpoints: Endpoints, name: str, url: str, note: Note) -> Membership |
         role=COMMAND_ROLE,
         facts={"host": socket.gethostname(), "store": url},
         on_run=has_joined.set,
+        background=background,
     )
     until_s = monotonic_s() + ANSWER_S
     try:

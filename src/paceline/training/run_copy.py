@@ -6,8 +6,8 @@ written when the log has been copied at least to where it ended when the checkpo
 the store holds is always a run folder as it could have been at one moment. Checkpoints in between are
 skipped when the store is slower than the run.
 
-An error of the store never ends the training: it is reported once, and the copy catches up. A command that was
-replaced learns it from `check`, which raises FencedError in the training's thread.
+An error of the store never ends the training: it is reported once, and the copy catches up. A command that
+was replaced is stopped by `check`, which raises FencedError in the thread that trains.
 """
 
 import secrets
@@ -54,6 +54,7 @@ class RunCopier:
         self._changed = threading.Condition()
         self._removed: deque[int] = deque()
         self._is_pending = self._is_closing = False
+        self._has_removed_earlier = False  # the checkpoints of earlier sessions
         self._last_uploaded = -1  # number of the newest uploaded checkpoint
         self._keeper: threading.Thread | None = None  # started by the first checkpoint
         self._copier: threading.Thread | None = None
@@ -93,7 +94,7 @@ class RunCopier:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Copy while the block runs, once the log exists; then what is left, or one attempt after an error."""
+        """Copy while the block runs, then what is left; after an error there is one attempt."""
         if self._store is not None:
             self._copier = threading.Thread(
                 target=self._copy_all, args=(self._store,), name="run-copy", daemon=True
@@ -260,5 +261,16 @@ class RunCopier:
             return  # a newer one replaced it meanwhile, and its message is here or will be
         self._last_uploaded = number_of(checkpoint.folder)
         self.uploaded.append(checkpoint.folder.name)
-        for number in checkpoints.numbers()[: -self._plan.keep_checkpoints]:
+        self._remove_old(store, session)
+
+    def _remove_old(self, store: RunStore, session: RunSession) -> None:
+        checkpoints = store.checkpoints_of(session)
+        numbers = checkpoints.numbers()
+        for number in numbers[: -self._plan.keep_checkpoints]:
             checkpoints.remove(number)
+        if len(numbers) < self._plan.keep_checkpoints or self._has_removed_earlier:
+            return
+        self._has_removed_earlier = True
+        for earlier in map(store.checkpoints_of, store.sessions()[: session.number - 1]):
+            for number in earlier.numbers():
+                earlier.remove(number)
