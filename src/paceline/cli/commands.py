@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "checkpoint": ("paceline.cli.checkpoint", "checkpoint", "List, verify and export checkpoints."),
     },
     "Survive and test faults": {
+        "standby": ("paceline.cli.standby", "standby", "Continue a run whose command's machine is lost."),
         "workers": ("paceline.cli.workers", "workers", "Add, remove, pause or kill workers of a live run."),
         "stop": ("paceline.cli.workers", "stop", "Stop a run gracefully, with a checkpoint."),
         "lab": ("paceline.cli.lab", "lab", "Inject faults and check what the run promises."),
