@@ -1,38 +1,24 @@
 """Parameter servers on hosts with nothing shared: they are apart, and the loss of one costs no update."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.fixtures.processes.command import assert_nothing_was_lost, paceline
-from tests.fixtures.runs.host_runs import fleet_on_hosts, host_of, kill_participant
+from tests.fixtures.runs.host_runs import (
+    fleet_on_hosts,
+    host_of,
+    kill_participant,
+    servers,
+    starts,
+    until_guarded,
+)
 
 from paceline.faults.scenarios.host_fleet import FleetRun
-from paceline.faults.scenarios.measurements import backup, is_guarded, primary, updates
+from paceline.faults.scenarios.measurements import primary
 from paceline.faults.scenarios.training import events_of
 
 ENDLESS = ("--task", "xor", "--steps", "1000000", "--pace", "20ms", "--num-workers", "2")
 MODES = ("asgd", "ssp", "dssp", "ps", "backup")
-Strike = Callable[[FleetRun], None]
-
-
-def are_apart(run: FleetRun) -> bool:
-    """Whether a backup on another host has the primary's state."""
-    history = run.log.read()
-    return is_guarded(history) and host_of(run, primary(history)) != host_of(run, backup(history))
-
-
-def until_guarded(run: FleetRun) -> None:
-    """Wait until servers on two hosts make updates."""
-    run.until(lambda _: are_apart(run), "the primary has a backup on another host")
-    done = updates(run.log.read())
-    run.until(lambda history: updates(history) > done + 20, "updates are made")
-
-
-def servers(run: FleetRun) -> tuple[str, str]:
-    """The primary and its backup."""
-    history = run.log.read()
-    return primary(history), backup(history)
 
 
 def promotions(run: FleetRun) -> int:
@@ -140,7 +126,3 @@ def test_when_both_servers_are_lost_the_next_one_begins_with_the_newest_checkpoi
     restored = events_of(history, "server_restored")
     assert int(str(restored[0].fields["version"])) >= 40, "not from the start"
     assert_nothing_was_lost(fleet.run_dir)
-
-
-def starts(run: FleetRun, who: str) -> int:
-    return sum(event.who == who for event in events_of(run.log.read(), "worker_started"))
