@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from paceline.cli.coordinator_options import run_coordinator_options
-from paceline.cli.options import SettingsCommand, common_options, config_options, run_path
+from paceline.cli.options import SettingsCommand, common_options, config_options, is_store, run_path
 from paceline.cli.output import emit, emit_problems, print_message
 from paceline.config.values import RawSetting, Unreadable, read_integer
 from paceline.core import environ
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from paceline.plan.codec import Json
     from paceline.plan.explain import Line
     from paceline.plan.plan import Plan
+    from paceline.training.command_lease import CommandLease
     from paceline.training.request import Request
     from paceline.training.run import Launcher
 
@@ -44,7 +45,8 @@ class _More(TypedDict):
 @click.option(
     "--resume",
     metavar="RUN|URL|auto",
-    help="Resume a run from its newest checkpoint; auto: the newest run of this name, if any.",
+    help="Resume a run, from its folder or its --run-store, at its newest checkpoint; auto: the newest run of "
+    "this name, if any.",
 )
 @click.option(
     "--dashboard",
@@ -176,11 +178,13 @@ def resume_run(
                 for flag in others
             ]
         )
-    if run.startswith("s3://"):
-        run_dir = _fetch_run(session, run)
-    else:
-        run_dir = session.folder / run_path(session.folder, Path(run))
-    with locked_run(run_dir):
+    with ExitStack() as stack:
+        lease = None
+        if is_store(run):
+            run_dir, lease = _fetch_run(session, run, coordinators, stack)
+        else:
+            run_dir = session.folder / run_path(session.folder, Path(run))
+        stack.enter_context(locked_run(run_dir))
         plan, checkpoint = load_resumable(run_dir, _num_workers_flag(flags))
         if flags:
             print_message(
@@ -195,6 +199,7 @@ def resume_run(
             checkpoint,
             with_dashboard=with_dashboard,
             coordinators=coordinators,
+            lease=lease,
         )
 
 
@@ -207,6 +212,7 @@ def continue_run(
     *,
     with_dashboard: bool = False,
     coordinators: "Coordinators | None" = None,
+    lease: "CommandLease | None" = None,
 ) -> ExitCode:
     for warning in checkpoint.warnings:
         print_message(session, f"warning: {warning}")
@@ -223,6 +229,7 @@ def continue_run(
         resume_from=checkpoint,
         with_dashboard=with_dashboard,
         coordinators=coordinators,
+        lease=lease,
     )
     return conclude(session, plan, run_dir, result)
 
@@ -236,6 +243,7 @@ def _train(
     resume_from: "Checkpoint | None" = None,
     with_dashboard: bool,
     coordinators: "Coordinators | None",
+    lease: "CommandLease | None" = None,
 ) -> "dict[str, Json]":
     from paceline.training import run
     from paceline.training.progress_display import open_watcher
@@ -258,7 +266,13 @@ def _train(
 
             stack.enter_context(dashboard_process(run_dir, lambda text: print_message(session, text)))
         return run.train(
-            plan, run_dir, watcher, warm=launcher, resume_from=resume_from, coordinators=coordinators
+            plan,
+            run_dir,
+            watcher,
+            warm=launcher,
+            resume_from=resume_from,
+            coordinators=coordinators,
+            lease=lease,
         )
 
 
@@ -275,16 +289,35 @@ def _num_workers_flag(flags: Sequence[RawSetting]) -> int | None:
     return None
 
 
-def _fetch_run(session: Session, url: str) -> Path:
-    """A new folder for a run that exists only in the object store."""
-    from paceline.core.disk import write_durably
+def _fetch_run(
+    session: Session, url: str, coordinators: "Coordinators | None", stack: ExitStack
+) -> "tuple[Path, CommandLease | None]":
+    """A new folder with the run from its store, and the run's lease at its coordinator, if it uses one."""
     from paceline.training.request import claim_run_dir
-    from paceline.training.resume import plan_in_store
+    from paceline.training.run_sessions import fetch_run, require_silence, stored_run
 
-    plan, text = plan_in_store(url)
+    store, plan = stored_run(url)
+    lease = None
+    if plan.elastic is not None:
+        lease = _held_lease(session, url, coordinators, stack)
+    if lease is None:
+        require_silence(store, lambda text: print_message(session, text))
     run_dir = claim_run_dir(session.folder / "runs" / plan.run, is_named=False)
-    write_durably(run_dir / "plan.json", [text.encode()])
-    return run_dir
+    fetch_run(store, run_dir)
+    return run_dir, lease
+
+
+def _held_lease(
+    session: Session, url: str, coordinators: "Coordinators | None", stack: ExitStack
+) -> "CommandLease | None":
+    """None: neither a flag nor the environment names a coordinator."""
+    from paceline.coordinator.client.endpoints import choose_coordinators
+    from paceline.training.command_lease import held_lease
+
+    chosen = coordinators or choose_coordinators()
+    if chosen is None:
+        return None
+    return stack.enter_context(held_lease(chosen, url, lambda text: print_message(session, text)))
 
 
 def conclude(session: Session, plan: "Plan", run_dir: Path, result: "dict[str, Json]") -> ExitCode:

@@ -109,9 +109,9 @@ def wants_live_log() -> bool:
     return os.environ.get("PACELINE_LIVE_LOG", "").strip() not in ("", "0")
 
 
-def has_s3_endpoint() -> bool:
-    """True if the object store is not Amazon's. boto3 reads these variables itself."""
-    return bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
+def s3_endpoint() -> str:
+    """The object store, if it is not Amazon's; else empty. boto3 reads these variables itself."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def docker_config_folder() -> Path:
@@ -173,6 +173,11 @@ def data_folder() -> Path:
     value = os.environ.get("PACELINE_DATA_FOLDER", "").strip()
     if value:
         return Path(value).expanduser()
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """Folder of this user's caches: `$XDG_CACHE_HOME/paceline`, else `~/.cache/paceline`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "paceline"
 
