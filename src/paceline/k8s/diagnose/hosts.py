@@ -5,6 +5,7 @@ operator makes the pod again, and the run goes on with the others until then. On
 job's. Until the fewest hosts run for the first time, a host that does not start is why the job does not.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -40,6 +41,7 @@ _ROLES = (
 )
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _LOST_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+_JOINED = re.compile(r"\bhost \S+ joined with \d+ of \d+ slots free")
 _WHY = {
     "EvictionByEvictionAPI": "evicted",
     "PreemptionByScheduler": "preempted",
@@ -101,7 +103,7 @@ def without_lost_hosts(snapshot: Snapshot, *, has_run: bool = False) -> Snapshot
             left_out = hosts
         else:
             left_out = [pod for pod in left_out if _is_sent_away(pod, snapshot)]
-    elif has_run or lost or has_fewest_hosts(snapshot):
+    elif has_run or lost or has_fewest_hosts(snapshot) or _has_joined(snapshot):
         left_out = [pod for pod in hosts if uid_of(pod) in lost or not _runs(pod, snapshot)]
     return _without(snapshot, left_out)
 
@@ -183,6 +185,12 @@ def _has_failed(snapshot: Snapshot) -> bool:
 
 def _ray_failed(snapshot: Snapshot) -> bool:
     return any(mapping(job, "status").get("jobStatus") == "FAILED" for job in snapshot.of("RayJob"))
+
+
+def _has_joined(snapshot: Snapshot) -> bool:
+    """The command's log says that a host has joined the run."""
+    commands = {name_of(pod) for pod in snapshot.pods if not is_host(pod)}
+    return any(_JOINED.search(log.text) for log in snapshot.logs if log.pod in commands)
 
 
 def _command_has_ended(snapshot: Snapshot) -> bool:

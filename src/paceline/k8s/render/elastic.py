@@ -24,7 +24,7 @@ from paceline.k8s.render.pod import (
     volumes,
 )
 from paceline.k8s.render.trainjob import GROUP, NAMESPACED, NODE, trainer_step
-from paceline.k8s.spec.job import NAMESPACE_VARIABLE, AgentsSpec, JobSpec, Target
+from paceline.k8s.spec.job import NAMESPACE_VARIABLE, AgentsSpec, JobSpec, Profile, Target
 from paceline.plan.codec import Json
 
 CREDENTIALS = "/coordinator"  # mount path of the certificates
@@ -244,8 +244,9 @@ def _items(keys: Iterable[str]) -> list[Object]:
 def _template(intent: JobSpec, container: Object, items: list[Object], **mounted: Json) -> Object:
     """A pod with the certificates of its role. `mounted`: more fields of their mount."""
     mount: Object = {"name": "coordinator", "mountPath": CREDENTIALS, "readOnly": True, **mounted}
-    # Read by the group alone: a key that others could read is refused.
-    secret: Object = {"secretName": require_agents(intent).secret, "defaultMode": 0o440, "items": list(items)}
+    # Files of root: a pod of another user reads them by its group, and root needs none. Others read nothing.
+    mode = 0o440 if intent.profile is Profile.STRICT else 0o400
+    secret: Object = {"secretName": require_agents(intent).secret, "defaultMode": mode, "items": list(items)}
     container["volumeMounts"] = [*mounts(intent), mount]
     made = template(intent, container)
     return _with_spec(made, volumes=[*volumes(intent), {"name": "coordinator", "secret": secret}])
