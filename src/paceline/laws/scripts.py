@@ -26,9 +26,10 @@ from paceline.worker.gradient import Source
 from paceline.worker.loop import LoopResult, Steps, Worker
 from paceline.worker.script.data import ScriptSource
 from paceline.worker.script.facts import ScriptFacts, ScriptFile
-from paceline.worker.script.hosts import SERVER, AloneHost
+from paceline.worker.script.hosts import SERVER, AloneHost, open_loop_of
+from paceline.worker.script.port import OpenLoop, ScriptDoneError
 from paceline.worker.script.run import Run
-from paceline.worker.script.session import OpenLoop, ScriptDoneError, ScriptSession
+from paceline.worker.script.session import ScriptSession
 
 Script = Callable[[Run], object]
 TASK = "paceline.laws.tasks:ScriptedTask"
@@ -166,8 +167,7 @@ class _VirtualHost(AloneHost):
         assert self.plan is not None, "a virtual worker has a plan"
         provide(parts)
         worker = self._open_worker()
-        assert isinstance(worker.source, ScriptSource), "the task is a script"
-        return OpenLoop(self.plan, self._steps(worker), worker.source, worker.clock)
+        return open_loop_of(self.plan, worker, self._steps(worker))
 
     def _steps(self, worker: Worker) -> Steps[LoopResult]:
         result = yield from worker.steps(StepClock(0))

@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from paceline.core.errors import script_error
 from paceline.plan.plan import Option
 from paceline.plan.schedule import steps_of_epochs
@@ -50,6 +47,11 @@ class ScriptFacts:
     clip_norm: float = 0.0  # of all parameters; 0: not clipped
     clip_value: float = 0.0
     clips_some: bool = False  # a limit of some parameters only, which a server cannot apply
+    turns: int = 1  # optimizers that step in turn
+    has_plateau: bool = False  # a schedule by a number of the script's
+    has_scaler: bool = False
+    keeps_state: bool = False  # run.state or run.keep
+    meets: bool = False  # run.mean, run.gather or run.split was called in the first step
     model: str = ""  # fingerprint of the model as it was prepared
     optimizer: str = ""
 
@@ -133,13 +135,3 @@ def split(count: int, parts: int) -> tuple[int, ...]:
     """`count` in as equal parts as possible, the larger ones first."""
     each, more = divmod(count, parts)
     return tuple(each + (part < more) for part in range(parts))
-
-
-def fingerprint(module: nn.Module) -> str:
-    """Names, shapes and values of the model's tensors, before anything trained it."""
-    digest = hashlib.sha256()
-    for name, tensor in module.state_dict().items():
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(plain.numpy().tobytes())
-    return digest.hexdigest()[:16]
