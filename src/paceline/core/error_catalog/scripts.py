@@ -81,10 +81,19 @@ SCRIPT_ERRORS = (
         "E125",
         _BAD,
         "",
-        "the dataset of a training script can only be read from its beginning",
-        ("the DataLoader has an IterableDataset, so samples have no positions",),
-        ("use a map-style dataset, which has __getitem__ and __len__",),
-        "Stream can only be read from its beginning",
+        "the stream of a training script cannot be continued where it was left",
+        (
+            "the IterableDataset has no state_dict and load_state_dict",
+            "the DataLoader reads it in processes of its own",
+            "workers of the mode take any share, or shares of any size",
+            "run.epochs was called, and a stream has no length",
+        ),
+        (
+            "add state_dict and load_state_dict, and use num_workers=0",
+            "use --mode ssgd, and count steps: for step in run.steps(5000)",
+            "use a map-style dataset, which has __getitem__ and __len__",
+        ),
+        "Stream has no state_dict: after a loss nothing says which of its records were used",
     ),
     ErrorEntry(
         "E126",

@@ -15,15 +15,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from paceline.core.errors import PacelineError, script_error
 
 CHECKED_STEPS = 3
+PREPARED = "_is_of_a_paceline_run"  # attribute of a prepared optimizer
 
 
 class StepChecks:
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], optimizers: Iterable[torch.optim.Optimizer]
-    ) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = list(parameters)
         self._known = {id(parameter) for parameter in self._parameters}
-        self._optimizers = {id(optimizer) for optimizer in optimizers}
         self.kept = ""  # fingerprint of the kept state at the end of the last step; empty: not to be checked
         self._versions: dict[nn.Parameter, int] = {}  # of each gradient after backward
         self._values: list[Tensor] = []  # of the parameters after the last update
@@ -37,7 +35,7 @@ class StepChecks:
 
     def watch(self, *, is_on: bool) -> None:
         """Refuse steps of optimizers that were not prepared, in this thread and until it is switched off."""
-        _WATCHED.optimizers = self._optimizers if is_on else None
+        _WATCHED.is_on = is_on
 
     def before_backward(self, loss: Tensor) -> None:
         """Refuse a loss that trains parameters which were not prepared."""
@@ -135,14 +133,14 @@ def _leaves(loss: Tensor) -> list[nn.Parameter]:
 
 
 class _Watched(threading.local):
-    optimizers: set[int] | None = None  # of the script that this thread runs; None: it has none
+    is_on = False  # this thread runs the training loop of a script
 
 
 _WATCHED = _Watched()
 
 
 def _require_prepared(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    if _WATCHED.optimizers is not None and id(optimizer) not in _WATCHED.optimizers:
+    if _WATCHED.is_on and not hasattr(optimizer, PREPARED):
         raise script_error(
             "E137",
             "an optimizer that was not prepared makes a step in the training loop: "

@@ -32,6 +32,7 @@ from paceline.tasks.torch_adapters import DatasetSamples
 from paceline.worker.batches import Feed, seed_generators, undisturbed_generators
 from paceline.worker.gradient import Times
 from paceline.worker.replica import Replica
+from paceline.worker.script.stream import ENDLESS, StreamSamples, check_stream
 
 if TYPE_CHECKING:
     from paceline.worker.script.session import ScriptSession
@@ -125,6 +126,8 @@ class NoSamples:
 
 def samples_of_loader(loader: "DataLoader[Any]", used: int, seed: int) -> Samples:  # Any: batches
     """The samples by position; `used` of them make an epoch."""
+    if is_stream(loader):
+        return StreamSamples(loader, seed)
     sampler = _sampler_of(loader)
     own: Iterable[int] | None = None
     is_shuffled = isinstance(sampler, RandomSampler) or getattr(sampler, "shuffle", False) is True
@@ -205,26 +208,30 @@ def num_samples_of(loader: "DataLoader[Any]") -> int:  # Any: batches
 
 def used_samples(loader: "DataLoader[Any]") -> int:  # Any: batches
     """Samples of an epoch, without those that drop_last leaves out."""
+    if is_stream(loader):
+        return ENDLESS
     samples = num_samples_of(loader)
     drops_last = loader.drop_last or getattr(loader.batch_sampler, "drop_last", False) is True
     return samples - samples % batch_size_of(loader) if drops_last else samples
 
 
+def is_stream(loader: "DataLoader[Any]") -> bool:  # Any: batches
+    """Whether the samples can only be read one after another."""
+    return isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__getitem__")
+
+
 def check_loader(loader: "DataLoader[Any]") -> None:  # Any: batches
     """Refuse a loader whose samples cannot be assigned to workers."""
     name = type(loader).__name__
-    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__getitem__"):
-        raise script_error(
-            "E125",
-            f"{type(loader.dataset).__name__} can only be read from its beginning",
-            "use a map-style dataset, which has __getitem__ and __len__",
-        )
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise script_error(
             "E131",
             f"{name}(DataLoader) makes its batches itself",
             "give run.prepare a plain DataLoader of the same dataset",
         )
+    if is_stream(loader):
+        check_stream(loader)
+        return
     if loader.batch_sampler is None:
         raise script_error(
             "E131",
@@ -253,6 +260,9 @@ class ScriptSource:
 
     def batches(self, share: WorkUnit) -> Iterator[Batch]:
         """The micro-batches of a share, in order."""
+        if isinstance(self._samples, StreamSamples):
+            yield from self._samples.batches(self._plan, share)
+            return
         for batch, _ in self._feed.batches(share):
             yield batch
 

@@ -50,6 +50,7 @@ class ScriptFacts:
     turns: int = 1  # optimizers that step in turn
     has_plateau: bool = False  # a schedule by a number of the script's
     has_scaler: bool = False
+    has_stream: bool = False  # an iterable dataset, which has no epochs
     keeps_state: bool = False  # run.state or run.keep
     meets: bool = False  # run.mean, run.gather or run.split was called in the first step
     model: str = ""  # fingerprint of the model as it was prepared
@@ -77,6 +78,13 @@ class ScriptFacts:
     def total_steps(self, num_workers: int) -> int:
         if self.steps:
             return self.steps
+        if self.epochs and self.has_stream:
+            raise script_error(
+                "E125",
+                "run.epochs was called, and a stream has no length",
+                "count steps:  for step in run.steps(5000):  and take one batch in each:  batch = "
+                "next(batches)",
+            )
         if not self.epochs:
             raise script_error(
                 "E130",

@@ -13,6 +13,7 @@ import torch
 from paceline.checkpoints.snapshot import split_tensors
 from paceline.core.errors import script_error
 from paceline.tasks.torch_adapters import not_plain
+from paceline.worker.script.stream import StreamSamples
 
 
 @runtime_checkable
@@ -31,6 +32,7 @@ class KeptState:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}  # run.state; Any: tensors and plain values
         self._objects: dict[str, Stateful] = {}
+        self.stream: StreamSamples | None = None  # how far it was read
 
     @property
     def is_empty(self) -> bool:
@@ -50,6 +52,10 @@ class KeptState:
         return kept
 
     def state_dict(self) -> dict[str, Any]:  # Any: tensors and plain values
+        state = self._own_state()
+        return state if self.stream is None else {**state, "stream": self.stream.state_dict()}
+
+    def _own_state(self) -> dict[str, Any]:  # Any: tensors and plain values
         objects = {name: kept.state_dict() for name, kept in self._objects.items()}
         for name, value in {"run.state": self.values, **objects}.items():
             if (held := not_plain(value)) is not None:
@@ -61,7 +67,8 @@ class KeptState:
         return {"values": self.values, "objects": objects}
 
     def fingerprint(self) -> str:
-        skeleton, tensors = split_tensors(self.state_dict())
+        """Of what the script's own code changes."""
+        skeleton, tensors = split_tensors(self._own_state())
         digest = hashlib.sha256(json.dumps(skeleton).encode())
         for tensor in tensors.values():
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -73,3 +80,5 @@ class KeptState:
         for name, state in saved["objects"].items():
             if name in self._objects:
                 self._objects[name].load_state_dict(state)
+        if self.stream is not None:
+            self.stream.load_state_dict(saved["stream"])

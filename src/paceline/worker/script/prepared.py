@@ -15,6 +15,7 @@ from paceline.worker.script.data import (
     NoSamples,
     batch_size_of,
     check_loader,
+    is_stream,
     samples_of_loader,
     used_samples,
 )
@@ -68,6 +69,7 @@ class Prepared:
             schedule=schedule,
             turns=len(self.turns),
             has_plateau=any(isinstance(each, ReduceLROnPlateau) for each in self.schedulers.values()),
+            has_stream=self.loader is not None and is_stream(self.loader),
             has_scaler=self.scaler is not None,
             model=self._model,
             optimizer=", ".join("+".join(type(each).__name__ for each in turn) for turn in self.turns),

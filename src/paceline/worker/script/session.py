@@ -18,7 +18,7 @@ from paceline.events import custom_metrics
 from paceline.sync.assignment import WorkUnit
 from paceline.tasks.port import Batch
 from paceline.tasks.script import ScriptParts, Turn
-from paceline.worker.script.checks import StepChecks
+from paceline.worker.script.checks import PREPARED, StepChecks
 from paceline.worker.script.data import PreparedLoader
 from paceline.worker.script.facts import EPOCH_SCHEDULE, STEP_SCHEDULE, ScriptFacts, split
 from paceline.worker.script.kept import Stateful
@@ -27,6 +27,7 @@ from paceline.worker.script.optimizer import Clip, ScalerParts, ScriptOptimizer,
 from paceline.worker.script.port import OpenLoop, ScriptHost
 from paceline.worker.script.prepared import parameters_of
 from paceline.worker.script.steps import ScriptSteps
+from paceline.worker.script.stream import StreamSamples
 from paceline.worker.script.suited import require_suited
 
 Parameters: TypeAlias = "Iterable[nn.Parameter] | nn.Parameter"
@@ -102,7 +103,7 @@ class ScriptSession(ScriptSteps):
     def _open(self) -> OpenLoop:
         prepared = self._prepared
         module = prepared.close()
-        self._checks = StepChecks(module.parameters(), prepared.optimizers)
+        self._checks = StepChecks(module.parameters())
         every = self._optimizer_of(prepared.optimizers)
         turns = [every] if len(prepared.turns) == 1 else [self._optimizer_of(turn) for turn in prepared.turns]
         self._owns = turns
@@ -112,10 +113,13 @@ class ScriptSession(ScriptSteps):
         facts = replace(prepared.facts(self._length, self._schedule), keeps_state=not self.kept.is_empty)
         if self.host.plan is not None:
             require_suited(facts, self.host.plan)
+        samples = prepared.samples(self.host.seed)
+        if isinstance(samples, StreamSamples):
+            self.kept.stream = samples
         parts = ScriptParts(
             module,
             every.started,
-            prepared.samples(self.host.seed),
+            samples,
             self.kept,
             tuple(
                 Turn(prepared.modules_of(optimizers), own.started)
@@ -138,6 +142,7 @@ class ScriptSession(ScriptSteps):
         prepared = self._prepared
         for number, turn in enumerate(prepared.turns):
             for optimizer in turn:
+                setattr(optimizer, PREPARED, True)
                 replace_step(optimizer, partial(self._optimizer_step, number, optimizer))
                 # So that a GradScaler calls every step, and says so (`found_inf`), instead of leaving some
                 # out.

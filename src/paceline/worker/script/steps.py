@@ -258,6 +258,8 @@ class ScriptSteps:
             done = self._share.step + 1
             if outcome.shares_done is not None and plan.elastic is not None:
                 done = outcome.shares_done // plan.num_workers
+            if self.kept.stream is not None:
+                self.kept.stream.commit(done)
             for call in self.commit_calls:
                 call(done)
 

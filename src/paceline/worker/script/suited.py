@@ -12,6 +12,7 @@ from paceline.plan.plan import Plan
 from paceline.worker.script.facts import ScriptFacts
 
 MODES_IN_TURN = ("single", "ssgd", "localsgd", "diloco", "gossip")  # for optimizers that step in turn
+STREAM_MODES = ("single", "ssgd", "localsgd", "fedavg", "diloco", "gossip")
 _UNEQUAL = frozenset({"fedavg", "adaptive"})  # workers make different numbers of steps between two averagings
 
 
@@ -63,6 +64,12 @@ def _reasons(facts: ScriptFacts, mode: Mode, is_elastic: bool) -> Iterator[Probl
             f"a GradScaler changes its scale with every update, and {kind} makes updates elsewhere",
             "use bf16, which needs no GradScaler; or --mode ssgd without --elastic",
             code="E122",
+        )
+    if facts.has_stream and mode.name not in STREAM_MODES:
+        yield Problem(
+            f"a stream is read in order, and workers of {mode.name} take any share, or shares of any size",
+            f"use --mode {', '.join(STREAM_MODES)}; or a map-style dataset",
+            code="E125",
         )
     if facts.keeps_state and is_served:
         yield Problem(
