@@ -60,6 +60,22 @@ def test_a_fresh_node_has_nothing_and_a_restarted_one_has_all(tmp_path: Path) ->
     assert loaded.entries == [entry(1), entry(2), entry(3, 2, b"third")]
 
 
+def test_after_a_failed_write_the_whole_log_is_written_again(tmp_path: Path) -> None:
+    """What a read returns then may be in memory only."""
+    first = written(tmp_path)
+    opened(tmp_path).close()
+    assert first.exists()
+    storage = Storage(tmp_path, ME)
+    loaded = storage.load(FIRST, after_failure=True)
+    storage.close()
+    assert not first.exists()
+    assert (
+        read_folder(tmp_path, ME, FIRST).entries
+        == loaded.entries
+        == [entry(1), entry(2), entry(3, 2, b"third")]
+    )
+
+
 def test_a_later_entry_replaces_those_from_its_index_on(tmp_path: Path) -> None:
     written(tmp_path)
     storage = opened(tmp_path)

@@ -107,6 +107,27 @@ def with_other_samples(lines: Lines) -> Lines | None:
     return [*lines[:at], changed(lines[at], "samples", lambda samples: samples + 1), *lines[at + 1 :]]
 
 
+def with_a_sample_moved_to_another_share(lines: Lines) -> Lines | None:
+    """All totals stay. Shares of `adaptive` follow the measured speed: only whole steps are planned."""
+    steps = [index for index, line in enumerate(lines) if line.get("kind") == "steps"]
+    first, last = steps[0], steps[-1]
+    if first == last or "adaptive" in str(lines[0].get("run")):
+        return None
+    moved = [*lines]
+    moved[first] = changed(lines[first], "samples", lambda samples: samples + 1)
+    moved[last] = changed(lines[last], "samples", lambda samples: samples - 1)
+    return moved
+
+
+def with_a_gradient_that_no_worker_computed(lines: Lines) -> Lines | None:
+    """A server applied it, on a version that the worker's row does not name."""
+    kinds = {str(line.get("kind")) for line in lines}
+    if "server_started" in kinds or lines[counted(lines)[0]].get("kind") != "server":
+        return None
+    at = next(index for index, line in enumerate(lines) if line.get("kind") == "steps")
+    return [*lines[:at], changed(lines[at], "version", lambda version: version + 1000), *lines[at + 1 :]]
+
+
 def of_another_plan(lines: Lines) -> Lines:
     return [{**line, "plan": "0" * 16} if line.get("kind") == "run_started" else line for line in lines]
 
@@ -118,6 +139,8 @@ MUTANTS: list[Mutant] = [
     with_a_batch_twice,
     with_a_share_done_twice_and_its_neighbour_never,
     with_other_samples,
+    with_a_sample_moved_to_another_share,
+    with_a_gradient_that_no_worker_computed,
     of_another_plan,
 ]
 RUNS = [*STATIC, *(f"elastic-{mode}" for mode in ELASTIC)]

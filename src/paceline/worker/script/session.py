@@ -36,6 +36,7 @@ Parameters: TypeAlias = "Iterable[nn.Parameter] | nn.Parameter"
 class ScriptSession(ScriptSteps):
     def __init__(self, host: ScriptHost) -> None:
         super().__init__(host)
+        self.logged: dict[str, float] = {}  # by run.log: the last number of each name
         self.loop_epoch: int | None = None  # that run.epochs gave out last
         self._length: dict[str, int] = {}
         self._meeting: Meeting | None = None
@@ -312,6 +313,7 @@ class ScriptSession(ScriptSteps):
     def log(self, numbers: dict[str, float]) -> None:
         for name, value in numbers.items():
             custom_metrics.metric(name, value)
+            self.logged[name] = float(value)
 
     def close(self, error: BaseException | None) -> None:
         """The script has ended; an error if the run has work left for it."""
