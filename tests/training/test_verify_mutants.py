@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.processes.warm_command import warm_paceline
+from tests.fixtures.runs.plans import small_plan
 
 from paceline.core.errors import PacelineError
+from paceline.events.read import History
+from paceline.events.schema import StepRow
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
-from paceline.training.verify import verify_run
+from paceline.training.verify import verify_run, verify_split
 
 ONLY_WITH_PROCESSES = ("ddp", "fsdp")
 STATIC = [name for name in MODES if name not in ONLY_WITH_PROCESSES]
@@ -215,3 +218,23 @@ def without_its_last_row(line: dict[str, object]) -> dict[str, object]:
     assert isinstance(count, int)
     cut = {name: value[:-1] if isinstance(value, list) else value for name, value in columns.items()}
     return {**line, "rows": count - 1, "columns": cut}
+
+
+def test_each_sample_of_a_split_model_counts_whichever_worker_used_it() -> None:
+    plan = small_plan("fsdp", steps=3)
+    share = plan.batch_sizes[0]
+
+    def ok(*work: tuple[int, int, int]) -> bool:
+        """(rank, step, samples)"""
+        history = History()
+        empty = StepRow(*(0,) * len(StepRow._fields))
+        for rank, step, samples in work:
+            history.steps.setdefault(rank, []).append(empty._replace(step=step, samples=samples))
+        return verify_split(plan, history, is_done=True).ok
+
+    whole = [(rank, step, share) for step in range(3) for rank in range(2)]
+    assert ok(*whole)
+    assert ok(*whole[:4], (0, 2, 2 * share))  # resumed with one worker
+    assert not ok(*whole[:5])
+    assert not ok(*whole[:5], whole[4])
+    assert not ok(*whole[:5], (1, 2, share - 1))
