@@ -36,6 +36,7 @@ from paceline.k8s.submit.job_state import (
     phase_of,
     read_annotations,
     read_lease,
+    shown_phase,
 )
 from paceline.k8s.submit.log_lines import LogCursor, prefix_of
 from paceline.k8s.submit.requirements import roles
@@ -570,6 +571,15 @@ def test_an_attempt_is_not_made_when_the_job_has_recovered_meanwhile() -> None:
     assert not any(isinstance(action, Recreate) for action in actions)
     assert state.again is None
     assert state.watching.attempts == Attempts()
+
+
+def test_a_running_job_is_shown_as_pending_again_only_while_a_pod_waits_to_start() -> None:
+    """Its pods are deleted some seconds before its controller reports the end."""
+    leaving = pod(phase="Pending")
+    leaving["metadata"]["deletionTimestamp"] = write_time(NOW_S)
+    for pods in ([], [leaving]):
+        assert shown_phase(Phase.RUNNING, Phase.PENDING, pods) is Phase.RUNNING
+    assert shown_phase(Phase.RUNNING, Phase.PENDING, [pod(phase="Pending")]) is Phase.PENDING
 
 
 def test_an_operator_that_restarts_pods_takes_precedence() -> None:

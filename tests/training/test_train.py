@@ -1,5 +1,6 @@
 """Progress reports of a run to its watcher, from whichever thread it is started."""
 
+import math
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,6 +86,17 @@ def test_an_elastic_run_counts_its_workers_and_a_replacement_does_not_raise_its_
     assert (progress.workers_alive, progress.num_workers) == (4, 4)
     assert progress.samples_per_s is not None
     assert progress.samples_per_s * took_s <= 800
+
+
+def test_the_first_loss_that_is_no_number_is_warned_of_with_what_to_do(tmp_path: Path) -> None:
+    plan, watcher = small_plan("ssgd"), Listening()
+    follow = MessageFollower(plan, watcher, 0.0, None, CheckpointUploader(plan, tmp_path, None, watcher.note))
+    follow({"ev": "started"})
+    for step, loss in enumerate((1.0, math.nan, math.inf)):
+        assert len(watcher.notes) == min(step, 1)
+        follow({"ev": "progress", "steps": [step, step], "alive": 2, "loss": loss})
+    (note,) = watcher.notes
+    assert "--on-nan" in note
 
 
 def test_a_run_started_from_a_thread_is_an_ordinary_run(launcher: LocalLauncher, tmp_path: Path) -> None:
