@@ -38,7 +38,7 @@ from paceline.core.errors import PeerLostError
 from paceline.faults.scenarios.host_fleet import PACELINE, FleetRun, HostFleet
 from paceline.launchers.agents.wire import MAX_HELLO_BYTES
 from paceline.transport import tcp_wire
-from paceline.transport.generation.listener import Claim
+from paceline.transport.handshake import Claim
 from paceline.worker.tls import client_tls_context
 
 PROOFS = {  # what listens beyond loopback, by the command of its process, and what it asks for

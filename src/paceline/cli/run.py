@@ -8,12 +8,10 @@ import click
 
 from paceline.cli.coordinator_options import run_coordinator_options
 from paceline.cli.options import SettingsCommand, common_options, config_options_without
-from paceline.cli.output import print_message
-from paceline.cli.train import follow_run, resume_run
+from paceline.cli.train import resume_run, start_run
 from paceline.config.values import RawSetting
 from paceline.core import environ
 from paceline.core.errors import ExitCode
-from paceline.core.humanize import pluralize
 from paceline.training.script import LEFT_OUT
 from paceline.training.session import Session
 
@@ -72,14 +70,7 @@ def run_script(
                 with_dashboard=with_dashboard,
                 coordinators=coordinators,
             )
-        from paceline.training.request import claimed_run_dir
         from paceline.training.script import read_script_request
 
         request = read_script_request(session, flags, script, arguments, launcher)
-        plan = request.plan
-        with claimed_run_dir(request.first_dir, is_named=request.is_named) as run_dir:
-            workers = pluralize(plan.processes, "worker")
-            print_message(session, f"running {script} with {workers}, mode {plan.mode}, in {run_dir}")
-            return follow_run(
-                launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
-            )
+        return start_run(launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators)

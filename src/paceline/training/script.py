@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from paceline.config.environment import Facts, probe_machine
+from paceline.config.environment import Facts, World, apply_world, probe_machine
 from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
@@ -54,7 +54,7 @@ OWN_SETTINGS = (
 )
 # Settings of launchers that start no scripts yet.
 LAUNCHER_SETTINGS = ("vmap", "address", "placement", "restarts")
-LAUNCHERS = ("local", "agents")
+LAUNCHERS = ("local", "agents", "torchrun")
 LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 
@@ -80,17 +80,21 @@ def read_script_request(
     script: Path,
     arguments: Sequence[str],
     prober: ScriptProber,
+    *,
+    world: World | None = None,
+    may_hold_run: bool = False,
 ) -> Request:
     """Resolve settings and the script's facts into a plan and a run folder.
 
+    `world` is given when torchrun started the workers; `may_hold_run` when an existing run may be resumed.
     Raises ConfigError with every problem of the settings, or with the first one of the script.
     """
     sets = from_set_flags(session.common.sets)
     loaded = load(flags=[*flags, *sets.entries], variables=session.variables, file=session.common.config)
-    config = loaded.config
-    if config.mode is None and config.num_workers is None:
+    config = loaded.config if world is None else apply_world(loaded.config, world)
+    if config.mode is None and config.num_workers in (None, 1):
         config = replace(config, mode="single")
-    facts = probe_machine(config)
+    facts = replace(probe_machine(config), world=world)
     file = session.folder / script
     problems = [
         *sets.problems,
@@ -98,7 +102,7 @@ def read_script_request(
         *unread_problems(config),
         *file_problems(file),
         *mode_problems(config),
-        *run_dir_problems(config, session.folder),
+        *([] if may_hold_run else run_dir_problems(config, session.folder)),
         *check(config, facts),
     ]
     if problems:

@@ -36,6 +36,7 @@ from paceline.tasks.script import ScriptTask
 from paceline.transport.elastic_store import ElasticStore
 from paceline.transport.elastic_wire import Route
 from paceline.transport.generation.ports import TrainingWorld
+from paceline.transport.handshake import Dialer
 from paceline.transport.in_process import (
     CollectiveState,
     InProcessCollective,
@@ -215,12 +216,12 @@ def build_worker(
     return BuiltWorker(worker, task, first, channel)
 
 
-def build_served_worker(context: WorkerContext, process: WorkerProcess, route: Route, task: Task) -> Worker:
-    """A worker behind elastic parameter servers; `route` finds the primary."""
+def build_served_worker(process: WorkerProcess, route: Route, dialer: Dialer, task: Task) -> Worker:
+    """A worker behind elastic parameter servers; `route` finds the primary, `dialer` connects to it."""
     plan = process.plan
     clock = process.clock
     replica = Replica(plan, task, torch.device("cpu"), clock)
-    store = ElasticStore(route, process.rank, token=context.token, clock=clock, timeout_s=plan.timeout_s)
+    store = ElasticStore(route, process.rank, dialer, clock=clock, timeout_s=plan.timeout_s)
     links = Links(rank=process.rank, world_size=plan.num_workers, clock=clock, store=store)
     strategy: Strategy = strategy_class(plan.mode)(plan, links)
     store.on_refused = partial(_take_refusal, plan, strategy, process.log, process.control)

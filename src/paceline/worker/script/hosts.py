@@ -170,7 +170,8 @@ class ParticipantHost:
         self.plan: Plan | None = context.plan
         self._rank = int(rank)
         self.seed = context.plan.seed
-        self.device = device_of(context.plan, rank)
+        local_rank = rank if context.foreign is None else context.foreign.local_rank
+        self.device = device_of(context.plan, Rank(local_rank))
         self.schedule = facts.schedule
         self.limits: ScriptFacts | None = facts
         self.name = f"worker-{rank}"

@@ -12,15 +12,18 @@
 starts the same file four times. See docs/guides/your-own-script.md.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from paceline.core import environ
+from paceline.core.errors import script_error
 from paceline.worker.script.facts import ScriptFile
 from paceline.worker.script.hosts import AloneHost
 from paceline.worker.script.session import ScriptSession
@@ -136,7 +139,8 @@ def join() -> Run:
     """Make this script a worker of the run that started it.
 
     Without a launcher (`python script.py`) the script is the only worker, in mode single, and leaves no run
-    folder.
+    folder. Under torchrun each process is a worker: settings are PACELINE_* variables, such as PACELINE_MODE,
+    and the file that PACELINE_CONFIG names; the lines before this call are executed twice.
     """
     return Run(_joined_session())
 
@@ -153,6 +157,26 @@ def enter(session: ScriptSession | None) -> None:
     _CURRENT.session = session
 
 
+def _become_rank(file: ScriptFile) -> NoReturn:
+    """Start this process again as a rank of torchrun, which runs the file (cli/torchrun_worker.py).
+
+    The process is the one that torchrun waits for; what the script has allocated before is free.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        raise script_error(
+            "E120",
+            f"torchrun started the module {spec.name}, and only files can join a run",
+            f"start its file:  torchrun … {file.path}",
+        )
+    config = environ.config_file()
+    settings = [] if config is None else ["--config", str(config)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [sys.executable, "-m", "paceline.worker", *settings, file.path, *file.arguments]
+    os.execv(sys.executable, command)
+
+
 def _joined_session() -> ScriptSession:
     """The session of this script; a new one, without a launcher, where Python started it."""
     if _CURRENT.session is None:
@@ -160,5 +184,7 @@ def _joined_session() -> ScriptSession:
         file = ScriptFile(
             path=str(Path(path).resolve()), arguments=tuple(sys.argv[1:]), folder=str(Path.cwd())
         )
+        if "RANK" in environ.torchrun_variables():
+            _become_rank(file)
         _CURRENT.session = ScriptSession(AloneHost(file))
     return _CURRENT.session
