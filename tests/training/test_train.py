@@ -93,8 +93,8 @@ def test_the_first_loss_that_is_no_number_is_warned_of_with_what_to_do(tmp_path:
     follow = MessageFollower(plan, watcher, 0.0, None, RunCopier(plan, tmp_path, None, watcher.note), None)
     follow({"ev": "started"})
     for step, loss in enumerate((1.0, math.nan, math.inf)):
-        assert len(watcher.notes) == min(step, 1)
         follow({"ev": "progress", "steps": [step, step], "alive": 2, "loss": loss})
+        assert len(watcher.notes) == min(step, 1)
     (note,) = watcher.notes
     assert "--on-nan" in note
 
