@@ -545,6 +545,22 @@ def test_an_init_container_is_stuck_only_when_the_pods_it_waits_for_are_ready(co
     assert named(pod("demo-0", **begun, conditions=[ready])) == "init-stuck"
 
 
+@pytest.mark.parametrize("is_cordoned", [True, False])
+def test_a_pod_whose_only_node_is_cordoned_is_waited_for(is_cordoned: bool) -> None:
+    message = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    since = {"lastTransitionTime": write_time(NOW_S)}
+    waiting = pod(phase="Pending", conditions=[{**unplaced, **since}])
+    waiting["spec"] = {**waiting["spec"], "nodeName": "", "nodeSelector": {"zone": "b"}}
+    chosen = {**node("b", zone="b" if is_cordoned else "c"), "spec": {"unschedulable": is_cordoned}}
+    state, made = FollowState(), list[object]()
+    for second in range(0, 7200, 60):
+        seen = snapshot_of(waiting, chosen, node("a", zone="a"), at_s=NOW_S + second)
+        actions, state = next_actions(seen, job(), state, RetryPolicy())
+        made += [action for action in actions if isinstance(action, Remove | Recreate | End)]
+    assert bool(made) is not is_cordoned
+
+
 def test_a_rayjob_that_lost_a_worker_is_left_to_kuberay_until_it_has_failed() -> None:
     body, log = crashed(step=57)
     ray = {"kind": "RayJob", "metadata": {"name": "demo"}, "spec": {}}
