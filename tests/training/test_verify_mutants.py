@@ -230,7 +230,7 @@ def test_each_sample_of_a_split_model_counts_whichever_worker_used_it() -> None:
     def ok(*work: tuple[int, int, int]) -> bool:
         """(rank, step, samples)"""
         history = History()
-        empty = StepRow(*(0,) * len(StepRow._fields))
+        empty = StepRow._make([0] * len(StepRow._fields))
         for rank, step, samples in work:
             history.steps.setdefault(rank, []).append(empty._replace(step=step, samples=samples))
         return verify_split(plan, history, is_done=True).ok
@@ -259,7 +259,7 @@ def test_each_step_of_an_elastic_run_with_whole_batches_has_all_its_samples() ->
             history.plain += [PlainEvent("generation_entered", who, 0, begun)]
             history.plain += [PlainEvent("worker_finished", who, 9, {})]
         history.plain += [PlainEvent("run_finished", "launcher", 10, {"outcome": "finished"})]
-        empty = StepRow(*(0,) * len(StepRow._fields))
+        empty = StepRow._make([0] * len(StepRow._fields))
         for rank, step, samples in work:
             row = empty._replace(step=step, position=2 * step + rank, samples=samples, start_ns=1)
             history.steps.setdefault(rank, []).append(row)
