@@ -13,9 +13,9 @@ from paceline.core.clock import monotonic_s
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.codec import Json, plan_hash, read
 from paceline.plan.plan import Elastic
-from paceline.training.checkpoints import CheckpointUploader
 from paceline.training.progress import Progress
 from paceline.training.run import MessageFollower, load_resumable, train
+from paceline.training.run_copy import RunCopier
 
 
 @dataclass
@@ -74,7 +74,7 @@ def test_an_elastic_run_counts_its_workers_and_a_replacement_does_not_raise_its_
     crew = Elastic(workers=4, min_workers=1, max_workers=4)
     plan = replace(small_plan("ssgd", num_workers=8, batch_sizes=(1,) * 8, steps=1000), elastic=crew)
     watcher = Listening()
-    follow = MessageFollower(plan, watcher, 0.0, None, CheckpointUploader(plan, tmp_path, None, watcher.note))
+    follow = MessageFollower(plan, watcher, 0.0, None, RunCopier(plan, tmp_path, None, watcher.note), None)
     follow({"ev": "started"})
     began_s = monotonic_s()
     until(lambda: monotonic_s() > began_s + 0.2, "a moment of training")
