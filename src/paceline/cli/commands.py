@@ -11,6 +11,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Train and compare": {
         "train": ("paceline.cli.train", "train", "Train a task with many workers."),
         "run": ("paceline.cli.run", "run_script", "Run your own training script with many workers."),
+        "check": ("paceline.cli.check", "check", "Show the strategies that suit your training script."),
         "compare": ("paceline.cli.compare", "compare", "Train under several strategies and compare them."),
         "benchmark": (
             "paceline.cli.benchmark",

@@ -23,8 +23,16 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "Three asynchronous workers, one of them three times slower",
         ),
     ),
+    "check": (
+        ("train.py --epochs 3", "Which modes suit the script, and why the others do not"),
+        ("--num-workers 8 --json train.py", "The same for eight workers, as JSON"),
+    ),
     "compare": (
         ("--modes ssgd,asgd,ssp --num-workers 2 --steps 50", "Compare three strategies on equal work"),
+        (
+            "--modes ssgd,asgd,localsgd --num-workers 4 --target-accuracy 0.9 -- train.py --epochs 5",
+            "Compare three strategies for your own training script",
+        ),
         (
             "--modes ssgd,localsgd --task digits --repeats 3",
             "Repeat each strategy three times, with confidence intervals",

@@ -12,8 +12,7 @@ import click
 
 from paceline.cli.errors import guard, install_signal_handlers
 from paceline.cli.options import common_options, config_options
-from paceline.cli.output import print_message
-from paceline.cli.train import continue_run, resume_run, start_run
+from paceline.cli.train import AUTO, resume_run, start_or_resume_run, start_run
 from paceline.config.environment import World, read_world
 from paceline.config.load import from_set_flags, load
 from paceline.config.values import RawSetting
@@ -21,11 +20,8 @@ from paceline.core import environ
 from paceline.core.errors import ExitCode
 from paceline.launchers.torchrun import TorchrunLauncher, TorchSide
 from paceline.training.request import read_request
-from paceline.training.resume import find_previous_run, newest_checkpoint
-from paceline.training.run import locked_run
 from paceline.training.session import Session
 
-AUTO = "auto"
 _DEFAULT_TIMEOUT_S = 60.0
 
 
@@ -129,12 +125,6 @@ def _run_rank_zero(
         return resume_run(launcher, session, flags, resume)
     may_resume = resume == AUTO or world.restarts > 0
     request = read_request(session, flags, launcher, world=world, may_hold_run=may_resume)
-    if may_resume and (previous := find_previous_run(request, world)) is not None:
-        if world.restarts > 0:
-            print_message(session, f"restarted by torchrun (restart {world.restarts})")
-        with locked_run(previous):
-            checkpoint = newest_checkpoint(request.plan, previous)
-            if checkpoint is not None:
-                return continue_run(launcher, session, previous, request.plan, checkpoint)
-        print_message(session, f"{previous} has no complete checkpoint to resume from: starting from step 0")
+    if may_resume:
+        return start_or_resume_run(launcher, session, request, world)
     return start_run(launcher, session, request)

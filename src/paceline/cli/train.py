@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -20,6 +20,7 @@ from paceline.training.session import Session
 
 if TYPE_CHECKING:
     from paceline.checkpoints.catalog import Checkpoint
+    from paceline.config.environment import World
     from paceline.coordinator.run_endpoint import Coordinators
     from paceline.plan.codec import Json
     from paceline.plan.explain import Line
@@ -29,12 +30,23 @@ if TYPE_CHECKING:
     from paceline.training.run import Launcher
 
 
+AUTO = "auto"  # of --resume
+
+
+class _More(TypedDict):
+    """What a run may have in addition to its plan."""
+
+    with_dashboard: bool
+    coordinators: "Coordinators | None"
+
+
 @click.command("train", cls=SettingsCommand)
 @config_options
 @click.option(
     "--resume",
-    metavar="RUN|URL",
-    help="Resume a run, from its folder or its --run-store, at its newest checkpoint.",
+    metavar="RUN|URL|auto",
+    help="Resume a run, from its folder or its --run-store, at its newest checkpoint; auto: the newest run of "
+    "this name, if any.",
 )
 @click.option(
     "--dashboard",
@@ -64,13 +76,17 @@ def train(
         environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
     # Before anything else: importing torch takes the helper process a second, in which the plan is resolved.
     with session.start_launcher() as launcher:
-        if resume is not None:
+        if resume not in (None, AUTO):
             return resume_run(
                 launcher, session, flags, resume, with_dashboard=with_dashboard, coordinators=coordinators
             )
         from paceline.training.request import read_request
 
-        request = read_request(session, flags, launcher)
+        request = read_request(session, flags, launcher, may_hold_run=resume == AUTO)
+        if resume == AUTO:
+            return start_or_resume_run(
+                launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators
+            )
         return start_run(launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators)
 
 
@@ -94,6 +110,33 @@ def start_run(
         return follow_run(
             launcher, session, plan, run_dir, with_dashboard=with_dashboard, coordinators=coordinators
         )
+
+
+def start_or_resume_run(
+    launcher: "Launcher",
+    session: Session,
+    request: "Request",
+    world: "World | None" = None,
+    *,
+    with_dashboard: bool = False,
+    coordinators: "Coordinators | None" = None,
+) -> ExitCode:
+    """Resume the newest run of this name if it has a checkpoint. `world`: of ranks that torchrun started."""
+    from paceline.config.environment import World
+    from paceline.training.resume import find_previous_run, newest_checkpoint
+    from paceline.training.run import locked_run
+
+    more: _More = {"with_dashboard": with_dashboard, "coordinators": coordinators}
+    previous = find_previous_run(request, world or World())
+    if previous is not None:
+        if world is not None and world.restarts > 0:
+            print_message(session, f"restarted by torchrun (restart {world.restarts})")
+        with locked_run(previous):
+            checkpoint = newest_checkpoint(request.plan, previous)
+            if checkpoint is not None:
+                return continue_run(launcher, session, previous, request.plan, checkpoint, **more)
+        print_message(session, f"{previous} has no complete checkpoint to resume from: starting from step 0")
+    return start_run(launcher, session, request, **more)
 
 
 def follow_run(

@@ -14,6 +14,8 @@ from pathlib import Path
 PREFIX = "PACELINE_"
 # Variables with our prefix that are not configuration keys.
 RAY_START = "PACELINE_RAY_START_TIMEOUT"  # seconds for a Ray that is started here
+# Seconds that a run without a living worker waits for agents, if that is longer than --timeout.
+HOST_TIMEOUT = "PACELINE_HOST_TIMEOUT"
 RESERVED = frozenset(
     {
         "PACELINE_TOKEN",
@@ -23,6 +25,7 @@ RESERVED = frozenset(
         "PACELINE_LIVE_LOG",
         "PACELINE_TLS_DIR",
         "PACELINE_TLS_NAME",
+        HOST_TIMEOUT,
         RAY_START,
     }
 )
@@ -253,6 +256,12 @@ def ray_start_s() -> int:
     """How long a Ray that is started here may take."""
     value = os.environ.get(RAY_START, "")
     return int(value) if value.isdigit() else RAY_START_S
+
+
+def host_timeout_s() -> float:
+    """`PACELINE_HOST_TIMEOUT`; 0 when it is not set."""
+    value = os.environ.get(HOST_TIMEOUT, "")
+    return float(value) if value.isdigit() else 0.0
 
 
 def ray_token_file() -> Path | None:

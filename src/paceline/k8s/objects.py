@@ -42,6 +42,7 @@ GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 ZONE = "topology.kubernetes.io/zone"
+ELASTIC_NODES = "paceline.dev/elastic-nodes"  # annotation of a job: fewest and most hosts, as 2:8
 HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
 
 

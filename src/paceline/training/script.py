@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from paceline.config.environment import probe_machine
+from paceline.config.environment import Facts, probe_machine
 from paceline.config.load import from_set_flags, load
 from paceline.config.train_config import TrainConfig
 from paceline.config.values import RawSetting
@@ -19,7 +19,7 @@ from paceline.plan import decide
 from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
 from paceline.plan.check import check
 from paceline.plan.codec import Json
-from paceline.plan.plan import Dtype, OnSlow, Option
+from paceline.plan.plan import Dtype, OnSlow, Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.training.request import Request, choose_run_dir, run_dir_problems
 from paceline.training.session import Session
@@ -60,7 +60,15 @@ LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 class ScriptProber(Protocol):
     def probe_script(
-        self, file: str, arguments: Sequence[str], *, folder: str, seed: int, dtype: str, num_workers: int
+        self,
+        file: str,
+        arguments: Sequence[str],
+        *,
+        folder: str,
+        seed: int,
+        dtype: str,
+        num_workers: int,
+        has_trials: bool = False,
     ) -> dict[str, Json]:
         """Run the script until its second batch; `options` of its task, and what it does."""
         ...
@@ -87,34 +95,51 @@ def read_script_request(
     problems = [
         *sets.problems,
         *loaded.problems,
-        *_unread(config),
-        *_file_problems(file),
-        *_mode_problems(config),
+        *unread_problems(config),
+        *file_problems(file),
+        *mode_problems(config),
         *run_dir_problems(config, session.folder),
         *check(config, facts),
     ]
     if problems:
         raise ConfigError(problems)
-    num_workers = decide.num_workers_of(config)
-    probed = prober.probe_script(
-        str(file.resolve()),
-        arguments,
-        folder=str(session.folder.resolve()),
-        seed=config.seed or 0,
-        dtype=config.dtype or Dtype.FLOAT32,
-        num_workers=num_workers,
-    )
-    _require_suited(config, probed)
-    config = _with_script(config, probed, script)
-    facts = replace(facts, modules=facts.modules | {SCRIPT_TASK.partition(":")[0]})
-    plan = resolve(config, facts)
+    probed = probe(config, file, arguments, session.folder, prober)
+    plan = plan_of_script(config, facts, probed, script)
     is_named = config.run_dir is not None
     first_dir = session.folder / (config.run_dir or Path(config.save_dir or "runs") / plan.run)
     run_dir = first_dir if is_named else choose_run_dir(first_dir)
     return Request(plan=plan, run_dir=run_dir, first_dir=first_dir, facts=facts, is_named=is_named)
 
 
-def _unread(config: TrainConfig) -> list[Problem]:
+def probe(
+    config: TrainConfig,
+    file: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    prober: ScriptProber,
+    *,
+    has_trials: bool = False,
+) -> dict[str, Json]:
+    """What the script prepares and does in its first step."""
+    return prober.probe_script(
+        str(file.resolve()),
+        arguments,
+        folder=str(folder.resolve()),
+        seed=config.seed or 0,
+        dtype=config.dtype or Dtype.FLOAT32,
+        num_workers=decide.num_workers_of(config),
+        has_trials=has_trials,
+    )
+
+
+def plan_of_script(config: TrainConfig, facts: Facts, probed: dict[str, Json], script: Path) -> Plan:
+    """The plan of a run of the script. Raises ConfigError if the mode cannot compute what it computes."""
+    _require_suited(config, probed)
+    config = config_of_script(config, probed, script)
+    return resolve(config, replace(facts, modules=facts.modules | {SCRIPT_TASK.partition(":")[0]}))
+
+
+def unread_problems(config: TrainConfig) -> list[Problem]:
     """Settings from a variable or a file that a run of a script does not read."""
     problems = []
     for name in LEFT_OUT:
@@ -129,14 +154,14 @@ def _unread(config: TrainConfig) -> list[Problem]:
     return problems
 
 
-def _file_problems(file: Path) -> list[Problem]:
+def file_problems(file: Path) -> list[Problem]:
     if file.is_file():
         return []
     hint = "name the file of a training script, such as  paceline run train.py"
     return [Problem(f"there is no file {file}", hint, "SCRIPT", "E120")]
 
 
-def _mode_problems(config: TrainConfig) -> list[Problem]:
+def mode_problems(config: TrainConfig) -> list[Problem]:
     mode = decide.mode_of(config)
     reason = None if mode is None else unoffered_reason(mode)
     if reason is None:
@@ -156,7 +181,7 @@ def unoffered_reason(mode: Mode) -> str | None:
 
 def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
     """Refuse what the script does in its first step, where the run has several workers or a server."""
-    options = _options_of(probed)
+    options = options_of(probed)
     mode = decide.mode_of(config)
     problems = []
     if probed["changes_gradients"] and decide.num_workers_of(config) > 1:
@@ -179,11 +204,11 @@ def _require_suited(config: TrainConfig, probed: dict[str, Json]) -> None:
         raise ConfigError(problems)
 
 
-def _with_script(config: TrainConfig, probed: dict[str, Json], script: Path) -> TrainConfig:
+def config_of_script(config: TrainConfig, probed: dict[str, Json], script: Path) -> TrainConfig:
     sizes = probed["batch_sizes"]
     assert isinstance(sizes, list), "one batch size per worker"
     name = f"{script.stem}-{decide.mode_name_of(config).partition(':')[2] or decide.mode_name_of(config)}"
-    options = _options_of(probed)
+    options = options_of(probed)
     return replace(
         config,
         name=config.name or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:100] or "script",
@@ -195,7 +220,7 @@ def _with_script(config: TrainConfig, probed: dict[str, Json], script: Path) -> 
     )
 
 
-def _options_of(probed: dict[str, Json]) -> dict[str, Option]:
+def options_of(probed: dict[str, Json]) -> dict[str, Option]:
     options = probed["options"]
     assert isinstance(options, dict), "the probe reports options by name"
     return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}

@@ -6,10 +6,12 @@ from paceline.k8s.render.pod import (
     Object,
     container,
     container_security,
+    elastic_annotations,
     gpu_toleration,
     metadata,
     pod,
     resources,
+    spread_over_nodes,
 )
 from paceline.k8s.spec.job import JobSpec
 from paceline.plan.codec import Json
@@ -74,13 +76,7 @@ def _workers(intent: JobSpec) -> Object:
     # /dev/shm is KubeRay's: it mounts memory of the right size when the pod has no volume there.
     worker = container(intent, "ray-worker", resources(intent.worker), **_mounts(intent))
     group_labels: Object = {"app.kubernetes.io/instance": intent.name, "ray.io/group": GROUP}
-    spread: Object = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": group_labels},
-    }
-    more: Object = {**gpu_toleration(intent.worker), "topologySpreadConstraints": [spread]}
+    more: Object = {**gpu_toleration(intent.worker), **spread_over_nodes(group_labels)}
     return {
         "groupName": GROUP,
         "replicas": intent.pods.wanted,
@@ -129,7 +125,7 @@ def render_rayjob(intent: JobSpec) -> list[Object]:
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
-            "metadata": metadata(intent, intent.name),
+            "metadata": {**metadata(intent, intent.name), **elastic_annotations(intent)},
             "spec": {
                 "entrypoint": shlex.join(intent.command),
                 "submissionMode": "K8sJobMode",

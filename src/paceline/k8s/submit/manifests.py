@@ -9,10 +9,12 @@ from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ConfigError, ManifestError, Problem, UnreadableFileError
 from paceline.k8s.render.pod import Object
 from paceline.k8s.render.targets import render, to_yaml
+from paceline.k8s.spec.elastic import build_elastic_spec
 from paceline.k8s.spec.job import ON_RAY, JobOptions, JobSpec, Profile, Target
 from paceline.k8s.spec.ray import build_ray_spec
 from paceline.k8s.spec.torchrun import AttachedConfig, build_torchrun_spec
 from paceline.k8s.validate.offline import ValidationResult, find_problems, find_repeated, validate
+from paceline.plan.decide import elastic_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ def _intent(
         return build_ray_spec(config, options, problems)
     if problems:
         raise ManifestError(problems)
+    if elastic_of(config) is not None:
+        return build_elastic_spec(config, options, target, travelling)
     return build_torchrun_spec(config, options, target, travelling)
 
 

@@ -75,6 +75,7 @@ class ScriptSession:
         self.host = host
         self.committed = False  # whether the last optimizer.step() had an effect
         self._is_applied = False  # the last optimizer.step() has made its update, or the server has
+        self.logged: dict[str, float] = {}  # by run.log: the last number of each name
         self.is_over = False  # the run has no more work for this worker
         self.loop_epoch: int | None = None  # that run.epochs gave out last
         self._prepared = Prepared()
@@ -414,6 +415,7 @@ class ScriptSession:
     def log(self, numbers: dict[str, float]) -> None:
         for name, value in numbers.items():
             custom_metrics.metric(name, value)
+            self.logged[name] = float(value)
 
     def close(self, error: BaseException | None) -> None:
         """The script has ended; an error if the run has work left for it."""
