@@ -9,10 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from paceline.config.environment import Facts
 from paceline.config.train_config import TrainConfig
 from paceline.core.errors import ManifestError, Problem
 from paceline.k8s.objects import MAX_RAY_NAME_LENGTH, read_quantity
-from paceline.k8s.spec.command import facts_in_pods, plan_of, train_command
+from paceline.k8s.spec.command import facts_in_pods, plan_of, run_command, train_command
 from paceline.k8s.spec.elastic import elastic_config, node_range
 from paceline.k8s.spec.job import (
     RAY_VERSION,
@@ -34,6 +35,7 @@ from paceline.k8s.spec.readers import (
     read_secrets,
     read_volumes,
 )
+from paceline.k8s.spec.script import JobScript
 from paceline.k8s.spec.torchrun import range_problem
 from paceline.plan.catalog import MODES, Channel, server_names
 from paceline.plan.decide import elastic_of
@@ -43,7 +45,12 @@ _ALSO_FOR_RAY = ("--nodes", "--gpus-per-node", "--volume", "--create-volume")
 _LEAST_MEMORY = 1 << 29  # Ray's own processes need about this much
 
 
-def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[Problem] = ()) -> JobSpec:
+def build_ray_spec(
+    config: TrainConfig,
+    options: JobOptions,
+    earlier: Sequence[Problem] = (),
+    script: JobScript | None = None,
+) -> JobSpec:
     """`earlier`: problems that were met while the settings were read."""
     earlier = [*earlier, *_not_for_ray(options)]
     if earlier:
@@ -71,7 +78,7 @@ def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[P
         name=plan.run,
         image=options.image,
         pods=pods,
-        command=train_command(config, facts),
+        command=_command(config, facts, script),
         namespace=options.namespace,
         head=options.head,
         worker=worker,
@@ -84,7 +91,16 @@ def build_ray_spec(config: TrainConfig, options: JobOptions, earlier: Sequence[P
         volumes=volumes,
         claims=claims,
         elastic=elastic,
+        files=() if script is None else script.files,
+        script_sha256=None if script is None else script.sha256,
     )
+
+
+def _command(config: TrainConfig, facts: Facts, script: JobScript | None) -> tuple[str, ...]:
+    if script is None:
+        return train_command(config, facts)
+    config = replace(config, num_workers=plan_of(config, facts).num_workers)
+    return (*run_command(config, facts), *script.command)
 
 
 def _on_ray(config: TrainConfig, options: JobOptions, elastic: NodeRange | None) -> TrainConfig:
