@@ -7,7 +7,7 @@ host after those, whose disk has the run folder.
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,10 +65,12 @@ class HostFleet:
         self.nodes.restart(number)
         self.start_agent(number)
 
-    def start_training(self, *args: str) -> "FleetRun":
+    def start_training(self, *args: str, env: Mapping[str, str] | None = None) -> "FleetRun":
         """Start `paceline train` with these options on the command's host."""
         host = self.nodes.network.host(self.command_host)
-        command = host.start([*PACELINE, "train", *args, *self.train_flags], log=self.log_of("train"))
+        command = host.start(
+            [*PACELINE, "train", *args, *self.train_flags], log=self.log_of("train"), env=env
+        )
         return FleetRun(fleet=self, command=command, run_dir=self.run_dir, said=self.log_of("train"))
 
 
