@@ -200,7 +200,8 @@ def check_foreign_certificates(made: Product, folder: Path) -> None:
 def check_foreign_runs(made: Product, found: list[ListeningSocket]) -> None:
     """Workers that hold the secret of another run, and know everything else of this one."""
     run = made.run_name()
-    participants = [worker for worker in made.workers() if worker.phase == pb.WORKER_ACTIVE]
+    alive = (pb.WORKER_JOINED, pb.WORKER_ACTIVE)
+    participants = [worker for worker in made.workers() if worker.phase in alive]
     newest = made.until_all_train()
     pairs = [(one, other) for one, other in permutations(participants, 2) if one.address]
     for acceptor, dialer in pairs:
