@@ -314,8 +314,7 @@ class AgentGroup:
             else:
                 self._apart_until_s.pop(participant, None)
                 self._start_on(host, participant)
-        if not self._due:
-            self._has_noted_room = False
+        self._has_noted_room = self._has_noted_room and bool(self._due)
 
     def _may_come_apart(self, participant: str, room: HostRoom, rooms: Sequence[HostRoom]) -> bool:
         """Whether a server waits a moment longer, because it would share the machine of the other one."""
@@ -332,8 +331,8 @@ class AgentGroup:
         rooms = [host.room for host in self._hosts.values() if host.is_usable]
         better = host_apart(self._backup, self._hosts[placed.host].room, rooms)
         if better is not None:
-            name = self._hosts[better].name
-            self._supervisor.evacuate(self._backup, f"it moves from the primary's host to {name}")
+            reason = f"it moves from the primary's host to {self._hosts[better].name}"
+            self._supervisor.evacuate(self._backup, reason)
             self._backup = ""
 
     def _start_on(self, host: str, participant: str) -> None:
