@@ -312,9 +312,7 @@ def spans_hosts(plan: Plan) -> bool:
     if plan.launcher is Launcher.AGENTS:
         return True
     is_in_memory = plan.elastic is None or plan.transport is not Transport.TCP
-    return (
-        plan.launcher is Launcher.RAY and not is_in_memory and MODES[plan.mode].channel is Channel.COLLECTIVE
-    )
+    return plan.launcher is Launcher.RAY and not is_in_memory and not server_names(plan)
 
 
 def min_workers_for(aggregate: str, tolerance: int) -> int:

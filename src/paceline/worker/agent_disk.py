@@ -1,19 +1,23 @@
 """Checkpoints of a participant whose host does not have the run folder.
 
-The participant writes a snapshot into the scratch folder of its host, and asks the host's agent to send it.
-A snapshot counts as written once it is in the run folder (launchers/agents/hosted_run.py).
+The participant writes a snapshot into the scratch folder of its host, and asks the host's agent to send it
+(launchers/agents/hosted_run.py). A snapshot counts as written once it is in the run folder. A participant
+that needs a checkpoint of the run folder asks for it in the same way.
 """
 
 import json
+import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.checkpoints.catalog import folders, number_of
 from paceline.checkpoints.snapshot import WriteResult
 from paceline.checkpoints.writer import Disk, SnapshotTarget
 
 ANSWER_S = 600.0  # a large snapshot over a slow network
+KEPT = 3  # folders with parts; another worker of this host may be some checkpoints behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,25 @@ class AgentDisk(Disk):
         facts: dict[str, Any],  # Any: JSON
     ) -> WriteResult:
         wrote = super().put(folder, participant, tensors, facts)
-        request = {"folder": folder.name, "who": participant, "participants": self._participants}
+        answer = self._ask(
+            {
+                "op": "store",
+                "folder": folder.name,
+                "who": participant,
+                "participants": self._participants,
+            }
+        )
+        self._removed = tuple(int(number) for number in answer["removed"])
+        return wrote
+
+    def return_to_newest(self, root: Path, num_workers: int) -> int:
+        return int(self._ask({"op": "newest"})["at"])  # in the run folder
+
+    def fetch(self, folder: Path) -> None:
+        self._ask({"op": "fetch", "at": number_of(folder)})
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
+        """The answer of the command, which the agent passes on; OSError if it could not do it."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_S)
             connection.connect(str(self._host.socket))
@@ -51,12 +73,15 @@ class AgentDisk(Disk):
                 line = answers.readline()
         if not line:
             raise ConnectionError("the agent of this host lost its connection to the command")
-        answer = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         if answer["failure"]:
             raise OSError(str(answer["failure"]))
-        self._removed = tuple(int(number) for number in answer["removed"])
-        return wrote
+        return answer
 
     def remove_old(self, folder: Path, target: SnapshotTarget) -> tuple[int, ...]:
-        super().remove_old(folder, target)  # in the scratch folder
+        if self._participants == 1:
+            super().remove_old(folder, target)  # in the scratch folder
+        else:  # which has parts of a checkpoint only, or what was fetched at the begin of a generation
+            for old in folders(target.root)[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
         return self._removed  # in the run folder, by the command

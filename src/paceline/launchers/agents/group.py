@@ -10,6 +10,7 @@ Hosts come by themselves (`paceline agent`), or are started by a `HostSource` (l
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline.checkpoints.catalog import folder_at
 from paceline.core.clock import monotonic_s
 from paceline.core.errors import ExitCode, PacelineError, ProtocolError, TrainingError
 from paceline.launchers.agents.folder import RunFolder, parts_of
@@ -17,7 +18,7 @@ from paceline.launchers.agents.hub import MAX_WAITING, Arrived, Gone, Hub, Recei
 from paceline.launchers.agents.placement import Host, HostRoom, HostSource, Placed, choose_host
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
-from paceline.plan.catalog import server_names
+from paceline.plan.catalog import is_split, server_names
 from paceline.plan.codec import Json, dumps
 from paceline.plan.plan import Plan
 
@@ -158,6 +159,12 @@ class AgentGroup:
             case "stored":
                 answer = self._folder.stored(message)
                 self._hub.send(key, {"op": "stored", "number": message["number"], **answer})
+            case "newest":
+                at = self._folder.return_to_newest()
+                self._hub.send(key, {"op": "stored", "number": message["number"], "failure": "", "at": at})
+            case "fetch":
+                failure = self._fetch(key, int(str(message["at"])))
+                self._hub.send(key, {"op": "stored", "number": message["number"], "failure": failure})
             case "draining":
                 self._drain(host)
             case "slots" | "ready":
@@ -296,7 +303,7 @@ class AgentGroup:
         room.participants.add(participant)
         index = None if participant.startswith("server-") else int(participant.removeprefix("worker-"))
         steps = 0 if index is None else self._steps[index]
-        if not self._has_state():
+        if not (is_split(self._plan.mode) or self._has_state()):  # a worker with a part asks for it
             newest = self._folder.newest()
             if newest is not None:
                 self._send_checkpoint(host, newest)
@@ -313,6 +320,16 @@ class AgentGroup:
             for who, placed in self._placed.items()
             if who.startswith("worker-")
         )
+
+    def _fetch(self, host: str, at: int) -> str:
+        """Send the checkpoint of that number, also if there was another one of it; why not, or nothing."""
+        folder = folder_at(self._run_dir / "checkpoints", at)
+        self._hosts[host].sent_checkpoints.discard(folder.name)
+        try:
+            self._send_checkpoint(host, folder)
+        except OSError as error:
+            return f"the checkpoint {folder.name} cannot be read: {error.strerror or error}"
+        return ""
 
     def _send_checkpoint(self, host: str, folder: Path) -> None:
         sent = self._hosts[host].sent_checkpoints

@@ -153,7 +153,7 @@ class HostedRun:
             server.close()
             self._has_ended = True
             for answer in self._answers.values():  # their participants end with the helper
-                answer.set_result({"failure": "the connection to the command has ended", "removed": []})
+                answer.set_result({"failure": "the connection to the command has ended"})
 
     def _listen(self) -> socket.socket:
         """A socket in the folder, which only this user can open. A path by way of /proc is never too long."""
@@ -347,14 +347,14 @@ class HostedRun:
             await self._peer.drain()
 
     async def _save_for(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A participant has written a snapshot: send it, and answer once it is in the run folder."""
+        """Requests of a participant about checkpoints, answered once the command has carried them out."""
         try:
             async for line in reader:
                 request = json.loads(line)
                 try:
-                    answer = await self._store(request)
+                    answer = await self._answer(request)
                 except (OSError, PeerLostError) as error:
-                    answer = {"failure": str(error), "removed": []}
+                    answer = {"failure": str(error)}
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except ConnectionError:
@@ -362,30 +362,39 @@ class HostedRun:
         finally:
             writer.close()
 
+    async def _answer(self, request: Message) -> Message:
+        match request["op"]:
+            case "store":
+                return await self._store(request)
+            case "newest":
+                return await self._ask({"ev": "newest"})
+            case "fetch":  # the files come before the answer
+                return await self._ask({"ev": "fetch", "at": int(str(request["at"]))})
+        raise ProtocolError(f"a participant asked for {request['op']!r}", "restart the agent")
+
     async def _store(self, request: Message) -> Message:
-        assert self._peer is not None, "participants run while there is a connection"
+        """It has written a snapshot: send it."""
         participant = str(request["who"])
         folder = self.folder / "checkpoints" / str(request["folder"])
         await self._send_text()  # first: a checkpoint must never be ahead of the log
         for suffix in ("safetensors", "json"):
             name = f"{participant}.{suffix}"
             await self._send_file(folder / name, f"checkpoints/{folder.name}/{name}")
+        at = int(folder.name.removeprefix("at-"))
+        return await self._ask(
+            {"ev": "stored", "at": at, "who": participant, "participants": request["participants"]}
+        )
+
+    async def _ask(self, message: Message) -> Message:
+        """The answer of the command."""
+        assert self._peer is not None, "participants run while there is a connection"
         if self._has_ended:
             raise ConnectionError("the connection to the command has ended")
         number = self._numbers
         self._numbers += 1
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
-        at = int(folder.name.removeprefix("at-"))
-        self._peer.send(
-            {
-                "ev": "stored",
-                "number": number,
-                "at": at,
-                "who": participant,
-                "participants": request["participants"],
-            }
-        )
+        self._peer.send({**message, "number": number})
         return await answer
 
 

@@ -110,8 +110,8 @@ def check_nodes(plan: Plan, address: str, nodes: Sequence[Node]) -> None:
             f"the Ray at {address} has nodes on other machines, {', '.join(elsewhere[:8])},"
             f" but elastic workers of mode {plan.mode} with transport {plan.transport.value} share memory or"
             " the run folder of this one",
-            "use --mode ssgd, localsgd, diloco, fedavg or adaptive with --transport tcp; or --restarts 3"
-            " instead of --elastic: after a loss all workers resume from the newest checkpoint",
+            "use --mode ssgd, ddp, fsdp, localsgd, diloco, fedavg or adaptive with --transport tcp; or"
+            " --restarts 3 instead of --elastic: after a loss all workers resume from the newest checkpoint",
         )
 
 

@@ -16,7 +16,6 @@ generation is over.
 import os
 import select
 import socket
-import ssl
 import struct
 import threading
 from collections import deque
@@ -24,9 +23,11 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 
 from paceline.core.clock import ActiveTimeout, Clock
 from paceline.core.errors import PeerLostError, ProtocolError, SilenceError
+from paceline.transport.tls_connection import TlsConnection
 
 MAGIC = 0x50434C47  # "PCLG"
 _HEAD = struct.Struct("!IIQQIQ")  # magic, kind, generation, number, bytes of meta, bytes of the payload
@@ -86,10 +87,11 @@ class Mesh:
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = threading.Lock()
         self._is_closed = False
+        self._is_aborted = False
 
     def check(self) -> None:
         """PeerLostError when the generation is over."""
-        if self._is_over():
+        if self._is_over() or self._is_aborted:
             raise PeerLostError("the generation ended", _NEXT)
 
     def swap(
@@ -127,6 +129,11 @@ class Mesh:
         with self._closing:
             if not self._is_closed:
                 os.eventfd_write(self._wakeup, 1)
+
+    def abort(self) -> None:
+        """End the present wait and all later ones, though the generation goes on. Called from any thread."""
+        self._is_aborted = True
+        self.wake()
 
     def close(self) -> None:
         """Close all connections, by which the other members learn at once that this one has left."""
@@ -205,19 +212,20 @@ class _Link:
         self._out: deque[memoryview] = deque()
         self._places: Generator[memoryview, None, None] | None = None
         self._place = memoryview(b"")  # the rest of the present one
-        # TLS may have to read in order to send, and the other way round.
-        self._sending_needs = select.POLLOUT
-        self._receiving_needs = select.POLLIN
 
     @property
     def is_idle(self) -> bool:
-        return not self._out and self._places is None
+        return not self._is_sending and self._places is None
 
     @property
     def events(self) -> int:
-        sending = self._sending_needs if self._out else 0
-        receiving = self._receiving_needs if self._places is not None else 0
+        sending = select.POLLOUT if self._is_sending else 0
+        receiving = select.POLLIN if self._places is not None else 0
         return sending | receiving
+
+    @property
+    def _is_sending(self) -> bool:
+        return bool(self._out) or (isinstance(self.connection, TlsConnection) and self.connection.unsent)
 
     def begin_send(self, generation: int, kind: Kind, message: Message) -> None:
         assert not self._out, "the message before is not yet sent"
@@ -233,52 +241,46 @@ class _Link:
         self._place = next(places)
 
     def advance(self) -> bool:
-        return self._send() | self._fill()
+        """Send and receive in turns, so that neither side waits while the other one only sends."""
+        has_moved = False
+        while self._send() | self._fill():
+            has_moved = True
+        return has_moved
 
     def _send(self) -> bool:
-        has_moved = False
-        while self._out:
-            try:
-                sent = self._send_some()
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                self._sending_needs = select.POLLOUT
+        """Send a part, if the kernel takes one; whether it did."""
+        if not self._is_sending:
+            return False
+        try:
+            if not self._out:
+                self.connection.flush()
+                return True
+            parts = list(islice(self._out, _MAX_PARTS))
+            sent = self.connection.sendmsg(parts)
+        except BlockingIOError:
+            return False
+        while sent:
+            first = self._out.popleft()
+            if sent < len(first):
+                self._out.appendleft(first[sent:])
                 break
-            except ssl.SSLWantReadError:
-                self._sending_needs = select.POLLIN
-                break
-            has_moved = True
-            while sent:
-                first = self._out.popleft()
-                if sent < len(first):
-                    self._out.appendleft(first[sent:])
-                    break
-                sent -= len(first)
-        return has_moved
-
-    def _send_some(self) -> int:
-        if isinstance(self.connection, ssl.SSLSocket):  # TLS has no sendmsg
-            return self.connection.send(self._out[0])
-        parts = list(self._out) if len(self._out) <= _MAX_PARTS else [self._out[n] for n in range(_MAX_PARTS)]
-        return self.connection.sendmsg(parts)
+            sent -= len(first)
+        return True
 
     def _fill(self) -> bool:
-        has_moved = False
-        while self._places is not None:
-            try:
-                count = self.connection.recv_into(self._place)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                self._receiving_needs = select.POLLIN
-                break
-            except ssl.SSLWantWriteError:
-                self._receiving_needs = select.POLLOUT
-                break
-            if count == 0:
-                raise PeerLostError("the peer closed the connection", "see its log for the reason")
-            has_moved = True
-            self._place = self._place[count:]
-            if not self._place:
-                self._next_place()
-        return has_moved
+        """Receive into the present place, if something has arrived; whether it has."""
+        if self._places is None:
+            return False
+        try:
+            count = self.connection.recv_into(self._place)
+        except BlockingIOError:
+            return False
+        if count == 0:
+            raise PeerLostError("the peer closed the connection", "see its log for the reason")
+        self._place = self._place[count:]
+        if not self._place:
+            self._next_place()
+        return True
 
     def _next_place(self) -> None:
         assert self._places is not None, "something is being received"
