@@ -67,7 +67,6 @@ def _combinations(config: TrainConfig) -> list[Problem]:
     # Modes with torch's process group, which is created again in every generation.
     is_torchs = is_elastic and row is not None and row.channel is Channel.TORCH
     is_split = row is not None and row.is_split
-    on_one_host = Transport.GLOO if is_torchs else Transport.SHM
     options = decide.strategy_options_of(config)
     is_streaming = options.fragments > 1 or options.sync_delay > 0 or options.mixing > 0
     aggregate = decide.aggregate_of(config)
@@ -83,9 +82,9 @@ def _combinations(config: TrainConfig) -> list[Problem]:
         ),
         (
             "transport",
-            not is_served and config.transport not in (None, "auto", on_one_host, Transport.TCP),
-            f"transport is {config.transport}, but elastic workers of mode {mode} communicate by "
-            f"{on_one_host} or by tcp",
+            not (is_served or is_torchs)
+            and config.transport not in (None, "auto", Transport.SHM, Transport.TCP),
+            f"transport is {config.transport}, but elastic workers communicate by shared memory or by tcp",
             "leave transport out, or use --transport tcp",
         ),
         (

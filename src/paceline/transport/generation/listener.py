@@ -28,7 +28,6 @@ from paceline.core.clock import ActiveTimeout
 from paceline.core.errors import PeerLostError, ProtocolError, TrainingError
 from paceline.transport import tcp_wire
 from paceline.transport.tcp_store import refuse_plaintext_beyond_loopback
-from paceline.transport.tls_connection import TlsConnection
 
 MAGIC = 0x50434C48  # "PCLH"
 _CLAIM = struct.Struct("!IQQQHHH")  # magic, generation, both incarnations, bytes of run and of both names
@@ -214,7 +213,7 @@ class MeshListener:
                 self._dialing = secured
             if is_over():  # `wake` may have come for the plain socket
                 raise PeerLostError(f"generation {generation} ended before it started", _NEXT)
-            if isinstance(secured, TlsConnection):
+            if isinstance(secured, ssl.SSLSocket):
                 secured.do_handshake()
             claim = _claim(self._run, generation, own, other)
             secured.sendall(claim.to_bytes())
@@ -240,7 +239,9 @@ class MeshListener:
             raise ProtocolError(
                 f"{other.name} has published no certificate", "start all workers with the same options"
             )
-        return TlsConnection(connection, self._tls.trusting(other.certificate), server_hostname=other.host)
+        return self._tls.trusting(other.certificate).wrap_socket(
+            connection, server_hostname=other.host, do_handshake_on_connect=False
+        )
 
     # Threads: one accepts, and one for each connection until it is authenticated.
 
@@ -258,7 +259,7 @@ class MeshListener:
             connection.settimeout(tcp_wire.HANDSHAKE_TIMEOUT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
-                secured = TlsConnection(plain, self._tls.server)
+                secured = self._tls.server.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
                 # The limits on time and number go on for what the plain socket has become.
                 self._unauthenticated.remove(plain)
                 self._unauthenticated.add(secured)

@@ -16,6 +16,7 @@ generation is over.
 import os
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -23,15 +24,14 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
 
 from paceline.core.clock import ActiveTimeout, Clock
 from paceline.core.errors import PeerLostError, ProtocolError, SilenceError
-from paceline.transport.tls_connection import TlsConnection
 
 MAGIC = 0x50434C47  # "PCLG"
 _HEAD = struct.Struct("!IIQQIQ")  # magic, kind, generation, number, bytes of meta, bytes of the payload
 MAX_META_BYTES = 1 << 20
+_TLS_PART_BYTES = 1 << 18  # each is progress: a large state may take longer than the timeout
 _MAX_PARTS = 512  # of one sendmsg; the kernel's limit is 1024
 _NEXT = "the run continues in the next generation"
 
@@ -212,20 +212,19 @@ class _Link:
         self._out: deque[memoryview] = deque()
         self._places: Generator[memoryview, None, None] | None = None
         self._place = memoryview(b"")  # the rest of the present one
+        # TLS may have to read in order to send, and the other way round.
+        self._sending_needs = select.POLLOUT
+        self._receiving_needs = select.POLLIN
 
     @property
     def is_idle(self) -> bool:
-        return not self._is_sending and self._places is None
+        return not self._out and self._places is None
 
     @property
     def events(self) -> int:
-        sending = select.POLLOUT if self._is_sending else 0
-        receiving = select.POLLIN if self._places is not None else 0
+        sending = self._sending_needs if self._out else 0
+        receiving = self._receiving_needs if self._places is not None else 0
         return sending | receiving
-
-    @property
-    def _is_sending(self) -> bool:
-        return bool(self._out) or (isinstance(self.connection, TlsConnection) and self.connection.unsent)
 
     def begin_send(self, generation: int, kind: Kind, message: Message) -> None:
         assert not self._out, "the message before is not yet sent"
@@ -241,7 +240,7 @@ class _Link:
         self._place = next(places)
 
     def advance(self) -> bool:
-        """Send and receive in turns, so that neither side waits while the other one only sends."""
+        """Send and receive in turns: while both ends only sent, both would wait for room in the kernel."""
         has_moved = False
         while self._send() | self._fill():
             has_moved = True
@@ -249,15 +248,15 @@ class _Link:
 
     def _send(self) -> bool:
         """Send a part, if the kernel takes one; whether it did."""
-        if not self._is_sending:
+        if not self._out:
             return False
         try:
-            if not self._out:
-                self.connection.flush()
-                return True
-            parts = list(islice(self._out, _MAX_PARTS))
-            sent = self.connection.sendmsg(parts)
-        except BlockingIOError:
+            sent = self._send_some()
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            self._sending_needs = select.POLLOUT
+            return False
+        except ssl.SSLWantReadError:
+            self._sending_needs = select.POLLIN
             return False
         while sent:
             first = self._out.popleft()
@@ -267,13 +266,23 @@ class _Link:
             sent -= len(first)
         return True
 
+    def _send_some(self) -> int:
+        if isinstance(self.connection, ssl.SSLSocket):  # TLS has no sendmsg, and sends all of it or nothing
+            return self.connection.send(self._out[0][:_TLS_PART_BYTES])
+        parts = list(self._out) if len(self._out) <= _MAX_PARTS else [self._out[n] for n in range(_MAX_PARTS)]
+        return self.connection.sendmsg(parts)
+
     def _fill(self) -> bool:
-        """Receive into the present place, if something has arrived; whether it has."""
+        """Receive a part, if one has arrived; whether it has."""
         if self._places is None:
             return False
         try:
             count = self.connection.recv_into(self._place)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self._receiving_needs = select.POLLIN
+            return False
+        except ssl.SSLWantWriteError:
+            self._receiving_needs = select.POLLOUT
             return False
         if count == 0:
             raise PeerLostError("the peer closed the connection", "see its log for the reason")

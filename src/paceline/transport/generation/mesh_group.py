@@ -15,6 +15,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ class _Group(dist.ProcessGroup):
     """The methods that torch calls, by their names in torch 2.13."""
 
     def __init__(self, mesh: Mesh, rank: int, parties: int) -> None:
-        super().__init__(rank, parties)
+        super().__init__(rank, parties)  # type: ignore[call-arg]  # the stub lacks this overload
         self.failure: Exception | None = None  # of the first collective that failed
         self._own = rank
         self._parties = parties
@@ -102,21 +103,25 @@ class _Group(dist.ProcessGroup):
         self._name = name
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> str:  # type: ignore[override]  # a new type of text in the stub
         return self._name
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # Any: torch's options
+    # The stub has further overloads, of single tensors, which torch itself does not use.
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]  # above
         _expect_sum(opts)
-        return self._start(lambda: [self._sum(tensor) for tensor in tensors], tensors)
+        return self._start(lambda: _for_each(self._sum, tensors), tensors)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         return self.allreduce(tensors, opts)
 
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:
-        source = int(opts.rootRank)
-        return self._start(lambda: [self._broadcast(tensor, source) for tensor in tensors], tensors)
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]  # above
+        send = partial(self._broadcast, source=int(opts.rootRank))
+        return self._start(lambda: _for_each(send, tensors), tensors)
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    def allgather(  # type: ignore[override]  # above
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
         def gather() -> None:
             for places, tensor in zip(outputs, inputs, strict=True):
                 self._gather(places, tensor)
@@ -152,7 +157,7 @@ class _Group(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> dist.Work:
         nothing = torch.empty(0)
-        return self._start(lambda: [self._sum(nothing)], [nothing])
+        return self._start(lambda: self._sum(nothing), [nothing])
 
     # In the thread of the collectives.
 
@@ -183,6 +188,8 @@ class _Group(dist.ProcessGroup):
             start.set_result(None)
 
     def _sum(self, tensor: Tensor) -> None:
+        if self._parties == 1:
+            return
         flat = _flat(tensor)
         if flat.nbytes <= SMALL_BYTES:
             copies = self._buffer(self._parties * flat.numel(), flat.dtype).view(self._parties, -1).unbind()
@@ -240,6 +247,11 @@ class _Group(dist.ProcessGroup):
                 self._buffers.clear()
             self._buffers[key] = torch.empty(numel, dtype=dtype)
         return self._buffers[key]
+
+
+def _for_each(call: Callable[[Tensor], None], tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        call(tensor)
 
 
 def _flat(tensor: Tensor) -> Tensor:
