@@ -8,7 +8,14 @@ import argparse
 from itertools import chain
 from pathlib import Path
 
-from benchmarks import instrumentation, parameter_store, ssgd_vs_ddp, start_up, straggler_rates
+from benchmarks import (
+    instrumentation,
+    parameter_store,
+    script_overhead,
+    ssgd_vs_ddp,
+    start_up,
+    straggler_rates,
+)
 from benchmarks.report import tell_and_write
 from paceline.launchers.local import LocalLauncher
 
@@ -27,6 +34,7 @@ def main() -> None:
             parameter_store.measure(options.rounds),
             straggler_rates.measure(launcher, options.rounds),
             instrumentation.measure(launcher, options.rounds),
+            script_overhead.measure(launcher, options.rounds),
         )
         tell_and_write(measured, options.output)
 
