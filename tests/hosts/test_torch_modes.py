@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.processes.command import paceline
 from tests.fixtures.runs.elastic_runs import steps_made
-from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, host_of, kill_worker
+from tests.fixtures.runs.host_runs import ENDLESS, fleet_on_hosts, host_of, kill_participant
 from tests.fixtures.servers.listening import listening_on
 
 from paceline.checkpoints.catalog import newest_complete, newest_shared
@@ -22,7 +22,7 @@ def test_a_killed_worker_is_replaced_and_no_step_is_lost(mode: str, tmp_path: Pa
         checkpoints = fleet.run_dir / "checkpoints"
         newest = newest_shared if mode == "ddp" else newest_complete
         run.until(lambda _: newest(checkpoints, 3) is not None, "a checkpoint is whole")
-        kill_worker(run, "worker-1")
+        kill_participant(run, "worker-1")
         run.until_in(3, after=generation)
         found = [each for host in fleet.nodes.network for each in listening_on(host)]
         workers = [each for each in found if each.is_beyond_loopback and "zygote" in each.command]
