@@ -55,7 +55,7 @@ def test_workers_share_an_evaluation_and_agree_on_values(launcher: LocalLauncher
 def test_an_evaluation_does_not_depend_on_who_shares_it(launcher: LocalLauncher, tmp_path: Path) -> None:
     """In an elastic run every worker evaluates all batches."""
     fixed = kept(launcher, tmp_path / "fixed", "--num-workers", "2", "--seed", "3")
-    elastic = ("--elastic", "--num-workers", "1", "--shards", "2", "--seed", "3")
+    elastic = ("--mode", "ssgd", "--elastic", "--num-workers", "1", "--shards", "2", "--seed", "3")
     assert kept(launcher, tmp_path / "elastic", *elastic) == fixed
 
 
