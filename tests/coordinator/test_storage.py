@@ -129,6 +129,23 @@ def test_damage_in_a_long_record_is_refused_wherever_it_is(
             read_folder(tmp_path, ME, FIRST)
 
 
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_length_of_a_long_record_is_no_torn_end(tmp_path: Path, damaged: int) -> None:
+    """The next record that verifies is 255 KiB behind it."""
+    path = written(tmp_path)
+    storage = opened(tmp_path)
+    begins = []
+    for index in (4, 5, 6):
+        begins.append(path.stat().st_size)
+        storage.save(None, [entry(index, 2, LONG)])
+    storage.close()
+    whole = bytearray(path.read_bytes())
+    whole[begins[damaged - 1] + 3] ^= 0x40  # the length, which now ends behind the file
+    path.write_bytes(whole)
+    with pytest.raises(StorageError):
+        read_folder(tmp_path, ME, FIRST)
+
+
 def test_a_long_append_that_was_interrupted_is_cut_off(tmp_path: Path) -> None:
     path = written(tmp_path)
     storage, before = opened(tmp_path), path.stat().st_size

@@ -3,15 +3,21 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fixtures.processes.warm_command import warm_paceline
+from tests.fixtures.runs.plans import small_plan
 
 from paceline.core.errors import PacelineError
+from paceline.events.read import History, PlainEvent
+from paceline.events.schema import StepRow
 from paceline.launchers.local import LocalLauncher
 from paceline.plan.catalog import MODES
-from paceline.training.verify import verify_run
+from paceline.plan.plan import Elastic
+from paceline.training.verify import verify_run, verify_split
+from paceline.training.verify_work import verify_shares
 
 ONLY_WITH_PROCESSES = ("ddp", "fsdp")
 STATIC = [name for name in MODES if name not in ONLY_WITH_PROCESSES]
@@ -215,3 +221,53 @@ def without_its_last_row(line: dict[str, object]) -> dict[str, object]:
     assert isinstance(count, int)
     cut = {name: value[:-1] if isinstance(value, list) else value for name, value in columns.items()}
     return {**line, "rows": count - 1, "columns": cut}
+
+
+def test_each_sample_of_a_split_model_counts_whichever_worker_used_it() -> None:
+    plan = small_plan("fsdp", steps=3)
+    share = plan.batch_sizes[0]
+
+    def ok(*work: tuple[int, int, int]) -> bool:
+        """(rank, step, samples)"""
+        history = History()
+        empty = StepRow._make([0] * len(StepRow._fields))
+        for rank, step, samples in work:
+            history.steps.setdefault(rank, []).append(empty._replace(step=step, samples=samples))
+        return verify_split(plan, history, is_done=True).ok
+
+    whole = [(rank, step, share) for step in range(3) for rank in range(2)]
+    assert ok(*whole)
+    assert ok(*whole[:4], (0, 2, 2 * share))  # resumed with one worker
+    assert not ok(*whole[:5])
+    assert not ok(*whole[:5], whole[4])
+    assert not ok(*whole[:5], (1, 2, share - 1))
+
+
+def test_each_step_of_an_elastic_run_with_whole_batches_has_all_its_samples() -> None:
+    """Torch's own modes compute all shards of a worker in one batch, in one row."""
+    crew = Elastic(workers=2, min_workers=1, max_workers=2)
+    plan = replace(small_plan("ddp", steps=3), elastic=crew)
+    share = plan.batch_sizes[0]
+
+    def ok(*work: tuple[int, int, int]) -> bool:
+        """(rank, step, samples)"""
+        history = History()
+        for rank in range(2):
+            who = f"worker-{rank}"
+            begun = {"number": 1, "committed": 0, "state": "s", "workers": "worker-0,worker-1"}
+            history.plain += [PlainEvent("worker_started", who, 0, {})]
+            history.plain += [PlainEvent("generation_entered", who, 0, begun)]
+            history.plain += [PlainEvent("worker_finished", who, 9, {})]
+        history.plain += [PlainEvent("run_finished", "launcher", 10, {"outcome": "finished"})]
+        empty = StepRow._make([0] * len(StepRow._fields))
+        for rank, step, samples in work:
+            row = empty._replace(step=step, position=2 * step + rank, samples=samples, start_ns=1)
+            history.steps.setdefault(rank, []).append(row)
+        (finding,) = verify_shares(plan, history)
+        return finding.ok
+
+    whole = [(rank, step, share) for step in range(3) for rank in range(2)]
+    assert ok(*whole)
+    assert not ok(*whole[:5])
+    assert not ok(*whole, whole[5])
+    assert not ok(*whole[:5], (1, 2, share + 1))

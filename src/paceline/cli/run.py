@@ -8,7 +8,7 @@ import click
 
 from paceline.cli.coordinator_options import run_coordinator_options
 from paceline.cli.options import SettingsCommand, common_options, config_options_without
-from paceline.cli.train import resume_run, start_run
+from paceline.cli.train import AUTO, resume_run, start_or_resume_run, start_run
 from paceline.config.values import RawSetting
 from paceline.core import environ
 from paceline.core.errors import ExitCode
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 @click.option(
     "--resume",
-    metavar="RUN|URL",
-    help="Resume a run from its newest checkpoint, with its script and arguments.",
+    metavar="RUN|URL|auto",
+    help="Resume a run from its newest checkpoint, with its script and arguments; auto with SCRIPT: the "
+    "newest run of this name, if any.",
 )
 @click.option(
     "--dashboard",
@@ -58,7 +59,8 @@ def run_script(
     """
     if with_dashboard:
         environ.set_default_variables(PACELINE_LIVE_LOG="1")  # before workers start: they inherit it
-    if (script is None) == (resume is None):
+    may_resume = resume == AUTO
+    if (script is None) == (resume is None or may_resume):
         raise click.UsageError("name a SCRIPT, or a run with --resume")
     with session.start_launcher() as launcher:
         if script is None:
@@ -72,5 +74,9 @@ def run_script(
             )
         from paceline.training.script import read_script_request
 
-        request = read_script_request(session, flags, script, arguments, launcher)
+        request = read_script_request(session, flags, script, arguments, launcher, may_hold_run=may_resume)
+        if may_resume:
+            return start_or_resume_run(
+                launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators
+            )
         return start_run(launcher, session, request, with_dashboard=with_dashboard, coordinators=coordinators)

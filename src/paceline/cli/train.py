@@ -45,8 +45,8 @@ class _More(TypedDict):
 @click.option(
     "--resume",
     metavar="RUN|URL|auto",
-    help="Resume a run, from its folder or its --run-store, at its newest checkpoint; auto: the newest run of "
-    "this name, if any.",
+    help="Resume a run, from its folder or its --run-store, at its newest checkpoint; auto: the newest run "
+    "of this name, if any.",
 )
 @click.option(
     "--dashboard",

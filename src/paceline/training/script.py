@@ -4,6 +4,7 @@ The script is started once in a process of its own, which makes one step alone a
 batch, length, schedule. The plan is complete before the first worker starts.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,9 +20,10 @@ from paceline.plan import decide
 from paceline.plan.catalog import MODES, SCRIPT_TASK, Channel, Mode
 from paceline.plan.check import check
 from paceline.plan.codec import Json
-from paceline.plan.plan import Dtype, OnSlow, Option, Plan
+from paceline.plan.plan import Dtype, Launcher, OnSlow, Option, Plan
 from paceline.plan.resolve import resolve
 from paceline.training.request import Request, choose_run_dir, run_dir_problems
+from paceline.training.script_sources import read_sources
 from paceline.training.session import Session
 from paceline.worker.script.facts import ScriptFacts
 from paceline.worker.script.suited import unsuited
@@ -55,8 +57,8 @@ OWN_SETTINGS = (
     "grad_accumulation",
 )
 # Settings of launchers that start no scripts yet.
-LAUNCHER_SETTINGS = ("vmap", "address", "placement", "restarts")
-LAUNCHERS = ("local", "agents", "torchrun")
+LAUNCHER_SETTINGS = ("vmap",)
+LAUNCHERS = ("local", "agents", "torchrun", "ray")
 LEFT_OUT = (*OWN_SETTINGS, *LAUNCHER_SETTINGS)
 
 
@@ -128,9 +130,9 @@ def probe(
 ) -> dict[str, Json]:
     """What the script prepares and does in its first step."""
     return prober.probe_script(
-        str(file.resolve()),
+        str(file.absolute()),  # not resolved: in a pod it is a link to a folder of that pod
         arguments,
-        folder=str(folder.resolve()),
+        folder=str(folder.absolute()),
         seed=config.seed or 0,
         dtype=config.dtype or Dtype.FLOAT32,
         num_workers=decide.num_workers_of(config),
@@ -142,7 +144,15 @@ def plan_of_script(config: TrainConfig, facts: Facts, probed: dict[str, Json], s
     """The plan of a run of the script. Raises ConfigError if the mode cannot compute what it computes."""
     _require_suited(config, probed)
     config = config_of_script(config, probed, script)
+    if config.launcher == Launcher.RAY:  # its nodes may not have the file
+        config = replace(config, task_options={**(config.task_options or {}), "sources": _sources(config)})
     return resolve(config, replace(facts, modules=facts.modules | {SCRIPT_TASK.partition(":")[0]}))
+
+
+def _sources(config: TrainConfig) -> str:
+    """The script and the modules beside it, as an option of the plan's task."""
+    assert config.task_options is not None, "the facts of the script"
+    return json.dumps(read_sources(Path(str(config.task_options["file"]))).texts)
 
 
 def unread_problems(config: TrainConfig) -> list[Problem]:

@@ -144,22 +144,22 @@ def _write_all(file: FileIO, data: bytes) -> None:
 
 def parts_of(path: Path, name: str) -> Iterator[tuple[Message, bytes]]:
     """A file as messages that `receive` takes, under this name."""
-    yield from parts_of_open(path.open("rb"), name)
+    with path.open("rb") as file:
+        yield from parts_of_open(file, name)
 
 
 def parts_of_open(file: BinaryIO, name: str) -> Iterator[tuple[Message, bytes]]:
-    """The same of a file that is open, also when it was removed since; it is closed."""
-    with file:
-        size = os.fstat(file.fileno()).st_size
-        sent = 0
-        while True:
-            data = file.read(CHUNK_BYTES)
-            is_first = sent == 0
-            sent += len(data)
-            is_last = sent >= size or not data
-            yield {"path": name, "is_first": is_first, "is_last": is_last}, data
-            if is_last:
-                return
+    """The same of a file that is open, also when it was removed since."""
+    size = os.fstat(file.fileno()).st_size
+    sent = 0
+    while True:
+        data = file.read(CHUNK_BYTES)
+        is_first = sent == 0
+        sent += len(data)
+        is_last = sent >= size or not data
+        yield {"path": name, "is_first": is_first, "is_last": is_last}, data
+        if is_last:
+            return
 
 
 # Participants write into a scratch folder of their host as they do on one machine, so what a killed process

@@ -22,6 +22,7 @@ from paceline.launchers.agents.placement import (
     choose_host,
     is_server,
     machine_of,
+    machines_of_servers,
 )
 from paceline.launchers.agents.wire import Message
 from paceline.launchers.local import RunOutcome, Supervisor, refusal_error
@@ -32,6 +33,7 @@ from paceline.plan.plan import Plan
 POLL_S = 0.1
 END_S = 15.0  # for the agents to send what was written last
 NO_HOST_S = 10.0  # without a host until a note about it
+APART_S = 3.0  # for which a server waits for a slot on another machine than the other server's
 _FAILED = int(ExitCode.TRAINING_FAILED)
 
 
@@ -67,6 +69,7 @@ class AgentGroup:
         self._reported_s = 0.0
         self._waiting_since_s = monotonic_s()  # without any living participant
         self._has_noted_room = False
+        self._apart_until_s: dict[str, float] = {}  # servers that wait for another machine
         self._backup = ""  # the parameter server that follows the primary, as that reports it
         self._is_served = bool(server_names(plan))  # its primary asks for the newest checkpoint itself
 
@@ -303,12 +306,20 @@ class AgentGroup:
         rooms = [host.room for host in self._hosts.values() if host.is_usable]
         for participant in sorted(waiting, key=is_server, reverse=True):  # servers choose first
             host = choose_host(participant, rooms)
-            if host is None:
+            if host is None or self._may_come_apart(participant, self._hosts[host].room, rooms):
                 self._due.append(participant)
             else:
+                self._apart_until_s.pop(participant, None)
                 self._start_on(host, participant)
         if not self._due:
             self._has_noted_room = False
+
+    def _may_come_apart(self, participant: str, room: HostRoom, rooms: Sequence[HostRoom]) -> bool:
+        """Whether a server waits a moment longer, because it would share the machine of the other one."""
+        if not is_server(participant) or machine_of(room) not in machines_of_servers(rooms):
+            return False
+        until_s = self._apart_until_s.setdefault(participant, monotonic_s() + APART_S)
+        return monotonic_s() < until_s
 
     def _part_servers(self) -> None:
         """Move the backup off the machine of its primary, once another one has a free slot."""
@@ -392,9 +403,10 @@ class AgentGroup:
         if self._living() or not self._due:
             self._waiting_since_s = now_s
         waited_s = now_s - self._waiting_since_s
-        if self._due and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
+        without_slot = [participant for participant in self._due if participant not in self._apart_until_s]
+        if without_slot and not self._has_noted_room and (self._living() or waited_s > NO_HOST_S):
             self._has_noted_room = True
-            self._note(f"{', '.join(self._due)} wait for a free slot: {self._describe_hosts()}")
+            self._note(f"{', '.join(without_slot)} wait for a free slot: {self._describe_hosts()}")
         refusals = [host.refusal for host in self._hosts.values() if host.refusal is not None]
         if refusals and len(refusals) == len(self._hosts) and waited_s > NO_HOST_S:
             raise refusals[0]

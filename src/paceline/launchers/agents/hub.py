@@ -16,11 +16,11 @@ import secrets
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from paceline import __version__
 from paceline.core.clock import SystemClock, boot_id
@@ -65,7 +65,17 @@ class Gone:
 
 
 Event = Arrived | Received | Gone
-OutboxItem = tuple[Message, bytes] | Iterator[tuple[Message, bytes]]  # a message, or a file in parts
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file whose turn to be sent comes."""
+
+    file: BinaryIO
+    name: str
+
+
+OutboxItem = tuple[Message, bytes] | OpenFile
 
 
 def own_address(coordinator: str) -> str:
@@ -126,15 +136,15 @@ class Hub:
 
     def send_file(self, host: str, path: Path, name: str) -> None:
         """Queue a file, which the agent stores under this name; OSError when it cannot be opened."""
-        file = path.open("rb")  # now: it may be removed before its turn
-        parts = parts_of_open(file, name)
-        self._put_out(host, (({"op": "file", **part}, data) for part, data in parts))
+        self._put_out(host, OpenFile(path.open("rb"), name))  # now: it may be removed before its turn
 
     def _put_out(self, host: str, item: OutboxItem) -> None:
         def pass_on() -> None:
             outbox = self._outboxes.get(host)
             if outbox is not None:
                 outbox.put_nowait(item)
+            elif isinstance(item, OpenFile):
+                item.file.close()
 
         self._loop.call_soon_threadsafe(pass_on)
 
@@ -252,7 +262,8 @@ class Hub:
             sending.cancel()
             peer.abort()
             del self._peers[host]
-            del self._outboxes[host]
+            _discard(self._outboxes.pop(host))
+            await peer.closed()
             await self._put(Gone(host, why))
 
     async def _put(self, event: Event) -> None:
@@ -290,11 +301,20 @@ async def _send_all(peer: Peer, outbox: "asyncio.Queue[OutboxItem]") -> None:
                 peer.send(*item)
                 await peer.drain()
                 continue
-            while (part := await asyncio.to_thread(next, item, None)) is not None:
-                peer.send(*part)
-                await peer.drain()
+            with item.file:
+                parts = parts_of_open(item.file, item.name)
+                while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                    peer.send({"op": "file", **part[0]}, part[1])
+                    await peer.drain()
     except ConnectionError:
         pass  # its connection is followed, and reported, by `_follow`
+
+
+def _discard(outbox: "asyncio.Queue[OutboxItem]") -> None:
+    while not outbox.empty():
+        item = outbox.get_nowait()
+        if isinstance(item, OpenFile):
+            item.file.close()
 
 
 CLOCK_ROUNDS = 5

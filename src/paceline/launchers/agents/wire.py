@@ -14,6 +14,7 @@ import asyncio
 import json
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 from paceline.core.clock import ActiveTimeout
 from paceline.core.errors import ProtocolError
@@ -116,6 +117,11 @@ class Peer:
         """Hang up now: to a peer that does not receive, `close` would take 30 seconds."""
         self._stop_ticking()
         self._writer.transport.abort()
+
+    async def closed(self) -> None:
+        """Wait until the connection is closed, after `abort` or `close`."""
+        with suppress(OSError):  # how it ended is known already
+            await self._writer.wait_closed()
 
     def _stop_ticking(self) -> None:
         if self._ticking is not None:

@@ -52,17 +52,8 @@ def _work(rank: Rank, context: WorkerContext, report: Callable[[Report], None]) 
     kind = ParticipantHost if context.plan.elastic is None else ElasticHost
     ending = _Ending(report)
     host = kind(rank, context, ScriptFacts.read(options), ending.receive)
-    sys.stdout = _Shown(_log_of(rank, context), report, is_shown=lambda: host.rank == 0)
+    sys.stdout = _Shown(sys.stdout, report, is_shown=lambda: host.rank == 0)
     ending.send(run_file(file_of(options), host), context, f"worker-{rank}")
-
-
-def _log_of(rank: Rank, context: WorkerContext) -> TextIO:
-    """Where a worker prints: its log, which is the standard output of processes that Paceline starts."""
-    if context.foreign is None or not context.run_dir.is_dir():
-        return sys.stdout
-    path = context.run_dir / "logs" / f"worker-{rank}.log"
-    path.parent.mkdir(exist_ok=True)
-    return path.open("a", encoding="utf-8", buffering=1)
 
 
 class _Ending:

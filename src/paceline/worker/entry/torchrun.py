@@ -10,6 +10,7 @@ import math
 import platform
 import signal
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -95,12 +96,21 @@ def run_rank(
     try:
         rank = rendezvous.world.rank
         if plan.task == SCRIPT_TASK:
+            _print_to_log(run_dir, rank)
             script_body(plan, f"worker-{rank}")(context, report)
         else:
             work(Rank(rank), context, report)
     except BaseException:
         abandon_group()
         raise
+
+
+def _print_to_log(run_dir: Path, rank: int) -> None:
+    """A script prints to the log of its rank, if this host reaches the run folder."""
+    if run_dir.is_dir():
+        path = run_dir / "logs" / f"worker-{rank}.log"
+        path.parent.mkdir(exist_ok=True)
+        sys.stdout = path.open("a", encoding="utf-8", buffering=1)
 
 
 @contextmanager

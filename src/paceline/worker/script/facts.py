@@ -5,9 +5,12 @@ run compares its own with those of the plan, so two workers that built different
 step 0.
 """
 
+import atexit
 import dataclasses
 import hashlib
 import json
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,9 +119,14 @@ class ScriptFacts:
 
 
 def file_of(options: Mapping[str, Option]) -> ScriptFile:
-    """The script of a plan; an error if the file is not here, or was changed since the run began."""
+    """The script of a plan; an error if the file is not here, or was changed since the run began.
+
+    A plan with `sources` (launcher ray) needs no file: they are written to a folder of this process.
+    """
     arguments = tuple(str(argument) for argument in json.loads(str(options["arguments"])))
     file = ScriptFile(path=str(options["file"]), arguments=arguments, folder=str(options["folder"]))
+    if "sources" in options and not _is_here(file, str(options["sha256"])):
+        return _written(file, json.loads(str(options["sources"])))
     if sha256_of(file) != options["sha256"]:
         raise script_error(
             "E132",
@@ -129,6 +137,20 @@ def file_of(options: Mapping[str, Option]) -> ScriptFile:
         message = f"there is no folder {file.folder}, in which the run was started"
         raise script_error("E120", message, "on several hosts the script and its folder are at the same path")
     return file
+
+
+def _is_here(file: ScriptFile, sha256: str) -> bool:
+    return Path(file.path).is_file() and sha256_of(file) == sha256 and Path(file.folder).is_dir()
+
+
+def _written(file: ScriptFile, texts: Mapping[str, str]) -> ScriptFile:
+    """The same script in a temporary folder, beside its modules; it is also the working folder."""
+    folder = Path(tempfile.mkdtemp(prefix="paceline-script-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    here = file.folder if Path(file.folder).is_dir() else str(folder)
+    return ScriptFile(path=str(folder / file.name), arguments=file.arguments, folder=here)
 
 
 def sha256_of(file: ScriptFile) -> str:

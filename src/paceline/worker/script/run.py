@@ -244,9 +244,8 @@ def _joined_session() -> ScriptSession:
     """The session of this script; a new one, without a launcher, where Python started it."""
     if _CURRENT.session is None:
         path = getattr(sys.modules["__main__"], "__file__", None) or "script.py"
-        file = ScriptFile(
-            path=str(Path(path).resolve()), arguments=tuple(sys.argv[1:]), folder=str(Path.cwd())
-        )
+        script = str(Path(path).absolute())
+        file = ScriptFile(path=script, arguments=tuple(sys.argv[1:]), folder=str(Path.cwd()))
         if "RANK" in environ.torchrun_variables():
             _become_rank(file)
         _CURRENT.session = ScriptSession(AloneHost(file))

@@ -78,7 +78,13 @@ def serve_elastic(participant: str, context: WorkerContext, report: Callable[[Re
     set_up_torch(context.plan)
     server = _Server(participant, context, report)
     run_participant(
-        server.log, report, clock=0, train=server.live, conclude=server.conclude, leave=server.close
+        server.log,
+        report,
+        clock=0,
+        fields={"node": context.node},
+        train=server.live,
+        conclude=server.conclude,
+        leave=server.close,
     )
 
 
