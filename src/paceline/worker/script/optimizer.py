@@ -43,8 +43,7 @@ class _OwnScheduler:
         self.step = (lambda: None) if scheduler is None else scheduler.step
 
     def state_dict(self) -> dict[str, Any]:  # Any: as torch declares it
-        state: dict[str, Any] = {} if self._scheduler is None else self._scheduler.state_dict()
-        return {name: value for name, value in state.items() if name != "step"}  # the replaced method
+        return {} if self._scheduler is None else self._scheduler.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: as torch declares it
         if self._scheduler is not None:
@@ -119,4 +118,8 @@ def replace_step(owner: object, call: Callable[..., None]) -> None:
         call(*args, **kwargs)
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedulers look for it
-    owner.step = types.MethodType(step, owner)  # type: ignore[attr-defined]  # an instance attribute
+    if isinstance(owner, LRScheduler):
+        # In its class: the state of a scheduler, which scripts save, is every attribute of the instance.
+        owner.__class__ = type(type(owner).__name__, (type(owner),), {"step": step})
+    else:
+        owner.step = types.MethodType(step, owner)  # type: ignore[attr-defined]  # an instance attribute

@@ -76,6 +76,7 @@ class ScriptSession:
         self.committed = False  # whether the last optimizer.step() had an effect
         self._is_applied = False  # the last optimizer.step() has made its update, or the server has
         self.is_over = False  # the run has no more work for this worker
+        self.was_stopped = False  # the run ended early, after the last optimizer.step()
         self.loop_epoch: int | None = None  # that run.epochs gave out last
         self._prepared = Prepared()
         self._own: ScriptOptimizer | None = None
@@ -247,6 +248,7 @@ class ScriptSession:
     def _took_effect(self, event: StepEnd, *, is_updated: bool) -> None:
         """Whether the step counts, and whether its update is made: elsewhere, or by this worker."""
         is_done = event.outcome is not None and event.outcome.skipped is None
+        self.was_stopped = event.outcome is not None and event.outcome.stop
         if self._is_served():
             self._is_applied = self.committed = is_done
             return
